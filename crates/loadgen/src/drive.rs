@@ -1,0 +1,396 @@
+//! The closed loop: every connection keeps one request in flight and takes its next key from a shared order.
+//! Threads do not share connections; each runs its own event loop. Requests in flight when time is up are
+//! finished and counted, and the elapsed time ends with the last of them, so that operations, bytes and the
+//! server's CPU time all cover the same work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, ensure};
+use tokio::task::LocalSet;
+
+use crate::arguments::{EtagRule, Fill, Load, Run, Target};
+use crate::content::{Content, ContentId, mix};
+use crate::keys::{Keys, Shuffle};
+use crate::record::{Failure, Report, Tally};
+use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer};
+use crate::wire::{BUFFER_BYTES, Connection};
+
+/// One connection that failed so often gives up: the server is gone or answers nothing right.
+const MOST_FAILURES: u64 = 200;
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+const ERROR_TEXT_BYTES: usize = 400;
+
+/// Reads objects for a time, or each one once.
+pub fn get(run: &Run) -> anyhow::Result<Report> {
+    Job::new(run, Method::Get)?.run(&run.load)
+}
+
+/// Writes objects for a time, or each one once.
+pub fn put(run: &Run) -> anyhow::Result<Report> {
+    let job = Job::new(run, Method::Put)?;
+    if run.create_bucket {
+        create_bucket(&run.target)?;
+    }
+    job.run(&run.load)
+}
+
+/// Makes the bucket and writes every object once.
+pub fn fill(fill: &Fill) -> anyhow::Result<Report> {
+    put(&Run {
+        target: fill.target.clone(),
+        load: fill.load.clone(),
+        seconds: f64::MAX,
+        once: true,
+        max_bytes: u64::MAX,
+        seed: 1,
+        create_bucket: true,
+    })
+}
+
+/// An event loop for one thread.
+pub fn event_loop() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("event loop")
+}
+
+/// Waits for `exchange` for at most `timeout`.
+pub async fn within<T>(
+    timeout: Duration,
+    exchange: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(timeout, exchange).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Failure::new("timeout", format!("no answer within {} s", timeout.as_secs_f64()))),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Get,
+    Put,
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Put => "PUT",
+        }
+    }
+}
+
+/// What all connections of one run share.
+struct Job {
+    target: Target,
+    timeout: Duration,
+    method: Method,
+    keys: Keys,
+    signer: Signer,
+    content: Content,
+    etag: EtagRule,
+    etags: Vec<[u8; 16]>,
+    once: Option<Shuffle>,
+    seed: u64,
+    most_requests: u64,
+    length: Duration,
+    issued: AtomicU64,
+}
+
+impl Job {
+    fn new(run: &Run, method: Method) -> anyhow::Result<Self> {
+        let keys = Keys::new(&run.target.keys)?;
+        let content = Content::new();
+        ensure!(run.load.connections > 0 && run.load.threads > 0, "connections and threads must not be 0");
+        let expected_etags = method == Method::Put && run.load.etag == EtagRule::Md5 && !run.once;
+        let etags =
+            if expected_etags { all_etags(&content, &keys, run.target.keys.size)? } else { Vec::new() };
+        let by_bytes = run.max_bytes / run.target.keys.size.max(1);
+        Ok(Self {
+            timeout: Duration::try_from_secs_f64(run.target.timeout).context("timeout")?,
+            method,
+            signer: Signer::new(&run.target.identity, run.target.endpoint, LONGEST_EXPIRY_SECONDS)?,
+            content,
+            etag: run.load.etag,
+            etags,
+            once: run.once.then(|| Shuffle::new(keys.count(), run.seed)),
+            seed: run.seed,
+            most_requests: by_bytes.max(1).min(if run.once { keys.count() } else { u64::MAX }),
+            length: if run.once {
+                Duration::MAX
+            } else {
+                Duration::try_from_secs_f64(run.seconds).context("seconds")?
+            },
+            issued: AtomicU64::new(0),
+            target: run.target.clone(),
+            keys,
+        })
+    }
+
+    fn run(self, load: &Load) -> anyhow::Result<Report> {
+        let job = Arc::new(self);
+        let start = Instant::now();
+        let deadline = start.checked_add(job.length);
+        let threads: Vec<_> = (0..load.threads.min(load.connections))
+            .map(|thread| {
+                let mine = (thread..load.connections).step_by(load.threads).collect();
+                let job = job.clone();
+                std::thread::spawn(move || drive_thread(job, mine, deadline))
+            })
+            .collect();
+        let mut total = Tally::new()?;
+        for thread in threads {
+            total.merge(thread.join().map_err(|_| anyhow!("a generator thread panicked"))??)?;
+        }
+        let operation = if job.method == Method::Get { "get" } else { "put" };
+        Ok(Report::new(operation, total, start.elapsed()))
+    }
+
+    /// The index of the next key, or nothing when the run is over.
+    fn next(&self, random: &mut u64, deadline: Option<Instant>) -> Option<u64> {
+        let position = self.issued.fetch_add(1, Ordering::Relaxed);
+        if position >= self.most_requests {
+            return None;
+        }
+        if let Some(shuffle) = &self.once {
+            return Some(shuffle.at(position));
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return None;
+        }
+        *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let scaled = u128::from(mix(*random)) * u128::from(self.keys.count());
+        Some((scaled >> 64) as u64)
+    }
+}
+
+/// Runs the connections numbered `connections` on this thread.
+fn drive_thread(job: Arc<Job>, connections: Vec<usize>, deadline: Option<Instant>) -> anyhow::Result<Tally> {
+    let tasks = LocalSet::new();
+    let handles: Vec<_> = connections
+        .into_iter()
+        .map(|number| tasks.spawn_local(drive_connection(job.clone(), number, deadline)))
+        .collect();
+    tasks.block_on(&event_loop()?, async {
+        let mut total = Tally::new()?;
+        for handle in handles {
+            total.merge(handle.await.context("a connection panicked")??)?;
+        }
+        Ok(total)
+    })
+}
+
+async fn drive_connection(job: Arc<Job>, number: usize, deadline: Option<Instant>) -> anyhow::Result<Tally> {
+    let mut tally = Tally::new()?;
+    let mut worker = Worker::new(&job);
+    let mut random = mix(mix(job.seed) ^ number as u64);
+    let mut connection = None;
+    while let Some(index) = job.next(&mut random, deadline) {
+        worker.prepare(index);
+        let began = Instant::now();
+        let outcome = within(job.timeout, worker.exchange(&mut connection)).await;
+        match outcome {
+            Ok(()) => tally.success(began.elapsed(), job.target.keys.size),
+            Err(failure) => {
+                connection = None;
+                tally.failure(&failure, &worker.path);
+                if tally.failures() >= MOST_FAILURES {
+                    break;
+                }
+                if failure.kind == "connect" {
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
+                }
+            }
+        }
+    }
+    Ok(tally)
+}
+
+/// One connection's request under construction and its buffers.
+struct Worker<'a> {
+    job: &'a Job,
+    path: String,
+    id: ContentId,
+    etag: [u8; 16],
+    out: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(job: &'a Job) -> Self {
+        Self { job, path: String::new(), id: ContentId::of("", 0), etag: [0; 16], out: Vec::new() }
+    }
+
+    /// Signs the request for the object `index` and finds out what its answer must be.
+    fn prepare(&mut self, index: u64) {
+        let job = self.job;
+        self.path.clear();
+        self.path.push('/');
+        self.path.push_str(&job.target.keys.bucket);
+        self.path.push('/');
+        let key_start = self.path.len();
+        job.keys.append(index, &mut self.path);
+        let size = job.target.keys.size;
+        self.id = ContentId::of(&self.path[key_start..], size);
+        if job.method == Method::Put && job.etag == EtagRule::Md5 {
+            self.etag = match job.etags.get(index as usize) {
+                Some(etag) => *etag,
+                None => {
+                    self.out.resize(BUFFER_BYTES, 0);
+                    job.content.md5(self.id, size, &mut self.out)
+                }
+            };
+        }
+        self.out.clear();
+        self.out.extend_from_slice(job.method.name().as_bytes());
+        self.out.push(b' ');
+        job.signer.append_target(job.method.name(), &self.path, "", &mut self.out);
+        self.out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        self.out.extend_from_slice(job.signer.host().as_bytes());
+        if job.method == Method::Put {
+            self.out.extend_from_slice(format!("\r\nContent-Length: {size}").as_bytes());
+        }
+        self.out.extend_from_slice(b"\r\n\r\n");
+    }
+
+    async fn exchange(&mut self, slot: &mut Option<Connection>) -> Result<(), Failure> {
+        if slot.as_ref().is_none_or(|connection| !connection.is_reusable()) {
+            *slot = Some(Connection::open(self.job.target.endpoint).await?);
+        }
+        let Some(connection) = slot else {
+            return Err(Failure::new("connect", "no connection"));
+        };
+        match self.job.method {
+            Method::Get => {
+                connection.send(&self.out).await?;
+                self.check_get(connection).await
+            }
+            Method::Put => {
+                if let Err(failure) = self.send_put(connection).await {
+                    // A server that refuses early answers before it closes: the answer tells more than the reset.
+                    return Err(self.check_put(connection).await.err().unwrap_or(failure));
+                }
+                self.check_put(connection).await
+            }
+        }
+    }
+
+    async fn send_put(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+        let size = self.job.target.keys.size;
+        let mut position = 0;
+        loop {
+            let head = self.out.len();
+            let length = ((BUFFER_BYTES - head.min(BUFFER_BYTES)) as u64).min(size - position) as usize;
+            self.out.resize(head + length, 0);
+            self.job.content.fill(self.id, position, &mut self.out[head..]);
+            connection.send(&self.out).await?;
+            self.out.clear();
+            position += length as u64;
+            if position == size {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn check_get(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+        let head = connection.receive_head().await?;
+        if head.status != 200 {
+            return Err(refusal(connection, &head).await);
+        }
+        let size = self.job.target.keys.size;
+        if head.length.is_some_and(|length| length != size) {
+            return Err(Failure::new(
+                "length",
+                format!("Content-Length {:?} instead of {size}", head.length),
+            ));
+        }
+        let (job, id) = (self.job, self.id);
+        let mut position = 0;
+        connection
+            .receive_body(&head, |bytes| {
+                if let Some(at) = job.content.first_difference(id, position, bytes) {
+                    return Err(Failure::new("content", format!("byte {at} is wrong")));
+                }
+                position += bytes.len() as u64;
+                Ok(())
+            })
+            .await?;
+        if position != size {
+            return Err(Failure::new("length", format!("{position} bytes instead of {size}")));
+        }
+        Ok(())
+    }
+
+    async fn check_put(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+        let head = connection.receive_head().await?;
+        if head.status != 200 {
+            return Err(refusal(connection, &head).await);
+        }
+        connection.receive_body(&head, |_| Ok(())).await?;
+        let quoted = head.etag.unwrap_or_default();
+        let found = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
+        let right = match self.job.etag {
+            EtagRule::Md5 => found == hex::encode(self.etag),
+            EtagRule::Any => !found.is_empty(),
+        };
+        if right { Ok(()) } else { Err(Failure::new("etag", format!("ETag {quoted:?}"))) }
+    }
+}
+
+/// The failure that an answer other than 200 is.
+pub async fn refusal(connection: &mut Connection, head: &crate::wire::Head) -> Failure {
+    let mut text = Vec::new();
+    let read = connection
+        .receive_body(head, |bytes| {
+            text.extend_from_slice(
+                &bytes[..bytes.len().min(ERROR_TEXT_BYTES - text.len().min(ERROR_TEXT_BYTES))],
+            );
+            Ok(())
+        })
+        .await;
+    let mut detail = String::from_utf8_lossy(&text).into_owned();
+    if let Err(failure) = read {
+        detail.push_str(&format!(" ({})", failure.detail));
+    }
+    Failure::new(format!("status_{}", head.status), detail)
+}
+
+/// Makes the target's bucket; that it exists already is no failure.
+fn create_bucket(target: &Target) -> anyhow::Result<()> {
+    let signer = Signer::new(&target.identity, target.endpoint, LONGEST_EXPIRY_SECONDS)?;
+    let mut request = b"PUT ".to_vec();
+    signer.append_target("PUT", &format!("/{}", target.keys.bucket), "", &mut request);
+    request.extend_from_slice(
+        format!(" HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\n\r\n", signer.host()).as_bytes(),
+    );
+    let timeout = Duration::try_from_secs_f64(target.timeout).context("timeout")?;
+    let exchange = async {
+        let mut connection = Connection::open(target.endpoint).await?;
+        connection.send(&request).await?;
+        let head = connection.receive_head().await?;
+        match head.status {
+            200 | 409 => Ok(()),
+            _ => Err(refusal(&mut connection, &head).await),
+        }
+    };
+    let outcome = event_loop()?.block_on(within(timeout, exchange));
+    outcome.map_err(|failure| anyhow!("making the bucket: {}: {}", failure.kind, failure.detail))
+}
+
+/// The MD5 of every object, computed on all processors before the clock starts.
+fn all_etags(content: &Content, keys: &Keys, size: u64) -> anyhow::Result<Vec<[u8; 16]>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut etags = vec![[0; 16]; usize::try_from(keys.count()).context("count")?];
+    let share = etags.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        for (number, part) in etags.chunks_mut(share).enumerate() {
+            scope.spawn(move || {
+                let (mut key, mut scratch) = (String::new(), vec![0; BUFFER_BYTES]);
+                for (offset, etag) in part.iter_mut().enumerate() {
+                    keys.write((number * share + offset) as u64, &mut key);
+                    *etag = content.md5(ContentId::of(&key, size), size, &mut scratch);
+                }
+            });
+        }
+    });
+    Ok(etags)
+}
