@@ -1,0 +1,102 @@
+//! Time as an argument. Production uses [`SystemClock`]; tests and the simulator use a clock they
+//! turn by hand. Raw clocks are not read anywhere else.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+
+/// Wall time: milliseconds since 1970 UTC, as objects carry it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From milliseconds since 1970.
+    #[must_use]
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since 1970.
+    #[must_use]
+    pub const fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds since 1970, rounded down: the grain of HTTP dates.
+    #[must_use]
+    pub const fn seconds(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// As the standard library's time.
+    #[must_use]
+    pub fn to_system_time(self) -> SystemTime {
+        let offset = Duration::from_millis(self.0.unsigned_abs());
+        if self.0 >= 0 { UNIX_EPOCH + offset } else { UNIX_EPOCH - offset }
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Self(millis(after)),
+            Err(before) => Self(-millis(before.duration())),
+        }
+    }
+}
+
+/// A source of time.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Monotonic time since an arbitrary origin of this clock.
+    fn now(&self) -> Duration;
+
+    /// Wall time.
+    fn wall(&self) -> Timestamp;
+
+    /// Resolves once `now()` is at least `until`. Dropping the future cancels the wait.
+    fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// The machine's clocks.
+#[derive(Debug, Clone)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic origin is now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    /// The same, shared.
+    #[must_use]
+    pub fn shared() -> Arc<dyn Clock> {
+        Arc::new(Self::new())
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
+        SystemTime::now().into()
+    }
+
+    fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()> {
+        let deadline = tokio::time::Instant::from_std(self.origin + until);
+        Box::pin(tokio::time::sleep_until(deadline))
+    }
+}

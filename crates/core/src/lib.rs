@@ -1,0 +1,40 @@
+//! The ground floor: the words every other crate speaks and the one port, [`ObjectStore`], through
+//! which every front door reaches every store.
+//!
+//! Nothing here does I/O. Decisions that more than one store has to make in the same way (does a
+//! precondition hold, what belongs on a page of a listing, is this key legal) are pure functions
+//! here, so that leaves and layers cannot drift apart.
+
+pub mod body;
+pub mod budget;
+pub mod checksum;
+pub mod class;
+pub mod clock;
+pub mod condition;
+pub mod context;
+pub mod error;
+pub mod listing;
+pub mod metadata;
+pub mod multipart;
+pub mod name;
+pub mod object;
+pub mod observation;
+pub mod range;
+pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use body::Body;
+pub use budget::{Budget, Reservation, Window};
+pub use checksum::{Algorithm, Checksum, ChecksumScope};
+pub use class::{Class, Classes};
+pub use clock::{Clock, SystemClock, Timestamp};
+pub use condition::{Precondition, ReadConditions};
+pub use context::Context;
+pub use error::{Error, ErrorKind, Reason, Result};
+pub use metadata::{Metadata, SystemHeaders, Tags};
+pub use name::{Address, BucketName, ObjectKey};
+pub use object::{ETag, Generation, ObjectInfo};
+pub use observation::Observation;
+pub use range::{ByteRange, Span};
+pub use store::{ObjectStore, Staged};

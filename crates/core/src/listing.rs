@@ -1,0 +1,214 @@
+//! What belongs on a page of a listing: prefix, delimiter, position and limit, decided here once for
+//! every store. A store supplies an ordered, seekable cursor over one snapshot; the pager seeks past
+//! each common prefix instead of walking through it.
+
+use crate::checksum::{Algorithm, ChecksumScope};
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::object::{ETag, Generation};
+
+/// What to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListRequest {
+    /// Only keys that begin with this.
+    pub prefix: String,
+    /// Keys that contain this behind the prefix are rolled up into one common prefix.
+    pub delimiter: Option<String>,
+    /// Only keys and common prefixes behind this one, in byte order.
+    pub after: Option<String>,
+    /// The most entries on the page, keys and common prefixes together.
+    pub limit: usize,
+}
+
+/// One line of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListEntry<T> {
+    /// A key with what the listing says of it.
+    Key(String, T),
+    /// Keys rolled up at the delimiter, which it ends with.
+    CommonPrefix(String),
+}
+
+impl<T> ListEntry<T> {
+    /// The key or the common prefix.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Key(name, _) | Self::CommonPrefix(name) => name,
+        }
+    }
+}
+
+/// One page, in byte order, of one snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListPage<T> {
+    /// Keys and common prefixes.
+    pub entries: Vec<ListEntry<T>>,
+    /// Where there is more: the `after` of the next page.
+    pub next: Option<String>,
+}
+
+/// What a listing says of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectSummary {
+    /// Bytes.
+    pub size: u64,
+    /// Entity tag.
+    pub etag: ETag,
+    /// When written.
+    pub modified: Timestamp,
+    /// Which write.
+    pub generation: Generation,
+    /// Which checksum is kept, and over what.
+    pub checksum: Option<(Algorithm, ChecksumScope)>,
+}
+
+/// An ordered, seekable view of one snapshot of a bucket's keys.
+pub trait KeyCursor {
+    /// What stands beside a key.
+    type Item;
+
+    /// Moves to the first key at or behind `bytes`, which need not be UTF-8.
+    fn seek(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// The key here and its item, moving on; `None` at the end.
+    fn next(&mut self) -> Result<Option<(String, Self::Item)>>;
+}
+
+/// Makes one page.
+pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListPage<C::Item>> {
+    let mut entries = Vec::new();
+    if request.limit == 0 {
+        return Ok(ListPage { entries, next: None });
+    }
+    cursor.seek(&start(request))?;
+    while let Some((key, item)) = cursor.next()? {
+        if !key.starts_with(&request.prefix) {
+            break;
+        }
+        let common = common_prefix(&key, request).map(str::to_owned);
+        let name = common.as_deref().unwrap_or(&key);
+        let is_behind = request.after.as_deref().is_none_or(|after| name > after);
+        if is_behind && entries.len() == request.limit {
+            let next = entries.last().map(|e: &ListEntry<C::Item>| e.name().to_owned());
+            return Ok(ListPage { entries, next });
+        }
+        match common {
+            Some(common) => {
+                cursor.seek(&successor(common.as_bytes()))?;
+                if is_behind {
+                    entries.push(ListEntry::CommonPrefix(common));
+                }
+            }
+            None if is_behind => entries.push(ListEntry::Key(key, item)),
+            None => {}
+        }
+    }
+    Ok(ListPage { entries, next: None })
+}
+
+/// The common prefix that a key is rolled up into, if any.
+fn common_prefix<'a>(key: &'a str, request: &ListRequest) -> Option<&'a str> {
+    let delimiter = request.delimiter.as_deref().filter(|d| !d.is_empty())?;
+    let rest = &key[request.prefix.len()..];
+    let at = rest.find(delimiter)?;
+    Some(&key[..request.prefix.len() + at + delimiter.len()])
+}
+
+/// The first position a page can begin at.
+fn start(request: &ListRequest) -> Vec<u8> {
+    match request.after.as_deref() {
+        Some(after) if after >= request.prefix.as_str() => {
+            if after.starts_with(&request.prefix)
+                && let Some(common) = common_prefix(after, request)
+            {
+                return successor(common.as_bytes());
+            }
+            let mut behind = after.as_bytes().to_vec();
+            behind.push(0);
+            behind
+        }
+        _ => request.prefix.as_bytes().to_vec(),
+    }
+}
+
+/// The first position behind everything that begins with `prefix`. UTF-8 never holds the byte 0xff,
+/// so that the last byte can always be counted up.
+#[must_use]
+pub fn successor(prefix: &[u8]) -> Vec<u8> {
+    let mut next = prefix.to_vec();
+    match next.last_mut() {
+        Some(last) => *last = last.saturating_add(1),
+        None => next.push(0xff),
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    struct Sorted<'a> {
+        keys: &'a BTreeSet<String>,
+        at: Vec<u8>,
+    }
+
+    impl KeyCursor for Sorted<'_> {
+        type Item = ();
+
+        fn seek(&mut self, bytes: &[u8]) -> Result<()> {
+            self.at = bytes.to_vec();
+            Ok(())
+        }
+
+        fn next(&mut self) -> Result<Option<(String, ())>> {
+            let found = self.keys.iter().find(|k| k.as_bytes() >= self.at.as_slice()).cloned();
+            Ok(found.map(|key| {
+                self.at = key.as_bytes().to_vec();
+                self.at.push(0);
+                (key, ())
+            }))
+        }
+    }
+
+    /// The definition, word by word: roll up, drop what is not behind `after`, cut.
+    fn reference(keys: &BTreeSet<String>, request: &ListRequest) -> BTreeSet<String> {
+        keys.iter()
+            .filter(|k| k.starts_with(&request.prefix))
+            .map(|k| common_prefix(k, request).unwrap_or(k).to_owned())
+            .filter(|name| request.after.as_ref().is_none_or(|after| name > after))
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn pages_are_the_definition(
+            keys in prop::collection::btree_set("[ab/é]{1,6}", 0..40),
+            prefix in "[ab/]{0,2}", delimiter in prop::option::of("[/a]{1,2}"), after in prop::option::of("[ab/é]{0,4}"),
+            limit in 1_usize..5,
+        ) {
+            let mut request = ListRequest { prefix, delimiter, after, limit };
+            let expected = reference(&keys, &request);
+            let mut seen = Vec::new();
+            loop {
+                let page = page(&mut Sorted { keys: &keys, at: Vec::new() }, &request).unwrap();
+                prop_assert!(page.entries.len() <= limit);
+                seen.extend(page.entries.iter().map(|e| e.name().to_owned()));
+                match page.next {
+                    Some(next) => { prop_assert_eq!(page.entries.len(), limit); request.after = Some(next) }
+                    None => break,
+                }
+            }
+            prop_assert_eq!(seen, expected.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn limit_zero_is_an_empty_last_page() {
+        let keys = BTreeSet::from(["a".to_owned()]);
+        let page = page(&mut Sorted { keys: &keys, at: Vec::new() }, &ListRequest::default()).unwrap();
+        assert!(page.entries.is_empty() && page.next.is_none());
+    }
+}

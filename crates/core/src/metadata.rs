@@ -1,0 +1,104 @@
+//! What an object carries besides its bytes: content headers, user metadata, tags and classes.
+//! Stores keep all of it and give it back unchanged; only tags can be changed without a new write.
+
+use crate::class::Classes;
+use crate::error::{Error, Reason, Result};
+
+/// The content headers of HTTP that S3 keeps with an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SystemHeaders {
+    /// `Content-Type`.
+    pub content_type: Option<String>,
+    /// `Content-Encoding`, without `aws-chunked`.
+    pub content_encoding: Option<String>,
+    /// `Content-Disposition`.
+    pub content_disposition: Option<String>,
+    /// `Content-Language`.
+    pub content_language: Option<String>,
+    /// `Cache-Control`.
+    pub cache_control: Option<String>,
+    /// `Expires`, as sent.
+    pub expires: Option<String>,
+    /// `x-amz-website-redirect-location`.
+    pub website_redirect: Option<String>,
+    /// `x-amz-storage-class`, where it is not `STANDARD`.
+    pub storage_class: Option<String>,
+}
+
+/// User metadata: names without the `x-amz-meta-` prefix, lowercase, in order of name.
+pub type UserMetadata = Vec<(String, String)>;
+
+/// The most bytes of user metadata, names and values together, as S3 has it.
+pub const MAX_USER_METADATA_BYTES: usize = 2048;
+
+/// Everything an object carries besides its bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Content headers.
+    pub headers: SystemHeaders,
+    /// User metadata.
+    pub user: UserMetadata,
+    /// Tags.
+    pub tags: Tags,
+    /// Classes of the object and its ranges.
+    pub classes: Classes,
+}
+
+impl Metadata {
+    /// Refuses user metadata over [`MAX_USER_METADATA_BYTES`].
+    pub fn check(&self) -> Result<()> {
+        let bytes: usize = self.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > MAX_USER_METADATA_BYTES {
+            return Err(Error::new(
+                Reason::MetadataTooLarge,
+                format!("user metadata has {bytes} bytes; at most {MAX_USER_METADATA_BYTES} are allowed"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Up to ten tags with distinct keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tags(Vec<(String, String)>);
+
+impl Tags {
+    /// The most tags of one object.
+    pub const MAX: usize = 10;
+
+    /// Checks count, lengths (128 and 256 characters), characters and distinctness.
+    pub fn new(tags: Vec<(String, String)>) -> Result<Self> {
+        let refuse = |why: String| Err(Error::new(Reason::InvalidTag, why));
+        if tags.len() > Self::MAX {
+            return refuse(format!("an object has at most {} tags, not {}", Self::MAX, tags.len()));
+        }
+        for (i, (key, value)) in tags.iter().enumerate() {
+            if key.is_empty() || key.chars().count() > 128 {
+                return refuse(format!("tag key {key:?} must have 1 to 128 characters"));
+            }
+            if value.chars().count() > 256 {
+                return refuse(format!("the value of tag {key:?} must have at most 256 characters"));
+            }
+            let legal = |c: char| c.is_alphanumeric() || c.is_whitespace() || "+-=._:/@".contains(c);
+            if !key.chars().all(legal) || !value.chars().all(legal) {
+                return refuse(format!("tag {key:?} has a character that is not allowed"));
+            }
+            if tags[..i].iter().any(|(other, _)| other == key) {
+                return refuse(format!("tag key {key:?} is given twice"));
+            }
+        }
+        Ok(Self(tags))
+    }
+
+    /// Key and value pairs in the order given.
+    #[must_use]
+    pub fn pairs(&self) -> &[(String, String)] {
+        &self.0
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,149 @@
+//! Ranges: what a caller asks for ([`ByteRange`]) and what that means for an object of a known size
+//! ([`Span`]). RFC 9110 section 14.
+
+use crate::error::{Error, Reason, Result};
+
+/// A range as asked for, before the object's size is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteRange {
+    /// `bytes=first-last`, both inclusive.
+    Inclusive {
+        /// First byte.
+        first: u64,
+        /// Last byte, not before `first`.
+        last: u64,
+    },
+    /// `bytes=first-`: to the end.
+    From(u64),
+    /// `bytes=-length`: the last `length` bytes.
+    Suffix(u64),
+}
+
+/// A resolved range within one object: `offset..offset + length`, never behind the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes; zero only for an empty object.
+    pub length: u64,
+}
+
+impl Span {
+    /// The whole of an object of `size` bytes.
+    #[must_use]
+    pub const fn whole(size: u64) -> Self {
+        Self { offset: 0, length: size }
+    }
+
+    /// One past the last byte.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.offset + self.length
+    }
+}
+
+impl ByteRange {
+    /// Reads a `Range` header. `None` where the header is to be ignored and the whole object served:
+    /// another unit, a malformed range, or several ranges (S3 serves the whole object then).
+    #[must_use]
+    pub fn parse(header: &str) -> Option<Self> {
+        let (unit, spec) = header.split_once('=')?;
+        if !unit.trim().eq_ignore_ascii_case("bytes") || spec.contains(',') {
+            return None;
+        }
+        let (first, last) = spec.trim().split_once('-')?;
+        match (first.trim(), last.trim()) {
+            ("", "") => None,
+            ("", suffix) => Some(Self::Suffix(digits(suffix)?)),
+            (first, "") => Some(Self::From(digits(first)?)),
+            (first, last) => {
+                let (first, last) = (digits(first)?, digits(last)?);
+                (first <= last).then_some(Self::Inclusive { first, last })
+            }
+        }
+    }
+
+    /// What the range means for an object of `size` bytes, or [`Reason::InvalidRange`] where no byte
+    /// of the object is in it.
+    pub fn resolve(self, size: u64) -> Result<Span> {
+        let refuse = || {
+            Err(Error::new(
+                Reason::InvalidRange,
+                format!("the range holds no byte of this object, which has {size} bytes"),
+            ))
+        };
+        match self {
+            Self::Inclusive { first, .. } | Self::From(first) if first >= size => refuse(),
+            Self::Inclusive { first, last } => {
+                Ok(Span { offset: first, length: last.min(size - 1) - first + 1 })
+            }
+            Self::From(first) => Ok(Span { offset: first, length: size - first }),
+            Self::Suffix(0) => refuse(),
+            Self::Suffix(_) if size == 0 => refuse(),
+            Self::Suffix(length) => {
+                let length = length.min(size);
+                Ok(Span { offset: size - length, length })
+            }
+        }
+    }
+}
+
+/// Decimal digits only; a value over `u64` saturates, since it lies behind every object's end.
+fn digits(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Some(text.bytes().fold(0_u64, |n, b| n.saturating_mul(10).saturating_add(u64::from(b - b'0'))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn headers() {
+        assert_eq!(ByteRange::parse("bytes=0-9"), Some(ByteRange::Inclusive { first: 0, last: 9 }));
+        assert_eq!(ByteRange::parse("bytes=5-"), Some(ByteRange::From(5)));
+        assert_eq!(ByteRange::parse("bytes=-5"), Some(ByteRange::Suffix(5)));
+        for ignored in [
+            "",
+            "bytes",
+            "bytes=",
+            "bytes=-",
+            "bytes=9-0",
+            "bytes=0-1,3-4",
+            "items=0-1",
+            "bytes=a-b",
+            "bytes=+1-2",
+        ] {
+            assert_eq!(ByteRange::parse(ignored), None, "{ignored}");
+        }
+        assert_eq!(ByteRange::parse("bytes=99999999999999999999999-"), Some(ByteRange::From(u64::MAX)));
+    }
+
+    #[test]
+    fn empty_object() {
+        for range in [ByteRange::From(0), ByteRange::Suffix(1), ByteRange::Inclusive { first: 0, last: 0 }] {
+            assert_eq!(range.resolve(0).unwrap_err().reason(), Reason::InvalidRange);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_resolved_range_lies_within_the_object(size in 0_u64..1000, a in 0_u64..1200, b in 0_u64..1200) {
+            let ranges = [ByteRange::Inclusive { first: a.min(b), last: a.max(b) }, ByteRange::From(a), ByteRange::Suffix(a)];
+            for range in ranges {
+                match range.resolve(size) {
+                    Ok(span) => prop_assert!(span.length > 0 && span.end() <= size),
+                    Err(e) => prop_assert_eq!(e.reason(), Reason::InvalidRange),
+                }
+            }
+        }
+
+        #[test]
+        fn parsing_never_panics(header in ".*") {
+            let _ = ByteRange::parse(&header);
+        }
+    }
+}

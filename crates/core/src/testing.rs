@@ -1,0 +1,2 @@
+//! What tests of stores share: the memory store, the conformance suite, the fault injector and a
+//! clock turned by hand.
