@@ -1,0 +1,1 @@
+//! What authentication hands to the operations.

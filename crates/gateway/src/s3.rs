@@ -1,0 +1,1 @@
+//! The S3 operations, on `s3s` as router and XML codec.
