@@ -1,0 +1,199 @@
+"""Fixtures of the end-to-end suite: who the server is, clients for it, buckets that clean up.
+
+Everything comes from TW_* variables (README.md). Buckets are unique to a module or a test, keys to
+a test, so modules may run side by side and against a server that holds other data.
+"""
+
+import concurrent.futures
+import os
+import re
+import uuid
+
+import boto3
+import botocore.config
+import pytest
+from botocore.exceptions import ClientError
+
+import wire
+
+# Without this, boto3 waits on `Expect: 100-continue` for empty bodies too, and when the server answers
+# at once its next PUT on that connection hangs. test_expect.py covers that default on purpose.
+os.environ.setdefault("BOTO_EXPERIMENTAL__NO_EMPTY_CONTINUE", "true")
+
+ENDPOINT = os.environ.get("TW_ENDPOINT", "").rstrip("/")
+REGION = os.environ.get("TW_REGION", "us-east-1")
+REQUIRED = ("TW_ENDPOINT", "TW_ACCESS_KEY", "TW_SECRET_KEY")
+
+
+def pytest_collection_modifyitems(items):
+    missing = [name for name in REQUIRED if not os.environ.get(name)]
+    if missing:
+        mark = pytest.mark.skip(reason=f"no server to test: {', '.join(missing)} not set")
+        for item in items:
+            item.add_marker(mark)
+
+
+def make_client(access_key, secret_key, **settings):
+    """A boto3 client that speaks once (no retries hide a failure) and path-style."""
+    config = botocore.config.Config(
+        region_name=REGION,
+        signature_version=settings.pop("signature_version", "s3v4"),
+        retries={"total_max_attempts": 1},
+        connect_timeout=5,
+        read_timeout=settings.pop("read_timeout", 15),
+        max_pool_connections=settings.pop("max_pool_connections", 128),
+        s3={"addressing_style": "path", **settings.pop("s3", {})},
+        **settings,
+    )
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=ENDPOINT,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        config=config,
+    )
+
+
+def unique(stem):
+    return f"e2e-{stem}-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def keys():
+    return os.environ["TW_ACCESS_KEY"], os.environ["TW_SECRET_KEY"]
+
+
+@pytest.fixture(scope="session")
+def s3(keys):
+    return make_client(*keys)
+
+
+@pytest.fixture(scope="session")
+def raw(keys):
+    """The bare-socket client with the root key."""
+    return wire.Wire(ENDPOINT, *keys, region=REGION)
+
+
+@pytest.fixture(scope="session")
+def anonymous():
+    """The bare-socket client without a key."""
+    return wire.Wire(ENDPOINT)
+
+
+def _optional_keys(prefix):
+    access, secret = f"TW_{prefix}_ACCESS_KEY", f"TW_{prefix}_SECRET_KEY"
+    if not (os.environ.get(access) and os.environ.get(secret)):
+        pytest.skip(f"{access} and {secret} not set")
+    return os.environ[access], os.environ[secret]
+
+
+def _ensure_bucket(s3, name):
+    try:
+        s3.create_bucket(Bucket=name)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":
+            raise
+    return name
+
+
+@pytest.fixture(scope="session")
+def readonly():
+    """boto3 with a key that may only read, and only bucket e2e-shared."""
+    return make_client(*_optional_keys("READONLY"))
+
+
+@pytest.fixture(scope="session")
+def writer():
+    """boto3 with a key that may read and write, but only bucket e2e-writer."""
+    return make_client(*_optional_keys("WRITER"))
+
+
+@pytest.fixture(scope="session")
+def shared_bucket(s3):
+    return _ensure_bucket(s3, "e2e-shared")
+
+
+@pytest.fixture(scope="session")
+def writer_bucket(s3):
+    return _ensure_bucket(s3, "e2e-writer")
+
+
+@pytest.fixture(scope="session")
+def public_bucket(s3):
+    """A bucket that the server's settings open to anonymous reads."""
+    name = os.environ.get("TW_PUBLIC_BUCKET")
+    if not name:
+        pytest.skip("TW_PUBLIC_BUCKET not set: no bucket with anonymous read")
+    return _ensure_bucket(s3, name)
+
+
+def empty_bucket(s3, name):
+    for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=name):
+        for upload in page.get("Uploads", []):
+            s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
+    while objects := s3.list_objects_v2(Bucket=name).get("Contents"):
+        s3.delete_objects(Bucket=name, Delete={"Objects": [{"Key": o["Key"]} for o in objects], "Quiet": True})
+
+
+def _temporary_bucket(s3, stem):
+    name = unique(stem)
+    s3.create_bucket(Bucket=name)
+    yield name
+    # Cleaning is for the sake of servers that live on; it must not fail a test that passed.
+    try:
+        empty_bucket(s3, name)
+        s3.delete_bucket(Bucket=name)
+    except ClientError:
+        pass
+
+
+@pytest.fixture(scope="module")
+def bucket(s3, request):
+    """A bucket for the whole module; tests in it keep apart by `key`."""
+    yield from _temporary_bucket(s3, re.sub("[^a-z]", "", request.module.__name__.removeprefix("test_")))
+
+
+@pytest.fixture
+def fresh_bucket(s3):
+    """An empty bucket for one test."""
+    yield from _temporary_bucket(s3, "one")
+
+
+@pytest.fixture
+def key():
+    return f"key-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def temporary_names(s3):
+    """Hands out bucket names that are cleaned up if the test creates them."""
+    names = []
+
+    def name(stem="name"):
+        names.append(unique(stem))
+        return names[-1]
+
+    yield name
+    for each in names:
+        try:
+            empty_bucket(s3, each)
+            s3.delete_bucket(Bucket=each)
+        except ClientError:
+            pass
+
+
+@pytest.fixture(scope="session")
+def crowd():
+    """Runs one function over many inputs at the same time and returns results or exceptions."""
+
+    def run(function, inputs, threads=32):
+        def guarded(value):
+            try:
+                return function(value)
+            except Exception as error:  # the caller judges each one
+                return error
+
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(guarded, inputs))
+
+    return run
