@@ -1,1 +1,349 @@
-//! Errors.
+//! The one translation between what went wrong and what S3 calls it: [`Code`] is S3's list with the
+//! HTTP status of each, [`WireError`] is this crate's error, and `From<tradewind_core::Error>` maps
+//! every [`Reason`] of the port. The XML body is written here too.
+//!
+//! What a server-side failure says inside never reaches the client: those messages may name files
+//! and peers; they go to the log, the client gets a request id.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use tradewind_core::Reason;
+
+use crate::body::ResponseBody;
+use crate::request_id::{RequestId, host_id};
+
+macro_rules! codes {
+    ($($name:ident $text:literal $status:literal,)*) => {
+        /// S3's error codes, as far as this server answers them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "the names are S3's own")]
+        pub enum Code { $($name,)* }
+
+        impl Code {
+            /// The code as S3 writes it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// The HTTP status that goes with it.
+            #[must_use]
+            pub fn status(self) -> StatusCode {
+                let status = match self { $(Self::$name => $status,)* };
+                StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The code written like this.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    AccessDenied "AccessDenied" 403,
+    AuthorizationHeaderMalformed "AuthorizationHeaderMalformed" 400,
+    AuthorizationQueryParametersError "AuthorizationQueryParametersError" 400,
+    BadDigest "BadDigest" 400,
+    BadRequest "BadRequest" 400,
+    BucketAlreadyExists "BucketAlreadyExists" 409,
+    BucketAlreadyOwnedByYou "BucketAlreadyOwnedByYou" 409,
+    BucketNotEmpty "BucketNotEmpty" 409,
+    ConditionalRequestConflict "ConditionalRequestConflict" 409,
+    EntityTooLarge "EntityTooLarge" 400,
+    EntityTooSmall "EntityTooSmall" 400,
+    IncompleteBody "IncompleteBody" 400,
+    InsufficientStorage "InsufficientStorage" 507,
+    InternalError "InternalError" 500,
+    InvalidAccessKeyId "InvalidAccessKeyId" 403,
+    InvalidArgument "InvalidArgument" 400,
+    InvalidBucketName "InvalidBucketName" 400,
+    InvalidChunkSizeError "InvalidChunkSizeError" 403,
+    InvalidDigest "InvalidDigest" 400,
+    InvalidLocationConstraint "InvalidLocationConstraint" 400,
+    InvalidObjectState "InvalidObjectState" 403,
+    InvalidPart "InvalidPart" 400,
+    InvalidPartOrder "InvalidPartOrder" 400,
+    InvalidRange "InvalidRange" 416,
+    InvalidRequest "InvalidRequest" 400,
+    InvalidStorageClass "InvalidStorageClass" 400,
+    InvalidTag "InvalidTag" 400,
+    InvalidToken "InvalidToken" 400,
+    InvalidUri "InvalidURI" 400,
+    KeyTooLong "KeyTooLongError" 400,
+    MalformedTrailer "MalformedTrailerError" 400,
+    MalformedXml "MalformedXML" 400,
+    MaxMessageLengthExceeded "MaxMessageLengthExceeded" 400,
+    MetadataTooLarge "MetadataTooLarge" 400,
+    MethodNotAllowed "MethodNotAllowed" 405,
+    MissingContentLength "MissingContentLength" 411,
+    MissingRequestBody "MissingRequestBodyError" 400,
+    MissingSecurityHeader "MissingSecurityHeader" 400,
+    NoSuchBucket "NoSuchBucket" 404,
+    NoSuchKey "NoSuchKey" 404,
+    NoSuchTagSet "NoSuchTagSet" 404,
+    NoSuchUpload "NoSuchUpload" 404,
+    NoSuchVersion "NoSuchVersion" 404,
+    NotImplemented "NotImplemented" 501,
+    NotModified "NotModified" 304,
+    PreconditionFailed "PreconditionFailed" 412,
+    RequestHeaderSectionTooLarge "RequestHeaderSectionTooLarge" 400,
+    RequestTimeTooSkewed "RequestTimeTooSkewed" 403,
+    RequestTimeout "RequestTimeout" 400,
+    ServiceUnavailable "ServiceUnavailable" 503,
+    SignatureDoesNotMatch "SignatureDoesNotMatch" 403,
+    SlowDown "SlowDown" 503,
+    UnexpectedContent "UnexpectedContent" 400,
+    ContentSha256Mismatch "XAmzContentSHA256Mismatch" 400,
+}
+
+/// What went wrong with a request, in S3's words. Comes out of request bodies and authentication, and
+/// becomes the answer.
+pub struct WireError {
+    code: Code,
+    message: Cow<'static, str>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl WireError {
+    /// An error with a message for the client.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), source: None }
+    }
+
+    /// The same with its cause, which goes to the log only.
+    pub fn with_source(
+        code: Code,
+        message: impl Into<Cow<'static, str>>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self { code, message: message.into(), source: Some(source.into()) }
+    }
+
+    /// The answer to whoever may not do what they ask.
+    #[must_use]
+    pub fn access_denied() -> Self {
+        Self::new(Code::AccessDenied, "Access Denied")
+    }
+
+    /// S3's code.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The message for the client.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The whole answer. `resource` is the path of the request; `head` leaves the body out.
+    #[must_use]
+    pub fn answer(&self, request_id: RequestId, resource: &str, head: bool) -> Response<ResponseBody> {
+        answer(self.code.status(), self.code.as_str(), &self.message, request_id, resource, head)
+    }
+}
+
+/// An error answer in S3's form, for whoever has only the words of one.
+#[must_use]
+pub fn answer(
+    status: StatusCode,
+    code: &str,
+    message: &str,
+    request_id: RequestId,
+    resource: &str,
+    head: bool,
+) -> Response<ResponseBody> {
+    let bodiless = head || status == StatusCode::NOT_MODIFIED || status == StatusCode::NO_CONTENT;
+    let body = if bodiless {
+        ResponseBody::empty()
+    } else {
+        ResponseBody::from(Bytes::from(xml(code, message, request_id, resource)))
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    if !bodiless {
+        let xml = HeaderValue::from_static("application/xml");
+        response.headers_mut().insert(header::CONTENT_TYPE, xml);
+    }
+    response
+}
+
+fn xml(code: &str, message: &str, request_id: RequestId, resource: &str) -> String {
+    let mut xml = String::with_capacity(256 + message.len() + resource.len());
+    xml.push_str("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error>");
+    let request_id = request_id.to_string();
+    let host_id = host_id().to_str().unwrap_or_default();
+    for (name, value) in [
+        ("Code", code),
+        ("Message", message),
+        ("Resource", resource),
+        ("RequestId", request_id.as_str()),
+        ("HostId", host_id),
+    ] {
+        xml.push('<');
+        xml.push_str(name);
+        xml.push('>');
+        escape(value, &mut xml);
+        xml.push_str("</");
+        xml.push_str(name);
+        xml.push('>');
+    }
+    xml.push_str("</Error>");
+    xml
+}
+
+fn escape(text: &str, out: &mut String) {
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            // XML 1.0 has no way to write other control characters.
+            c if c.is_control() && !matches!(c, '\n' | '\r' | '\t') => out.push('\u{FFFD}'),
+            '\u{FFFE}' | '\u{FFFF}' => out.push('\u{FFFD}'),
+            c => out.push(c),
+        }
+    }
+}
+
+impl From<tradewind_core::Error> for WireError {
+    fn from(error: tradewind_core::Error) -> Self {
+        let code = code_of(error.reason());
+        let message = match code {
+            Code::InternalError => "We encountered an internal error. Please try again.".into(),
+            Code::ServiceUnavailable => unavailable(error.reason()).into(),
+            _ => error.message().to_owned().into(),
+        };
+        Self { code, message, source: Some(Box::new(error)) }
+    }
+}
+
+/// S3's code for a reason of the port.
+#[must_use]
+pub const fn code_of(reason: Reason) -> Code {
+    match reason {
+        Reason::NoSuchBucket => Code::NoSuchBucket,
+        Reason::NoSuchKey => Code::NoSuchKey,
+        Reason::NoSuchUpload => Code::NoSuchUpload,
+        Reason::PreconditionFailed => Code::PreconditionFailed,
+        Reason::NotModified => Code::NotModified,
+        Reason::BucketExists => Code::BucketAlreadyOwnedByYou,
+        Reason::BucketNotEmpty => Code::BucketNotEmpty,
+        Reason::Conflict => Code::ConditionalRequestConflict,
+        Reason::InvalidBucketName => Code::InvalidBucketName,
+        Reason::KeyTooLong => Code::KeyTooLong,
+        Reason::InvalidRange => Code::InvalidRange,
+        Reason::BadDigest => Code::BadDigest,
+        Reason::IncompleteBody => Code::IncompleteBody,
+        Reason::EntityTooLarge => Code::EntityTooLarge,
+        Reason::EntityTooSmall => Code::EntityTooSmall,
+        Reason::InvalidPart => Code::InvalidPart,
+        Reason::InvalidPartOrder => Code::InvalidPartOrder,
+        Reason::MetadataTooLarge => Code::MetadataTooLarge,
+        Reason::InvalidTag => Code::InvalidTag,
+        Reason::InvalidKey | Reason::InvalidArgument => Code::InvalidArgument,
+        Reason::InvalidRequest => Code::InvalidRequest,
+        Reason::AccessDenied => Code::AccessDenied,
+        Reason::Full => Code::InsufficientStorage,
+        Reason::ReadOnly
+        | Reason::DeadlineExceeded
+        | Reason::Cancelled
+        | Reason::ShuttingDown
+        | Reason::Io => Code::ServiceUnavailable,
+        Reason::Overloaded => Code::SlowDown,
+        Reason::Unsupported => Code::NotImplemented,
+        Reason::CorruptData | Reason::Defect => Code::InternalError,
+    }
+}
+
+const fn unavailable(reason: Reason) -> &'static str {
+    match reason {
+        Reason::ReadOnly => "The store does not take writes now; it must be reopened by its operator.",
+        Reason::DeadlineExceeded => "The request took too long. Please try again.",
+        Reason::ShuttingDown | Reason::Cancelled => "The server is shutting down. Please try again.",
+        _ => "The store cannot be used now. Please try again.",
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.as_str(), self.message)
+    }
+}
+
+impl fmt::Debug for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)?;
+        match &self.source {
+            Some(source) => write!(f, " ({source:?})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for WireError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|e| e as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+
+    #[test]
+    fn every_reason_has_a_code_and_a_fitting_status() {
+        use tradewind_core::ErrorKind;
+        for reason in Reason::ALL {
+            let status = code_of(*reason).status();
+            let fits = match reason.kind() {
+                ErrorKind::Corrupt | ErrorKind::Internal => status == 500,
+                ErrorKind::Unavailable | ErrorKind::Busy => matches!(status.as_u16(), 503 | 507),
+                _ => status.is_client_error() || matches!(status.as_u16(), 304 | 501),
+            };
+            assert!(fits, "{reason:?} is answered {status}");
+        }
+    }
+
+    #[test]
+    fn codes_read_back() {
+        for code in Code::ALL {
+            assert_eq!(Code::parse(code.as_str()), Some(*code));
+            assert!(code.status().as_u16() >= 304);
+        }
+    }
+
+    #[tokio::test]
+    async fn xml_is_escaped_and_inner_messages_stay_inside() {
+        let inner = tradewind_core::Error::new(Reason::CorruptData, "segment /secret/place is corrupt");
+        let id = RequestId::next();
+        let response = WireError::from(inner).answer(id, "/b/<k>&\u{1}", false);
+        assert_eq!(response.status(), 500);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let text = std::str::from_utf8(&body).unwrap();
+        assert!(!text.contains("secret"));
+        assert!(text.contains("<Code>InternalError</Code>"));
+        assert!(text.contains("<Resource>/b/&lt;k&gt;&amp;\u{FFFD}</Resource>"));
+        assert!(text.contains(&format!("<RequestId>{id}</RequestId><HostId>")));
+    }
+
+    #[tokio::test]
+    async fn head_has_no_body() {
+        let response = WireError::access_denied().answer(RequestId::next(), "/", true);
+        assert_eq!(response.status(), 403);
+        assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
+    }
+}

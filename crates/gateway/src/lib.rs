@@ -4,8 +4,17 @@
 //!
 //! It knows the port of `tradewind-core` and no particular store. All settings are plain data given
 //! by the caller; nothing here reads files, flags or the environment.
+//!
+//! The edge between the server and the operations (`s3`): the server calls
+//! `s3::Operations::call(&self, http::Request<RequestBody>) -> http::Response<ResponseBody>` with an
+//! [`auth::Authenticated`] and a `tradewind_core::Context` in the request's extensions, no credentials
+//! and no framing in it. The answer lacks only what every answer gets (`x-amz-request-id`,
+//! `x-amz-id-2`, `Server`, `Date`), and may carry an [`outcome::Operation`] and an
+//! [`outcome::Failure`].
 
 pub mod auth;
 pub mod body;
 pub mod error;
+pub mod outcome;
+pub mod request_id;
 pub mod s3;

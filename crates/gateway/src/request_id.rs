@@ -1,0 +1,80 @@
+//! Request ids: 16 hexadecimal digits, unlike any other of this process and, by a random start, most
+//! probably unlike those of other processes. They are names, not secrets.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::HeaderValue;
+
+/// The id of one request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId(u64);
+
+impl RequestId {
+    /// The next id.
+    #[must_use]
+    pub fn next() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed).wrapping_add(start());
+        // An odd multiplier is a bijection of u64: ids stay distinct and do not look like a counter.
+        Self(n.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// As a header's value.
+    #[must_use]
+    pub fn to_header(self) -> HeaderValue {
+        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+        let mut text = [0; 16];
+        for (i, byte) in self.0.to_be_bytes().into_iter().enumerate() {
+            text[2 * i] = DIGITS[usize::from(byte >> 4)];
+            text[2 * i + 1] = DIGITS[usize::from(byte & 15)];
+        }
+        HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("0"))
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016X}", self.0)
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What `x-amz-id-2` and `HostId` say: a name of this process, the same for all its answers.
+#[must_use]
+pub fn host_id() -> &'static HeaderValue {
+    static HOST: OnceLock<HeaderValue> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let name = hex::encode([random().to_be_bytes(), random().to_be_bytes()].concat());
+        HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("tradewind"))
+    })
+}
+
+fn start() -> u64 {
+    static START: OnceLock<u64> = OnceLock::new();
+    *START.get_or_init(random)
+}
+
+/// Without randomness from the system ids still are distinct within the process.
+fn random() -> u64 {
+    getrandom::u64().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distinct_and_printed_alike() {
+        let (a, b) = (RequestId::next(), RequestId::next());
+        assert_ne!(a, b);
+        assert_eq!(a.to_header().to_str().unwrap(), a.to_string());
+        assert_eq!(a.to_string().len(), 16);
+    }
+}
