@@ -1,0 +1,158 @@
+//! One regular file in its two states: what programs see and what the disk holds.
+//!
+//! Between the two lies the ordered list of changes since the last sync. A sync moves them to the
+//! durable side; a power cut decides their fates (`fate`). Invariant: the durable content with all
+//! pending changes applied in order reads like the volatile content, unless a failed sync dropped
+//! some of them.
+
+mod fate;
+
+pub use fate::FileFates;
+
+use crate::Mode;
+use crate::content::{Content, PAGE};
+use crate::rng::Rng;
+
+/// A change that is not durable yet.
+#[derive(Debug, Clone)]
+enum Change {
+    Write { offset: u64, data: Box<[u8]> },
+    SetLen(u64),
+    Zero { offset: u64, length: u64 },
+    Allocate { offset: u64, length: u64, keep_size: bool },
+}
+
+impl Change {
+    fn apply(&self, content: &mut Content) {
+        match self {
+            Self::Write { offset, data } => content.write(*offset, data),
+            Self::SetLen(len) => content.set_len(*len),
+            Self::Zero { offset, length } => content.zero(*offset, *length),
+            Self::Allocate { offset, length, keep_size } => {
+                content.allocate(*offset, *length);
+                if !keep_size && offset + length > content.len() {
+                    content.set_len(offset + length);
+                }
+            }
+        }
+    }
+}
+
+/// The volatile and the durable content of a file.
+#[derive(Debug, Clone, Default)]
+pub struct FileState {
+    volatile: Content,
+    durable: Content,
+    pending: Vec<Change>,
+    /// Changes ever made; the pending ones are the last `pending.len()` of them.
+    issued: u64,
+}
+
+impl FileState {
+    /// A file that is wholly on disk.
+    pub fn durable(content: Content) -> Self {
+        Self { volatile: content.clone(), durable: content, ..Self::default() }
+    }
+
+    /// What programs see.
+    pub fn content(&self) -> &Content {
+        &self.volatile
+    }
+
+    /// How many changes wait for a sync.
+    pub fn pending_changes(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Writes bytes; the file grows to cover them.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        self.change(Change::Write { offset, data: data.into() });
+    }
+
+    /// Truncates or extends.
+    pub fn set_len(&mut self, len: u64) {
+        self.change(Change::SetLen(len));
+    }
+
+    /// Zeros a range within the file.
+    pub fn zero(&mut self, offset: u64, length: u64) {
+        self.change(Change::Zero { offset, length });
+    }
+
+    /// Allocates a range, extending the file unless `keep_size`.
+    pub fn allocate(&mut self, offset: u64, length: u64, keep_size: bool) {
+        self.change(Change::Allocate { offset, length, keep_size });
+    }
+
+    /// The point that a sync starting now has to reach.
+    pub fn mark(&self) -> u64 {
+        self.issued
+    }
+
+    /// Makes every change up to `mark` durable; later ones stay pending.
+    pub fn sync(&mut self, mark: u64) {
+        let settled = self.issued - self.pending.len() as u64;
+        let count = mark.saturating_sub(settled).min(self.pending.len() as u64) as usize;
+        if count == self.pending.len() {
+            self.sync_all();
+        } else {
+            for change in self.pending.drain(..count) {
+                change.apply(&mut self.durable);
+            }
+        }
+    }
+
+    /// Loses the pending changes for good while programs go on seeing them, as Linux does when a
+    /// write-back fails: the pages are marked clean and no later sync writes them.
+    pub fn drop_pending(&mut self) {
+        self.pending = Vec::new();
+    }
+
+    /// Frees what no program can see any more: the file has no name and is not open. A name that a
+    /// crash brings back leads to the durable content.
+    pub fn release_volatile(&mut self) {
+        self.pending = Vec::new();
+        self.volatile = Content::default();
+    }
+
+    /// What the disk holds after a power cut.
+    pub fn crash(self, mode: Mode, rng: &mut Rng) -> (Content, FileFates) {
+        fate::settle(self.durable, &self.pending, mode, rng)
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.volatile);
+        self.pending.push(change);
+        self.issued += 1;
+    }
+
+    /// Shares the touched pages instead of copying the bytes once more.
+    fn sync_all(&mut self) {
+        let shortest = self.pending.iter().filter_map(|change| match change {
+            Change::SetLen(len) => Some(*len),
+            _ => None,
+        });
+        if let Some(len) = shortest.min() {
+            self.durable.set_len(len);
+        }
+        for change in &self.pending {
+            let (offset, length) = match change {
+                Change::Write { offset, data } => (*offset, data.len() as u64),
+                Change::Zero { offset, length } | Change::Allocate { offset, length, .. } => {
+                    (*offset, *length)
+                }
+                // The tail of the page in which the file once ended was zeroed.
+                Change::SetLen(len) => (len / PAGE * PAGE, PAGE),
+            };
+            self.durable.share(&self.volatile, offset, length);
+        }
+        if self.durable.len() != self.volatile.len() {
+            self.durable.set_len(self.volatile.len());
+        }
+        // Capacity is kept: the next sync is likely to come after as many changes.
+        self.pending.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

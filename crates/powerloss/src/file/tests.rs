@@ -1,0 +1,237 @@
+use proptest::prelude::*;
+
+use super::fate::SECTOR;
+use super::*;
+use crate::rng::Rng;
+
+fn synced(data: &[u8]) -> FileState {
+    let mut content = Content::default();
+    content.write(0, data);
+    FileState::durable(content)
+}
+
+fn crash(file: &FileState, mode: Mode, seed: u64) -> Content {
+    file.clone().crash(mode, &mut Rng::new(seed)).0
+}
+
+fn bytes(content: &Content) -> Vec<u8> {
+    content.read(0, content.len() as usize)
+}
+
+#[test]
+fn unsynced_write_is_lost_and_synced_write_stays() {
+    let mut file = synced(b"old");
+    file.write(0, b"new!");
+    assert_eq!(bytes(file.content()), b"new!");
+    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"old");
+    assert_eq!(bytes(&crash(&file, Mode::KeepAll, 0)), b"new!");
+    file.sync(file.mark());
+    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"new!");
+}
+
+#[test]
+fn sync_stops_at_its_mark() {
+    let mut file = FileState::default();
+    file.write(0, b"one");
+    let mark = file.mark();
+    file.write(3, b"two");
+    file.sync(mark);
+    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"one");
+    file.sync(file.mark());
+    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"onetwo");
+}
+
+#[test]
+fn later_write_may_survive_an_earlier_one() {
+    let mut file = synced(&[0; 8192]);
+    file.write(0, &[1; 4096]);
+    file.write(4096, &[2; 4096]);
+    let reordered = (0..1000).any(|seed| {
+        let content = crash(&file, Mode::Random, seed);
+        content.read(0, 4096) == [0; 4096] && content.read(4096, 4096) == [2; 4096]
+    });
+    assert!(reordered);
+}
+
+#[test]
+fn a_sector_keeps_the_order_of_its_writes() {
+    let mut file = synced(&[0; 512]);
+    file.write(0, &[1; 100]);
+    file.write(100, &[2; 100]);
+    for seed in 0..1000 {
+        let content = crash(&file, Mode::Random, seed);
+        assert!(content.read(100, 1) == [0] || content.read(0, 1) == [1], "seed {seed}");
+    }
+}
+
+#[test]
+fn writes_tear_at_sectors_only() {
+    let mut file = synced(&[0; 4096]);
+    file.write(0, &[9; 4096]);
+    let mut torn = 0;
+    let mut scattered = 0;
+    for seed in 0..1000 {
+        let content = crash(&file, Mode::Random, seed);
+        let flags: Vec<bool> =
+            (0..8).map(|i| content.read(i * SECTOR, 512) == vec![9; SECTOR as usize]).collect();
+        for (i, whole) in flags.iter().enumerate() {
+            let sector = content.read(i as u64 * SECTOR, 512);
+            assert!(*whole || sector == vec![0; SECTOR as usize], "seed {seed}: sector {i} is mixed");
+        }
+        torn += u32::from(flags.iter().any(|&f| f) && !flags.iter().all(|&f| f));
+        scattered += u32::from(flags.windows(2).any(|pair| !pair[0] && pair[1]));
+    }
+    assert!(torn > 50 && scattered > 10, "torn {torn}, scattered {scattered}");
+}
+
+#[test]
+fn lost_sectors_of_new_space_are_zeros_or_garbage_but_never_shorten_what_survived() {
+    let mut file = FileState::default();
+    file.write(0, &[1; 4096]);
+    file.write(4096, &[2; 4096]);
+    let (mut zeros, mut garbage) = (false, false);
+    for seed in 0..1000 {
+        let content = crash(&file, Mode::Random, seed);
+        if content.len() == 8192 && content.read(4096, 4096) == [2; 4096] {
+            let first = content.read(0, 512);
+            zeros |= first == [0; 512];
+            garbage |= first != [0; 512] && first != [1; 512];
+        }
+    }
+    assert!(zeros && garbage);
+}
+
+#[test]
+fn allocated_space_never_shows_garbage() {
+    let mut file = FileState::default();
+    file.allocate(0, 1 << 16, false);
+    file.sync(file.mark());
+    file.write(0, &[1; 1 << 16]);
+    for seed in 0..300 {
+        let content = crash(&file, Mode::Random, seed);
+        assert_eq!(content.len(), 1 << 16);
+        assert!(bytes(&content).iter().all(|&byte| byte <= 1), "seed {seed}");
+    }
+}
+
+#[test]
+fn dropped_changes_are_seen_but_never_reach_the_disk() {
+    let mut file = synced(&[0; 8192]);
+    file.write(0, &[1; 512]);
+    file.drop_pending();
+    file.sync(file.mark());
+    assert_eq!(file.content().read(0, 1), [1]);
+    assert_eq!(crash(&file, Mode::KeepAll, 0).read(0, 1), [0]);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(u64, Vec<u8>),
+    SetLen(u64),
+    Zero(u64, u64),
+    Allocate(u64, u64, bool),
+    Sync,
+    PartialSync(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let offset = 0..20_000_u64;
+    prop_oneof![
+        6 => (offset.clone(), 1..6000_usize, 1..=255_u8).prop_map(|(at, n, b)| Step::Write(at, vec![b; n])),
+        2 => (0..30_000_u64).prop_map(Step::SetLen),
+        1 => (offset.clone(), 0..9000_u64).prop_map(|(at, n)| Step::Zero(at, n)),
+        1 => (offset, 1..9000_u64, any::<bool>()).prop_map(|(at, n, keep)| Step::Allocate(at, n, keep)),
+        1 => Just(Step::Sync),
+        1 => (0..4_u64).prop_map(Step::PartialSync),
+    ]
+}
+
+/// Runs the steps on a file and on plain vectors; returns the file, its synced bytes, and how it
+/// looked after the sync and after each change since.
+fn run(steps: &[Step]) -> (FileState, Vec<u8>, Vec<Vec<u8>>) {
+    let mut file = FileState::default();
+    let mut plain: Vec<u8> = Vec::new();
+    let mut history = vec![Vec::new()];
+    for step in steps {
+        match step {
+            Step::Write(at, data) => {
+                let end = *at as usize + data.len();
+                plain.resize(plain.len().max(end), 0);
+                plain[*at as usize..end].copy_from_slice(data);
+                file.write(*at, data);
+            }
+            Step::SetLen(len) => {
+                plain.resize(*len as usize, 0);
+                file.set_len(*len);
+            }
+            Step::Zero(at, n) => {
+                let end = plain.len().min((at + n) as usize);
+                if (*at as usize) < end {
+                    plain[*at as usize..end].fill(0);
+                }
+                file.zero(*at, *n);
+            }
+            Step::Allocate(at, n, keep_size) => {
+                if !keep_size {
+                    plain.resize(plain.len().max((at + n) as usize), 0);
+                }
+                file.allocate(*at, *n, *keep_size);
+            }
+            Step::Sync => {
+                file.sync(file.mark());
+                history = vec![plain.clone()];
+                continue;
+            }
+            Step::PartialSync(back) => {
+                let reach = (history.len() as u64 - 1).saturating_sub(*back);
+                file.sync(file.mark() - (history.len() as u64 - 1) + reach);
+                history.drain(..reach as usize);
+                continue;
+            }
+        }
+        assert_eq!(bytes(file.content()), plain);
+        history.push(plain.clone());
+    }
+    let durable = history[0].clone();
+    (file, durable, history)
+}
+
+proptest! {
+    #[test]
+    fn drop_all_is_the_last_sync_and_keep_all_is_what_was_seen(steps in prop::collection::vec(step(), 0..25)) {
+        let (file, durable, history) = run(&steps);
+        prop_assert_eq!(bytes(&crash(&file, Mode::DropAll, 1)), durable);
+        prop_assert_eq!(bytes(&crash(&file, Mode::KeepAll, 1)), history.last().cloned().unwrap_or_default());
+    }
+
+    /// Each surviving sector is one that the disk or the page cache held at some time.
+    #[test]
+    fn every_sector_is_a_snapshot(steps in prop::collection::vec(step(), 0..25), seed: u64) {
+        let (file, _, history) = run(&steps);
+        let (content, fates) = file.clone().crash(Mode::Random, &mut Rng::new(seed));
+        prop_assert_eq!(fates.kept + fates.dropped + fates.torn, file.pending_changes() as u64);
+        if fates.garbage_sectors > 0 {
+            return Ok(());
+        }
+        let longest = history.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        prop_assert!(content.len() <= longest);
+        for sector in 0..content.len().div_ceil(SECTOR) {
+            let found = content.read(sector * SECTOR, SECTOR as usize);
+            let known = history.iter().any(|moment| {
+                let start = moment.len().min((sector * SECTOR) as usize);
+                let mut held = moment[start..moment.len().min(start + SECTOR as usize)].to_vec();
+                // A length that changed without the bytes cuts the sector or shows zeros past it.
+                held.resize(SECTOR as usize, 0);
+                let cut = cut(&history, sector);
+                found.iter().zip(&held).enumerate().all(|(i, (a, b))| a == b || (*a == 0 && i >= cut))
+            });
+            prop_assert!(known, "sector {} of seed {} was never seen", sector, seed);
+        }
+    }
+}
+
+/// The first byte of a sector that any length on the way cut off.
+fn cut(history: &[Vec<u8>], sector: u64) -> usize {
+    let start = (sector * SECTOR) as usize;
+    history.iter().map(|moment| moment.len().saturating_sub(start)).min().unwrap_or(0)
+}

@@ -1,0 +1,173 @@
+//! The power cut: what the disk holds becomes all there is.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::{Body, Inode, Model};
+use crate::Mode;
+use crate::file::{FileFates, FileState};
+use crate::namespace::{EntryFates, Ino, Namespace, ROOT};
+use crate::rng::Rng;
+
+/// What a crash did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CrashReport {
+    /// Fates of the pending changes of all files that are still there.
+    pub writes: FileFates,
+    /// Fates of the pending entry operations.
+    pub entries: EntryFates,
+    /// Files that programs saw before, under whatever name, and that are gone.
+    pub vanished_files: u64,
+    /// Files that had pending changes, by path after the crash.
+    pub files: Vec<FileReport>,
+}
+
+/// What a crash did to one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileReport {
+    /// A path of the file after the crash, from the root of the file system.
+    pub path: PathBuf,
+    /// Fates of its pending changes.
+    pub fates: FileFates,
+    /// Its length before, as programs saw it.
+    pub seen_bytes: u64,
+    /// Its length after.
+    pub left_bytes: u64,
+}
+
+impl std::fmt::Display for CrashReport {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (writes, entries) = (&self.writes, &self.entries);
+        write!(
+            out,
+            "writes kept {} torn {} dropped {}, garbage sectors {}, entries kept {} dropped {}, files vanished {}",
+            writes.kept,
+            writes.torn,
+            writes.dropped,
+            writes.garbage_sectors,
+            entries.kept,
+            entries.dropped,
+            self.vanished_files
+        )
+    }
+}
+
+impl Model {
+    /// Cuts the power: by `seed` and `mode`, some pending work reaches the disk and the rest is
+    /// lost. What the disk holds becomes both states, under new inode numbers; everything answers
+    /// EIO until [`revive`](Self::revive).
+    pub fn crash(&mut self, seed: u64, mode: Mode) -> CrashReport {
+        let mut rng = Rng::new(seed);
+        let mut report = CrashReport { entries: self.names.crash(mode, &mut rng), ..CrashReport::default() };
+        let before = std::mem::replace(self, Self::new());
+        self.next_ino = before.next_ino;
+        self.now = before.now;
+        self.limit = before.limit;
+        self.counters = before.counters;
+        self.down = true;
+        let seen: Vec<Ino> = before.seen_files();
+        let mut rebuild = Rebuild {
+            model: self,
+            names: before.names,
+            inodes: before.inodes,
+            moved: HashMap::new(),
+            mode,
+            rng,
+        };
+        rebuild.root();
+        rebuild.directory(ROOT, ROOT, Path::new(""), &mut report);
+        let moved = rebuild.moved;
+        report.vanished_files = seen.iter().filter(|ino| !moved.contains_key(ino)).count() as u64;
+        report
+    }
+
+    /// Files that have a volatile name.
+    fn seen_files(&self) -> Vec<Ino> {
+        let files =
+            self.inodes.iter().filter(|(_, inode)| matches!(inode.body, Body::File(_)) && inode.links > 0);
+        files.map(|(&ino, _)| ino).collect()
+    }
+}
+
+/// Builds the state after a crash from the one before, in the order of names, so that the same
+/// seed gives the same result.
+struct Rebuild<'a> {
+    model: &'a mut Model,
+    names: Namespace,
+    inodes: HashMap<Ino, Inode>,
+    /// Old inode numbers of files and links, with the new ones.
+    moved: HashMap<Ino, Ino>,
+    mode: Mode,
+    rng: Rng,
+}
+
+impl Rebuild<'_> {
+    fn root(&mut self) {
+        if let Some(mut root) = self.inodes.remove(&ROOT) {
+            root.opens = 0;
+            self.model.inodes.insert(ROOT, root);
+        }
+    }
+
+    fn directory(&mut self, old: Ino, new: Ino, path: &Path, report: &mut CrashReport) {
+        let entries = self.names.durable_entries(old).cloned().unwrap_or_default();
+        for (name, ino) in entries {
+            if let Some(&known) = self.moved.get(&ino) {
+                self.model.names.add_durable(new, &name, known, false);
+                if let Some(inode) = self.model.inodes.get_mut(&known) {
+                    inode.links += 1;
+                }
+                continue;
+            }
+            // Only a tree has directories, so each inode that is left is met once.
+            if let Some(inode) = self.inodes.remove(&ino) {
+                self.entry(new, &name, ino, inode, &path.join(&name), report);
+            }
+        }
+    }
+
+    fn entry(
+        &mut self,
+        dir: Ino,
+        name: &OsStr,
+        old: Ino,
+        mut inode: Inode,
+        path: &Path,
+        report: &mut CrashReport,
+    ) {
+        let new = self.model.next_ino;
+        self.model.next_ino += 1;
+        inode.links = 1;
+        inode.opens = 0;
+        let directory = matches!(inode.body, Body::Directory { .. });
+        inode.body = match inode.body {
+            Body::File(file) => Body::File(self.file(file, path, report)),
+            Body::Directory { .. } => Body::Directory { parent: dir },
+            Body::Symlink(target) => Body::Symlink(target),
+        };
+        self.model.names.add_durable(dir, name, new, directory);
+        self.model.inodes.insert(new, inode);
+        if directory {
+            self.directory(old, new, path, report);
+        } else {
+            self.moved.insert(old, new);
+        }
+    }
+
+    fn file(&mut self, file: FileState, path: &Path, report: &mut CrashReport) -> FileState {
+        let seen_bytes = file.content().len();
+        let changed = file.pending_changes() > 0;
+        let (content, fates) = file.crash(self.mode, &mut self.rng);
+        self.model.allocated += content.allocated();
+        if changed {
+            report.writes.kept += fates.kept;
+            report.writes.dropped += fates.dropped;
+            report.writes.torn += fates.torn;
+            report.writes.garbage_sectors += fates.garbage_sectors;
+            let left_bytes = content.len();
+            report.files.push(FileReport { path: path.to_owned(), fates, seen_bytes, left_bytes });
+        }
+        FileState::durable(content)
+    }
+}

@@ -1,0 +1,178 @@
+//! Mounting, and the handle by which a test cuts and restores the power.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuser::{BackgroundSession, Config, MountOption};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::fuse::{PowerLoss, Shared};
+use crate::model::{CrashReport, FsyncFailure, Model};
+use crate::tree;
+use crate::{Counters, Mode};
+
+/// How long an unmount waits for files that are still open.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why nothing can be mounted here, in words for a skipped test; none where it can.
+pub fn unavailable() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root to mount".to_owned());
+    }
+    fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .err()
+        .map(|error| format!("/dev/fuse: {error}"))
+}
+
+/// The file system, to be mounted.
+#[derive(Debug, Clone, Copy)]
+pub struct PowerLossFs;
+
+/// How to serve the mount.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Threads that answer requests; one is busy for as long as a delayed sync takes.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 8 }
+    }
+}
+
+impl PowerLossFs {
+    /// Mounts on the directory `mountpoint`, with a copy of `initial_tree` as the durable state, or
+    /// empty. A dead mount left there by a killed process is cleared away first.
+    pub fn mount(mountpoint: &Path, initial_tree: Option<&Path>) -> io::Result<Handle> {
+        Self::mount_with(mountpoint, initial_tree, Options::default())
+    }
+
+    /// [`mount`](Self::mount) with options.
+    pub fn mount_with(
+        mountpoint: &Path,
+        initial_tree: Option<&Path>,
+        options: Options,
+    ) -> io::Result<Handle> {
+        if fs::metadata(mountpoint)
+            .is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+        {
+            rustix::mount::unmount(mountpoint, UnmountFlags::DETACH)?;
+        }
+        let mountpoint = mountpoint.canonicalize()?;
+        let model = initial_tree.map_or_else(|| Ok(Model::new()), tree::load)?;
+        let shared = Arc::new(Shared::new(model));
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName("powerloss".to_owned()),
+            MountOption::DefaultPermissions,
+            MountOption::NoSuid,
+            MountOption::NoDev,
+        ];
+        config.n_threads = Some(options.threads.max(1));
+        config.clone_fd = true;
+        let session = fuser::spawn_mount(PowerLoss(shared.clone()), &mountpoint, &config)?;
+        Ok(Handle { shared, mountpoint, session: Some(session) })
+    }
+}
+
+/// A mounted file system; dropping it unmounts.
+pub struct Handle {
+    shared: Arc<Shared>,
+    mountpoint: PathBuf,
+    session: Option<BackgroundSession>,
+}
+
+impl Handle {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Cuts the power. By `seed` and `mode`, some of the work that was not synced reaches the disk;
+    /// what the disk then holds is all there is. From this instant every request answers EIO, until
+    /// [`revive`](Self::revive); handles opened before stay dead for ever.
+    pub fn crash(&self, seed: u64, mode: Mode) -> CrashReport {
+        self.shared.model().crash(seed, mode)
+    }
+
+    /// Answers requests again, on the state that the crash left.
+    pub fn revive(&self) {
+        self.shared.model().revive();
+    }
+
+    /// Writes the tree that programs see (after a crash: that the disk holds) into the new or empty
+    /// directory `to`.
+    pub fn export(&self, to: &Path) -> io::Result<()> {
+        let model = self.shared.model().clone();
+        tree::export(&model, to)
+    }
+
+    /// Lets `successes` more syncs succeed and the one after fail with EIO, once.
+    pub fn fail_fsync_after(&self, successes: u64, failure: FsyncFailure) {
+        self.shared.model().fail_fsync_after(successes, failure);
+    }
+
+    /// Caps the space for file contents; none lifts the cap.
+    pub fn limit_bytes(&self, limit: Option<u64>) {
+        self.shared.model().limit_bytes(limit);
+    }
+
+    /// Makes each sync take this long. What is written meanwhile stays out of it, so a crash finds
+    /// more work pending.
+    pub fn set_sync_delay(&self, delay: Duration) {
+        self.shared.set_sync_delay(delay);
+    }
+
+    /// What was asked so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.model().counters()
+    }
+
+    /// Writes and entry operations that wait for a sync.
+    pub fn pending(&self) -> (usize, usize) {
+        self.shared.model().pending()
+    }
+
+    /// Unmounts, waiting a little for files that are open and then detaching the mount.
+    pub fn unmount(mut self) -> io::Result<()> {
+        self.detach()
+    }
+
+    fn detach(&mut self) -> io::Result<()> {
+        let Some(session) = self.session.take() else { return Ok(()) };
+        let deadline = Instant::now() + UNMOUNT_PATIENCE;
+        loop {
+            match rustix::mount::unmount(&self.mountpoint, UnmountFlags::empty()) {
+                Err(Errno::BUSY) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(Errno::BUSY) => {
+                    // The threads end by themselves when the last file is closed.
+                    self.shared.model().crash(0, Mode::DropAll);
+                    rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH)?;
+                    drop(session);
+                    return Ok(());
+                }
+                // INVAL: somebody else unmounted it.
+                Ok(()) | Err(Errno::INVAL) => return session.umount_and_join(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            eprintln!("powerloss: unmounting {}: {error}", self.mountpoint.display());
+        }
+    }
+}
