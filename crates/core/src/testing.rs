@@ -1,2 +1,39 @@
 //! What tests of stores share: the memory store, the conformance suite, the fault injector and a
-//! clock turned by hand.
+//! clock turned by hand. Built with the feature `testing` only; nothing in production refers to it.
+
+use futures::FutureExt;
+
+use crate::budget::Budget;
+use crate::clock::SystemClock;
+use crate::context::{Context, Deadline};
+
+mod memory;
+
+pub use memory::MemoryStore;
+
+/// The window of the contexts made here, unless the budget is smaller.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// A context without a deadline and with a budget of its own.
+#[must_use]
+pub fn context() -> Context {
+    unbounded_context(&Budget::new(WINDOW_BYTES))
+}
+
+/// A context without a deadline, with a window of 1 MiB (or the whole of a smaller budget).
+///
+/// Panics where the budget has no room for it now.
+#[must_use]
+pub fn unbounded_context(budget: &Budget) -> Context {
+    context_until(budget, Deadline::none(SystemClock::shared()))
+}
+
+/// A context with this deadline, with a window of 1 MiB (or the whole of a smaller budget).
+///
+/// Panics where the budget has no room for it now. The deadline itself may have passed already.
+#[must_use]
+pub fn context_until(budget: &Budget, deadline: Deadline) -> Context {
+    let admitted = budget.admit(WINDOW_BYTES, &Deadline::none(deadline.clock().clone())).now_or_never();
+    let window = admitted.expect("the budget has room").expect("admission without a deadline");
+    Context::new(deadline, window)
+}

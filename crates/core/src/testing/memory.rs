@@ -1,0 +1,315 @@
+//! The memory store: a map under one lock, and the reference that every other store is compared
+//! with. Each operation takes the lock once and does all of its work under it, so that every
+//! operation is atomic and the order in which the lock is taken is the linearization. Bodies are
+//! streamed in small pieces although they lie in one buffer, so that callers meet real streams.
+
+mod object;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::body::Body;
+use crate::clock::Clock;
+use crate::condition::Precondition;
+use crate::context::Context;
+use crate::error::{Error, Reason, Result};
+use crate::listing::{ListPage, ListRequest, ObjectSummary};
+use crate::metadata::Tags;
+use crate::multipart::{
+    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
+};
+use crate::name::{Address, BucketName, MAX_KEY_BYTES};
+use crate::object::Committed;
+use crate::observation::Observation;
+use crate::store::{
+    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
+    ObjectStore, StageRequest, Staged,
+};
+
+use object::{Payload, Plan};
+use state::State;
+
+/// Bytes in one piece of a streamed body.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A store that holds everything in memory. See the module's head.
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    capabilities: Capabilities,
+    state: Arc<Mutex<State>>,
+}
+
+impl MemoryStore {
+    /// An empty store whose objects carry this clock's wall time.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let capabilities = Capabilities {
+            kind: "memory",
+            owns_buckets: true,
+            conditional_writes: true,
+            multipart: true,
+            tags: true,
+            max_key_bytes: MAX_KEY_BYTES,
+            max_object_bytes: u64::MAX,
+        };
+        Arc::new(Self { clock, capabilities, state: Arc::default() })
+    }
+
+    /// The state, where the request is still alive and the store open.
+    fn open(&self, context: &Context) -> Result<MutexGuard<'_, State>> {
+        lock(&self.state, context)
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemoryStore")
+    }
+}
+
+fn lock<'a>(state: &'a Mutex<State>, context: &Context) -> Result<MutexGuard<'a, State>> {
+    context.check()?;
+    let state = state.lock();
+    if state.closed {
+        return Err(Error::new(Reason::ShuttingDown, "the memory store was closed"));
+    }
+    Ok(state)
+}
+
+#[async_trait]
+impl ObjectStore for MemoryStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        self.open(context)?.create_bucket(bucket, self.clock.wall())
+    }
+
+    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        self.open(context)?.delete_bucket(bucket)
+    }
+
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+        let state = self.open(context)?;
+        Ok(BucketInfo { name: bucket.clone(), created: state.bucket(bucket)?.created })
+    }
+
+    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
+        let state = self.open(context)?;
+        let info = |(name, bucket): (&BucketName, &state::Bucket)| BucketInfo {
+            name: name.clone(),
+            created: bucket.created,
+        };
+        Ok(state.buckets.iter().map(info).collect())
+    }
+
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+        let object = self.open(context)?.object(address)?.clone();
+        let span = object.select(&request)?;
+        Ok(Found { info: object.info.clone(), span, body: (), observation: Observation::default() })
+    }
+
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+        let object = self.open(context)?.object(address)?.clone();
+        let span = object.select(&request)?;
+        let body = stream(context.clone(), object.slice(span));
+        Ok(Found { info: object.info.clone(), span, body, observation: Observation::default() })
+    }
+
+    async fn stage(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.open(context)?.bucket(&address.bucket)?;
+        Ok(self.staged(context, address, request, None))
+    }
+
+    async fn delete(
+        &self,
+        context: &Context,
+        address: &Address,
+        precondition: Precondition,
+    ) -> Result<Deleted> {
+        self.open(context)?.delete(address, &precondition)
+    }
+
+    async fn list(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
+        self.open(context)?.list(bucket, request)
+    }
+
+    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
+        self.open(context)?.copy(&request, self.clock.wall())
+    }
+
+    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
+        self.open(context)?.set_tags(address, tags)
+    }
+
+    async fn object_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<(Vec<PartInfo>, bool)> {
+        let object = self.open(context)?.object(address)?.clone();
+        Ok(state::page_of_parts(&object.parts, after, limit))
+    }
+
+    async fn create_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: CreateUpload,
+    ) -> Result<UploadId> {
+        self.open(context)?.create_upload(address, request, self.clock.wall())
+    }
+
+    async fn stage_part(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        number: PartNumber,
+        mut request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        let needed = self.open(context)?.upload(address, upload)?.algorithm();
+        request.algorithms.push(needed);
+        Ok(self.staged(context, address, request, Some((upload.clone(), number))))
+    }
+
+    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
+        self.open(context)?.copy_part(&request, self.clock.wall())
+    }
+
+    async fn list_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        self.open(context)?.list_parts(address, upload, after, limit)
+    }
+
+    async fn list_uploads(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListUploads,
+    ) -> Result<UploadsPage> {
+        self.open(context)?.list_uploads(bucket, request)
+    }
+
+    async fn complete_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        request: CompleteUpload,
+    ) -> Result<Committed> {
+        self.open(context)?.complete_upload(address, upload, &request, self.clock.wall())
+    }
+
+    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
+        self.open(context)?.abort_upload(address, upload)
+    }
+
+    async fn close(&self) -> Result<()> {
+        *self.state.lock() = State { closed: true, ..State::default() };
+        Ok(())
+    }
+}
+
+impl MemoryStore {
+    fn staged(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+        part: Option<(UploadId, PartNumber)>,
+    ) -> Box<dyn Staged> {
+        Box::new(MemoryStaged {
+            state: self.state.clone(),
+            clock: self.clock.clone(),
+            context: context.clone(),
+            address: address.clone(),
+            bytes: BytesMut::new(),
+            request,
+            part,
+        })
+    }
+}
+
+/// Bytes that nobody sees yet: a buffer. Dropping it is all there is to aborting.
+struct MemoryStaged {
+    state: Arc<Mutex<State>>,
+    clock: Arc<dyn Clock>,
+    context: Context,
+    address: Address,
+    bytes: BytesMut,
+    request: StageRequest,
+    part: Option<(UploadId, PartNumber)>,
+}
+
+#[async_trait]
+impl Staged for MemoryStaged {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.context.check()?;
+        self.bytes.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    async fn commit(self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
+        let Self { state, clock, context, address, bytes, request: staged, part } = *self;
+        let plan = Plan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
+        let payload = Payload::new(bytes.freeze(), &plan);
+        payload.verify(&request.expected)?;
+        let mut state = lock(&state, &context)?;
+        let committed = match part {
+            Some((upload, number)) => state.put_part(&address, &upload, number, payload, clock.wall())?,
+            None => state.put(&address, payload, staged.metadata, &request.precondition, clock.wall())?,
+        };
+        Ok((committed, Observation::default()))
+    }
+}
+
+/// A body in pieces that ends with the request's deadline.
+fn stream(context: Context, bytes: Bytes) -> Body {
+    if bytes.len() <= PIECE_BYTES {
+        return Body::from_bytes(bytes);
+    }
+    let length = bytes.len() as u64;
+    let pieces = futures::stream::unfold(bytes, move |mut rest| {
+        let alive = context.check();
+        async move {
+            if rest.is_empty() {
+                return None;
+            }
+            Some(match alive {
+                Ok(()) => {
+                    let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+                    (Ok(piece), rest)
+                }
+                Err(e) => (Err(e), Bytes::new()),
+            })
+        }
+    });
+    Body::from_stream(length, pieces)
+}

@@ -1,0 +1,149 @@
+//! An object of the memory store, and bytes on their way to become one.
+
+use bytes::Bytes;
+use md5::{Digest as _, Md5};
+
+use crate::checksum::{Algorithm, Checksum, ChecksumScope};
+use crate::clock::Timestamp;
+use crate::error::{Error, Reason, Result};
+use crate::listing::ObjectSummary;
+use crate::metadata::Metadata;
+use crate::multipart::{PartInfo, PartNumber};
+use crate::object::{Committed, ETag, Expected, Generation, ObjectInfo};
+use crate::range::Span;
+use crate::store::{ETagForm, GetRequest, Select};
+
+/// One committed write. Never changed; a new write replaces the whole.
+pub(super) struct Stored {
+    pub info: ObjectInfo,
+    pub bytes: Bytes,
+    /// Empty for objects that were not written by a multipart upload.
+    pub parts: Vec<PartInfo>,
+}
+
+impl Stored {
+    /// The bytes a request selects, where its conditions hold.
+    pub fn select(&self, request: &GetRequest) -> Result<Span> {
+        request.conditions.check(&self.info.etag, self.info.modified)?;
+        match request.select {
+            Select::Whole => Ok(Span::whole(self.info.size)),
+            Select::Range(range) => range.resolve(self.info.size),
+            Select::Part(number) => self.part(number),
+        }
+    }
+
+    fn part(&self, number: PartNumber) -> Result<Span> {
+        if self.parts.is_empty() && number.get() == 1 {
+            return Ok(Span::whole(self.info.size));
+        }
+        let mut offset = 0;
+        for part in &self.parts {
+            if part.number == number {
+                return Ok(Span { offset, length: part.size });
+            }
+            offset += part.size;
+        }
+        Err(Error::new(Reason::InvalidRange, format!("the object has no part {}", number.get())))
+    }
+
+    /// The bytes of a span of this object.
+    pub fn slice(&self, span: Span) -> Bytes {
+        let index = |n: u64| usize::try_from(n).expect("the object lies in memory");
+        self.bytes.slice(index(span.offset)..index(span.end()))
+    }
+
+    pub fn committed(&self) -> Committed {
+        Committed {
+            etag: self.info.etag.clone(),
+            size: self.info.size,
+            modified: self.info.modified,
+            generation: self.info.generation,
+            checksums: self.info.checksums.clone(),
+            scope: self.info.scope,
+        }
+    }
+
+    pub fn summary(&self) -> ObjectSummary {
+        ObjectSummary {
+            size: self.info.size,
+            etag: self.info.etag.clone(),
+            modified: self.info.modified,
+            generation: self.info.generation,
+            checksum: self.info.checksums.first().map(|c| (c.algorithm(), self.info.scope)),
+        }
+    }
+}
+
+/// What to compute over a payload.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub algorithms: Vec<Algorithm>,
+    pub verify_md5: bool,
+    pub etag: ETagForm,
+}
+
+/// Bytes and what was computed over them.
+pub(super) struct Payload {
+    pub bytes: Bytes,
+    pub checksums: Vec<Checksum>,
+    md5: Option<[u8; 16]>,
+    etag: ETagForm,
+}
+
+impl Payload {
+    /// Computes each algorithm of the plan once; without any, a CRC-64/NVME.
+    pub fn new(bytes: Bytes, plan: &Plan) -> Self {
+        let mut checksums: Vec<Checksum> = Vec::new();
+        for &algorithm in &plan.algorithms {
+            if !checksums.iter().any(|c| c.algorithm() == algorithm) {
+                checksums.push(Checksum::of(algorithm, &bytes));
+            }
+        }
+        if checksums.is_empty() {
+            checksums.push(Checksum::of(Algorithm::Crc64Nvme, &bytes));
+        }
+        let wants_md5 = plan.verify_md5 || plan.etag == ETagForm::Md5;
+        let md5 = wants_md5.then(|| Md5::digest(&bytes).into());
+        Self { bytes, checksums, md5, etag: plan.etag }
+    }
+
+    pub fn verify(&self, expected: &Expected) -> Result<()> {
+        expected.verify(self.bytes.len() as u64, self.md5, &self.checksums)
+    }
+
+    /// The tag of these bytes as this write of them.
+    pub fn etag(&self, generation: Generation) -> ETag {
+        match (self.etag, &self.md5) {
+            (ETagForm::Md5, Some(md5)) => ETag::from_md5(md5),
+            _ => unique_etag(generation),
+        }
+    }
+
+    /// The object that this write makes.
+    pub fn into_object(self, generation: Generation, modified: Timestamp, metadata: Metadata) -> Stored {
+        let info = ObjectInfo {
+            size: self.bytes.len() as u64,
+            etag: self.etag(generation),
+            modified,
+            generation,
+            metadata,
+            checksums: self.checksums,
+            scope: ChecksumScope::FullObject,
+            parts: None,
+        };
+        Stored { info, bytes: self.bytes, parts: Vec::new() }
+    }
+}
+
+/// The tag of an object made of parts: S3's form, unless a part has a tag that is no MD5.
+pub(super) fn etag_of_parts(parts: &[PartInfo], generation: Generation) -> ETag {
+    let md5s: Option<Vec<[u8; 16]>> = parts.iter().map(|part| part.etag.md5()).collect();
+    match md5s {
+        Some(md5s) => ETag::from_parts(&Md5::digest(md5s.concat()).into(), parts.len()),
+        None => unique_etag(generation),
+    }
+}
+
+fn unique_etag(generation: Generation) -> ETag {
+    ETag::from_text(&format!("{:016x}-unique", generation.0))
+}

@@ -1,0 +1,358 @@
+//! The memory store's whole state and every operation on it, synchronous and without a lock: the
+//! caller holds it. What a method does, it does at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::checksum::{Algorithm, Checksum, ChecksumScope};
+use crate::clock::Timestamp;
+use crate::condition::Precondition;
+use crate::error::{Error, Reason, Result};
+use crate::listing::{self, KeyCursor, ListPage, ListRequest, ObjectSummary};
+use crate::metadata::{Metadata, Tags};
+use crate::multipart::{
+    self, CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadInfo,
+    UploadsPage,
+};
+use crate::name::{Address, BucketName};
+use crate::object::{Committed, Generation, ObjectInfo};
+use crate::range::{ByteRange, Span};
+use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest, Select};
+
+use super::object::{Payload, Plan, Stored, etag_of_parts};
+
+#[derive(Default)]
+pub(super) struct State {
+    pub closed: bool,
+    pub buckets: BTreeMap<BucketName, Bucket>,
+    /// The last generation and the last upload's number.
+    pub last: u64,
+}
+
+pub(super) struct Bucket {
+    pub created: Timestamp,
+    /// By the key's bytes.
+    objects: BTreeMap<Vec<u8>, Arc<Stored>>,
+    /// By key, then by id: ids grow, so that this is the order of initiation.
+    uploads: BTreeMap<(String, UploadId), Upload>,
+}
+
+pub(super) struct Upload {
+    info: UploadInfo,
+    parts: BTreeMap<PartNumber, (PartInfo, Bytes)>,
+}
+
+impl Upload {
+    /// The checksum that every part needs for the object's to be made of them.
+    pub fn algorithm(&self) -> Algorithm {
+        self.info.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm)
+    }
+}
+
+/// Buckets.
+impl State {
+    pub fn create_bucket(&mut self, name: &BucketName, now: Timestamp) -> Result<()> {
+        if self.buckets.contains_key(name) {
+            return Err(Error::new(Reason::BucketExists, format!("bucket {name:?} exists already")));
+        }
+        let bucket = Bucket { created: now, objects: BTreeMap::new(), uploads: BTreeMap::new() };
+        self.buckets.insert(name.clone(), bucket);
+        Ok(())
+    }
+
+    pub fn delete_bucket(&mut self, name: &BucketName) -> Result<()> {
+        if !self.bucket(name)?.objects.is_empty() {
+            return Err(Error::new(Reason::BucketNotEmpty, format!("bucket {name:?} holds objects")));
+        }
+        self.buckets.remove(name);
+        Ok(())
+    }
+
+    pub fn bucket(&self, name: &BucketName) -> Result<&Bucket> {
+        self.buckets.get(name).ok_or_else(|| Error::no_such_bucket(name.as_str()))
+    }
+
+    fn bucket_mut(&mut self, name: &BucketName) -> Result<&mut Bucket> {
+        self.buckets.get_mut(name).ok_or_else(|| Error::no_such_bucket(name.as_str()))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
+/// Objects.
+impl State {
+    pub fn object(&self, address: &Address) -> Result<&Arc<Stored>> {
+        let objects = &self.bucket(&address.bucket)?.objects;
+        objects.get(address.key.as_str().as_bytes()).ok_or_else(|| Error::no_such_key(address.key.as_str()))
+    }
+
+    /// Whether the bucket is there and the condition on the key holds now.
+    fn check(&self, address: &Address, precondition: &Precondition) -> Result<()> {
+        let current = self.bucket(&address.bucket)?.objects.get(address.key.as_str().as_bytes());
+        precondition.check(address.key.as_str(), current.map(|o| (&o.info.etag, o.info.generation)))
+    }
+
+    fn replace(&mut self, address: &Address, object: Stored) -> Result<Committed> {
+        let committed = object.committed();
+        let objects = &mut self.bucket_mut(&address.bucket)?.objects;
+        objects.insert(address.key.as_str().into(), Arc::new(object));
+        Ok(committed)
+    }
+
+    pub fn put(
+        &mut self,
+        address: &Address,
+        payload: Payload,
+        metadata: Metadata,
+        precondition: &Precondition,
+        now: Timestamp,
+    ) -> Result<Committed> {
+        self.check(address, precondition)?;
+        let generation = Generation(self.next());
+        self.replace(address, payload.into_object(generation, now, metadata))
+    }
+
+    pub fn delete(&mut self, address: &Address, precondition: &Precondition) -> Result<Deleted> {
+        self.check(address, precondition)?;
+        let objects = &mut self.bucket_mut(&address.bucket)?.objects;
+        Ok(Deleted { existed: objects.remove(address.key.as_str().as_bytes()).is_some() })
+    }
+
+    pub fn copy(&mut self, request: &CopyRequest, now: Timestamp) -> Result<Committed> {
+        let source = self.object(&request.source)?.clone();
+        request.source_conditions.check(&source.info.etag, source.info.modified)?;
+        let algorithms = match (request.algorithm, source.info.scope) {
+            (Some(algorithm), _) => vec![algorithm],
+            (None, ChecksumScope::FullObject) => {
+                source.info.checksums.iter().map(Checksum::algorithm).collect()
+            }
+            (None, ChecksumScope::Composite) => Vec::new(),
+        };
+        let payload =
+            Payload::new(source.bytes.clone(), &Plan { algorithms, verify_md5: false, etag: request.etag });
+        let mut metadata = request.metadata.clone().unwrap_or_else(|| source.info.metadata.clone());
+        metadata.tags = request.tags.clone().unwrap_or_else(|| source.info.metadata.tags.clone());
+        self.put(&request.destination, payload, metadata, &request.precondition, now)
+    }
+
+    /// A new generation, because metadata differs, but the bytes, tag and time of the old one.
+    pub fn set_tags(&mut self, address: &Address, tags: Tags) -> Result<()> {
+        let object = self.object(address)?.clone();
+        let mut info = object.info.clone();
+        info.metadata.tags = tags;
+        info.generation = Generation(self.next());
+        self.replace(address, Stored { info, bytes: object.bytes.clone(), parts: object.parts.clone() })?;
+        Ok(())
+    }
+
+    pub fn list(&self, bucket: &BucketName, request: &ListRequest) -> Result<ListPage<ObjectSummary>> {
+        let objects = &self.bucket(bucket)?.objects;
+        listing::page(&mut Cursor { objects, at: Vec::new() }, request)
+    }
+}
+
+/// Multipart uploads.
+impl State {
+    pub fn create_upload(
+        &mut self,
+        address: &Address,
+        request: CreateUpload,
+        now: Timestamp,
+    ) -> Result<UploadId> {
+        if let Some((algorithm, ChecksumScope::FullObject)) = request.checksum
+            && !algorithm.is_crc()
+        {
+            return Err(Error::new(
+                Reason::InvalidRequest,
+                format!("the {} of an object cannot be made of its parts'", algorithm.name()),
+            ));
+        }
+        self.bucket(&address.bucket)?;
+        let id = UploadId(format!("{:016x}", self.next()));
+        let key = address.key.as_str().to_owned();
+        let info = UploadInfo {
+            id: id.clone(),
+            key: key.clone(),
+            initiated: now,
+            metadata: request.metadata,
+            checksum: request.checksum,
+        };
+        let uploads = &mut self.bucket_mut(&address.bucket)?.uploads;
+        uploads.insert((key, id.clone()), Upload { info, parts: BTreeMap::new() });
+        Ok(id)
+    }
+
+    pub fn upload(&self, address: &Address, id: &UploadId) -> Result<&Upload> {
+        let uploads = &self.bucket(&address.bucket)?.uploads;
+        uploads.get(&upload_key(address, id)).ok_or_else(|| Error::no_such_upload(&id.0))
+    }
+
+    pub fn put_part(
+        &mut self,
+        address: &Address,
+        id: &UploadId,
+        number: PartNumber,
+        payload: Payload,
+        now: Timestamp,
+    ) -> Result<Committed> {
+        let generation = Generation(self.next());
+        let uploads = &mut self.bucket_mut(&address.bucket)?.uploads;
+        let upload = uploads.get_mut(&upload_key(address, id)).ok_or_else(|| Error::no_such_upload(&id.0))?;
+        let bytes = payload.bytes.clone();
+        let part = payload.into_object(generation, now, Metadata::default());
+        let committed = part.committed();
+        let info = PartInfo {
+            number,
+            size: committed.size,
+            etag: committed.etag.clone(),
+            modified: now,
+            checksums: committed.checksums.clone(),
+        };
+        upload.parts.insert(number, (info, bytes));
+        Ok(committed)
+    }
+
+    pub fn copy_part(&mut self, request: &CopyPartRequest, now: Timestamp) -> Result<Committed> {
+        let algorithm = self.upload(&request.destination, &request.upload)?.algorithm();
+        let source = self.object(&request.source)?.clone();
+        let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
+        let span = match request.range {
+            Some(range) => range_within(range, source.select(&get)?.length)?,
+            None => source.select(&get)?,
+        };
+        let plan = Plan { algorithms: vec![algorithm], verify_md5: false, etag: request.etag };
+        let payload = Payload::new(source.slice(span), &plan);
+        self.put_part(&request.destination, &request.upload, request.number, payload, now)
+    }
+
+    pub fn list_parts(
+        &self,
+        address: &Address,
+        id: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        let upload = self.upload(address, id)?;
+        let all: Vec<PartInfo> = upload.parts.values().map(|(info, _)| info.clone()).collect();
+        let (parts, more) = page_of_parts(&all, after, limit);
+        let next = parts.last().filter(|_| more).map(|part| part.number);
+        Ok(PartsPage { upload: upload.info.clone(), parts, next })
+    }
+
+    pub fn list_uploads(&self, bucket: &BucketName, request: &ListUploads) -> Result<UploadsPage> {
+        let uploads = self.bucket(bucket)?.uploads.values().map(|upload| upload.info.clone());
+        Ok(multipart::page_uploads(uploads, request))
+    }
+
+    pub fn complete_upload(
+        &mut self,
+        address: &Address,
+        id: &UploadId,
+        request: &CompleteUpload,
+        now: Timestamp,
+    ) -> Result<Committed> {
+        let upload = self.upload(address, id)?;
+        let matched = multipart::match_parts(&request.parts, |number| upload.parts.get(&number).cloned())?;
+        let (parts, pieces): (Vec<PartInfo>, Vec<Bytes>) = matched.into_iter().unzip();
+        let (algorithm, scope) =
+            upload.info.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+        let checksum = multipart::checksum_of_parts(algorithm, scope, &parts)
+            .ok_or_else(|| Error::new(Reason::Defect, "a part lacks the checksum of its upload"))?;
+        let size = parts.iter().map(|part| part.size).sum();
+        if request.expected_size.is_some_and(|expected| expected != size) {
+            return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in all")));
+        }
+        match request.expected_checksum {
+            Some(expected) if expected.algorithm() != algorithm => {
+                return Err(Error::new(Reason::InvalidRequest, "the upload has another checksum algorithm"));
+            }
+            Some(expected) if expected != checksum => {
+                return Err(Error::new(Reason::BadDigest, "the object's checksum is not the one expected"));
+            }
+            _ => {}
+        }
+        let metadata = upload.info.metadata.clone();
+        self.check(address, &request.precondition)?;
+
+        let generation = Generation(self.next());
+        let info = ObjectInfo {
+            size,
+            etag: etag_of_parts(&parts, generation),
+            modified: now,
+            generation,
+            metadata,
+            checksums: vec![checksum],
+            scope,
+            parts: u32::try_from(parts.len()).ok(),
+        };
+        let mut bytes = BytesMut::new();
+        pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        self.abort_upload(address, id)?;
+        self.replace(address, Stored { info, bytes: bytes.freeze(), parts })
+    }
+
+    pub fn abort_upload(&mut self, address: &Address, id: &UploadId) -> Result<()> {
+        let uploads = &mut self.bucket_mut(&address.bucket)?.uploads;
+        let found = uploads.remove(&upload_key(address, id));
+        found.map(drop).ok_or_else(|| Error::no_such_upload(&id.0))
+    }
+}
+
+fn upload_key(address: &Address, id: &UploadId) -> (String, UploadId) {
+    (address.key.as_str().to_owned(), id.clone())
+}
+
+/// A range that must lie within the source, as S3 has it for parts made of ranges.
+fn range_within(range: ByteRange, size: u64) -> Result<Span> {
+    let beyond = match range {
+        ByteRange::Inclusive { last, .. } => last >= size,
+        ByteRange::From(_) => false,
+        ByteRange::Suffix(length) => length > size,
+    };
+    if beyond {
+        return Err(Error::new(
+            Reason::InvalidRange,
+            format!("the range ends behind the source's {size} bytes"),
+        ));
+    }
+    range.resolve(size)
+}
+
+/// The parts behind `after`, at most `limit`, and whether there are more.
+pub(super) fn page_of_parts(
+    parts: &[PartInfo],
+    after: Option<PartNumber>,
+    limit: usize,
+) -> (Vec<PartInfo>, bool) {
+    let behind: Vec<&PartInfo> = parts.iter().filter(|part| Some(part.number) > after).collect();
+    let page: Vec<PartInfo> = behind.iter().take(limit).map(|&part| part.clone()).collect();
+    let more = limit > 0 && behind.len() > limit;
+    (page, more)
+}
+
+/// A seekable view of a bucket's keys; the lock held by the caller makes it a snapshot.
+struct Cursor<'a> {
+    objects: &'a BTreeMap<Vec<u8>, Arc<Stored>>,
+    at: Vec<u8>,
+}
+
+impl KeyCursor for Cursor<'_> {
+    type Item = ObjectSummary;
+
+    fn seek(&mut self, bytes: &[u8]) -> Result<()> {
+        self.at = bytes.to_vec();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
+        let Some((key, object)) = self.objects.range(self.at.clone()..).next() else { return Ok(None) };
+        self.at = [key.as_slice(), &[0]].concat();
+        let key = String::from_utf8(key.clone()).expect("keys are UTF-8 by their type");
+        Ok(Some((key, object.summary())))
+    }
+}
