@@ -10,7 +10,7 @@ mod fate;
 pub use fate::FileFates;
 
 use crate::Mode;
-use crate::content::{Content, PAGE};
+use crate::content::Content;
 use crate::rng::Rng;
 
 /// A change that is not durable yet.
@@ -128,6 +128,7 @@ impl FileState {
 
     /// Shares the touched pages instead of copying the bytes once more.
     fn sync_all(&mut self) {
+        // What lay past the shortest length on the way is gone; what came there later was touched.
         let shortest = self.pending.iter().filter_map(|change| match change {
             Change::SetLen(len) => Some(*len),
             _ => None,
@@ -141,8 +142,7 @@ impl FileState {
                 Change::Zero { offset, length } | Change::Allocate { offset, length, .. } => {
                     (*offset, *length)
                 }
-                // The tail of the page in which the file once ended was zeroed.
-                Change::SetLen(len) => (len / PAGE * PAGE, PAGE),
+                Change::SetLen(_) => continue,
             };
             self.durable.share(&self.volatile, offset, length);
         }

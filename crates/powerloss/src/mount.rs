@@ -162,10 +162,18 @@ impl Handle {
                     return Ok(());
                 }
                 // INVAL: somebody else unmounted it.
-                Ok(()) | Err(Errno::INVAL) => return session.umount_and_join(),
+                Ok(()) | Err(Errno::INVAL) => return join(session),
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// Waits for the threads of an unmounted session; the kernel may tell them so by an abort.
+fn join(session: BackgroundSession) -> io::Result<()> {
+    match session.join() {
+        Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => Ok(()),
+        ended => ended,
     }
 }
 

@@ -60,7 +60,7 @@ impl Model {
     pub fn crash(&mut self, seed: u64, mode: Mode) -> CrashReport {
         let mut rng = Rng::new(seed);
         let mut report = CrashReport { entries: self.names.crash(mode, &mut rng), ..CrashReport::default() };
-        let before = std::mem::replace(self, Self::new());
+        let before = std::mem::take(self);
         self.next_ino = before.next_ino;
         self.now = before.now;
         self.limit = before.limit;

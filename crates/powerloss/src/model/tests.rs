@@ -246,7 +246,7 @@ impl Runner {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn keep_all_is_what_was_seen(steps in prop::collection::vec(step(true), 0..60)) {
