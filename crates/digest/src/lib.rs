@@ -1,0 +1,41 @@
+//! MD5 of many concurrent streams at a fraction of the processor time that one after the other would take.
+//!
+//! MD5 (RFC 1321) is a chain of dependent steps that leaves most of a core idle. An [`Engine`] therefore hashes
+//! up to sixteen streams side by side, one in each lane of the SIMD registers, on a few threads of its own. The
+//! caller is asynchronous code: handing over a buffer neither blocks, nor copies, nor hashes, and the digest is
+//! a future. [`md5`] is for short inputs that are cheaper to hash on the spot.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod engine;
+#[cfg(target_arch = "x86_64")]
+mod kernel;
+mod lanes;
+mod pass;
+mod patience;
+mod rounds;
+mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod sse2;
+mod stream;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
+mod work;
+
+pub use engine::Engine;
+pub use stream::{Drained, Md5Finish, Md5Stream};
+
+/// The MD5 digest of `bytes`, computed here and now.
+///
+/// About 1.25 ns a byte (80 us for 64 KiB); longer inputs belong into an [`Engine`].
+#[must_use]
+pub fn md5(bytes: &[u8]) -> [u8; 16] {
+    let (blocks, tail) = bytes.as_chunks();
+    let mut chain = scalar::START;
+    scalar::run(&mut chain, blocks);
+    let (padding, count) = scalar::padding(tail, bytes.len() as u64);
+    scalar::run(&mut chain, &padding[..count]);
+    scalar::digest(chain)
+}

@@ -1,0 +1,156 @@
+//! The owner's side of a message: feeding it, back-pressure, and the digest as a future.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use crate::engine::Line;
+use crate::scalar::{self, BLOCK_BYTES, Block};
+use crate::work::{Segment, Work};
+
+/// Bytes that must wait before the engine is asked to hash them: below, asking costs more than hashing. At the
+/// end of a message, what waits unasked is hashed on the spot, in 20 us at most.
+const WORTH_ASKING: usize = 16 * 1024;
+
+/// One message being hashed. Dropping it cancels it.
+pub struct Md5Stream {
+    ticket: Ticket,
+    /// The begun block: the first `carried` bytes of it.
+    carry: Block,
+    carried: usize,
+    length: u64,
+}
+
+/// The digest of a message, once it is there. Dropping it cancels the message.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Md5Finish(Ticket);
+
+/// Resolves when fewer than the given number of bytes are queued; see [`Md5Stream::drained`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Drained<'a> {
+    ticket: &'a Ticket,
+    below: usize,
+}
+
+/// A stream's place in the engine.
+struct Ticket {
+    work: Arc<Work>,
+    line: Arc<Line>,
+}
+
+impl Md5Stream {
+    pub(crate) fn new(line: Arc<Line>) -> Self {
+        line.enter();
+        let ticket = Ticket { work: Arc::new(Work::new()), line };
+        Self { ticket, carry: [0; BLOCK_BYTES], carried: 0, length: 0 }
+    }
+
+    /// Appends to the message. Never waits; copies nothing but the ends that do not fill a 64-byte block.
+    pub fn update(&mut self, bytes: impl Into<Bytes>) {
+        let mut bytes = bytes.into();
+        self.length = self.length.wrapping_add(bytes.len() as u64);
+        let mut joint = None;
+        if self.carried > 0 {
+            let missing = bytes.split_to(bytes.len().min(BLOCK_BYTES - self.carried));
+            self.carry[self.carried..][..missing.len()].copy_from_slice(&missing);
+            self.carried += missing.len();
+            if self.carried == BLOCK_BYTES {
+                joint = Some(Segment::Joint(self.carry));
+                self.carried = 0;
+            }
+        }
+        if !bytes.is_empty() {
+            let tail = bytes.split_off(bytes.len() / BLOCK_BYTES * BLOCK_BYTES);
+            self.carry[..tail.len()].copy_from_slice(&tail);
+            self.carried = tail.len();
+        }
+        let buffer = if bytes.is_empty() { None } else { Some(Segment::Buffer(bytes)) };
+        if self.ticket.work.push(joint.into_iter().chain(buffer), WORTH_ASKING) {
+            self.ticket.line.put(&self.ticket.work);
+        }
+    }
+
+    /// Bytes handed over that are not hashed yet.
+    #[must_use]
+    pub fn queued_bytes(&self) -> usize {
+        self.ticket.work.queued_bytes()
+    }
+
+    /// Resolves when fewer than `below` bytes (at least one) are queued, for back-pressure.
+    pub fn drained(&mut self, below: usize) -> Drained<'_> {
+        Drained { ticket: &self.ticket, below: below.max(1) }
+    }
+
+    /// Ends the message.
+    pub fn finish(self) -> Md5Finish {
+        let (padding, count) = scalar::padding(&self.carry[..self.carried], self.length);
+        if self.ticket.work.finish(&padding[..count]) {
+            self.ticket.line.hurry();
+        }
+        Md5Finish(self.ticket)
+    }
+
+    /// Ends the message and waits for its digest on this thread; not for asynchronous code.
+    #[must_use]
+    pub fn finish_blocking(self) -> [u8; 16] {
+        self.finish().0.work.wait_digest()
+    }
+}
+
+impl Future for Md5Finish {
+    type Output = [u8; 16];
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<[u8; 16]> {
+        self.0.work.poll_digest(context.waker())
+    }
+}
+
+impl Future for Drained<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Ticket { work, line } = self.ticket;
+        if work.poll_drained(self.below, context.waker()).is_ready() {
+            return Poll::Ready(());
+        }
+        if !work.claim() {
+            line.hurry();
+            return Poll::Pending;
+        }
+        line.put(work);
+        work.poll_drained(self.below, context.waker())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.work.cancel();
+        self.line.leave();
+    }
+}
+
+impl fmt::Debug for Md5Stream {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Md5Stream")
+            .field("length", &self.length)
+            .field("queued_bytes", &self.queued_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Md5Finish {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Md5Finish").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Drained<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Drained").field("below", &self.below).finish_non_exhaustive()
+    }
+}
