@@ -39,6 +39,10 @@ fn main() {
         for (count, run) in streams.iter().zip(flooded) {
             cases.push((format!("flooded, {count} x {} KiB", update / KIB), Box::new(run)));
         }
+        cases.push((
+            format!("flooded, 1 x {} KiB, 100 idle", update / KIB),
+            Box::new(move || flood_beside_idle(update)),
+        ));
         report(&cases);
     }
     for (rate, update) in [(400, 64 * KIB), (1000, 64 * KIB), (1000, 256 * KIB), (2000, 64 * KIB)] {
@@ -130,6 +134,22 @@ fn flood(count: usize, update: usize) -> Run {
             std::hint::black_box(futures::executor::block_on(finish));
         }
         count * each * update
+    })
+}
+
+/// One stream in a hurry among many that never send: waiting for those must not slow it.
+fn flood_beside_idle(update: usize) -> Run {
+    let engine = Engine::new(1);
+    let _idle: Vec<_> = (0..100).map(|_| engine.stream()).collect();
+    let buffers = buffers(update);
+    measure(|| {
+        let mut stream = engine.stream();
+        for buffer in buffers.iter().cycle().take(64 * MIB / update) {
+            stream.update(buffer.clone());
+            futures::executor::block_on(stream.drained(4 * update));
+        }
+        std::hint::black_box(futures::executor::block_on(stream.finish()));
+        64 * MIB
     })
 }
 

@@ -62,8 +62,8 @@ impl Lanes {
 
     /// Hashes as many blocks as the shortest run has into each chaining value, and returns that number.
     ///
-    /// One stream goes through general registers: the measured speeds on Zen 4 (GB/s) are 0.81 there and 0.73 in
-    /// a vector register, while two streams already make 1.47 together in vector registers.
+    /// One stream goes through general registers: the measured speeds on Zen 4 (GB/s) are 0.81 there and at
+    /// most 0.74 in a lane, while two streams already make 1.47 together in lanes.
     pub(crate) fn run(self, chains: &mut [Chain], runs: &[&[Block]]) -> usize {
         debug_assert_eq!(chains.len(), runs.len());
         let length = runs.iter().map(|run| run.len()).min().unwrap_or(0);

@@ -1,7 +1,5 @@
 //! One stream at a time in general registers: the portable kernel, and the padding that ends a message.
 
-use std::arch::asm;
-
 use crate::rounds::{SINES, rounds, step};
 
 /// One message block of 64 bytes.
@@ -75,11 +73,20 @@ fn splat(sine: u32) -> u32 {
     sine
 }
 
+/// `x`, summed up before anything is added to it; otherwise the compiler adds the constant last, which lengthens
+/// the chain of every step (measured on Zen 4, CPU-s/GB: 1.58 without, 1.30 with).
 #[inline(always)]
 fn settled(x: u32) -> u32 {
-    let mut x = x;
-    // SAFETY: the assembly is empty; it only keeps the compiler from reordering the sum that `x` is.
-    unsafe { asm!("/* {0:e} */", inout(reg) x, options(pure, nomem, nostack, preserves_flags)) };
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut x = x;
+        // SAFETY: the assembly is empty.
+        unsafe {
+            std::arch::asm!("/* {0:e} */", inout(reg) x, options(pure, nomem, nostack, preserves_flags))
+        };
+        x
+    }
+    #[cfg(not(target_arch = "x86_64"))]
     x
 }
 
