@@ -6,6 +6,19 @@
 //! is what a disk could hold after the power was cut. It is deliberately stricter than ext4: syncing
 //! a file does not make its name durable, only syncing its directory does.
 //!
+//! ```no_run
+//! # use std::path::Path;
+//! use tradewind_powerloss::{Mode, PowerLossFs};
+//!
+//! let disk = PowerLossFs::mount(Path::new("mnt"), None)?;
+//! // Start a server on `disk.path()`, load it, note what it acknowledges.
+//! println!("{}", disk.crash(42, Mode::Random));
+//! // Note no more; kill the server and wait for it.
+//! disk.revive();
+//! // Start the server again: all that was acknowledged must be there.
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
 //! `model` is pure (no FUSE, no clock, no randomness of its own) and tested by itself; `fuse` is the
 //! glue and `mount` the handle that a test holds.
 
