@@ -13,7 +13,8 @@
 //! let disk = PowerLossFs::mount(Path::new("mnt"), None)?;
 //! // Start a server on `disk.path()`, load it, note what it acknowledges.
 //! println!("{}", disk.crash(42, Mode::Random));
-//! // Note no more; kill the server and wait for it.
+//! // Every sync fails from here on, so whatever is still acknowledged counts as well.
+//! // Kill the server and wait for it.
 //! disk.revive();
 //! // Start the server again: all that was acknowledged must be there.
 //! # Ok::<(), std::io::Error>(())
