@@ -1,0 +1,102 @@
+//! The command line: flags as plain data, one module a command, and the only place that turns an error
+//! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong).
+
+mod settings;
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::settings::Problems;
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tradewind",
+    version,
+    about = "An S3 server on an embedded, durable store",
+    after_help = "Examples:\n  \
+        tradewind serve --data ./data\n  \
+        tradewind settings show --config tradewind.toml\n  \
+        tradewind store check ./data\n\n\
+        Exit status: 0 done, 1 failed, 2 usage."
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(subcommand)]
+    Settings(settings::Command),
+}
+
+/// Flags of every command that reads settings.
+#[derive(Debug, clap::Args)]
+struct SettingsFlags {
+    /// Directory of the embedded store and the root key [default: data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Address and port of the S3 listener [default: 127.0.0.1:9000]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Address and port of the admin listener: health and metrics [default: 127.0.0.1:9001]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Settings file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Certificate chain (PEM): serve S3 over TLS
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+}
+
+/// How a command ended where it did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// All is well.
+    Done,
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let command_line = match CommandLine::try_parse() {
+        Ok(command_line) => command_line,
+        Err(error) => {
+            // Help and version are no errors for clap's exit code. A closed pipe is nobody's concern.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let result = match command_line.command {
+        Command::Settings(command) => settings::run(command),
+    };
+    match result {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn report(error: &anyhow::Error) -> ExitCode {
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::from(1);
+    }
+    let mut stderr = io::stderr().lock();
+    // Nothing is left to tell it to if stderr is gone.
+    if let Some(problems) = error.downcast_ref::<Problems>() {
+        let _ = writeln!(stderr, "tradewind: the settings are wrong:");
+        for problem in &problems.0 {
+            let _ = writeln!(stderr, "  {problem}");
+        }
+        return ExitCode::from(2);
+    }
+    let _ = writeln!(stderr, "tradewind: {error:#}");
+    ExitCode::from(1)
+}

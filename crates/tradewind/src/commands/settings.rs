@@ -1,0 +1,66 @@
+//! `tradewind settings show`.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use super::{Ended, SettingsFlags};
+use crate::settings::{Given, Inputs, Problems, Settings};
+
+/// Settings: the file, the environment and the flags together
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Print every setting and where it came from; secrets are hidden
+    ///
+    /// Flags cover variables (TRADEWIND_SERVER_LISTEN is server.listen), variables cover the file, the
+    /// file covers the defaults.
+    #[command(after_help = "Examples:\n  \
+        tradewind settings show\n  \
+        tradewind settings show --config tradewind.toml --json\n  \
+        TRADEWIND_MEMORY_BUDGET=256MiB tradewind settings show")]
+    Show {
+        #[command(flatten)]
+        flags: SettingsFlags,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
+    let Command::Show { flags, json } = command;
+    let settings = flags.read()?;
+    let mut stdout = io::stdout().lock();
+    if json {
+        writeln!(stdout, "{:#}", settings.to_json())?;
+    } else {
+        write!(stdout, "{settings}")?;
+    }
+    Ok(Ended::Done)
+}
+
+impl SettingsFlags {
+    /// The settings that hold under these flags.
+    pub(super) fn read(self) -> Result<Settings, Problems> {
+        let path = |path: Option<PathBuf>| path.map(|path| path.into_os_string().into_string());
+        let given = [
+            ("data", "--data", path(self.data)),
+            ("server.listen", "--listen", self.listen.map(Ok)),
+            ("server.admin", "--admin", self.admin.map(Ok)),
+            ("server.tls_cert", "--tls-cert", path(self.tls_cert)),
+            ("server.tls_key", "--tls-key", path(self.tls_key)),
+        ];
+        let mut problems = Problems::default();
+        let mut flags = Vec::new();
+        for (setting, flag, value) in given {
+            match value {
+                None => {}
+                Some(Ok(value)) => flags.push(Given { setting, flag, value }),
+                Some(Err(_)) => problems.add(&crate::settings::Source::Flag(flag), "the path is not UTF-8"),
+            }
+        }
+        let flags = problems.or(flags)?;
+        Settings::read(&Inputs::gather(self.config, flags)?)
+    }
+}

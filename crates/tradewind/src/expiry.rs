@@ -1,0 +1,163 @@
+//! Stale-upload expiry: multipart uploads that nobody finished are aborted when they are old enough, so
+//! that their parts do not fill the store forever. Works over the port, thus on any store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use tradewind_core::context::Deadline;
+use tradewind_core::listing::ListEntry;
+use tradewind_core::multipart::ListUploads;
+use tradewind_core::{
+    Address, BucketName, Budget, Clock, Context, ErrorKind, ObjectKey, ObjectStore, Result, Timestamp,
+};
+
+/// Uploads looked at in one call.
+const PAGE: usize = 1000;
+/// How long one round may take.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The window of a round, which moves no payload.
+const WINDOW_BYTES: usize = 64 << 10;
+
+/// Expires uploads of one store.
+#[derive(Debug)]
+pub struct Expiry {
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    /// Where the rounds' windows come from.
+    pub budget: Budget,
+    /// The clock of ages and rounds.
+    pub clock: Arc<dyn Clock>,
+    /// Uploads older than this go. Not zero.
+    pub after: Duration,
+}
+
+impl Expiry {
+    /// Runs a round now and then one every hour, or oftener where uploads expire sooner, until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let interval = (self.after / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600));
+        loop {
+            match self.round(&stop).await {
+                Ok(0) => {}
+                Ok(uploads) => info!(uploads, "aborted uploads that were not finished in time"),
+                Err(_) if stop.is_cancelled() => return,
+                Err(error) => warn!(%error, "could not expire unfinished uploads; will try again"),
+            }
+            let next = self.clock.sleep_until(self.clock.now() + interval);
+            tokio::select! {
+                () = next => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// One round over all buckets; the number of uploads aborted.
+    pub async fn round(&self, stop: &CancellationToken) -> Result<usize> {
+        let deadline = Deadline::after(self.clock.clone(), PATIENCE).with_cancellation(stop.clone());
+        let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
+        let context = Context::new(deadline, window);
+        let age = i64::try_from(self.after.as_millis()).unwrap_or(i64::MAX);
+        let oldest_kept = Timestamp::from_millis(self.clock.wall().millis().saturating_sub(age));
+        let mut aborted = 0;
+        for bucket in self.store.list_buckets(&context).await? {
+            match self.expire_bucket(&context, &bucket.name, oldest_kept).await {
+                Ok(uploads) => aborted += uploads,
+                // The bucket went away in between.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(aborted)
+    }
+
+    async fn expire_bucket(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        oldest_kept: Timestamp,
+    ) -> Result<usize> {
+        let mut aborted = 0;
+        let mut request = ListUploads { limit: PAGE, ..ListUploads::default() };
+        loop {
+            let before = aborted;
+            let page = self.store.list_uploads(context, bucket, &request).await?;
+            for entry in page.entries {
+                let ListEntry::Key(key, upload) = entry else { continue };
+                if upload.initiated >= oldest_kept {
+                    continue;
+                }
+                let address = Address::new(bucket.clone(), ObjectKey::new(&key)?);
+                match self.store.abort_upload(context, &address, &upload.id).await {
+                    Ok(()) => aborted += 1,
+                    // It was completed or aborted in between.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let Some((key, upload)) = page.next else { return Ok(aborted) };
+            if aborted > before {
+                // The page's last upload may be gone, and with it the mark to go on behind.
+                continue;
+            }
+            request.after_key = Some(key);
+            request.after_upload = upload;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tradewind_core::multipart::CreateUpload;
+    use tradewind_core::testing::{MemoryStore, SimulatedClock};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    async fn uploads(expiry: &Expiry) -> Vec<String> {
+        let deadline = Deadline::none(expiry.clock.clone());
+        let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
+        let bucket = BucketName::new("abc").unwrap();
+        let request = ListUploads { limit: 10_000, ..ListUploads::default() };
+        let page = expiry.store.list_uploads(&context, &bucket, &request).await.unwrap();
+        page.entries.iter().map(|entry| entry.name().to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn old_uploads_go_and_young_ones_stay() {
+        let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = MemoryStore::new(clock.clone());
+        let expiry = Expiry {
+            store: store.clone(),
+            budget: Budget::new(1 << 20),
+            clock: clock.clone(),
+            after: 24 * HOUR,
+        };
+        let deadline = Deadline::none(clock.clone());
+        let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
+        store.create_bucket(&context, &BucketName::new("abc").unwrap()).await.unwrap();
+        let begin = |key: String| {
+            let (store, context) = (store.clone(), context.clone());
+            async move {
+                let address = Address::parse("abc", &key).unwrap();
+                store.create_upload(&context, &address, CreateUpload::default()).await.unwrap();
+            }
+        };
+        // More than a page of old ones, many of them of one key.
+        for number in 0..PAGE + 50 {
+            begin(format!("old-{}", number / 300)).await;
+        }
+        clock.advance(2 * HOUR);
+        begin("old-1".to_owned()).await;
+        begin("young".to_owned()).await;
+        let stop = CancellationToken::new();
+        assert_eq!(expiry.round(&stop).await.unwrap(), 0);
+        clock.advance(23 * HOUR);
+        assert_eq!(expiry.round(&stop).await.unwrap(), PAGE + 50);
+        assert_eq!(uploads(&expiry).await, ["old-1", "young"]);
+
+        stop.cancel();
+        assert!(expiry.round(&stop).await.is_err(), "a round ends when it is told to");
+        expiry.run(stop).await;
+    }
+}

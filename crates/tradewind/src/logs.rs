@@ -1,0 +1,29 @@
+//! Logs: to stderr, text where that is a terminal and JSON elsewhere, unless the settings say which.
+
+use std::io::{self, IsTerminal as _};
+
+use anyhow::{Context as _, anyhow};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::FmtSpan;
+
+use crate::settings::{Log, LogFormat};
+
+/// Begins to log. Once a process.
+pub fn begin(settings: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(settings.level.value.directives()).context("log.level")?;
+    let is_text = match settings.format.value {
+        LogFormat::Auto => io::stderr().is_terminal(),
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::NONE)
+        .with_writer(io::stderr);
+    let begun = if is_text {
+        builder.with_ansi(io::stderr().is_terminal()).try_init()
+    } else {
+        builder.json().flatten_event(true).try_init()
+    };
+    begun.map_err(|error| anyhow!("cannot begin to log: {error}"))
+}

@@ -1,0 +1,7 @@
+//! The `tradewind` binary; everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tradewind::commands::main()
+}

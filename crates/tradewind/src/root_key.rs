@@ -1,0 +1,130 @@
+//! The root key that is made at the first start: kept in the data directory with mode 0600, in the two
+//! variables that S3 clients read, so that `export $(cat DIR/root-key)` is all a shell needs.
+//!
+//! The file appears whole or not at all: it is written beside its place, synced, renamed, and the
+//! directory is synced. The caller holds the store's lock, so that two starts cannot race.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow, bail};
+
+use crate::settings::Secret;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "root-key";
+
+const ID: &str = "AWS_ACCESS_KEY_ID";
+const SECRET: &str = "AWS_SECRET_ACCESS_KEY";
+/// Letters that need no quoting anywhere a key is pasted.
+const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+
+/// A root key and whether it was made just now.
+#[derive(Debug)]
+pub struct KeptKey {
+    /// The public half.
+    pub id: String,
+    /// The secret half.
+    pub secret: Secret,
+    /// Made by this call: the moment to print it.
+    pub is_new: bool,
+}
+
+/// Reads the key kept in `directory`, or makes one.
+pub fn load_or_create(directory: &Path) -> anyhow::Result<KeptKey> {
+    let path = directory.join(FILE_NAME);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let (id, secret) = parse(&text).with_context(|| {
+                format!(
+                    "{} does not hold a key; restore it, or delete it to have a new key made",
+                    path.display()
+                )
+            })?;
+            let mode = fs::metadata(&path)?.permissions().mode();
+            if mode & 0o077 != 0 {
+                bail!(
+                    "{} can be read by other users (mode {:o}); run chmod 600 on it, and replace the key if it may \
+                     have been read",
+                    path.display(),
+                    mode & 0o777
+                );
+            }
+            Ok(KeptKey { id, secret, is_new: false })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let id = format!("TW{}", random_text(18)?);
+            let secret = random_text(40)?;
+            let text = format!("{ID}={id}\n{SECRET}={secret}\n");
+            write_whole(directory, &path, &text)
+                .with_context(|| format!("cannot keep the root key in {}", path.display()))?;
+            Ok(KeptKey { id, secret: Secret::new(secret), is_new: true })
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read the root key in {}", path.display())),
+    }
+}
+
+fn parse(text: &str) -> anyhow::Result<(String, Secret)> {
+    let value = |name: &str| {
+        text.lines()
+            .find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))
+            .filter(|value| !value.is_empty())
+            .with_context(|| format!("there is no line {name}=..."))
+    };
+    Ok((value(ID)?.to_owned(), Secret::new(value(SECRET)?)))
+}
+
+fn write_whole(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
+    let draft = directory.join(format!("{FILE_NAME}.new"));
+    // A draft of a start that was cut off may lie there.
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    // The mode at creation is subject to the umask, which can only take away; set it exactly.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    File::open(directory)?.sync_all()
+}
+
+fn random_text(length: usize) -> anyhow::Result<String> {
+    let mut bytes = vec![0; length];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow!("the system gave no randomness for a key: {error}"))?;
+    Ok(bytes.into_iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_once_and_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = load_or_create(directory.path()).unwrap();
+        assert!(made.is_new && made.id.len() == 20 && made.secret.reveal().len() == 40);
+        let path = directory.path().join(FILE_NAME);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let kept = load_or_create(directory.path()).unwrap();
+        assert!(!kept.is_new && kept.id == made.id && kept.secret == made.secret);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_spoilt_or_open_file_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        fs::write(&path, "nothing\n").unwrap();
+        assert!(load_or_create(directory.path()).unwrap_err().to_string().contains("does not hold a key"));
+        fs::remove_file(&path).unwrap();
+        load_or_create(directory.path()).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let refused = load_or_create(directory.path()).unwrap_err().to_string();
+        assert!(refused.contains("mode 644"), "{refused}");
+    }
+}

@@ -1,0 +1,185 @@
+//! The settings: plain data out of the TOML file, the environment and the flags, each value with the
+//! place it came from. This module is the only one that reads any of the three.
+//!
+//! A flag covers a variable, a variable covers the file, the file covers the default. Unknown keys are
+//! refused with the nearest known one named. Secrets are never shown.
+
+mod access;
+mod document;
+mod fields;
+mod named;
+mod problem;
+mod quantity;
+mod scalars;
+mod show;
+mod source;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub use access::{AccessKey, RootKey};
+pub use named::{Bucket, Named, Store, Volume};
+pub use problem::{Problem, Problems};
+pub use quantity::{ByteSize, Span};
+pub use scalars::{Log, Memory, Scalars, Server, Top, Uploads, variable};
+pub use source::{Source, Sourced};
+pub use value::{ETag, LogFilter, LogFormat, Permissions, Secret, Value};
+
+use document::Table;
+
+/// The variable that names the settings file where no flag does.
+const CONFIG_VARIABLE: &str = "TRADEWIND_CONFIG";
+
+/// A flag that covers a setting.
+#[derive(Debug, Clone)]
+pub struct Given {
+    /// The setting's name, `server.listen`.
+    pub setting: &'static str,
+    /// The flag, `--listen`.
+    pub flag: &'static str,
+    /// What was written behind it.
+    pub value: String,
+}
+
+/// Everything that settings are read from.
+#[derive(Debug, Clone, Default)]
+pub struct Inputs {
+    /// The settings file, with its text.
+    pub file: Option<(PathBuf, String)>,
+    /// The variables that begin with `TRADEWIND_`.
+    pub environment: BTreeMap<String, String>,
+    /// The flags.
+    pub flags: Vec<Given>,
+}
+
+impl Inputs {
+    /// Reads the process's environment and the file that `config` or the environment names.
+    pub fn gather(config: Option<PathBuf>, flags: Vec<Given>) -> Result<Self, Problems> {
+        let mut problems = Problems::default();
+        let mut environment = BTreeMap::new();
+        for (name, value) in std::env::vars_os() {
+            let Some(name) = name.to_str().filter(|name| name.starts_with("TRADEWIND_")) else { continue };
+            match value.into_string() {
+                Ok(value) => {
+                    environment.insert(name.to_owned(), value);
+                }
+                Err(_) => problems.add(&Source::Environment(name.to_owned()), "the value is not UTF-8"),
+            }
+        }
+        let (source, path) = match (config, environment.get(CONFIG_VARIABLE)) {
+            (Some(path), _) => (Source::Flag("--config"), Some(path)),
+            (None, Some(path)) => {
+                (Source::Environment(CONFIG_VARIABLE.to_owned()), Some(PathBuf::from(path)))
+            }
+            (None, None) => (Source::Default, None),
+        };
+        let mut file = None;
+        if let Some(path) = path {
+            match std::fs::read_to_string(&path) {
+                Ok(text) => file = Some((path, text)),
+                Err(error) => {
+                    problems
+                        .add(&source, format!("cannot read the settings file {}: {error}", path.display()));
+                }
+            }
+        }
+        problems.or(Self { file, environment, flags })
+    }
+
+    fn environment(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(String::as_str)
+    }
+
+    /// The directory that relative paths of the file start in.
+    fn file_directory(&self) -> Option<&Path> {
+        self.file.as_ref()?.0.parent()
+    }
+}
+
+/// All settings, validated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The single-valued ones.
+    pub scalars: Scalars,
+    /// Stores, volumes, buckets, access keys.
+    pub named: Named,
+    /// The root key, where it is set.
+    pub root_key: Option<RootKey>,
+}
+
+impl Settings {
+    /// Reads and validates; all problems at once.
+    pub fn read(inputs: &Inputs) -> Result<Self, Problems> {
+        let mut problems = Problems::default();
+        let mut root = match &inputs.file {
+            Some((path, text)) => document::parse(path, text)?,
+            None => Table { source: Source::Default, entries: Vec::new() },
+        };
+        let scalars = Scalars::read(&mut root, inputs, &mut problems);
+        let named = Named::read(&mut root, inputs, &mut problems);
+        let root_key = RootKey::read(&mut root, inputs, &mut problems);
+        let known: Vec<&str> = Scalars::top_names().into_iter().chain(named::TOP_NAMES).collect();
+        root.refuse_rest("", &known, &named::PLANNED_TOP_NAMES, &mut problems);
+        named.check(&mut problems);
+        let settings = Self { scalars, named, root_key };
+        settings.check(&mut problems);
+        problems.or(settings)
+    }
+
+    /// The directory of the store that is served.
+    #[must_use]
+    pub fn store_directory(&self) -> &Path {
+        self.named.stores.first().map_or(self.data_directory(), |store| &store.path.value)
+    }
+
+    /// The directory where a generated root key is kept: `data`, but beside the configured store's
+    /// bytes where only that was set.
+    #[must_use]
+    pub fn data_directory(&self) -> &Path {
+        match self.named.stores.first() {
+            Some(store) if self.scalars.top.data.source == Source::Default => &store.path.value,
+            _ => &self.scalars.top.data.value,
+        }
+    }
+
+    fn check(&self, problems: &mut Problems) {
+        let server = &self.scalars.server;
+        match (&server.tls_cert, &server.tls_key) {
+            (Sourced { value: Some(_), source }, Sourced { value: None, .. }) => {
+                problems.add(source, "TLS needs the private key too: set server.tls_key or --tls-key");
+            }
+            (Sourced { value: None, .. }, Sourced { value: Some(_), source }) => {
+                problems.add(source, "TLS needs the certificate too: set server.tls_cert or --tls-cert");
+            }
+            _ => {}
+        }
+        let listen = server.listen.value;
+        if listen.port() != 0 && listen == server.admin.value {
+            problems.add(
+                &server.admin.source,
+                format!("server.admin and server.listen are both {listen}; give each its own port"),
+            );
+        }
+        for (name, span) in
+            [("server.idle_timeout", &server.idle_timeout), ("server.header_timeout", &server.header_timeout)]
+        {
+            if span.value.0.is_zero() {
+                problems.add(&span.source, format!("{name} must be longer than 0"));
+            }
+        }
+        const LEAST_BUDGET: ByteSize = ByteSize(16 << 20);
+        let budget = &self.scalars.memory.budget;
+        if budget.value < LEAST_BUDGET {
+            problems.add(&budget.source, format!("memory.budget must be at least {LEAST_BUDGET}"));
+        }
+        if let Some(root) = &self.root_key
+            && let Some(key) = self.named.access_keys.iter().find(|key| key.id.value == root.id.value)
+        {
+            problems.add(&key.id.source, format!("{:?} is the root key's id already", key.id.value));
+        }
+    }
+}

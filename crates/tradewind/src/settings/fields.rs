@@ -1,0 +1,88 @@
+//! Reading one table of the file field by field, with messages that name the whole path.
+
+use super::document::{Item, Table, Value as TomlValue};
+use super::problem::Problems;
+use super::source::Sourced;
+
+/// The fields of one table, taken one by one, with messages that name the whole path.
+pub(super) struct Fields {
+    path: String,
+    table: Table,
+    known: Vec<&'static str>,
+}
+
+impl Fields {
+    pub fn new(path: String, table: Table) -> Self {
+        Self { path, table, known: Vec::new() }
+    }
+
+    pub fn take(&mut self, key: &'static str) -> Option<Item> {
+        self.known.push(key);
+        self.table.take(key)
+    }
+
+    pub fn text(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<String>> {
+        let Item { source, value } = self.take(key)?;
+        match value {
+            TomlValue::Text(value) if !value.is_empty() => Some(Sourced { value, source }),
+            other => {
+                problems.add(&source, format!("{}.{key} must be text, not {}", self.path, describe(&other)));
+                None
+            }
+        }
+    }
+
+    pub fn boolean(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<bool>> {
+        let Item { source, value } = self.take(key)?;
+        match value {
+            TomlValue::Boolean(value) => Some(Sourced { value, source }),
+            other => {
+                let message = format!("{}.{key} must be true or false, not {}", self.path, describe(&other));
+                problems.add(&source, message);
+                None
+            }
+        }
+    }
+
+    pub fn missing(&self, key: &str, example: &str, problems: &mut Problems) {
+        problems.add(&self.table.source, format!("{} needs {key}, for example {key} = {example}", self.path));
+    }
+
+    pub fn finish(self, planned: &[&str], problems: &mut Problems) {
+        self.table.refuse_rest(&self.path, &self.known, planned, problems);
+    }
+}
+
+fn describe(value: &TomlValue) -> &'static str {
+    match value {
+        TomlValue::Text(text) if text.is_empty() => "empty",
+        other => other.kind(),
+    }
+}
+
+/// The tables `[kind.NAME]`.
+pub(super) fn tables(
+    root: &mut Table,
+    kind: &str,
+    problems: &mut Problems,
+) -> Vec<(Sourced<String>, Fields)> {
+    let Some(Item { source, value }) = root.take(kind) else { return Vec::new() };
+    let TomlValue::Table(named) = value else {
+        problems.add(&source, format!("{kind:?} is written as tables: [{kind}.NAME]"));
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for (name, item) in named.entries {
+        match item.value {
+            TomlValue::Table(table) => {
+                let fields = Fields::new(format!("{kind}.{name}"), table);
+                found.push((Sourced { value: name, source: item.source }, fields));
+            }
+            other => problems.add(
+                &item.source,
+                format!("{kind}.{name} must be a table, [{kind}.NAME], not {}", other.kind()),
+            ),
+        }
+    }
+    found
+}

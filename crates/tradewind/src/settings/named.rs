@@ -1,0 +1,233 @@
+//! The settings that come by name or in a list: stores, volumes, buckets and access keys. What later
+//! versions are to have but this one cannot do yet is refused by its own message.
+
+use std::path::PathBuf;
+
+use tradewind_core::BucketName;
+
+use super::Inputs;
+use super::access::{self, AccessKey};
+use super::document::{Table, Value as TomlValue};
+use super::fields::{Fields, tables};
+use super::problem::{Problems, nearest};
+use super::source::{Source, Sourced};
+use super::value::Value;
+
+/// A `[store.NAME]`: a leaf that holds bytes. Today that is a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Store {
+    /// Its name.
+    pub name: Sourced<String>,
+    /// Its directory.
+    pub path: Sourced<PathBuf>,
+}
+
+/// A `[volume.NAME]`: a stack of stores. Today that is one store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Its name.
+    pub name: Sourced<String>,
+    /// The store at the bottom of the stack.
+    pub store: Sourced<String>,
+}
+
+/// A `[bucket.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Its name.
+    pub name: Sourced<BucketName>,
+    /// Whether requests without a key may read it.
+    pub anonymous_read: Option<Sourced<bool>>,
+    /// The volume it lives on.
+    pub volume: Option<Sourced<String>>,
+}
+
+/// All of them, in the order of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Stores.
+    pub stores: Vec<Store>,
+    /// Volumes.
+    pub volumes: Vec<Volume>,
+    /// Buckets.
+    pub buckets: Vec<Bucket>,
+    /// Access keys, without the root key.
+    pub access_keys: Vec<AccessKey>,
+}
+
+/// Their names at the top level.
+pub(super) const TOP_NAMES: [&str; 5] = ["store", "volume", "bucket", "access_key", "root_key"];
+/// Top-level names that are on the map and not built yet.
+pub(super) const PLANNED_TOP_NAMES: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
+
+const PLANNED_STORE_TYPES: [&str; 2] = ["s3", "swift"];
+const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
+const PLANNED_BUCKET_KEYS: [&str; 6] = ["versioning", "cors", "policy", "acl", "lifecycle", "class"];
+const PLANNED_STORE_KEYS: [&str; 3] = ["endpoint", "bucket", "class"];
+
+impl Named {
+    pub(super) fn read(root: &mut Table, inputs: &Inputs, problems: &mut Problems) -> Self {
+        Self {
+            stores: tables(root, "store", problems)
+                .into_iter()
+                .filter_map(|(name, fields)| read_store(name, fields, inputs, problems))
+                .collect(),
+            volumes: tables(root, "volume", problems)
+                .into_iter()
+                .filter_map(|(name, fields)| read_volume(name, fields, problems))
+                .collect(),
+            buckets: tables(root, "bucket", problems)
+                .into_iter()
+                .filter_map(|(name, fields)| read_bucket(name, fields, problems))
+                .collect(),
+            access_keys: access::access_keys(root, problems),
+        }
+    }
+
+    /// What does not fit together.
+    pub(super) fn check(&self, problems: &mut Problems) {
+        if let Some(second) = self.stores.get(1) {
+            problems.add(
+                &second.name.source,
+                "only one store can be served so far; several in one server need a layer that is planned but \
+                 not built yet. Keep one [store.NAME]",
+            );
+        }
+        let stores: Vec<&str> = self.stores.iter().map(|store| store.name.value.as_str()).collect();
+        for volume in &self.volumes {
+            refer("store", &volume.store, &stores, problems);
+        }
+        let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
+        for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {
+            refer("volume", volume, &volumes, problems);
+        }
+        for (index, key) in self.access_keys.iter().enumerate() {
+            if self.access_keys[..index].iter().any(|other| other.id.value == key.id.value) {
+                let message = format!("access key id {:?} is there twice; ids are unique", key.id.value);
+                problems.add(&key.id.source, message);
+            }
+        }
+    }
+
+    /// Every setting's name, value as text, and source. Secrets are left out.
+    pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
+        let mut lines = Vec::new();
+        let mut add =
+            |name: String, value: String, source: &Source| lines.push((name, value, source.clone()));
+        for store in &self.stores {
+            let name = &store.name.value;
+            add(format!("store.{name}.type"), "local".to_owned(), &store.name.source);
+            add(format!("store.{name}.path"), store.path.value.show(), &store.path.source);
+        }
+        for Volume { name, store } in &self.volumes {
+            add(format!("volume.{}.stack", name.value), format!("[{:?}]", store.value), &store.source);
+        }
+        for bucket in &self.buckets {
+            let name = &bucket.name.value;
+            if let Some(anonymous) = &bucket.anonymous_read {
+                add(format!("bucket.{name}.anonymous_read"), anonymous.value.to_string(), &anonymous.source);
+            }
+            if let Some(volume) = &bucket.volume {
+                add(format!("bucket.{name}.volume"), volume.value.clone(), &volume.source);
+            }
+        }
+        lines.extend(self.access_keys.iter().flat_map(AccessKey::lines));
+        lines
+    }
+}
+
+fn refer(what: &str, name: &Sourced<String>, known: &[&str], problems: &mut Problems) {
+    if known.contains(&name.value.as_str()) {
+        return;
+    }
+    let help = match nearest(&name.value, known.iter().copied()) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!("add [{what}.{}]", name.value),
+    };
+    problems.add(&name.source, format!("there is no {what} {:?}; {help}", name.value));
+}
+
+fn read_store(
+    name: Sourced<String>,
+    mut fields: Fields,
+    inputs: &Inputs,
+    problems: &mut Problems,
+) -> Option<Store> {
+    let kind = fields.text("type", problems);
+    let path = fields.text("path", problems);
+    match kind {
+        Some(kind) if kind.value == "local" => {}
+        Some(kind) if PLANNED_STORE_TYPES.contains(&kind.value.as_str()) => {
+            let message =
+                format!("stores of type {:?} are planned but not built yet; use \"local\"", kind.value);
+            problems.add(&kind.source, message);
+            return None;
+        }
+        Some(kind) => {
+            problems.add(&kind.source, format!("unknown type of store {:?}; use \"local\"", kind.value));
+            return None;
+        }
+        None => fields.missing("type", "\"local\"", problems),
+    }
+    if path.is_none() {
+        fields.missing("path", "\"/var/lib/tradewind\"", problems);
+    }
+    fields.finish(&PLANNED_STORE_KEYS, problems);
+    let path = path?;
+    let value = inputs.file_directory().into_iter().fold(PathBuf::from(path.value), |p, d| d.join(p));
+    Some(Store { name, path: Sourced { value, source: path.source } })
+}
+
+fn read_volume(name: Sourced<String>, mut fields: Fields, problems: &mut Problems) -> Option<Volume> {
+    let stack = fields.take("stack");
+    let Some(stack) = stack else {
+        fields.missing("stack", "[\"disk\"]", problems);
+        return None;
+    };
+    fields.finish(&[], problems);
+    let TomlValue::List(items) = stack.value else {
+        problems.add(&stack.source, "a stack is a list of layers that ends with a store: stack = [\"disk\"]");
+        return None;
+    };
+    let mut stores = Vec::new();
+    for item in items {
+        match item.value {
+            TomlValue::Text(text) => stores.push(Sourced { value: text, source: item.source }),
+            TomlValue::Table(layer) => {
+                for (layer, item) in layer.entries {
+                    let message = if LAYERS.contains(&layer.as_str()) {
+                        format!("the layer {layer:?} is planned but not built yet; remove it")
+                    } else {
+                        format!("unknown layer {layer:?}; a stack is one store so far: stack = [\"disk\"]")
+                    };
+                    problems.add(&item.source, message);
+                }
+                return None;
+            }
+            other => {
+                problems.add(&item.source, format!("a stack holds names of stores, not {}", other.kind()));
+                return None;
+            }
+        }
+    }
+    match <[Sourced<String>; 1]>::try_from(stores) {
+        Ok([store]) => Some(Volume { name, store }),
+        Err(_) => {
+            problems.add(&stack.source, "a stack is one store so far: stack = [\"disk\"]");
+            None
+        }
+    }
+}
+
+fn read_bucket(name: Sourced<String>, mut fields: Fields, problems: &mut Problems) -> Option<Bucket> {
+    let anonymous_read = fields.boolean("anonymous_read", problems);
+    let volume = fields.text("volume", problems);
+    fields.finish(&PLANNED_BUCKET_KEYS, problems);
+    match BucketName::new(&name.value) {
+        Ok(value) => Some(Bucket { name: Sourced { value, source: name.source }, anonymous_read, volume }),
+        Err(error) => {
+            problems.add(&name.source, error.to_string());
+            None
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Sizes and durations as people write them ("128MiB", "30s", "7d"), kept as exact numbers.
+//!
+//! Units are never guessed: a bare number is refused, except 0. What [`Display`](fmt::Display) prints is
+//! read back as the same value.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+/// A length of time, written with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+const SIZE_UNITS: &[(&str, u64)] = &[
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1_000),
+    ("B", 1),
+];
+
+/// Milliseconds by unit; "ms" stands before "m" and "s" because the longest ending wins.
+const TIME_UNITS: &[(&str, u64)] =
+    &[("ms", 1), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+
+impl ByteSize {
+    /// Reads "128MiB", "5GB", "4096B".
+    pub fn parse(text: &str) -> Result<Self, String> {
+        quantity(text, SIZE_UNITS, str::eq_ignore_ascii_case)
+            .map(Self)
+            .map_err(|why| format!("{why}; write a size such as \"128MiB\" or \"5GB\""))
+    }
+
+    /// The size as memory; saturates where a pointer is narrower.
+    #[must_use]
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl Span {
+    /// Reads "250ms", "30s", "5m", "12h", "7d".
+    pub fn parse(text: &str) -> Result<Self, String> {
+        quantity(text, TIME_UNITS, |a, b| a == b)
+            .map(|millis| Self(Duration::from_millis(millis)))
+            .map_err(|why| format!("{why}; write a duration such as \"30s\", \"5m\" or \"7d\""))
+    }
+}
+
+fn quantity(text: &str, units: &[(&str, u64)], same: fn(&str, &str) -> bool) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim_start());
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} does not begin with a whole number"))?;
+    if unit.is_empty() {
+        return if number == 0 { Ok(0) } else { Err(format!("{text:?} has no unit")) };
+    }
+    let (_, factor) = units.iter().find(|(name, _)| same(name, unit)).ok_or_else(|| {
+        let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
+        format!("{unit:?} is not a unit ({})", names.join(", "))
+    })?;
+    number.checked_mul(*factor).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+fn write_largest(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let fitting = units.iter().filter(|(_, factor)| value >= *factor && value.is_multiple_of(*factor));
+    match fitting.max_by_key(|(_, factor)| *factor) {
+        Some((unit, factor)) => write!(f, "{}{unit}", value / factor),
+        None => write!(f, "{value}"),
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_largest(f, self.0, SIZE_UNITS)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_largest(f, u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX), TIME_UNITS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("128MiB", 128 << 20), ("5gb", 5_000_000_000), ("4096B", 4096), (" 1 KiB ", 1024), ("0", 0)]
+        {
+            assert_eq!(ByteSize::parse(text), Ok(ByteSize(bytes)), "{text}");
+        }
+        for bad in ["", "MiB", "12", "1.5GiB", "-1B", "3 parsecs", "99999999TiB"] {
+            assert!(ByteSize::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, millis) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("7d", 604_800_000)] {
+            assert_eq!(Span::parse(text), Ok(Span(Duration::from_millis(millis))), "{text}");
+        }
+        for bad in ["", "s", "30", "30S", "1w", "18446744073709551615d"] {
+            assert!(Span::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_reads_back() {
+        for bytes in [0, 1, 1000, 1024, 1536, 128 << 20, 5_000_000_000, u64::MAX] {
+            assert_eq!(ByteSize::parse(&ByteSize(bytes).to_string()), Ok(ByteSize(bytes)));
+        }
+        for millis in [0, 1, 999, 1000, 90_000, 86_400_000] {
+            let span = Span(Duration::from_millis(millis));
+            assert_eq!(Span::parse(&span.to_string()), Ok(span));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `settings show`: every value and where it came from, for people and for machines.
+
+use std::fmt;
+
+use serde_json::{Value as Json, json};
+
+use super::{Settings, Source};
+
+impl Settings {
+    fn lines(&self) -> Vec<(String, String, Source)> {
+        let mut lines = self.scalars.lines();
+        lines.extend(self.named.lines());
+        match &self.root_key {
+            Some(root) => lines.extend(root.lines()),
+            None => lines.push((
+                "root_key".to_owned(),
+                format!("(in {})", self.data_directory().join(crate::root_key::FILE_NAME).display()),
+                Source::Default,
+            )),
+        }
+        lines
+    }
+
+    /// A list of settings, each with key, value and source.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let lines = self.lines().into_iter().map(|(key, value, source)| {
+            let place = match &source {
+                Source::Default => Json::Null,
+                other => Json::String(other.to_string()),
+            };
+            json!({ "key": key, "value": value, "source": source.kind(), "place": place })
+        });
+        Json::Array(lines.collect())
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.lines();
+        let width =
+            |column: fn(&(String, String, Source)) -> usize| lines.iter().map(column).max().unwrap_or(0);
+        let (keys, values) = (width(|line| line.0.len()), width(|line| line.1.len()).min(48));
+        for (key, value, source) in &lines {
+            let value = if value.is_empty() { "-" } else { value };
+            writeln!(f, "{key:keys$}  {value:values$}  {source}")?;
+        }
+        Ok(())
+    }
+}

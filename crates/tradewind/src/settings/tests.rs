@@ -1,0 +1,173 @@
+use super::*;
+
+fn inputs(text: &str) -> Inputs {
+    Inputs { file: Some((PathBuf::from("etc/tw.toml"), text.to_owned())), ..Inputs::default() }
+}
+
+fn read(text: &str) -> Settings {
+    Settings::read(&inputs(text)).unwrap()
+}
+
+fn problem(text: &str) -> String {
+    Settings::read(&inputs(text)).unwrap_err().to_string()
+}
+
+#[test]
+fn defaults_are_valid_and_say_so() {
+    let settings = Settings::read(&Inputs::default()).unwrap();
+    assert_eq!(settings.scalars.server.listen.value.to_string(), "127.0.0.1:9000");
+    assert_eq!(settings.scalars.uploads.expire_after.value, Span::parse("7d").unwrap());
+    assert_eq!(settings.store_directory(), Path::new("data"));
+    assert_eq!(settings.data_directory(), Path::new("data"));
+    assert!(settings.scalars.lines().iter().all(|(_, _, source)| *source == Source::Default));
+}
+
+#[test]
+fn flag_covers_environment_covers_file() {
+    let mut inputs = inputs("data = \"d\"\n[server]\nlisten = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:2\"\n");
+    inputs.environment.insert("TRADEWIND_SERVER_ADMIN".into(), "127.0.0.1:3".into());
+    inputs.environment.insert("TRADEWIND_SERVER_LISTEN".into(), "127.0.0.1:4".into());
+    inputs.flags.push(Given { setting: "server.listen", flag: "--listen", value: "localhost:5".into() });
+    let scalars = Settings::read(&inputs).unwrap().scalars;
+    let Server { listen, admin, .. } = scalars.server;
+    assert_eq!((listen.value.port(), listen.source), (5, Source::Flag("--listen")));
+    assert_eq!((admin.value.port(), admin.source.to_string()), (3, "TRADEWIND_SERVER_ADMIN".to_owned()));
+    assert_eq!(scalars.top.data.source, Source::File { path: "etc/tw.toml".into(), line: 1 });
+    assert_eq!(scalars.top.data.value, Path::new("etc/d"), "the file's paths start beside it");
+}
+
+#[test]
+fn a_covered_line_of_the_file_is_checked_all_the_same() {
+    let mut inputs = inputs("[server]\nlisten = \"nonsense\"\n");
+    inputs.flags.push(Given { setting: "server.listen", flag: "--listen", value: "127.0.0.1:5".into() });
+    let problems = Settings::read(&inputs).unwrap_err().to_string();
+    assert!(
+        problems.starts_with("etc/tw.toml:2: server.listen: \"nonsense\" is not an address"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn unknown_keys_name_the_nearest() {
+    assert_eq!(
+        problem("[server]\n\nlisen = \"127.0.0.1:1\"\n"),
+        "etc/tw.toml:3: unknown key \"server.lisen\"; did you mean \"listen\"?"
+    );
+    assert_eq!(
+        problem("[sever]\nlisten = \"127.0.0.1:1\""),
+        "etc/tw.toml:1: unknown key \"sever\"; did you mean \"server\"?"
+    );
+    assert_eq!(
+        problem("[memory]\nzebra = 1"),
+        "etc/tw.toml:2: unknown key \"memory.zebra\"; known here: budget"
+    );
+    assert_eq!(
+        problem("[[access_key]]\nid = \"abc\"\nsecret = \"12345678\"\nbucket = [\"abc\"]"),
+        "etc/tw.toml:4: unknown key \"access_key.bucket\"; did you mean \"buckets\"?"
+    );
+}
+
+#[test]
+fn what_is_planned_is_refused_clearly() {
+    for (text, expected) in [
+        ("[class.25]\nname = \"mail\"", "\"class\" is planned but not built yet"),
+        ("[store.west]\ntype = \"s3\"\nendpoint = \"x\"", "type \"s3\" are planned but not built yet"),
+        (
+            "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ cached = { disk = \"d\" } }, \"a\"]",
+            "layer \"cached\" is planned but not built yet",
+        ),
+        ("[bucket.abc]\nversioning = true", "\"bucket.abc.versioning\" is planned but not built yet"),
+        (
+            "[store.a]\ntype=\"local\"\npath=\"p\"\n[store.b]\ntype=\"local\"\npath=\"q\"",
+            "only one store can be served so far",
+        ),
+    ] {
+        let problems = problem(text);
+        assert!(problems.contains(expected), "{problems}");
+    }
+}
+
+#[test]
+fn a_store_a_volume_and_buckets() {
+    let settings = read(
+        "[store.disk]\ntype = \"local\"\npath = \"/srv/tw\"\n[volume.main]\nstack = [\"disk\"]\n\
+         [bucket.photos]\nvolume = \"main\"\nanonymous_read = true\n",
+    );
+    assert_eq!(settings.store_directory(), Path::new("/srv/tw"));
+    assert_eq!(settings.data_directory(), Path::new("/srv/tw"));
+    assert!(settings.named.buckets[0].anonymous_read.as_ref().unwrap().value);
+    let wrong = problem("[store.disk]\ntype=\"local\"\npath=\"p\"\n[volume.main]\nstack = [\"disc\"]\n");
+    assert_eq!(wrong, "etc/tw.toml:5: there is no store \"disc\"; did you mean \"disk\"?");
+}
+
+#[test]
+fn wrong_values_say_what_to_write() {
+    for (text, expected) in [
+        ("etag = \"sha\"", "etag: \"sha\" is none of \"md5\", \"unique\""),
+        ("[memory]\nbudget = 128", "\"128\" has no unit"),
+        ("[memory]\nbudget = [1]", "memory.budget: a list cannot stand here"),
+        ("[memory]\nbudget = \"1MiB\"", "at least 16MiB"),
+        ("[server]\nworkers = 0", "\"0\" is not a whole number above 0"),
+        ("[server]\ntls_cert = \"c.pem\"", "TLS needs the private key too"),
+        ("[server]\nadmin = \"127.0.0.1:9000\"", "give each its own port"),
+        ("[log]\nlevel = \"loud\"", "\"loud\" is no log level"),
+        ("server = 1", "\"server\" must be a table"),
+        ("[bucket.AB]\nanonymous_read = true", "bucket name \"AB\" is not valid"),
+        ("[bucket.abc]\nanonymous_read = \"yes\"", "must be true or false, not text"),
+        ("a = 1.5", "no setting takes a fraction"),
+        ("a = [", "this is not TOML"),
+    ] {
+        let problems = problem(text);
+        assert!(problems.contains(expected), "{text}: {problems}");
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let text = "[server]\nlisten = \"x\"\nworkers = 0\n[log]\nlevl = \"info\"\n";
+    assert_eq!(problem(text).lines().count(), 3);
+}
+
+#[test]
+fn access_keys_and_secrets() {
+    let mut inputs = inputs(
+        "[[access_key]]\nid = \"reader\"\nsecret = \"open sesame\"\npermissions = \"read\"\n\
+         buckets = [\"photos\"]\n[[access_key]]\nid = \"all\"\nsecret = \"open sesame\"\nbuckets = [\"*\"]\n",
+    );
+    inputs.environment.insert("TRADEWIND_ACCESS_KEY".into(), "root".into());
+    inputs.environment.insert("TRADEWIND_SECRET_KEY".into(), "open sesame root".into());
+    let settings = Settings::read(&inputs).unwrap();
+    let [reader, all] = settings.named.access_keys.as_slice() else { panic!("two keys") };
+    assert_eq!(reader.permissions.value, Permissions::Read);
+    assert_eq!(reader.buckets.value.as_ref().unwrap().len(), 1);
+    assert_eq!((all.permissions.value, &all.buckets.value), (Permissions::ReadWrite, &None));
+    for shown in [settings.to_string(), settings.to_json().to_string(), format!("{settings:?}")] {
+        assert!(!shown.contains("sesame"), "{shown}");
+    }
+    assert!(settings.to_string().contains("access_key.reader.permissions  read "), "{settings}");
+
+    inputs.environment.remove("TRADEWIND_SECRET_KEY");
+    let problems = Settings::read(&inputs).unwrap_err().to_string();
+    assert_eq!(problems, "TRADEWIND_ACCESS_KEY: TRADEWIND_SECRET_KEY must be set with it");
+}
+
+#[test]
+fn keys_must_be_usable_and_unique() {
+    let key = |id: &str, secret: &str| format!("[[access_key]]\nid = {id:?}\nsecret = {secret:?}\n");
+    assert!(problem(&key("a/b", "12345678")).contains("without '/'"));
+    assert!(problem(&key("abc", "short")).contains("8 to 256"));
+    assert!(problem(&(key("abc", "12345678") + &key("abc", "87654321"))).contains("is there twice"));
+    assert!(problem("[[access_key]]\nid = \"abc\"").contains("access_key needs secret"));
+    assert!(!problem("[[access_key]]\nid = \"abc\"\nsecret = [\"hush hush\"]").contains("hush"));
+}
+
+#[test]
+fn what_is_shown_can_be_read_back() {
+    let settings = read("[memory]\nbudget = \"96MiB\"\n[server]\nidle_timeout = \"1500ms\"\n");
+    let mut again = Inputs::default();
+    for (name, value, _) in settings.scalars.lines() {
+        again.environment.insert(variable(&name), value);
+    }
+    let values = |s: &Settings| s.scalars.lines().into_iter().map(|(_, value, _)| value).collect::<Vec<_>>();
+    assert_eq!(values(&Settings::read(&again).unwrap()), values(&settings));
+}

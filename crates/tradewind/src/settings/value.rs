@@ -1,0 +1,212 @@
+//! What a single setting can be. Each type reads itself from text (a flag, a variable or the file's
+//! value written as text) and shows itself so that it is read back as the same.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+
+use tracing_subscriber::EnvFilter;
+
+use super::quantity::{ByteSize, Span};
+
+/// A value of one setting.
+pub trait Value: Sized {
+    /// Reads it; the error says what is wrong and what to write.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// The text that it is read from.
+    fn show(&self) -> String;
+
+    /// The value as seen from a file in `directory`: relative paths start there.
+    #[must_use]
+    fn within(self, directory: &Path) -> Self {
+        let _ = directory;
+        self
+    }
+}
+
+impl Value for SocketAddr {
+    fn parse(text: &str) -> Result<Self, String> {
+        let text =
+            text.strip_prefix("localhost:").map_or(text.to_owned(), |port| format!("127.0.0.1:{port}"));
+        text.parse().map_err(|_| {
+            format!(
+                "{text:?} is not an address and port; write for example \"127.0.0.1:9000\" or \"[::]:9000\""
+            )
+        })
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for PathBuf {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("a path is needed here".to_owned()) } else { Ok(Self::from(text)) }
+    }
+
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+
+    fn within(self, directory: &Path) -> Self {
+        directory.join(self)
+    }
+}
+
+impl Value for String {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.trim().is_empty() { Err("it must not be empty".to_owned()) } else { Ok(text.to_owned()) }
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Ok(None) } else { T::parse(text).map(Some) }
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map(T::show).unwrap_or_default()
+    }
+
+    fn within(self, directory: &Path) -> Self {
+        self.map(|value| value.within(directory))
+    }
+}
+
+macro_rules! displayed {
+    ($($type:ty),*) => {$(
+        impl Value for $type {
+            fn parse(text: &str) -> Result<Self, String> {
+                <$type>::parse(text)
+            }
+
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+displayed!(ByteSize, Span);
+
+macro_rules! counted {
+    ($($type:ty),*) => {$(
+        impl Value for $type {
+            fn parse(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("{text:?} is not a whole number above 0"))
+            }
+
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+counted!(NonZeroUsize, NonZeroU32);
+
+macro_rules! choices {
+    ($($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $text:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $type { $($(#[$each])* $variant,)* }
+
+        impl Value for $type {
+            fn parse(text: &str) -> Result<Self, String> {
+                match text {
+                    $($text => Ok(Self::$variant),)*
+                    _ => Err(format!("{text:?} is none of {}", [$(concat!("\"", $text, "\"")),*].join(", "))),
+                }
+            }
+
+            fn show(&self) -> String {
+                match self { $(Self::$variant => $text,)* }.to_owned()
+            }
+        }
+    )*};
+}
+
+choices! {
+    /// How log lines look.
+    LogFormat {
+        /// Text where they go to a terminal, JSON elsewhere.
+        Auto = "auto",
+        /// For people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+    /// Which entity tag a write gets.
+    ETag {
+        /// The MD5 of the bytes, as AWS answers it.
+        Md5 = "md5",
+        /// Unique to each write, holds a dash, costs no MD5.
+        Unique = "unique",
+    }
+    /// What an access key may do.
+    Permissions {
+        /// Get, head and list.
+        Read = "read",
+        /// Everything.
+        ReadWrite = "read-write",
+    }
+}
+
+/// What is logged: a level ("info") or directives a module ("info,tradewind_gateway=debug").
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+impl LogFilter {
+    /// As the log machinery wants it.
+    #[must_use]
+    pub fn directives(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for LogFilter {
+    fn parse(text: &str) -> Result<Self, String> {
+        const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+        let is_level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
+        let is_plain_word = |part: &str| part.chars().all(|c| c.is_ascii_alphabetic());
+        // The log machinery takes any word for a module's name; a mistyped level must not pass for one.
+        let mistyped = text.split(',').map(str::trim).find(|part| is_plain_word(part) && !is_level(part));
+        if text.is_empty() || mistyped.is_some() || EnvFilter::try_new(text).is_err() {
+            return Err(format!("{text:?} is no log level; write one of {}", LEVELS.join(", ")));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// Text that must never be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps `text` secret from here on.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one place that needs it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
