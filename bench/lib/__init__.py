@@ -1,0 +1,1 @@
+"""Parts of bench/serve: the comparison of this server with its peers."""

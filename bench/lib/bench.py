@@ -1,0 +1,139 @@
+"""What every part of the benchmark shares: settings, data places, starting servers, the rule of quiet."""
+
+import os
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterator
+
+from lib.generators import Generators, Objects
+from lib.process import Running
+from lib.quiet import LIMIT_CORES, Bystanders, Usage, look
+from lib.servers import Server
+
+
+class NotQuiet(Exception):
+    """Other work is running: no figure may be reported."""
+
+
+class NoRoom(Exception):
+    """A data place is too small for a block of the benchmark."""
+
+
+@dataclass
+class Place:
+    """Where servers keep their data."""
+
+    name: str
+    path: Path
+
+
+@dataclass
+class Bench:
+    servers: list[Server]
+    places: list[Place]
+    generators: Generators
+    rounds: int
+    seconds: int
+    connections: int
+    force: bool
+    fill_limit: float
+    samples: list[dict] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    worst: Usage = field(default_factory=lambda: Usage(0.0, 0.0, 0.0))
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def skip(self, text: str) -> None:
+        self.say(f"skipped {text}")
+        self.skipped.append(text)
+
+    def require_quiet(self, seconds: float, ours: list[Running]) -> None:
+        """Refuses to go on while others use the machine, unless forced."""
+        usage = look(seconds, ours)
+        if not usage.is_quiet():
+            if not self.force:
+                raise NotQuiet(
+                    f"others use {usage.foreign_cores:.2f} cores (limit {LIMIT_CORES}); "
+                    "end that work, or use --force for figures marked NOT QUIET"
+                )
+            self.note(usage)
+
+    def note(self, usage: Usage) -> None:
+        """Remembers the worst interval in which anything was measured."""
+        if usage.foreign_cores > self.worst.foreign_cores:
+            self.worst = usage
+
+    @contextmanager
+    def scratch(self, place: Place) -> Iterator[Path]:
+        """A directory in a place, removed with all that is in it."""
+        root = place.path / f"tradewind-bench-{os.getpid()}"
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            yield root
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+    @contextmanager
+    def running(self, server: Server, root: Path, limit: float = 60.0) -> Iterator[Running]:
+        """A ready server, stopped at the end whatever happens."""
+        started = Running(server, root / server.data_name(), root / f"run-{server.name.replace(':', '-')}")
+        try:
+            started.wait_ready(limit)
+            yield started
+        finally:
+            started.stop()
+
+    def require_room(self, place: Place, needed_bytes: int) -> None:
+        free = shutil.disk_usage(place.path).free
+        if place.path.is_relative_to("/dev/shm"):
+            free = min(free, available_memory() - (2 << 30))
+        if free < needed_bytes:
+            raise NoRoom(f"{place.name} has {free >> 20} MiB free, {needed_bytes >> 20} MiB are needed")
+
+    def measured(self, running: Running, ours: list[Running], run) -> tuple[object, dict]:
+        """Calls `run` and returns its result with what the machine did meanwhile; again if others disturbed it."""
+        for attempt in range(4):
+            before = running.cpu_seconds()
+            watch = Bystanders(ours)
+            result, extra = run()
+            usage = watch.usage()
+            if usage.is_quiet() or self.force:
+                self.note(usage)
+                extra["cpu_seconds"] -= before
+                extra["foreign_cores"] = round(usage.foreign_cores, 3)
+                extra["steal_cores"] = round(usage.steal_cores, 3)
+                return result, extra
+            self.say(f"    others used {usage.foreign_cores:.2f} cores: round {attempt + 1} thrown away")
+            time.sleep(5 * (attempt + 1))
+        raise NotQuiet("others kept using the machine for four attempts at one round")
+
+
+def available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def remove_leftovers(place: Place) -> None:
+    """Removes the data of runs that were killed."""
+    for directory in place.path.glob("tradewind-bench-*"):
+        pid = directory.name.rpartition("-")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def size_name(size: int) -> str:
+    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size % step == 0 and size >= step:
+            return f"{size // step} {unit}"
+    return f"{size} B"
+
+
+def default_objects(size: int, most: int) -> Objects:
+    """As many distinct objects as make about 640 MB, at most `most`, at least one for each of 40 uploads."""
+    return Objects(size, max(40, min(most, 640_000_000 // size)))

@@ -1,0 +1,114 @@
+"""The figures this server is meant to reach, compared with what was measured."""
+
+from dataclasses import dataclass
+from statistics import median
+
+from lib.report import cheapest_peer, paired_ratio
+
+KIB, MIB = 1 << 10, 1 << 20
+OURS = "tradewind"
+
+
+@dataclass
+class Target:
+    """One promise: `value` must be at most (or at least) `limit`."""
+
+    what: str
+    limit: float
+    value: float | None
+    unit: str
+    at_least: bool = False
+
+    def row(self) -> dict:
+        sign = "at least" if self.at_least else "at most"
+        if self.value is None:
+            return {"target": self.what, "limit": f"{sign} {self.limit:,g}{self.unit}", "measured": "-", "met": "-"}
+        met = self.value >= self.limit if self.at_least else self.value <= self.limit
+        return {
+            "target": self.what,
+            "limit": f"{sign} {self.limit:,g}{self.unit}",
+            "measured": f"{self.value:,.4g}{self.unit}" if self.value < 1000 else f"{self.value:,.0f}{self.unit}",
+            "met": "yes" if met else "**no**",
+        }
+
+
+def speed_targets(samples: list[dict]) -> list[Target]:
+    targets: list[Target] = []
+    for place in dict.fromkeys(sample["place"] for sample in samples):
+        here = [sample for sample in samples if sample["place"] == place]
+        targets += _small(here, place) + _large_get(here, place) + _large_put(here, place)
+    return targets
+
+
+def _by_server(samples: list[dict], operation: str, size: int, connections: int | None) -> dict[str, list[dict]]:
+    found: dict[str, list[dict]] = {}
+    for sample in samples:
+        same = sample["operation"] == operation and sample["size"] == size
+        if same and (connections is None or sample["connections"] == connections):
+            found.setdefault(sample["server"], []).append(sample)
+    return found
+
+
+def _median(samples: list[dict] | None, name: str) -> float | None:
+    return median(sample[name] for sample in samples) if samples else None
+
+
+def _small(samples: list[dict], place: str) -> list[Target]:
+    targets = []
+    gets = _by_server(samples, "GET", 4 * KIB, None)
+    if ours := gets.get(OURS):
+        cpu = "cpu_ms_per_1000"
+        of_nginx = paired_ratio(ours, gets.get("nginx", []), cpu)
+        rate = _median(ours, "operations_per_second")
+        targets += [
+            Target(f"4 KiB GET on {place}, CPU per 1,000", 14, _median(ours, cpu), " ms"),
+            Target(f"4 KiB GET on {place}, CPU against nginx", 2, of_nginx, " x"),
+            Target(f"4 KiB GET on {place}, rate", 60_000, rate, "/s", at_least=True),
+        ]
+    puts = {name: each for name, each in _by_server(samples, "PUT", 4 * KIB, None).items()}
+    puts = {name: [sample for sample in each if sample["connections"] > 1] for name, each in puts.items()}
+    if ours := puts.get(OURS):
+        targets.append(Target(f"4 KiB PUT on {place}, CPU per 1,000", 45, _median(ours, "cpu_ms_per_1000"), " ms"))
+        rates = {
+            name: _median(each, "operations_per_second")
+            for name, each in puts.items()
+            if not name.startswith(OURS) and each
+        }
+        if rates and place == "disk":
+            best = max(rates, key=rates.__getitem__)
+            ratio = paired_ratio(ours, puts[best], "operations_per_second")
+            targets.append(Target(f"4 KiB PUT on {place}, rate against {best}", 3, ratio, " x", at_least=True))
+    return targets
+
+
+def _large_get(samples: list[dict], place: str) -> list[Target]:
+    targets = []
+    cpu = "cpu_seconds_per_gigabyte"
+    for size in (MIB, 16 * MIB):
+        gets = _by_server(samples, "GET", size, None)
+        if ours := gets.get(OURS):
+            name = f"{size // MIB} MiB GET on {place}, CPU"
+            nginx = paired_ratio(ours, gets.get("nginx-nosendfile", []), cpu)
+            targets.append(Target(f"{name} against nginx without sendfile", 1.2, nginx, " x"))
+            if peer := cheapest_peer(gets, cpu):
+                targets.append(Target(f"{name} against {peer}", 1.6, paired_ratio(ours, gets[peer], cpu), " x"))
+    return targets
+
+
+def _large_put(samples: list[dict], place: str) -> list[Target]:
+    targets = []
+    cpu = "cpu_seconds_per_gigabyte"
+    for size in (MIB, 16 * MIB):
+        for connections in sorted({sample["connections"] for sample in samples if sample["operation"] == "PUT"}):
+            puts = _by_server(samples, "PUT", size, connections)
+            peer = cheapest_peer(puts, cpu)
+            if peer is None:
+                continue
+            name = f"{size // MIB} MiB PUT on {place}, {connections} connections, CPU against {peer}"
+            for server, ours in puts.items():
+                if not server.startswith(OURS):
+                    continue
+                limit = (0.8 if connections == 1 else 0.65) if server == OURS else 0.35
+                ratio = paired_ratio(ours, puts[peer], cpu)
+                targets.append(Target(f"{name} ({server})" if server != OURS else name, limit, ratio, " x"))
+    return targets
