@@ -192,6 +192,21 @@ impl Checksum {
         Self { algorithm, bytes }
     }
 
+    /// The value of a CRC-64/NVME as a number; of another algorithm, its first eight bytes.
+    #[must_use]
+    pub fn crc64_value(&self) -> u64 {
+        u64::from_be_bytes([
+            self.bytes[0],
+            self.bytes[1],
+            self.bytes[2],
+            self.bytes[3],
+            self.bytes[4],
+            self.bytes[5],
+            self.bytes[6],
+            self.bytes[7],
+        ])
+    }
+
     fn crc_value(&self) -> u64 {
         let mut value = [0; 8];
         let size = self.algorithm.size().min(8);

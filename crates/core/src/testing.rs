@@ -7,9 +7,16 @@ use crate::budget::Budget;
 use crate::clock::SystemClock;
 use crate::context::{Context, Deadline};
 
+mod clock;
+pub mod conformance;
+mod faulty;
 mod memory;
+mod passthrough;
 
+pub use clock::SimulatedClock;
+pub use faulty::{Fault, FaultPlan, Faulty, Operation, When};
 pub use memory::MemoryStore;
+pub use passthrough::{Passthrough, stacked};
 
 /// The window of the contexts made here, unless the budget is smaller.
 const WINDOW_BYTES: usize = 1 << 20;

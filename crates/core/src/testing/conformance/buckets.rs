@@ -1,0 +1,216 @@
+//! Buckets: made once, removed only when empty, apart from each other.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+
+use crate::condition::Precondition;
+use crate::error::{ErrorKind, Reason, Result};
+use crate::listing::ListRequest;
+use crate::metadata::Tags;
+use crate::multipart::{CreateUpload, ListUploads, UploadId};
+use crate::name::Address;
+use crate::store::{CommitRequest, CopyPartRequest, ETagForm, GetRequest, StageRequest};
+use crate::testing::context;
+
+use super::desk::{
+    BUCKETS, Desk, at, at_two, bucket, copy_request, named_parts, part_number, pattern, reason,
+};
+
+super::theme! { "buckets":
+    are_made_and_found needs Buckets,
+    are_listed_in_order needs Buckets,
+    are_removed_only_when_empty needs Buckets,
+    keep_their_keys_apart,
+    that_are_missing_refuse_everything needs Buckets,
+    that_are_missing_refuse_uploads needs Multipart,
+    are_created_by_one_of_many needs Buckets,
+    removed_under_a_staged_write_refuse_it needs Buckets,
+    removed_take_unfinished_uploads_along needs Buckets,
+    removed_while_written_lose_nothing needs Buckets,
+}
+
+async fn are_made_and_found(desk: Desk) {
+    let name = bucket("made-here");
+    assert_eq!(reason(desk.store.head_bucket(&context(), &name).await), Reason::NoSuchBucket);
+    desk.store.create_bucket(&context(), &name).await.expect("a bucket can be made");
+    let info = desk.store.head_bucket(&context(), &name).await.expect("a made bucket is found");
+    assert_eq!(info.name, name);
+    assert_eq!(reason(desk.store.create_bucket(&context(), &name).await), Reason::BucketExists);
+    let listed = desk.store.list_buckets(&context()).await.expect("buckets are listed");
+    assert!(listed.contains(&info), "the listing says the same as head");
+}
+
+async fn are_listed_in_order(desk: Desk) {
+    for name in ["zzz", "abc", "a.b", "0-0", "abc-d"] {
+        desk.store.create_bucket(&context(), &bucket(name)).await.expect("a bucket can be made");
+    }
+    let listed = desk.store.list_buckets(&context()).await.expect("buckets are listed");
+    let names: Vec<&str> = listed.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(names, ["0-0", "a.b", "abc", "abc-d", BUCKETS[0], BUCKETS[1], "zzz"]);
+}
+
+async fn are_removed_only_when_empty(desk: Desk) {
+    let name = at("k").bucket;
+    desk.put("k", "kept").await;
+    assert_eq!(reason(desk.store.delete_bucket(&context(), &name).await), Reason::BucketNotEmpty);
+    assert_eq!(desk.read("k").await, "kept");
+    assert!(desk.delete("k").await);
+    desk.store.delete_bucket(&context(), &name).await.expect("an empty bucket can be removed");
+    assert_eq!(reason(desk.store.head_bucket(&context(), &name).await), Reason::NoSuchBucket);
+    assert_eq!(reason(desk.store.delete_bucket(&context(), &name).await), Reason::NoSuchBucket);
+    desk.store.create_bucket(&context(), &name).await.expect("a removed bucket can be made again");
+    assert!(desk.names().await.is_empty());
+}
+
+async fn keep_their_keys_apart(desk: Desk) {
+    desk.put("same", "one").await;
+    let (staged, commit) = (StageRequest::default(), CommitRequest::default());
+    let two = desk.put_within(&context(), &at_two("same"), "two".into(), staged, commit).await;
+    two.expect("a PUT succeeds");
+    assert_eq!(desk.read("same").await, "one");
+    assert!(desk.delete("same").await);
+    let left = desk.store.head(&context(), &at_two("same"), GetRequest::default()).await;
+    assert_eq!(left.expect("the other bucket's object stays").info.size, 3);
+}
+
+async fn that_are_missing_refuse_everything(desk: Desk) {
+    let (store, context) = (&desk.store, context());
+    let gone = Address::parse("no-such-bucket", "k").expect("a legal address");
+    desk.put("here", "bytes").await;
+    let refusals = [
+        reason(store.head(&context, &gone, GetRequest::default()).await),
+        reason(store.get(&context, &gone, GetRequest::default()).await),
+        reason(store.stage(&context, &gone, StageRequest::default()).await),
+        reason(store.delete(&context, &gone, Precondition::None).await),
+        reason(store.list(&context, &gone.bucket, &ListRequest::default()).await),
+        reason(store.copy(&context, copy_request(gone.clone(), at("to"))).await),
+        reason(store.copy(&context, copy_request(at("here"), gone.clone())).await),
+        reason(store.set_tags(&context, &gone, Tags::default()).await),
+        reason(store.object_parts(&context, &gone, None, 10).await),
+        reason(store.delete_bucket(&context, &gone.bucket).await),
+    ];
+    assert_eq!(refusals, [Reason::NoSuchBucket; 10]);
+}
+
+async fn that_are_missing_refuse_uploads(desk: Desk) {
+    let (store, context) = (&desk.store, context());
+    let gone = Address::parse("no-such-bucket", "k").expect("a legal address");
+    let (upload, one) = (UploadId("no-such-upload".to_owned()), part_number(1));
+    assert_eq!(
+        reason(store.create_upload(&context, &gone, CreateUpload::default()).await),
+        Reason::NoSuchBucket
+    );
+    let listed = store.list_uploads(&context, &gone.bucket, &ListUploads::default()).await;
+    assert_eq!(reason(listed), Reason::NoSuchBucket);
+    desk.put("here", "bytes").await;
+    let copy_part = CopyPartRequest {
+        source: at("here"),
+        range: None,
+        source_conditions: crate::condition::ReadConditions::default(),
+        destination: gone.clone(),
+        upload: upload.clone(),
+        number: one,
+        etag: ETagForm::Md5,
+    };
+    let refusals = [
+        reason(store.stage_part(&context, &gone, &upload, one, StageRequest::default()).await),
+        reason(store.copy_part(&context, copy_part).await),
+        reason(store.list_parts(&context, &gone, &upload, None, 10).await),
+        reason(store.complete_upload(&context, &gone, &upload, named_parts(vec![])).await),
+        reason(store.abort_upload(&context, &gone, &upload).await),
+    ];
+    // Whether the bucket or the upload is missed first is the store's affair.
+    assert!(refusals.iter().all(|reason| reason.kind() == ErrorKind::NotFound), "{refusals:?}");
+}
+
+async fn are_created_by_one_of_many(desk: Desk) {
+    let attempts = (0..50).map(|_| {
+        let store = desk.store.clone();
+        tokio::spawn(async move { store.create_bucket(&context(), &bucket("contested")).await })
+    });
+    let results: Vec<Result<()>> =
+        join_all(attempts).await.into_iter().map(|r| r.expect("no panic")).collect();
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+    let refused = results.into_iter().filter_map(Result::err);
+    assert!(refused.map(|e| e.reason()).all(|reason| reason == Reason::BucketExists));
+}
+
+async fn removed_under_a_staged_write_refuse_it(desk: Desk) {
+    let (context, address) = (context(), at("late"));
+    let mut staged =
+        desk.store.stage(&context, &address, StageRequest::default()).await.expect("staging begins");
+    staged.write(pattern(100_000, 1)).await.expect("bytes are staged");
+    desk.store.delete_bucket(&context, &address.bucket).await.expect("staged bytes are not objects");
+    assert_eq!(reason(staged.commit(CommitRequest::default()).await), Reason::NoSuchBucket);
+    desk.store.create_bucket(&context, &address.bucket).await.expect("a removed bucket can be made again");
+    desk.assert_absent("late").await;
+}
+
+async fn removed_take_unfinished_uploads_along(desk: Desk) {
+    if !desk.store.capabilities().multipart {
+        return;
+    }
+    let (context, address) = (context(), at("k"));
+    let upload = desk.create_upload("k", CreateUpload::default()).await;
+    let part = desk.part("k", &upload, 1, pattern(1000, 1)).await;
+    desk.store.delete_bucket(&context, &address.bucket).await.expect("an upload is not an object");
+    desk.store.create_bucket(&context, &address.bucket).await.expect("a removed bucket can be made again");
+    let request = ListUploads { limit: 10, ..ListUploads::default() };
+    let page =
+        desk.store.list_uploads(&context, &address.bucket, &request).await.expect("uploads are listed");
+    assert!(page.entries.is_empty());
+    assert_eq!(reason(desk.complete("k", &upload, named_parts(vec![part])).await), Reason::NoSuchUpload);
+    assert!(desk.names().await.is_empty());
+}
+
+/// Writers race a removal. Either all of it happened before the removal could, which is then refused,
+/// or nothing of it was acknowledged.
+async fn removed_while_written_lose_nothing(desk: Desk) {
+    let name = bucket("short-lived");
+    let (mut removed, mut kept) = (0, 0);
+    for round in 0..60_usize {
+        desk.store.create_bucket(&context(), &name).await.expect("a bucket can be made");
+        let go = Arc::new(tokio::sync::Barrier::new(5));
+        let writers = (0..4).map(|writer| {
+            let (desk, go, late) = (desk.clone(), go.clone(), round % 4);
+            tokio::spawn(async move {
+                let address = Address::parse("short-lived", &format!("w{writer}")).expect("a legal address");
+                let context = context();
+                let mut staged = desk.store.stage(&context, &address, StageRequest::default()).await?;
+                staged.write("x".into()).await?;
+                go.wait().await;
+                for _ in 0..writer * late {
+                    tokio::task::yield_now().await;
+                }
+                staged.commit(CommitRequest::default()).await.map(|_| address)
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        go.wait().await;
+        let removal = desk.store.delete_bucket(&context(), &name).await;
+        let written: Vec<Result<Address>> =
+            join_all(writers).await.into_iter().map(|w| w.expect("no panic")).collect();
+        match removal {
+            Ok(()) => {
+                removed += 1;
+                for result in written {
+                    assert_eq!(reason(result), Reason::NoSuchBucket, "round {round}: a PUT was lost");
+                }
+            }
+            Err(e) => {
+                kept += 1;
+                assert_eq!(e.reason(), Reason::BucketNotEmpty, "round {round}");
+                for result in written {
+                    let address = result.expect("the bucket was there all the time");
+                    desk.store
+                        .delete(&context(), &address, Precondition::None)
+                        .await
+                        .expect("a DELETE succeeds");
+                }
+                desk.store.delete_bucket(&context(), &name).await.expect("an empty bucket can be removed");
+            }
+        }
+    }
+    super::say(&format!("  {removed} removals won, {kept} were refused"));
+}

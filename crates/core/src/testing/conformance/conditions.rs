@@ -1,0 +1,163 @@
+//! Conditions on writes, deletes and reads, one at a time; what happens between many is in
+//! `concurrency`.
+
+use crate::clock::Timestamp;
+use crate::condition::{ETagMatch, Precondition, ReadConditions};
+use crate::error::{ErrorKind, Reason};
+use crate::object::{ETag, Generation};
+use crate::range::ByteRange;
+use crate::store::{GetRequest, Select};
+use crate::testing::context;
+
+use super::desk::{Desk, at, at_two, copy_request, reason};
+
+super::theme! { "conditions":
+    on_a_missing_key needs Conditions,
+    on_a_present_key needs Conditions,
+    are_of_the_commit_and_not_of_the_staging needs Conditions,
+    on_deletes needs Conditions,
+    on_reads,
+    on_reads_come_before_the_range,
+    on_the_source_of_a_copy,
+    on_the_destination_of_a_copy needs Conditions,
+}
+
+fn other() -> ETag {
+    ETag::from_text("00000000000000000000000000000000")
+}
+
+async fn on_a_missing_key(desk: Desk) {
+    let refused = |precondition: Precondition| async { reason(desk.put_if("k", "new", precondition).await) };
+    assert_eq!(refused(Precondition::Matches(other())).await, Reason::NoSuchKey);
+    assert_eq!(refused(Precondition::Exists).await, Reason::NoSuchKey);
+    assert_eq!(refused(Precondition::Is(Generation(1))).await, Reason::Conflict);
+    desk.assert_absent("k").await;
+    desk.put_if("k", "new", Precondition::Absent).await.expect("the key is absent");
+    assert_eq!(desk.read("k").await, "new");
+}
+
+async fn on_a_present_key(desk: Desk) {
+    let old = desk.put("k", "old").await;
+    let before = desk.head("k").await;
+    let refused = |precondition: Precondition| async { reason(desk.put_if("k", "new", precondition).await) };
+    assert_eq!(refused(Precondition::Absent).await, Reason::PreconditionFailed);
+    assert_eq!(refused(Precondition::Matches(other())).await, Reason::PreconditionFailed);
+    assert_eq!(refused(Precondition::Is(Generation(old.generation.0 + 1))).await, Reason::Conflict);
+    assert_eq!(desk.read("k").await, "old");
+    assert_eq!(desk.head("k").await, before, "a refused write changes nothing");
+    let two =
+        desk.put_if("k", "two", Precondition::Matches(old.etag.clone())).await.expect("the tag matches");
+    assert_eq!(refused(Precondition::Matches(old.etag)).await, Reason::PreconditionFailed);
+    let three = desk.put_if("k", "three", Precondition::Is(two.generation)).await.expect("it is that write");
+    assert_eq!(refused(Precondition::Is(two.generation)).await, Reason::Conflict);
+    desk.put_if("k", "four", Precondition::Exists).await.expect("the key exists");
+    assert_eq!(refused(Precondition::Is(three.generation)).await, Reason::Conflict);
+    assert_eq!(desk.read("k").await, "four");
+}
+
+async fn are_of_the_commit_and_not_of_the_staging(desk: Desk) {
+    let context = context();
+    let mut staged = desk.store.stage(&context, &at("k"), Default::default()).await.expect("staging begins");
+    staged.write("late".into()).await.expect("bytes are staged");
+    desk.put("k", "in between").await;
+    let commit = crate::store::CommitRequest { precondition: Precondition::Absent, ..Default::default() };
+    assert_eq!(reason(staged.commit(commit.clone()).await), Reason::PreconditionFailed);
+    assert_eq!(desk.read("k").await, "in between");
+
+    let staged = desk.store.stage(&context, &at("k"), Default::default()).await.expect("staging begins");
+    desk.delete("k").await;
+    staged.commit(commit).await.expect("the key is absent now");
+    assert_eq!(desk.read("k").await, "");
+}
+
+async fn on_deletes(desk: Desk) {
+    let delete = async |precondition| desk.store.delete(&context(), &at("k"), precondition).await;
+    let old = desk.put("k", "old").await;
+    assert_eq!(reason(delete(Precondition::Matches(other())).await), Reason::PreconditionFailed);
+    assert_eq!(reason(delete(Precondition::Is(Generation(old.generation.0 + 1))).await), Reason::Conflict);
+    assert_eq!(desk.read("k").await, "old");
+    assert!(delete(Precondition::Matches(old.etag.clone())).await.expect("the tag matches").existed);
+    assert_eq!(reason(delete(Precondition::Matches(old.etag)).await), Reason::NoSuchKey);
+    assert_eq!(reason(delete(Precondition::Exists).await), Reason::NoSuchKey);
+    let new = desk.put("k", "new").await;
+    assert!(delete(Precondition::Is(new.generation)).await.expect("it is that write").existed);
+    desk.put("k", "new").await;
+    assert!(delete(Precondition::Exists).await.expect("it exists").existed);
+    desk.assert_absent("k").await;
+}
+
+async fn on_reads(desk: Desk) {
+    let etag = desk.put("k", "bytes").await.etag;
+    let modified = desk.head("k").await.modified;
+    let later = |seconds: i64| Some(Timestamp::from_millis(modified.millis() + seconds * 1000));
+    let this = Some(ETagMatch::OneOf(vec![other(), etag]));
+    let not_this = Some(ETagMatch::OneOf(vec![other()]));
+    let none = ReadConditions::default;
+    let outcomes = [
+        (ReadConditions { if_match: this.clone(), ..none() }, None),
+        (ReadConditions { if_match: Some(ETagMatch::Any), ..none() }, None),
+        (ReadConditions { if_match: not_this.clone(), ..none() }, Some(Reason::PreconditionFailed)),
+        (ReadConditions { if_none_match: not_this.clone(), ..none() }, None),
+        (ReadConditions { if_none_match: this.clone(), ..none() }, Some(Reason::NotModified)),
+        (ReadConditions { if_none_match: Some(ETagMatch::Any), ..none() }, Some(Reason::NotModified)),
+        (ReadConditions { if_modified_since: later(-5), ..none() }, None),
+        (ReadConditions { if_modified_since: later(0), ..none() }, Some(Reason::NotModified)),
+        (ReadConditions { if_unmodified_since: later(0), ..none() }, None),
+        (ReadConditions { if_unmodified_since: later(-5), ..none() }, Some(Reason::PreconditionFailed)),
+        (ReadConditions { if_match: this, if_unmodified_since: later(-5), ..none() }, None),
+        (ReadConditions { if_none_match: not_this, if_modified_since: later(5), ..none() }, None),
+    ];
+    for (conditions, refused) in outcomes {
+        let request = GetRequest { conditions: conditions.clone(), ..GetRequest::default() };
+        let got = desk.get("k", request.clone()).await;
+        let head = desk.store.head(&context(), &at("k"), request).await;
+        assert_eq!(got.err().map(|e| e.reason()), refused, "get with {conditions:?}");
+        assert_eq!(head.err().map(|e| e.reason()), refused, "head with {conditions:?}");
+    }
+    let anything = ReadConditions { if_match: Some(ETagMatch::Any), ..none() };
+    let missing = desk.get("other", GetRequest { conditions: anything, ..GetRequest::default() }).await;
+    assert_eq!(reason(missing), Reason::NoSuchKey, "conditions are of objects that exist");
+}
+
+async fn on_reads_come_before_the_range(desk: Desk) {
+    let etag = desk.put("k", "bytes").await.etag;
+    let conditions =
+        ReadConditions { if_none_match: Some(ETagMatch::OneOf(vec![etag])), ..ReadConditions::default() };
+    let request = GetRequest { select: Select::Range(ByteRange::From(100)), conditions };
+    assert_eq!(reason(desk.get("k", request).await), Reason::NotModified);
+}
+
+async fn on_the_source_of_a_copy(desk: Desk) {
+    let etag = desk.put("from", "bytes").await.etag;
+    let copy = async |conditions: ReadConditions| {
+        let request = crate::store::CopyRequest {
+            source_conditions: conditions,
+            ..copy_request(at("from"), at_two("to"))
+        };
+        desk.store.copy(&context(), request).await
+    };
+    let tags = |etag: ETag| Some(ETagMatch::OneOf(vec![etag]));
+    let none = ReadConditions::default;
+    let unmatched = copy(ReadConditions { if_match: tags(other()), ..none() }).await;
+    assert_eq!(reason(unmatched), Reason::PreconditionFailed);
+    let known = copy(ReadConditions { if_none_match: tags(etag.clone()), ..none() }).await;
+    assert_eq!(reason(known).kind(), ErrorKind::Precondition);
+    let target = desk.store.head(&context(), &at_two("to"), GetRequest::default()).await;
+    assert_eq!(reason(target), Reason::NoSuchKey, "a refused copy writes nothing");
+    copy(ReadConditions { if_match: tags(etag), ..none() }).await.expect("the tag matches");
+}
+
+async fn on_the_destination_of_a_copy(desk: Desk) {
+    desk.put("from", "bytes").await;
+    let copy = async |precondition: Precondition| {
+        let request = crate::store::CopyRequest { precondition, ..copy_request(at("from"), at("to")) };
+        desk.store.copy(&context(), request).await
+    };
+    assert_eq!(reason(copy(Precondition::Exists).await), Reason::NoSuchKey);
+    let first = copy(Precondition::Absent).await.expect("the key is absent");
+    assert_eq!(reason(copy(Precondition::Absent).await), Reason::PreconditionFailed);
+    assert_eq!(reason(copy(Precondition::Matches(other())).await), Reason::PreconditionFailed);
+    let second = copy(Precondition::Is(first.generation)).await.expect("it is that write");
+    assert_eq!(reason(copy(Precondition::Is(first.generation)).await), Reason::Conflict);
+    assert_eq!(desk.head("to").await.generation, second.generation);
+}

@@ -1,0 +1,304 @@
+//! What the cases share: a store with its two buckets, short ways to write and read, and bytes that
+//! differ at every offset and for every seed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use md5::Digest as _;
+
+use crate::body::Body;
+use crate::budget::Budget;
+use crate::clock::SystemClock;
+use crate::condition::Precondition;
+use crate::context::{Context, Deadline};
+use crate::error::{Reason, Result};
+use crate::listing::{ListEntry, ListRequest, ObjectSummary};
+use crate::metadata::{Metadata, SystemHeaders, Tags};
+use crate::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
+use crate::name::{Address, BucketName};
+use crate::object::{Committed, ETag, ObjectInfo};
+use crate::range::Span;
+use crate::store::{CommitRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
+use crate::testing::{context, context_until};
+
+/// The names of the buckets that cases write to.
+pub const BUCKETS: [&str; 2] = ["conformance-one", "conformance-two"];
+
+/// A store under test with its buckets made. Cheap to clone into tasks.
+#[derive(Clone)]
+pub(super) struct Desk {
+    pub store: Arc<dyn ObjectStore>,
+}
+
+impl Desk {
+    pub async fn open(store: Arc<dyn ObjectStore>) -> Self {
+        if store.capabilities().owns_buckets {
+            for name in BUCKETS {
+                store.create_bucket(&context(), &bucket(name)).await.expect("a bucket can be made");
+            }
+        }
+        Self { store }
+    }
+
+    pub async fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Committed {
+        self.put_as(key, bytes, StageRequest::default()).await
+    }
+
+    pub async fn put_as(&self, key: &str, bytes: impl Into<Bytes>, request: StageRequest) -> Committed {
+        self.try_put(key, bytes, request, CommitRequest::default()).await.expect("a PUT succeeds")
+    }
+
+    pub async fn put_if(
+        &self,
+        key: &str,
+        bytes: impl Into<Bytes>,
+        precondition: Precondition,
+    ) -> Result<Committed> {
+        let commit = CommitRequest { precondition, ..CommitRequest::default() };
+        self.try_put(key, bytes, StageRequest::default(), commit).await
+    }
+
+    pub async fn try_put(
+        &self,
+        key: &str,
+        bytes: impl Into<Bytes>,
+        request: StageRequest,
+        commit: CommitRequest,
+    ) -> Result<Committed> {
+        self.put_within(&context(), &at(key), bytes.into(), request, commit).await
+    }
+
+    pub async fn put_within(
+        &self,
+        context: &Context,
+        address: &Address,
+        mut bytes: Bytes,
+        request: StageRequest,
+        commit: CommitRequest,
+    ) -> Result<Committed> {
+        let mut staged = self.store.stage(context, address, request).await?;
+        while !bytes.is_empty() {
+            staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
+        }
+        Ok(staged.commit(commit).await?.0)
+    }
+
+    /// All of an object. Panics where it cannot be read.
+    pub async fn read(&self, key: &str) -> Bytes {
+        self.get(key, GetRequest::default()).await.expect("a GET succeeds").2
+    }
+
+    pub async fn get(&self, key: &str, request: GetRequest) -> Result<(ObjectInfo, Span, Bytes)> {
+        let found = self.store.get(&context(), &at(key), request).await?;
+        let length = found.body.length();
+        assert_eq!(length, found.span.length, "a body is as long as the span says");
+        let bytes = drain(found.body).await?;
+        assert_eq!(bytes.len() as u64, length, "a body yields its whole length");
+        Ok((found.info, found.span, bytes))
+    }
+
+    pub async fn select(&self, key: &str, select: Select) -> Result<(ObjectInfo, Span, Bytes)> {
+        self.get(key, GetRequest { select, ..GetRequest::default() }).await
+    }
+
+    pub async fn head(&self, key: &str) -> ObjectInfo {
+        self.try_head(key).await.expect("a HEAD succeeds")
+    }
+
+    pub async fn try_head(&self, key: &str) -> Result<ObjectInfo> {
+        Ok(self.store.head(&context(), &at(key), GetRequest::default()).await?.info)
+    }
+
+    pub async fn delete(&self, key: &str) -> bool {
+        let deleted = self.store.delete(&context(), &at(key), Precondition::None).await;
+        deleted.expect("a DELETE succeeds").existed
+    }
+
+    /// Asserts that the key is nowhere to be seen.
+    pub async fn assert_absent(&self, key: &str) {
+        assert_eq!(reason(self.try_head(key).await), Reason::NoSuchKey, "head of {key:?}");
+        assert_eq!(reason(self.get(key, GetRequest::default()).await), Reason::NoSuchKey, "get of {key:?}");
+        let request = ListRequest { prefix: key.to_owned(), limit: 1, ..ListRequest::default() };
+        let listed = self.list(request).await;
+        assert!(listed.first().is_none_or(|entry| entry.name() != key), "{key:?} is listed");
+    }
+
+    /// One page of the first bucket.
+    pub async fn list(&self, request: ListRequest) -> Vec<ListEntry<ObjectSummary>> {
+        self.store.list(&context(), &at("x").bucket, &request).await.expect("a LIST succeeds").entries
+    }
+
+    /// Every page, in pages of `limit`.
+    pub async fn list_all(&self, mut request: ListRequest) -> Vec<ListEntry<ObjectSummary>> {
+        let mut all = Vec::new();
+        loop {
+            let page = self.store.list(&context(), &at("x").bucket, &request).await.expect("a LIST succeeds");
+            assert!(page.entries.len() <= request.limit, "a page is no longer than its limit");
+            all.extend(page.entries);
+            match page.next {
+                Some(next) => request.after = Some(next),
+                None => return all,
+            }
+        }
+    }
+
+    /// The names of everything in the first bucket.
+    pub async fn names(&self) -> Vec<String> {
+        let all = self.list_all(ListRequest { limit: 1000, ..ListRequest::default() }).await;
+        all.iter().map(|entry| entry.name().to_owned()).collect()
+    }
+
+    pub async fn create_upload(&self, key: &str, request: CreateUpload) -> UploadId {
+        self.store.create_upload(&context(), &at(key), request).await.expect("an upload begins")
+    }
+
+    /// Uploads a part and returns how it is named at completion.
+    pub async fn part(&self, key: &str, upload: &UploadId, number: i64, bytes: Bytes) -> CompletePart {
+        let staged = StageRequest::default();
+        self.try_part(key, upload, number, bytes, staged).await.expect("a part is taken").0
+    }
+
+    pub async fn try_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: i64,
+        mut bytes: Bytes,
+        request: StageRequest,
+    ) -> Result<(CompletePart, Committed)> {
+        let number = part_number(number);
+        let context = context();
+        let mut staged = self.store.stage_part(&context, &at(key), upload, number, request).await?;
+        while !bytes.is_empty() {
+            staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
+        }
+        let (committed, _) = staged.commit(CommitRequest::default()).await?;
+        Ok((CompletePart { number, etag: committed.etag.clone(), checksum: None }, committed))
+    }
+
+    pub async fn complete(&self, key: &str, upload: &UploadId, request: CompleteUpload) -> Result<Committed> {
+        self.store.complete_upload(&context(), &at(key), upload, request).await
+    }
+
+    /// A whole multipart object of these parts, numbered from one.
+    pub async fn put_parts(&self, key: &str, create: CreateUpload, parts: &[Bytes]) -> Committed {
+        let upload = self.create_upload(key, create).await;
+        let mut named = Vec::new();
+        for (number, bytes) in (1..).zip(parts) {
+            named.push(self.part(key, &upload, number, bytes.clone()).await);
+        }
+        self.complete(key, &upload, named_parts(named)).await.expect("a completion succeeds")
+    }
+}
+
+/// A key's address in the first bucket.
+pub(super) fn at(key: &str) -> Address {
+    Address::parse(BUCKETS[0], key).expect("the cases use legal keys")
+}
+
+/// A key's address in the second bucket.
+pub(super) fn at_two(key: &str) -> Address {
+    Address::parse(BUCKETS[1], key).expect("the cases use legal keys")
+}
+
+pub(super) fn bucket(name: &str) -> BucketName {
+    BucketName::new(name).expect("the cases use legal names")
+}
+
+pub(super) fn part_number(number: i64) -> PartNumber {
+    PartNumber::new(number).expect("the cases use legal numbers")
+}
+
+pub(super) fn named_parts(parts: Vec<CompletePart>) -> CompleteUpload {
+    CompleteUpload { parts, ..CompleteUpload::default() }
+}
+
+/// A copy that keeps everything.
+pub(super) fn copy_request(source: Address, destination: Address) -> CopyRequest {
+    CopyRequest {
+        source,
+        source_conditions: crate::condition::ReadConditions::default(),
+        destination,
+        metadata: None,
+        tags: None,
+        algorithm: None,
+        precondition: Precondition::None,
+        etag: ETagForm::Md5,
+    }
+}
+
+/// Why a call failed. Panics where it did not.
+#[track_caller]
+pub(super) fn reason<T>(result: Result<T>) -> Reason {
+    match result {
+        Ok(_) => panic!("the call succeeded, but had to fail"),
+        Err(e) => e.reason(),
+    }
+}
+
+/// Reads a body, giving every piece's memory back before the next.
+pub(super) async fn drain(mut body: Body) -> Result<Bytes> {
+    let mut all = BytesMut::with_capacity(usize::try_from(body.length()).unwrap_or(0));
+    while let Some(piece) = body.next().await {
+        all.extend_from_slice(&piece?);
+    }
+    Ok(all.freeze())
+}
+
+/// `size` bytes that differ at every eight bytes and for every seed.
+pub(super) fn pattern(size: usize, seed: u64) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(size + 8);
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes.freeze()
+}
+
+pub(super) fn md5(bytes: &[u8]) -> [u8; 16] {
+    md5::Md5::digest(bytes).into()
+}
+
+pub(super) fn md5_etag(bytes: &[u8]) -> ETag {
+    ETag::from_md5(&md5(bytes))
+}
+
+/// Metadata with something in every field.
+pub(super) fn full_metadata() -> Metadata {
+    let text = |text: &str| Some(text.to_owned());
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    Metadata {
+        headers: SystemHeaders {
+            content_type: text("text/plain; charset=utf-8"),
+            content_encoding: text("gzip"),
+            content_disposition: text("attachment; filename=\"a b.txt\""),
+            content_language: text("de, en"),
+            cache_control: text("max-age=60"),
+            expires: text("Thu, 01 Dec 1994 16:00:00 GMT"),
+            website_redirect: text("/elsewhere"),
+            storage_class: text("STANDARD_IA"),
+        },
+        user: vec![pair("author", "Zoë"), pair("empty", ""), pair("x-y", "a, b")],
+        tags: tags(&[("project", "lake"), ("owner", "")]),
+        classes: crate::class::Classes {
+            object: Some(crate::class::Class::new(25).expect("a legal class")),
+            ranges: crate::class::Classes::parse_ranges("0-64-25,1024-32-26").expect("legal ranges"),
+        },
+    }
+}
+
+pub(super) fn tags(pairs: &[(&str, &str)]) -> Tags {
+    Tags::new(pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect())
+        .expect("the cases use legal tags")
+}
+
+/// A request whose deadline has passed already.
+pub(super) fn expired() -> Context {
+    context_until(&Budget::new(1 << 20), Deadline::after(SystemClock::shared(), Duration::ZERO))
+}

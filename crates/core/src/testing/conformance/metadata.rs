@@ -1,0 +1,107 @@
+//! What an object carries besides its bytes comes back unchanged, and is replaced with them.
+
+use std::collections::HashSet;
+
+use crate::class::{Class, ClassRange, Classes};
+use crate::error::Reason;
+use crate::metadata::{MAX_USER_METADATA_BYTES, Metadata};
+use crate::object::{ETag, Expected};
+use crate::store::{CommitRequest, ETagForm, GetRequest, StageRequest};
+
+use super::desk::{Desk, full_metadata, md5, pattern, reason, tags};
+
+super::theme! { "metadata":
+    comes_back_unchanged,
+    is_replaced_with_the_bytes,
+    of_the_largest_size_comes_back,
+    keeps_classes_of_object_and_ranges,
+    has_unique_tags_where_asked,
+}
+
+fn with(metadata: Metadata) -> StageRequest {
+    StageRequest { metadata, ..StageRequest::default() }
+}
+
+async fn comes_back_unchanged(desk: Desk) {
+    let only_type = {
+        let mut metadata = Metadata::default();
+        metadata.headers.content_type = Some(String::new());
+        metadata
+    };
+    let only_user = Metadata {
+        user: vec![("k".to_owned(), "=?UTF-8?Q?=C3=A9?= \t\"".to_owned())],
+        ..Metadata::default()
+    };
+    let only_tags = Metadata { tags: tags(&[("b", "2"), ("a", "1"), ("ü", "π")]), ..Metadata::default() };
+    for metadata in [Metadata::default(), full_metadata(), only_type, only_user, only_tags] {
+        for size in [0, 100, 200_000] {
+            desk.put_as("k", pattern(size, 1), with(metadata.clone())).await;
+            assert_eq!(desk.head("k").await.metadata, metadata);
+            let (info, ..) = desk.get("k", GetRequest::default()).await.expect("a GET succeeds");
+            assert_eq!(info.metadata, metadata);
+        }
+    }
+}
+
+async fn is_replaced_with_the_bytes(desk: Desk) {
+    desk.put_as("k", "old", with(full_metadata())).await;
+    desk.put("k", "new").await;
+    assert_eq!(desk.head("k").await.metadata, Metadata::default());
+    desk.delete("k").await;
+    desk.put("k", "again").await;
+    assert_eq!(desk.head("k").await.metadata, Metadata::default());
+}
+
+async fn of_the_largest_size_comes_back(desk: Desk) {
+    let user = vec![("long".to_owned(), "v".repeat(MAX_USER_METADATA_BYTES - 4))];
+    let pairs: Vec<(String, String)> =
+        (0..10).map(|n| (format!("{n}{}", "ä".repeat(127)), "ö".repeat(256))).collect();
+    let tags = crate::metadata::Tags::new(pairs).expect("tags at the limits");
+    let metadata = Metadata { user, tags, ..full_metadata() };
+    metadata.check().expect("metadata at the limit");
+    desk.put_as("k", "bytes", with(metadata.clone())).await;
+    assert_eq!(desk.head("k").await.metadata, metadata);
+}
+
+async fn keeps_classes_of_object_and_ranges(desk: Desk) {
+    let class =
+        |value: usize| Class::new(u8::try_from(value % 32).expect("under 32")).expect("a legal class");
+    let ranges = (0..Classes::MAX_RANGES).map(|n| ClassRange {
+        first_sector: u32::try_from(n * 10).expect("a small number"),
+        sectors: 7,
+        class: class(n),
+    });
+    let last = ClassRange { first_sector: u32::MAX - 1, sectors: 1, class: class(31) };
+    for classes in [
+        Classes { object: Some(class(0)), ranges: vec![] },
+        Classes { object: Some(class(31)), ranges: vec![last] },
+        Classes { object: None, ranges: ranges.collect() },
+    ] {
+        let metadata = Metadata { classes, ..Metadata::default() };
+        desk.put_as("k", pattern(5000, 1), with(metadata.clone())).await;
+        assert_eq!(desk.head("k").await.metadata, metadata);
+    }
+}
+
+/// The cheap tag never looks like an MD5, and a promised MD5 is verified all the same.
+async fn has_unique_tags_where_asked(desk: Desk) {
+    let unique = || StageRequest { etag: ETagForm::Unique, ..StageRequest::default() };
+    let mut seen: HashSet<ETag> = HashSet::new();
+    for n in 0..20 {
+        let committed = desk.put_as(["a", "b"][n % 2], "same bytes", unique()).await;
+        let etag = committed.etag;
+        assert!(etag.as_str().contains('-') && etag.md5().is_none(), "{etag}");
+        assert_eq!(desk.head(["a", "b"][n % 2]).await.etag, etag);
+        assert!(seen.insert(etag), "a unique tag came twice");
+    }
+    let promise = |bytes: &[u8]| CommitRequest {
+        expected: Expected { md5: Some(md5(bytes)), ..Expected::default() },
+        ..CommitRequest::default()
+    };
+    let staged = || StageRequest { verify_md5: true, ..unique() };
+    let wrong = desk.try_put("c", "bytes", staged(), promise(b"other")).await;
+    assert_eq!(reason(wrong), Reason::BadDigest);
+    desk.assert_absent("c").await;
+    let right = desk.try_put("c", "bytes", staged(), promise(b"bytes")).await.expect("the MD5 is right");
+    assert!(right.etag.md5().is_none());
+}

@@ -1,0 +1,91 @@
+//! Random sequences of operations on a store and on the memory store: each answer must be the same
+//! but for what a store may choose itself (times, generations, the names of uploads). A failing
+//! sequence is cut down to a short one before it is shown.
+
+mod side;
+mod step;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use proptest::collection::vec;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::clock::SystemClock;
+use crate::store::ObjectStore;
+use crate::testing::MemoryStore;
+
+use side::Side;
+use step::Step;
+
+/// The most sequences tried in order to shorten a failing one.
+const MAX_CUTS: usize = 300;
+
+/// Plays `steps` operations drawn from `seed` on a fresh store. Panics with a short sequence where
+/// the store and the reference differ.
+///
+/// The store must own its buckets and be capable of all that the port has.
+pub async fn model(make: impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>, seed: u64, steps: usize) {
+    let sequence = draw(seed, steps);
+    let Err(first) = play(&make, &sequence).await else { return };
+    let (short, difference) = cut(&make, sequence, first).await;
+    panic!("seed {seed}: the store differs from the reference after\n{short:#?}\n{difference}");
+}
+
+fn draw(seed: u64, steps: usize) -> Vec<Step> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let tree = vec(step::any_step(), steps).new_tree(&mut runner);
+    tree.expect("the strategy filters nothing").current()
+}
+
+/// Plays a sequence on a fresh store beside a fresh reference; the error says where they differ.
+async fn play(
+    make: &impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>,
+    sequence: &[Step],
+) -> Result<(), String> {
+    let mut tested = Side::open(make().await).await;
+    let mut reference = Side::open(MemoryStore::new(SystemClock::shared())).await;
+    let mut outcome = Ok(());
+    for (n, step) in sequence.iter().enumerate() {
+        let (got, expected) = (tested.apply(step).await, reference.apply(step).await);
+        if got != expected {
+            outcome = Err(format!("step {n}, {step:?}\n     store: {got}\n reference: {expected}"));
+            break;
+        }
+    }
+    if outcome.is_ok() {
+        let (got, expected) = (tested.survey().await, reference.survey().await);
+        if got != expected {
+            outcome = Err(format!("in the end\n     store: {got:#?}\n reference: {expected:#?}"));
+        }
+    }
+    tested.close().await;
+    outcome
+}
+
+/// Leaves out runs of steps, long ones first, as long as the rest still fails.
+async fn cut(
+    make: &impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>,
+    mut sequence: Vec<Step>,
+    mut difference: String,
+) -> (Vec<Step>, String) {
+    let (mut run, mut tries) = (sequence.len().div_ceil(2), 0);
+    while run > 0 {
+        let mut at = 0;
+        while at < sequence.len() && tries < MAX_CUTS {
+            let mut shorter = sequence.clone();
+            shorter.drain(at..(at + run).min(sequence.len()));
+            tries += 1;
+            match play(make, &shorter).await {
+                Ok(()) => at += run,
+                Err(e) => (sequence, difference) = (shorter, e),
+            }
+        }
+        run /= 2;
+    }
+    (sequence, difference)
+}

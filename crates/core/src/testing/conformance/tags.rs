@@ -1,0 +1,86 @@
+//! Tags change without a new write of the bytes, and never bring an older write back.
+
+use crate::error::Reason;
+use crate::metadata::{Metadata, Tags};
+use crate::multipart::CreateUpload;
+use crate::object::ObjectInfo;
+use crate::store::StageRequest;
+use crate::testing::context;
+
+use super::desk::{Desk, at, full_metadata, pattern, reason, tags};
+
+super::theme! { "tags":
+    are_set_replaced_and_cleared needs Tags,
+    of_missing_keys_are_refused needs Tags,
+    leave_parts_alone needs Tags,
+    do_not_bring_back_old_bytes needs Tags,
+}
+
+async fn set(desk: &Desk, tags: Tags) {
+    desk.store.set_tags(&context(), &at("k"), tags).await.expect("tags are set");
+}
+
+async fn are_set_replaced_and_cleared(desk: Desk) {
+    let bytes = pattern(100_000, 1);
+    let request = StageRequest { metadata: full_metadata(), ..StageRequest::default() };
+    desk.put_as("k", bytes.clone(), request).await;
+    let mut last = desk.head("k").await;
+    for new in [tags(&[("a", "1")]), tags(&[("z", ""), ("b", "2"), ("a", "3")]), tags(&[])] {
+        set(&desk, new.clone()).await;
+        let now = desk.head("k").await;
+        assert!(now.generation > last.generation, "other metadata is another generation");
+        let metadata = Metadata { tags: new, ..full_metadata() };
+        let expected = ObjectInfo { metadata, generation: now.generation, ..last };
+        assert_eq!(now, expected, "only tags and generation change");
+        assert!(desk.read("k").await == bytes);
+        last = now;
+    }
+    desk.put("k", "new").await;
+    assert!(desk.head("k").await.metadata.tags.is_empty());
+}
+
+async fn of_missing_keys_are_refused(desk: Desk) {
+    let refused = desk.store.set_tags(&context(), &at("k"), tags(&[("a", "1")])).await;
+    assert_eq!(reason(refused), Reason::NoSuchKey);
+    desk.assert_absent("k").await;
+    desk.put("k", "bytes").await;
+    desk.delete("k").await;
+    assert_eq!(reason(desk.store.set_tags(&context(), &at("k"), tags(&[])).await), Reason::NoSuchKey);
+    desk.assert_absent("k").await;
+}
+
+async fn leave_parts_alone(desk: Desk) {
+    if !desk.store.capabilities().multipart {
+        return;
+    }
+    let parts = [pattern(5 << 20, 1), pattern(10, 2)];
+    desk.put_parts("k", CreateUpload::default(), &parts).await;
+    let before = desk.head("k").await;
+    set(&desk, tags(&[("a", "1")])).await;
+    let after = desk.head("k").await;
+    assert_eq!((&after.etag, after.parts, &after.checksums), (&before.etag, Some(2), &before.checksums));
+    let told = desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are told").0;
+    assert_eq!(told.len(), 2);
+    assert!(desk.read("k").await == parts.concat());
+}
+
+/// One task writes, another sets tags all the while: what the writer wrote last stays.
+async fn do_not_bring_back_old_bytes(desk: Desk) {
+    desk.put("k", "version 0").await;
+    let tagger = tokio::spawn({
+        let desk = desk.clone();
+        async move {
+            for n in 0..150 {
+                set(&desk, tags(&[("n", &n.to_string())])).await;
+            }
+        }
+    });
+    let mut version = 0;
+    while !tagger.is_finished() || version < 50 {
+        version += 1;
+        desk.put("k", format!("version {version}")).await;
+        assert_eq!(desk.read("k").await, format!("version {version}"), "tags brought an older write back");
+    }
+    tagger.await.expect("tags are set");
+    assert_eq!(desk.read("k").await, format!("version {version}"));
+}

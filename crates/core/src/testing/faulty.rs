@@ -1,0 +1,341 @@
+//! The fault injector: a layer that does to chosen calls what networks, devices and crashes do. A
+//! [`FaultPlan`] decides, purely; this layer carries it out and counts. What the wrapped store did
+//! or did not apply is exact: a call that fails *before* never reaches it, one that fails *after*
+//! was answered by it.
+
+mod body;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::body::Body;
+use crate::condition::Precondition;
+use crate::context::Context;
+use crate::error::{Error, Reason, Result};
+use crate::listing::{ListPage, ListRequest, ObjectSummary};
+use crate::metadata::Tags;
+use crate::multipart::{
+    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
+};
+use crate::name::{Address, BucketName};
+use crate::object::Committed;
+use crate::observation::Observation;
+use crate::store::{
+    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
+    ObjectStore, StageRequest, Staged,
+};
+
+pub use plan::{Fault, FaultPlan, Operation, When};
+
+/// A store with faults. See the module's head.
+pub struct Faulty<S: ?Sized> {
+    inner: Arc<S>,
+    injector: Arc<Injector>,
+}
+
+impl<S: ObjectStore + ?Sized> Faulty<S> {
+    /// `inner` with the plan's faults.
+    pub fn new(inner: Arc<S>, plan: FaultPlan) -> Arc<Self> {
+        let injector = Injector { plan: Mutex::new(plan), tally: Mutex::default() };
+        Arc::new(Self { inner, injector: Arc::new(injector) })
+    }
+
+    /// Follows another plan from the next call on. Counting goes on.
+    pub fn follow(&self, plan: FaultPlan) {
+        *self.injector.plan.lock() = plan;
+    }
+
+    /// How many calls of an operation were made.
+    #[must_use]
+    pub fn calls(&self, operation: Operation) -> u64 {
+        self.injector.tally.lock().get(&operation).map_or(0, |tally| tally.calls)
+    }
+
+    /// How many calls of an operation a fault befell.
+    #[must_use]
+    pub fn injected(&self, operation: Operation) -> u64 {
+        self.injector.tally.lock().get(&operation).map_or(0, |tally| tally.faults.len() as u64)
+    }
+
+    /// Every fault so far, in the order of operations, then of calls.
+    #[must_use]
+    pub fn faults(&self) -> Vec<(Operation, Fault)> {
+        let tallies = self.injector.tally.lock();
+        tallies.iter().flat_map(|(&of, tally)| tally.faults.iter().map(move |&fault| (of, fault))).collect()
+    }
+}
+
+impl<S: ?Sized + fmt::Debug> fmt::Debug for Faulty<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Faulty({:?})", &self.inner)
+    }
+}
+
+struct Injector {
+    plan: Mutex<FaultPlan>,
+    tally: Mutex<BTreeMap<Operation, Tally>>,
+}
+
+#[derive(Default)]
+struct Tally {
+    calls: u64,
+    faults: Vec<Fault>,
+}
+
+impl Injector {
+    fn decide(&self, operation: Operation) -> Option<Fault> {
+        let mut tallies = self.tally.lock();
+        let tally = tallies.entry(operation).or_default();
+        tally.calls += 1;
+        let fault = self.plan.lock().decide(operation, tally.calls);
+        tally.faults.extend(fault);
+        fault
+    }
+
+    /// Carries `work` out, or what the plan has for it.
+    async fn call<T>(
+        &self,
+        context: &Context,
+        operation: Operation,
+        work: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        match self.decide(operation) {
+            None | Some(Fault::Truncate(_) | Fault::Corrupt(_) | Fault::FailAt(..)) => work.await,
+            Some(Fault::FailBefore(reason)) => Err(injected(reason, operation, "before")),
+            Some(Fault::FailAfter(reason)) => {
+                work.await?;
+                Err(injected(reason, operation, "after"))
+            }
+            Some(Fault::Delay(by)) => {
+                let clock = context.deadline.clock();
+                context.guard(clock.sleep_until(clock.now() + by)).await?;
+                work.await
+            }
+            Some(Fault::Hang) => context.guard(std::future::pending()).await?,
+        }
+    }
+}
+
+fn injected(reason: Reason, operation: Operation, when: &str) -> Error {
+    Error::new(reason, format!("an injected fault {when} {operation:?}"))
+}
+
+struct FaultyStaged {
+    inner: Box<dyn Staged>,
+    injector: Arc<Injector>,
+    context: Context,
+    commit: Operation,
+}
+
+#[async_trait]
+impl Staged for FaultyStaged {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.injector.call(&self.context, Operation::Write, self.inner.write(bytes)).await
+    }
+
+    async fn commit(self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
+        self.injector.call(&self.context, self.commit, self.inner.commit(request)).await
+    }
+}
+
+impl<S: ObjectStore + ?Sized> Faulty<S> {
+    async fn call<T>(
+        &self,
+        context: &Context,
+        operation: Operation,
+        work: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        self.injector.call(context, operation, work).await
+    }
+
+    fn staged(&self, inner: Box<dyn Staged>, context: &Context, commit: Operation) -> Box<dyn Staged> {
+        Box::new(FaultyStaged { inner, injector: self.injector.clone(), context: context.clone(), commit })
+    }
+
+    /// The body with the fault that the plan has for it. A delay or a hang comes before its first byte.
+    fn body(&self, context: &Context, body: Body) -> Body {
+        let Some(fault) = self.injector.decide(Operation::Body) else { return body };
+        let at_once = match fault {
+            Fault::FailBefore(reason) => Fault::FailAt(0, reason),
+            Fault::FailAfter(reason) => Fault::FailAt(u64::MAX, reason),
+            Fault::Delay(_) | Fault::Hang => return self.late(context, body, fault),
+            _ => fault,
+        };
+        body::spoil(body, at_once)
+    }
+
+    fn late(&self, context: &Context, body: Body, fault: Fault) -> Body {
+        let context = context.clone();
+        let length = body.length();
+        let wait = async move {
+            let clock = context.deadline.clock().clone();
+            match fault {
+                Fault::Delay(by) => context.guard(clock.sleep_until(clock.now() + by)).await,
+                _ => context.guard(std::future::pending()).await,
+            }
+        };
+        let stream = futures::stream::once(async move {
+            match wait.await {
+                Ok(()) => body,
+                Err(e) => Body::from_stream(length, futures::stream::iter([Err(e)])),
+            }
+        });
+        Body::from_stream(length, futures::StreamExt::flatten(stream))
+    }
+}
+
+#[async_trait]
+impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        self.call(context, Operation::CreateBucket, self.inner.create_bucket(context, bucket)).await
+    }
+
+    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        self.call(context, Operation::DeleteBucket, self.inner.delete_bucket(context, bucket)).await
+    }
+
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+        self.call(context, Operation::HeadBucket, self.inner.head_bucket(context, bucket)).await
+    }
+
+    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
+        self.call(context, Operation::ListBuckets, self.inner.list_buckets(context)).await
+    }
+
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+        self.call(context, Operation::Head, self.inner.head(context, address, request)).await
+    }
+
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+        let found = self.call(context, Operation::Get, self.inner.get(context, address, request)).await?;
+        let body = self.body(context, found.body);
+        Ok(Found { info: found.info, span: found.span, body, observation: found.observation })
+    }
+
+    async fn stage(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        let stage = self.inner.stage(context, address, request);
+        let inner = self.call(context, Operation::Stage, stage).await?;
+        Ok(self.staged(inner, context, Operation::Commit))
+    }
+
+    async fn delete(
+        &self,
+        context: &Context,
+        address: &Address,
+        precondition: Precondition,
+    ) -> Result<Deleted> {
+        self.call(context, Operation::Delete, self.inner.delete(context, address, precondition)).await
+    }
+
+    async fn list(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
+        self.call(context, Operation::List, self.inner.list(context, bucket, request)).await
+    }
+
+    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
+        self.call(context, Operation::Copy, self.inner.copy(context, request)).await
+    }
+
+    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
+        self.call(context, Operation::SetTags, self.inner.set_tags(context, address, tags)).await
+    }
+
+    async fn object_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<(Vec<PartInfo>, bool)> {
+        let work = self.inner.object_parts(context, address, after, limit);
+        self.call(context, Operation::ObjectParts, work).await
+    }
+
+    async fn create_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: CreateUpload,
+    ) -> Result<UploadId> {
+        let work = self.inner.create_upload(context, address, request);
+        self.call(context, Operation::CreateUpload, work).await
+    }
+
+    async fn stage_part(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        number: PartNumber,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        let stage = self.inner.stage_part(context, address, upload, number, request);
+        let inner = self.call(context, Operation::StagePart, stage).await?;
+        Ok(self.staged(inner, context, Operation::CommitPart))
+    }
+
+    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
+        self.call(context, Operation::CopyPart, self.inner.copy_part(context, request)).await
+    }
+
+    async fn list_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        let work = self.inner.list_parts(context, address, upload, after, limit);
+        self.call(context, Operation::ListParts, work).await
+    }
+
+    async fn list_uploads(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListUploads,
+    ) -> Result<UploadsPage> {
+        self.call(context, Operation::ListUploads, self.inner.list_uploads(context, bucket, request)).await
+    }
+
+    async fn complete_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        request: CompleteUpload,
+    ) -> Result<Committed> {
+        let work = self.inner.complete_upload(context, address, upload, request);
+        self.call(context, Operation::CompleteUpload, work).await
+    }
+
+    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
+        let work = self.inner.abort_upload(context, address, upload);
+        self.call(context, Operation::AbortUpload, work).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,223 @@
+//! The smallest real layer: it forwards every call, and passes bodies and writes on through buffers
+//! that it carves out of the request's window, or as they are where there is no memory. Stacked, it
+//! shows that a store keeps its guarantees under layers, and that layers degrade instead of waiting.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+
+use crate::body::Body;
+use crate::budget::Window;
+use crate::condition::Precondition;
+use crate::context::Context;
+use crate::error::Result;
+use crate::listing::{ListPage, ListRequest, ObjectSummary};
+use crate::metadata::Tags;
+use crate::multipart::{
+    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
+};
+use crate::name::{Address, BucketName};
+use crate::object::Committed;
+use crate::observation::Observation;
+use crate::store::{
+    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
+    ObjectStore, StageRequest, Staged,
+};
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Passthrough<S: ?Sized> {
+    inner: Arc<S>,
+}
+
+impl<S: ObjectStore + ?Sized> Passthrough<S> {
+    /// A layer over `inner`.
+    pub fn new(inner: Arc<S>) -> Arc<Self> {
+        Arc::new(Self { inner })
+    }
+}
+
+/// `layers` layers over `inner`.
+pub fn stacked(inner: Arc<dyn ObjectStore>, layers: usize) -> Arc<dyn ObjectStore> {
+    (0..layers).fold(inner, |below, _| Passthrough::new(below))
+}
+
+/// The same bytes in memory of the window, where it has room; else as they are.
+fn carry(window: &Arc<Window>, bytes: Bytes) -> Bytes {
+    match window.try_reserve(bytes.len()) {
+        Some(reservation) => reservation.attach(bytes.to_vec()),
+        None => bytes,
+    }
+}
+
+struct PassingStaged {
+    inner: Box<dyn Staged>,
+    window: Arc<Window>,
+}
+
+impl PassingStaged {
+    fn wrap(inner: Box<dyn Staged>, context: &Context) -> Box<dyn Staged> {
+        Box::new(Self { inner, window: context.window.clone() })
+    }
+}
+
+#[async_trait]
+impl Staged for PassingStaged {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.inner.write(carry(&self.window, bytes)).await
+    }
+
+    async fn commit(self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
+        self.inner.commit(request).await
+    }
+}
+
+#[async_trait]
+impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        self.inner.create_bucket(context, bucket).await
+    }
+
+    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        self.inner.delete_bucket(context, bucket).await
+    }
+
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+        self.inner.head_bucket(context, bucket).await
+    }
+
+    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
+        self.inner.list_buckets(context).await
+    }
+
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+        self.inner.head(context, address, request).await
+    }
+
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+        let found = self.inner.get(context, address, request).await?;
+        let window = context.window.clone();
+        let length = found.body.length();
+        let body = found.body.map(move |piece| piece.map(|bytes| carry(&window, bytes)));
+        Ok(Found {
+            info: found.info,
+            span: found.span,
+            body: Body::from_stream(length, body),
+            observation: found.observation,
+        })
+    }
+
+    async fn stage(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        Ok(PassingStaged::wrap(self.inner.stage(context, address, request).await?, context))
+    }
+
+    async fn delete(
+        &self,
+        context: &Context,
+        address: &Address,
+        precondition: Precondition,
+    ) -> Result<Deleted> {
+        self.inner.delete(context, address, precondition).await
+    }
+
+    async fn list(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
+        self.inner.list(context, bucket, request).await
+    }
+
+    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
+        self.inner.copy(context, request).await
+    }
+
+    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
+        self.inner.set_tags(context, address, tags).await
+    }
+
+    async fn object_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<(Vec<PartInfo>, bool)> {
+        self.inner.object_parts(context, address, after, limit).await
+    }
+
+    async fn create_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: CreateUpload,
+    ) -> Result<UploadId> {
+        self.inner.create_upload(context, address, request).await
+    }
+
+    async fn stage_part(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        number: PartNumber,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        let staged = self.inner.stage_part(context, address, upload, number, request).await?;
+        Ok(PassingStaged::wrap(staged, context))
+    }
+
+    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
+        self.inner.copy_part(context, request).await
+    }
+
+    async fn list_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        self.inner.list_parts(context, address, upload, after, limit).await
+    }
+
+    async fn list_uploads(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListUploads,
+    ) -> Result<UploadsPage> {
+        self.inner.list_uploads(context, bucket, request).await
+    }
+
+    async fn complete_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        request: CompleteUpload,
+    ) -> Result<Committed> {
+        self.inner.complete_upload(context, address, upload, request).await
+    }
+
+    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
+        self.inner.abort_upload(context, address, upload).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}
