@@ -1,1 +1,242 @@
-//! The S3 operations, on `s3s` as router and XML codec.
+//! The S3 operations over any store. Authentication and framing are done before a request comes here;
+//! `s3s` routes it to the operation and codes XML, nothing else. Invariants:
+//! - a request is exactly one operation that is here, or it is refused (`operation`, `refusals`);
+//! - permission is checked before anything is read of the body or asked of the store;
+//! - payload goes from the body to the store and back buffer by buffer, never through `s3s`;
+//! - every error leaves in the form of `crate::error`, those of `s3s` too.
+
+mod answer;
+mod attributes;
+mod buckets;
+mod call;
+mod checksums;
+mod conditions;
+mod copy;
+mod delegate;
+mod delete;
+mod encoded_word;
+mod failure;
+mod list;
+mod metadata;
+mod multipart;
+mod operation;
+mod parts;
+mod query;
+mod read;
+mod refusals;
+mod tagging;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tradewind_core::store::ETagForm;
+use tradewind_core::{Context, ObjectStore};
+
+pub use answer::object_headers;
+
+use crate::auth::Authenticated;
+use crate::body::{RequestBody, ResponseBody};
+use crate::error::{Code, WireError};
+use crate::outcome;
+use crate::request_id::RequestId;
+use call::{Call, Status};
+use failure::{Failure, Result};
+use operation::{BodyUse, Operation, Target, resolve};
+use query::Query;
+
+/// What operations are told once.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The region that buckets are in.
+    pub region: String,
+    /// Which entity tag writes make.
+    pub etag: ETagForm,
+    /// The owner of everything, as listings name it.
+    pub owner_id: String,
+    /// How many of a multi-delete's keys are in flight at a time, so that they share commits.
+    pub delete_concurrency: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            region: "us-east-1".to_owned(),
+            etag: ETagForm::Md5,
+            owner_id: "7261646577696e6400000000000000000000000000000000000000000000007d".to_owned(),
+            delete_concurrency: 64,
+        }
+    }
+}
+
+/// The S3 operations. Cheap to clone.
+#[derive(Clone)]
+pub struct Operations {
+    service: S3Service,
+}
+
+impl Operations {
+    /// The operations over this store.
+    #[must_use]
+    pub fn new(store: Arc<dyn ObjectStore>, options: Options) -> Self {
+        let service = S3ServiceBuilder::new(delegate::Delegate { store, options }).build();
+        Self { service }
+    }
+
+    /// Carries out a request. Its extensions must hold an [`Authenticated`] and a [`Context`]; without
+    /// them it is answered with a 500. Dropping the future cancels the operation.
+    pub async fn call(&self, request: Request<RequestBody>) -> Response<ResponseBody> {
+        let (mut parts, body) = request.into_parts();
+        let is_head = parts.method == Method::HEAD;
+        let resource = parts.uri.path().to_owned();
+        let auth = parts.extensions.remove::<Authenticated>();
+        let context = parts.extensions.remove::<Context>();
+        let (Some(auth), Some(context)) = (auth, context) else {
+            let error = WireError::new(Code::InternalError, "The request was not authenticated.");
+            return error.answer(RequestId::next(), &resource, is_head);
+        };
+        let request_id = auth.request_id;
+        let mut operation = None;
+        let admitted = admit(&parts.method, &parts.uri, parts.headers, auth, context, body, &mut operation);
+        let result = match admitted {
+            Ok(call) => self.carry_out(parts.method, parts.uri, Arc::new(call)).await,
+            Err(failure) => Err(failure),
+        };
+        let mut response = result.unwrap_or_else(|failure| {
+            let mut response = failure.error.answer(request_id, &resource, is_head);
+            if let Some(headers) = failure.headers {
+                response.headers_mut().extend(*headers);
+            }
+            outcome::note_failure(&mut response, failure.error);
+            response
+        });
+        if let Some(operation) = operation {
+            outcome::note_operation(&mut response, operation.name());
+        }
+        response
+    }
+
+    async fn carry_out(&self, method: Method, uri: Uri, call: Arc<Call>) -> Result<Response<ResponseBody>> {
+        let body = match call.operation.body() {
+            BodyUse::Xml(limit) => s3s::Body::from(call.read_xml(limit).await?),
+            BodyUse::None | BodyUse::Payload => s3s::Body::empty(),
+        };
+        let mut bare = Request::new(body);
+        *bare.method_mut() = method;
+        *bare.uri_mut() = bare_uri(uri, &call.query)?;
+        *bare.headers_mut() = bare_headers(call.operation);
+        bare.extensions_mut().insert(call.clone());
+        let answered = self.service.call(bare).await;
+        if let Some(failure) = call.take_failure() {
+            return Err(failure);
+        }
+        let answered = answered.map_err(|e| {
+            WireError::with_source(
+                Code::InternalError,
+                INTERNAL,
+                Box::<dyn std::error::Error + Send + Sync>::from(e),
+            )
+        })?;
+        if !answered.status().is_success() {
+            return Err(refused_by_s3s(&answered, call.operation));
+        }
+        let (mut parts, body) = answered.into_parts();
+        if let Some(Status(status)) = parts.extensions.remove::<Status>() {
+            parts.status = status;
+        }
+        let body = match call.take_object() {
+            Some(object) => ResponseBody::from(object),
+            None => match body.bytes() {
+                Some(bytes) => ResponseBody::from(attributes::unquoted(call.operation, bytes)),
+                None => ResponseBody::boxed(body),
+            },
+        };
+        Ok(Response::from_parts(parts, body))
+    }
+}
+
+const INTERNAL: &str = "We encountered an internal error. Please try again.";
+
+impl fmt::Debug for Operations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Operations")
+    }
+}
+
+/// Finds the operation and checks that the caller may ask for it.
+fn admit(
+    method: &Method,
+    uri: &Uri,
+    mut headers: HeaderMap,
+    auth: Authenticated,
+    context: Context,
+    body: RequestBody,
+    found: &mut Option<Operation>,
+) -> Result<Call> {
+    let query = Query::parse(uri.query())?;
+    let target = Target::parse(uri.path())?;
+    query.lift_headers(&mut headers)?;
+    let operation = resolve(method, &target, &query, headers.contains_key(copy::SOURCE))?;
+    *found = Some(operation);
+    let call = Call::new((operation, target.bucket, target.key), (headers, query), auth, context, body);
+    call.allow(operation.access(), call.bucket.as_ref())?;
+    refusals::check(&call.headers)?;
+    call.context.check()?;
+    Ok(call)
+}
+
+/// The URI without what `s3s` must not see.
+fn bare_uri(uri: Uri, query: &Query) -> Result<Uri> {
+    if !query.needs_cut() {
+        return Ok(uri);
+    }
+    let kept = query.cut();
+    let text = if kept.is_empty() { uri.path().to_owned() } else { format!("{}?{kept}", uri.path()) };
+    text.parse().map_err(|_| WireError::new(Code::InvalidUri, "Couldn't parse the specified URI.").into())
+}
+
+/// The few headers that steer the router of `s3s`, with values that pass it; the true ones are read
+/// from the call.
+fn bare_headers(operation: Operation) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    match operation {
+        Operation::CopyObject | Operation::UploadPartCopy => {
+            headers.insert(copy::SOURCE, http::HeaderValue::from_static("bucket/key"));
+        }
+        Operation::GetObjectAttributes => {
+            headers.insert(attributes::WANTED, http::HeaderValue::from_static("ETag"));
+        }
+        _ => {}
+    }
+    headers
+}
+
+/// An error that `s3s` found itself, in the form of all others.
+fn refused_by_s3s(response: &Response<s3s::Body>, operation: Operation) -> Failure {
+    let bytes = response.body().bytes().unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let element = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once(&format!("</{name}>"))?.0.to_owned())
+    };
+    let code = element("Code").and_then(|code| Code::parse(&code));
+    let message = element("Message");
+    match (code, response.status()) {
+        (Some(Code::MalformedXml), _) => Failure::xml(),
+        (Some(Code::MissingRequestBody), _) => {
+            Failure::new(Code::MissingRequestBody, "Request Body is empty")
+        }
+        (Some(code), status) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => {
+            Failure::new(code, message.unwrap_or_else(|| "The request is not valid.".to_owned()))
+        }
+        _ => {
+            let what =
+                format!("{} was answered {} by the codec: {text}", operation.name(), response.status());
+            WireError::with_source(Code::InternalError, INTERNAL, what).into()
+        }
+    }
+}

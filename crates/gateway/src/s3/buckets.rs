@@ -1,0 +1,124 @@
+//! Buckets: create, delete, head, list, location.
+
+use s3s::S3Response;
+use s3s::dto::{
+    Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
+    DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput, HeadBucketOutput,
+    ListBucketsInput, ListBucketsOutput, Owner,
+};
+
+use super::answer::xml_time;
+use super::call::Call;
+use super::delegate::Delegate;
+use super::failure::{Failure, Result};
+use super::list::{decode_token, encode_token};
+use crate::auth::Access;
+use crate::error::Code;
+
+const DEFAULT_REGION: &str = "us-east-1";
+const MAX_BUCKETS: usize = 10_000;
+
+/// CreateBucket.
+pub(super) async fn create(
+    to: &Delegate,
+    call: &Call,
+    input: CreateBucketInput,
+) -> Result<S3Response<CreateBucketOutput>> {
+    let bucket = call.bucket()?;
+    if let Some(configuration) = input.create_bucket_configuration {
+        if configuration.bucket.is_some() || configuration.location.is_some() {
+            return Err(Failure::not_implemented("directory buckets"));
+        }
+        let wanted = configuration.location_constraint.as_ref().map_or("", BucketLocationConstraint::as_str);
+        if !wanted.is_empty() && wanted != to.options.region {
+            return Err(Failure::new(
+                Code::InvalidLocationConstraint,
+                format!(
+                    "The specified location-constraint is not valid: buckets are in {}",
+                    to.options.region
+                ),
+            ));
+        }
+    }
+    to.store.create_bucket(&call.context, bucket).await?;
+    Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))
+}
+
+/// DeleteBucket.
+pub(super) async fn delete(
+    to: &Delegate,
+    call: &Call,
+    _: DeleteBucketInput,
+) -> Result<S3Response<DeleteBucketOutput>> {
+    to.store.delete_bucket(&call.context, call.bucket()?).await?;
+    Ok(S3Response::new(DeleteBucketOutput::default()))
+}
+
+/// HeadBucket.
+pub(super) async fn head(
+    to: &Delegate,
+    call: &Call,
+    _: HeadBucketInput,
+) -> Result<S3Response<HeadBucketOutput>> {
+    to.store.head_bucket(&call.context, call.bucket()?).await?;
+    let output = HeadBucketOutput { bucket_region: Some(to.options.region.clone()), ..Default::default() };
+    Ok(S3Response::new(output))
+}
+
+/// GetBucketLocation: the first region has no name here.
+pub(super) async fn location(
+    to: &Delegate,
+    call: &Call,
+    _: GetBucketLocationInput,
+) -> Result<S3Response<GetBucketLocationOutput>> {
+    to.store.head_bucket(&call.context, call.bucket()?).await?;
+    let region = Some(to.options.region.clone()).filter(|region| region != DEFAULT_REGION);
+    let output = GetBucketLocationOutput { location_constraint: region.map(BucketLocationConstraint::from) };
+    Ok(S3Response::new(output))
+}
+
+/// ListBuckets: those that the caller may see, in pages where asked.
+pub(super) async fn list(
+    to: &Delegate,
+    call: &Call,
+    input: ListBucketsInput,
+) -> Result<S3Response<ListBucketsOutput>> {
+    let limit = match input.max_buckets {
+        None => MAX_BUCKETS,
+        Some(limit) => {
+            usize::try_from(limit).ok().filter(|limit| (1..=MAX_BUCKETS).contains(limit)).ok_or_else(
+                || Failure::argument("Argument max-buckets must be an integer between 1 and 10000."),
+            )?
+        }
+    };
+    let after = input.continuation_token.as_deref().map(decode_token).transpose()?;
+    let prefix = input.prefix.as_deref().unwrap_or_default();
+    let in_region = input.bucket_region.as_deref().is_none_or(|region| region == to.options.region);
+    let mut visible = to.store.list_buckets(&call.context).await?.into_iter().filter(|bucket| {
+        let name = bucket.name.as_str();
+        in_region
+            && name.starts_with(prefix)
+            && after.as_deref().is_none_or(|after| name > after)
+            && call.auth.identity.may(Access::List, Some(name))
+    });
+    let page: Vec<_> = visible.by_ref().take(limit).collect();
+    let next = visible.next().and(page.last()).map(|last| encode_token(last.name.as_str()));
+    let buckets = page.into_iter().map(|bucket| Bucket {
+        name: Some(bucket.name.to_string()),
+        creation_date: Some(xml_time(bucket.created)),
+        bucket_region: Some(to.options.region.clone()),
+    });
+    Ok(S3Response::new(ListBucketsOutput {
+        buckets: Some(buckets.collect()),
+        continuation_token: next,
+        owner: Some(to.owner()),
+        prefix: input.prefix,
+    }))
+}
+
+impl Delegate {
+    /// The owner of everything.
+    pub(super) fn owner(&self) -> Owner {
+        Owner { id: Some(self.options.owner_id.clone()), display_name: Some("tradewind".to_owned()) }
+    }
+}

@@ -1,0 +1,90 @@
+//! Conditions in headers, as the port wants them. They are evaluated by the store, never here.
+
+use tradewind_core::clock::Timestamp;
+use tradewind_core::condition::ETagMatch;
+use tradewind_core::object::ETag;
+use tradewind_core::{Precondition, ReadConditions};
+
+use super::call::Call;
+use super::failure::{Failure, Result};
+use crate::error::Code;
+
+/// `If-Match` and its kin.
+pub(super) fn of_read(call: &Call) -> Result<ReadConditions> {
+    read(call, ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"])
+}
+
+/// `x-amz-copy-source-if-match` and its kin.
+pub(super) fn of_source(call: &Call) -> Result<ReadConditions> {
+    read(
+        call,
+        [
+            "x-amz-copy-source-if-match",
+            "x-amz-copy-source-if-none-match",
+            "x-amz-copy-source-if-modified-since",
+            "x-amz-copy-source-if-unmodified-since",
+        ],
+    )
+}
+
+fn read(call: &Call, [matches, none_match, modified, unmodified]: [&str; 4]) -> Result<ReadConditions> {
+    let tags = |name| Ok::<_, Failure>(call.header_list(name)?.map(|text| ETagMatch::parse(&text)));
+    // RFC 9110 13.1.3: what is not a date is no condition; nor is, for S3, a date to come.
+    let date = |name| Ok::<_, Failure>(call.header(name)?.and_then(parse_date));
+    let now = call.context.deadline.clock().wall();
+    Ok(ReadConditions {
+        if_match: tags(matches)?,
+        if_none_match: tags(none_match)?,
+        if_modified_since: date(modified)?.filter(|since| *since <= now),
+        if_unmodified_since: date(unmodified)?,
+    })
+}
+
+/// An HTTP date.
+pub(super) fn parse_date(text: &str) -> Option<Timestamp> {
+    httpdate::parse_http_date(text).ok().map(Timestamp::from)
+}
+
+/// A failed condition on a copy's source is a 412, whichever it is.
+pub(super) fn on_source(error: tradewind_core::Error) -> Failure {
+    match Failure::from(error) {
+        failure if failure.code() == Code::NotModified => Failure::new(
+            Code::PreconditionFailed,
+            "At least one of the pre-conditions you specified did not hold",
+        ),
+        failure => failure,
+    }
+}
+
+/// The condition of a write or a completion: `If-None-Match: *` or `If-Match` with one tag or `*`.
+pub(super) fn of_write(call: &Call) -> Result<Precondition> {
+    match (call.header_list("if-match")?, call.header_list("if-none-match")?) {
+        (None, None) => Ok(Precondition::None),
+        (Some(_), Some(_)) => {
+            Err(Failure::not_implemented("If-Match together with If-None-Match on a write"))
+        }
+        (None, Some(text)) => match ETagMatch::parse(&text) {
+            ETagMatch::Any => Ok(Precondition::Absent),
+            ETagMatch::OneOf(_) => Err(Failure::not_implemented("If-None-Match with a tag on a write")),
+        },
+        (Some(text), None) => one_tag(&text),
+    }
+}
+
+/// The condition of a delete: `If-Match` alone.
+pub(super) fn of_delete(call: &Call) -> Result<Precondition> {
+    if call.headers.contains_key("if-none-match") {
+        return Err(Failure::not_implemented("If-None-Match on a delete"));
+    }
+    call.header_list("if-match")?.map_or(Ok(Precondition::None), |text| one_tag(&text))
+}
+
+fn one_tag(text: &str) -> Result<Precondition> {
+    match ETagMatch::parse(text) {
+        ETagMatch::Any => Ok(Precondition::Exists),
+        ETagMatch::OneOf(tags) => match <[ETag; 1]>::try_from(tags) {
+            Ok([tag]) => Ok(Precondition::Matches(tag)),
+            Err(_) => Err(Failure::not_implemented("If-Match with several tags on a write")),
+        },
+    }
+}

@@ -1,0 +1,194 @@
+//! CopyObject, and the headers that name a copy's source.
+
+use percent_encoding::percent_decode_str;
+use s3s::S3Response;
+use s3s::dto::{ChecksumType, CopyObjectInput, CopyObjectOutput, CopyObjectResult};
+use tradewind_core::condition::ETagMatch;
+use tradewind_core::object::Committed;
+use tradewind_core::store::{CopyRequest, GetRequest};
+use tradewind_core::{Address, BucketName, Metadata, ObjectInfo, ObjectKey, ReadConditions, Reason, Tags};
+
+use super::answer::{xml_tag, xml_time};
+use super::call::Call;
+use super::checksums::{self, fill_checksums, scope_name};
+use super::conditions;
+use super::delegate::Delegate;
+use super::failure::{Failure, Result};
+use super::metadata;
+use super::operation::key_too_long;
+use crate::auth::Access;
+use crate::error::Code;
+
+/// The header that makes a PUT a copy.
+pub(super) const SOURCE: &str = "x-amz-copy-source";
+
+/// How often a copy that must look at its source first starts again because the source changed.
+const ATTEMPTS: usize = 4;
+
+/// CopyObject.
+pub(super) async fn object(
+    to: &Delegate,
+    call: &Call,
+    _: CopyObjectInput,
+) -> Result<S3Response<CopyObjectOutput>> {
+    let plan = Plan::read(call)?;
+    let destination = call.address()?;
+    if plan.source == destination && !plan.changes() {
+        return Err(Failure::request(
+            "This copy request is illegal because it is trying to copy an object to itself without changing \
+             the object's metadata, storage class, website redirect location or encryption attributes.",
+        ));
+    }
+    let committed = carry_out(to, call, &plan, &destination).await?;
+    let mut result = CopyObjectResult {
+        e_tag: Some(xml_tag(&committed.etag)),
+        last_modified: Some(xml_time(committed.modified)),
+        checksum_type: Some(ChecksumType::from_static(scope_name(committed.scope))),
+        ..CopyObjectResult::default()
+    };
+    fill_checksums!(result, &committed.checksums, committed.scope, None);
+    Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() }))
+}
+
+/// What a copy asks for.
+struct Plan {
+    source: Address,
+    conditions: ReadConditions,
+    /// Everything new from the headers; else the source's.
+    replaces: bool,
+    /// The metadata in the headers.
+    given: Metadata,
+    has_object_class: bool,
+    has_range_classes: bool,
+    storage_class: Option<Option<String>>,
+    website_redirect: Option<String>,
+    tags: Option<Tags>,
+}
+
+impl Plan {
+    fn read(call: &Call) -> Result<Self> {
+        let replaces = directive(call, "x-amz-metadata-directive")?;
+        let tags = match directive(call, "x-amz-tagging-directive")? {
+            true => Some(metadata::tags(call)?.unwrap_or_default()),
+            false => None,
+        };
+        Ok(Self {
+            source: source(call)?,
+            conditions: conditions::of_source(call)?,
+            replaces,
+            given: metadata::read(call)?,
+            has_object_class: metadata::object_class(call)?.is_some(),
+            has_range_classes: metadata::range_classes(call)?.is_some(),
+            storage_class: metadata::storage_class(call)?,
+            website_redirect: metadata::website_redirect(call)?,
+            tags,
+        })
+    }
+
+    /// Whether some of the source's metadata is overridden, though it is not replaced.
+    fn overrides(&self) -> bool {
+        self.has_object_class
+            || self.has_range_classes
+            || self.storage_class.is_some()
+            || self.website_redirect.is_some()
+    }
+
+    /// Whether a copy onto itself would change anything that S3 counts.
+    fn changes(&self) -> bool {
+        self.replaces || self.overrides()
+    }
+
+    /// Whether the new metadata depends on the source's: classes are kept unless they are given.
+    fn needs_source(&self) -> bool {
+        if self.replaces { !(self.has_object_class && self.has_range_classes) } else { self.overrides() }
+    }
+
+    fn metadata(&self, source: Option<&ObjectInfo>) -> Option<Metadata> {
+        let Some(source) = source else { return self.replaces.then(|| self.given.clone()) };
+        let mut new = if self.replaces { self.given.clone() } else { source.metadata.clone() };
+        if !self.replaces {
+            if let Some(class) = &self.storage_class {
+                new.headers.storage_class.clone_from(class);
+            }
+            if self.website_redirect.is_some() {
+                new.headers.website_redirect.clone_from(&self.website_redirect);
+            }
+        }
+        let (old, given) = (&source.metadata.classes, &self.given.classes);
+        new.classes.object = if self.has_object_class { given.object } else { old.object };
+        new.classes.ranges = if self.has_range_classes { given.ranges.clone() } else { old.ranges.clone() };
+        Some(new)
+    }
+}
+
+/// Copies. Where the source's metadata is needed, the copy is pinned to the object looked at; if that was
+/// replaced in between, it looks again.
+async fn carry_out(to: &Delegate, call: &Call, plan: &Plan, destination: &Address) -> Result<Committed> {
+    let mut request = CopyRequest {
+        source: plan.source.clone(),
+        source_conditions: plan.conditions.clone(),
+        destination: destination.clone(),
+        metadata: plan.metadata(None),
+        tags: plan.tags.clone(),
+        algorithm: checksums::named(call, "x-amz-checksum-algorithm")?,
+        precondition: conditions::of_write(call)?,
+        etag: to.options.etag,
+    };
+    if !plan.needs_source() {
+        return to.store.copy(&call.context, request).await.map_err(conditions::on_source);
+    }
+    let mut attempt = 1;
+    loop {
+        let info = look(to, call, plan).await?;
+        request.metadata = plan.metadata(Some(&info));
+        request.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
+        match to.store.copy(&call.context, request.clone()).await {
+            Err(error)
+                if error.reason() == Reason::PreconditionFailed
+                    && attempt < ATTEMPTS
+                    && look(to, call, plan).await?.etag != info.etag =>
+            {
+                attempt += 1;
+            }
+            result => return result.map_err(conditions::on_source),
+        }
+    }
+}
+
+async fn look(to: &Delegate, call: &Call, plan: &Plan) -> Result<ObjectInfo> {
+    let request = GetRequest { conditions: plan.conditions.clone(), ..GetRequest::default() };
+    let found = to.store.head(&call.context, &plan.source, request).await;
+    Ok(found.map_err(conditions::on_source)?.info)
+}
+
+/// Whether a directive says `REPLACE`.
+fn directive(call: &Call, name: &str) -> Result<bool> {
+    match call.header(name)? {
+        None | Some("COPY") => Ok(false),
+        Some("REPLACE") => Ok(true),
+        Some(_) => Err(Failure::argument(format!("Unknown directive in {name}."))),
+    }
+}
+
+/// Where a copy reads: `bucket/key` or `/bucket/key`, percent-encoded, which the caller must be allowed to
+/// read.
+pub(super) fn source(call: &Call) -> Result<Address> {
+    let malformed =
+        || Failure::argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
+    let text = call.header(SOURCE)?.ok_or_else(malformed)?;
+    if text.starts_with("arn:") {
+        return Err(Failure::not_implemented("access points"));
+    }
+    let (path, version) = text.split_once("?versionId=").unwrap_or((text, "null"));
+    if version != "null" {
+        return Err(Failure::not_implemented("versionId of a copy source"));
+    }
+    let path = percent_decode_str(path).decode_utf8().map_err(|_| malformed())?;
+    let path = path.strip_prefix('/').unwrap_or(&path);
+    let (bucket, key) = path.split_once('/').filter(|(_, key)| !key.is_empty()).ok_or_else(malformed)?;
+    let bucket = BucketName::new(bucket)
+        .map_err(|_| Failure::new(Code::InvalidBucketName, "The specified bucket is not valid."))?;
+    call.allow(Access::Read, Some(&bucket))?;
+    let key = ObjectKey::new(key).map_err(|_| key_too_long())?;
+    Ok(Address::new(bucket, key))
+}

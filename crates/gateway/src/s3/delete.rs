@@ -1,0 +1,107 @@
+//! DeleteObject and DeleteObjects.
+
+use futures::StreamExt as _;
+use s3s::S3Response;
+use s3s::dto::{
+    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, Error,
+    ObjectIdentifier,
+};
+use tradewind_core::object::ETag;
+use tradewind_core::{Address, BucketName, ObjectKey, Precondition, Reason};
+
+use super::call::Call;
+use super::checksums::Plan;
+use super::conditions;
+use super::delegate::Delegate;
+use super::failure::{Failure, Result};
+use super::operation::key_too_long;
+
+/// The most keys of one multi-delete.
+const MAX_KEYS: usize = 1000;
+
+/// DeleteObject: no error where there was nothing.
+pub(super) async fn one(
+    to: &Delegate,
+    call: &Call,
+    _: DeleteObjectInput,
+) -> Result<S3Response<DeleteObjectOutput>> {
+    let precondition = conditions::of_delete(call)?;
+    delete(to, call, &call.address()?, precondition).await?;
+    Ok(S3Response::new(DeleteObjectOutput::default()))
+}
+
+/// DeleteObjects: many keys at a time, so that they share the store's commits; the answer keeps the
+/// order of the request.
+pub(super) async fn many(
+    to: &Delegate,
+    call: &Call,
+    input: DeleteObjectsInput,
+) -> Result<S3Response<DeleteObjectsOutput>> {
+    if Plan::read(call)?.is_empty() {
+        return Err(Failure::request(
+            "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
+        ));
+    }
+    let objects = input.delete.objects;
+    if objects.is_empty() || objects.len() > MAX_KEYS || objects.iter().any(|object| object.key.is_empty()) {
+        return Err(Failure::xml());
+    }
+    let bucket = call.bucket()?;
+    to.store.head_bucket(&call.context, bucket).await?;
+    let results: Vec<(ObjectIdentifier, Result<()>)> = futures::stream::iter(objects)
+        .map(|object| async move {
+            let result = named(to, call, bucket, &object).await;
+            (object, result)
+        })
+        .buffered(to.options.delete_concurrency.max(1))
+        .collect()
+        .await;
+    let quiet = input.delete.quiet.unwrap_or(false);
+    let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+    for (object, result) in results {
+        match result {
+            Ok(()) if quiet => {}
+            Ok(()) => deleted.push(DeletedObject {
+                key: Some(object.key),
+                version_id: object.version_id,
+                ..DeletedObject::default()
+            }),
+            Err(failure) => errors.push(Error {
+                code: Some(failure.code().as_str().to_owned()),
+                key: Some(object.key),
+                message: Some(failure.error.message().to_owned()),
+                version_id: object.version_id,
+            }),
+        }
+    }
+    Ok(S3Response::new(DeleteObjectsOutput {
+        deleted: Some(deleted),
+        errors: Some(errors),
+        request_charged: None,
+    }))
+}
+
+async fn named(to: &Delegate, call: &Call, bucket: &BucketName, object: &ObjectIdentifier) -> Result<()> {
+    if object.version_id.as_deref().is_some_and(|version| !matches!(version, "" | "null")) {
+        return Err(Failure::not_implemented("VersionId"));
+    }
+    if object.size.is_some() || object.last_modified_time.is_some() {
+        return Err(Failure::not_implemented("conditions on size or time"));
+    }
+    let precondition = match object.e_tag.as_ref().map(s3s::dto::ETag::value) {
+        None => Precondition::None,
+        Some("*") => Precondition::Exists,
+        Some(tag) => Precondition::Matches(ETag::from_text(tag)),
+    };
+    let key = ObjectKey::new(&object.key).map_err(|_| key_too_long())?;
+    delete(to, call, &Address::new(bucket.clone(), key), precondition).await
+}
+
+/// Of a condition on what is not there S3 says that there is nothing to do.
+async fn delete(to: &Delegate, call: &Call, address: &Address, precondition: Precondition) -> Result<()> {
+    match to.store.delete(&call.context, address, precondition).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.reason() == Reason::NoSuchKey => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,155 @@
+//! What an object carries besides its bytes, from a request's headers: content headers, user metadata,
+//! tags and classes.
+
+use tradewind_core::metadata::{SystemHeaders, UserMetadata};
+use tradewind_core::{Classes, Metadata, Tags};
+
+use super::call::Call;
+use super::failure::{Failure, Result};
+use super::query::form_decode;
+use crate::error::Code;
+
+/// The class of the object, as client and server write it.
+pub(super) const OBJECT_CLASS: &str = "x-dss-object-class";
+/// The classes of ranges.
+pub(super) const RANGE_CLASS: &str = "x-dss-range-class";
+
+const USER_PREFIX: &str = "x-amz-meta-";
+
+/// Storage classes that S3 knows. The name is kept with the object and changes nothing here.
+const STORAGE_CLASSES: &[&str] = &[
+    "STANDARD",
+    "REDUCED_REDUNDANCY",
+    "STANDARD_IA",
+    "ONEZONE_IA",
+    "INTELLIGENT_TIERING",
+    "GLACIER",
+    "DEEP_ARCHIVE",
+    "GLACIER_IR",
+];
+
+/// Reads all of it.
+pub(super) fn read(call: &Call) -> Result<Metadata> {
+    let metadata = Metadata {
+        headers: system_headers(call)?,
+        user: user_metadata(call)?,
+        tags: tags(call)?.unwrap_or_default(),
+        classes: classes(call)?,
+    };
+    metadata.check()?;
+    Ok(metadata)
+}
+
+fn system_headers(call: &Call) -> Result<SystemHeaders> {
+    let text = |name| Ok::<_, Failure>(call.header(name)?.map(str::to_owned));
+    Ok(SystemHeaders {
+        content_type: text("content-type")?,
+        content_encoding: content_encoding(call)?,
+        content_disposition: text("content-disposition")?,
+        content_language: text("content-language")?,
+        cache_control: text("cache-control")?,
+        expires: text("expires")?,
+        website_redirect: website_redirect(call)?,
+        storage_class: storage_class(call)?.flatten(),
+    })
+}
+
+/// Without `aws-chunked`, which is framing.
+fn content_encoding(call: &Call) -> Result<Option<String>> {
+    let Some(text) = call.header_list("content-encoding")? else { return Ok(None) };
+    let kept: Vec<&str> = text
+        .split(',')
+        .map(str::trim)
+        .filter(|token| !token.is_empty() && !token.eq_ignore_ascii_case("aws-chunked"))
+        .collect();
+    Ok(Some(kept.join(", ")).filter(|text| !text.is_empty()))
+}
+
+/// `x-amz-website-redirect-location`.
+pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
+    let Some(text) = call.header("x-amz-website-redirect-location")? else { return Ok(None) };
+    if !["/", "http://", "https://"].iter().any(|start| text.starts_with(start)) {
+        return Err(Failure::new(
+            Code::InvalidArgument,
+            "The website redirect location must have a prefix of 'http://' or 'https://' or '/'.",
+        ));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+/// `x-amz-storage-class`: `None` where it is not given, `Some(None)` for `STANDARD`.
+pub(super) fn storage_class(call: &Call) -> Result<Option<Option<String>>> {
+    let Some(text) = call.header("x-amz-storage-class")? else { return Ok(None) };
+    if !STORAGE_CLASSES.contains(&text) {
+        return Err(Failure::new(Code::InvalidStorageClass, "The storage class you specified is not valid"));
+    }
+    Ok(Some(Some(text.to_owned()).filter(|class| class != "STANDARD")))
+}
+
+/// `x-amz-meta-*`: names in lower case and in order; repeated headers are joined, as S3 does.
+fn user_metadata(call: &Call) -> Result<UserMetadata> {
+    let mut user = UserMetadata::new();
+    for name in call.headers.keys() {
+        let Some(short) = name.as_str().strip_prefix(USER_PREFIX).filter(|short| !short.is_empty()) else {
+            continue;
+        };
+        let mut values = Vec::new();
+        for value in call.headers.get_all(name) {
+            let text = std::str::from_utf8(value.as_bytes())
+                .map_err(|_| Failure::argument(format!("Metadata {name} is not valid UTF-8.")))?;
+            values.push(text.trim());
+        }
+        user.push((short.to_owned(), values.join(",")));
+    }
+    user.sort();
+    Ok(user)
+}
+
+/// `x-amz-tagging`: a query string.
+pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
+    let Some(text) = call.header("x-amz-tagging")? else { return Ok(None) };
+    let malformed = || {
+        Failure::argument(
+            "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters \
+             without tag name duplicates.",
+        )
+    };
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for item in text.split('&').filter(|item| !item.is_empty()) {
+        let (key, value) = item.split_once('=').unwrap_or((item, ""));
+        let (key, value) =
+            (form_decode(key).map_err(|_| malformed())?, form_decode(value).map_err(|_| malformed())?);
+        if pairs.iter().any(|(other, _)| *other == key) {
+            return Err(malformed());
+        }
+        pairs.push((key, value));
+    }
+    Ok(Some(checked_tags(pairs)?))
+}
+
+/// Tags within the limits, without the prefix that S3 keeps for itself.
+pub(super) fn checked_tags(pairs: Vec<(String, String)>) -> Result<Tags> {
+    if pairs.iter().any(|(key, _)| key.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("aws:"))) {
+        return Err(Failure::new(Code::InvalidTag, "System tags cannot be added/updated by requester"));
+    }
+    Ok(Tags::new(pairs)?)
+}
+
+/// `X-DSS-Object-Class` and `X-DSS-Range-Class`.
+pub(super) fn classes(call: &Call) -> Result<Classes> {
+    Ok(Classes { object: object_class(call)?, ranges: range_classes(call)?.unwrap_or_default() })
+}
+
+/// The object's class, where it is given. An empty header is not a class.
+pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>> {
+    if !call.headers.contains_key(OBJECT_CLASS) {
+        return Ok(None);
+    }
+    Ok(Some(Classes::parse_object(call.header(OBJECT_CLASS)?.unwrap_or_default())?))
+}
+
+/// The classes of ranges, where they are given.
+pub(super) fn range_classes(call: &Call) -> Result<Option<Vec<tradewind_core::class::ClassRange>>> {
+    let Some(text) = call.header_list(RANGE_CLASS)? else { return Ok(None) };
+    Ok(Some(Classes::parse_ranges(&text)?))
+}

@@ -1,0 +1,278 @@
+//! Multipart uploads as a whole: create, complete, abort, list.
+
+use s3s::S3Response;
+use s3s::dto::{
+    AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType, CommonPrefix,
+    CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart, CreateMultipartUploadInput,
+    CreateMultipartUploadOutput, Initiator, ListMultipartUploadsInput, ListMultipartUploadsOutput,
+    MultipartUpload, StorageClass,
+};
+use tradewind_core::listing::ListEntry;
+use tradewind_core::multipart::{
+    CompletePart, CompleteUpload, CreateUpload, ListUploads, PartNumber, UploadId, UploadInfo,
+};
+use tradewind_core::object::ETag;
+use tradewind_core::{Algorithm, Checksum, ChecksumScope};
+
+use super::answer::{xml_tag, xml_time};
+use super::call::Call;
+use super::checksums::{self, fill_checksums, scope_name};
+use super::conditions;
+use super::delegate::Delegate;
+use super::failure::{Failure, Result};
+use super::list::{Encoding, limit};
+use super::metadata;
+use crate::error::Code;
+
+/// CreateMultipartUpload.
+pub(super) async fn create(
+    to: &Delegate,
+    call: &Call,
+    _: CreateMultipartUploadInput,
+) -> Result<S3Response<CreateMultipartUploadOutput>> {
+    let address = call.address()?;
+    let checksum = checksum_of_upload(call)?;
+    let request = CreateUpload { metadata: metadata::read(call)?, checksum };
+    let id = to.store.create_upload(&call.context, &address, request).await?;
+    Ok(S3Response::new(CreateMultipartUploadOutput {
+        bucket: Some(address.bucket.to_string()),
+        key: Some(address.key.to_string()),
+        upload_id: Some(id.0),
+        checksum_algorithm: checksum.map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
+        checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
+        ..CreateMultipartUploadOutput::default()
+    }))
+}
+
+/// `x-amz-checksum-algorithm` and `x-amz-checksum-type`, with S3's defaults and its forbidden pairs.
+fn checksum_of_upload(call: &Call) -> Result<Option<(Algorithm, ChecksumScope)>> {
+    let algorithm = checksums::named(call, "x-amz-checksum-algorithm")?;
+    let scope = scope(call)?;
+    let Some(algorithm) = algorithm else {
+        return match scope {
+            None => Ok(None),
+            Some(_) => Err(Failure::request(
+                "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.",
+            )),
+        };
+    };
+    let scope = scope.unwrap_or(match algorithm {
+        Algorithm::Crc64Nvme => ChecksumScope::FullObject,
+        _ => ChecksumScope::Composite,
+    });
+    let is_possible = match scope {
+        ChecksumScope::FullObject => algorithm.is_crc(),
+        ChecksumScope::Composite => algorithm != Algorithm::Crc64Nvme,
+    };
+    if !is_possible {
+        return Err(Failure::request(format!(
+            "The {} checksum type cannot be used with the {} checksum algorithm.",
+            scope_name(scope),
+            algorithm.name().to_ascii_lowercase()
+        )));
+    }
+    Ok(Some((algorithm, scope)))
+}
+
+fn scope(call: &Call) -> Result<Option<ChecksumScope>> {
+    match call.header("x-amz-checksum-type")? {
+        None => Ok(None),
+        Some("FULL_OBJECT") => Ok(Some(ChecksumScope::FullObject)),
+        Some("COMPOSITE") => Ok(Some(ChecksumScope::Composite)),
+        Some(_) => Err(Failure::request("Value for x-amz-checksum-type header is invalid.")),
+    }
+}
+
+/// The upload that the query names.
+pub(super) fn upload_id(call: &Call) -> UploadId {
+    UploadId(call.query.get("uploadId").unwrap_or_default().to_owned())
+}
+
+/// What was said when the upload began.
+pub(super) async fn info(to: &Delegate, call: &Call) -> Result<UploadInfo> {
+    let page = to.store.list_parts(&call.context, &call.address()?, &upload_id(call), None, 1).await?;
+    Ok(page.upload)
+}
+
+/// CompleteMultipartUpload.
+pub(super) async fn complete(
+    to: &Delegate,
+    call: &Call,
+    input: CompleteMultipartUploadInput,
+) -> Result<S3Response<CompleteMultipartUploadOutput>> {
+    let address = call.address()?;
+    let named = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+    if named.is_empty() {
+        return Err(Failure::xml());
+    }
+    let parts = named.into_iter().map(complete_part).collect::<Result<Vec<_>>>()?;
+    let count = parts.len();
+    let request = CompleteUpload {
+        expected_checksum: expected(to, call, count).await?,
+        expected_size: expected_size(call)?,
+        precondition: conditions::of_write(call)?,
+        parts,
+    };
+    let committed = to.store.complete_upload(&call.context, &address, &upload_id(call), request).await?;
+    let mut output = CompleteMultipartUploadOutput {
+        bucket: Some(address.bucket.to_string()),
+        key: Some(address.key.to_string()),
+        location: Some(format!("/{}/{}", address.bucket, Encoding::Url.apply(address.key.as_str()))),
+        e_tag: Some(xml_tag(&committed.etag)),
+        checksum_type: (!committed.checksums.is_empty())
+            .then(|| ChecksumType::from_static(scope_name(committed.scope))),
+        ..CompleteMultipartUploadOutput::default()
+    };
+    fill_checksums!(output, &committed.checksums, committed.scope, u32::try_from(count).ok());
+    Ok(S3Response::new(output))
+}
+
+fn complete_part(part: CompletedPart) -> Result<CompletePart> {
+    let (Some(number), Some(etag)) = (part.part_number, part.e_tag) else { return Err(Failure::xml()) };
+    let mut checksum = None;
+    for (algorithm, text) in [
+        (Algorithm::Crc32, part.checksum_crc32),
+        (Algorithm::Crc32c, part.checksum_crc32c),
+        (Algorithm::Crc64Nvme, part.checksum_crc64nvme),
+        (Algorithm::Sha1, part.checksum_sha1),
+        (Algorithm::Sha256, part.checksum_sha256),
+    ] {
+        let Some(text) = text else { continue };
+        if checksum.replace(checksums::parse(algorithm, &text)?).is_some() {
+            return Err(Failure::request("A part may name only one checksum."));
+        }
+    }
+    Ok(CompletePart {
+        number: PartNumber::new(i64::from(number))?,
+        etag: ETag::from_text(etag.value()),
+        checksum,
+    })
+}
+
+/// The checksum that the whole object is promised to have, if it fits the upload.
+async fn expected(to: &Delegate, call: &Call, count: usize) -> Result<Option<Checksum>> {
+    let promised = checksums::of_completion(call)?;
+    let asked_scope = scope(call)?;
+    if promised.is_none() && asked_scope.is_none() {
+        return Ok(None);
+    }
+    let (algorithm, scope) =
+        info(to, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+    if asked_scope.is_some_and(|asked| asked != scope) {
+        return Err(Failure::request(format!(
+            "The upload was created using the {} checksum mode. The complete request must use the same \
+             checksum mode.",
+            scope_name(scope)
+        )));
+    }
+    let Some((checksum, parts)) = promised else { return Ok(None) };
+    if checksum.algorithm() != algorithm {
+        return Err(Failure::request(format!(
+            "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
+            algorithm.name().to_ascii_lowercase(),
+            checksum.algorithm().name().to_ascii_lowercase()
+        )));
+    }
+    match (scope, parts) {
+        (ChecksumScope::FullObject, Some(_)) => {
+            Err(Failure::request(format!("Value for {} header is invalid.", algorithm.header())))
+        }
+        (ChecksumScope::Composite, Some(parts)) if parts != count => Err(Failure::new(
+            Code::BadDigest,
+            format!("The {} you specified is of {parts} parts, not of {count}.", algorithm.header()),
+        )),
+        _ => Ok(Some(checksum)),
+    }
+}
+
+fn expected_size(call: &Call) -> Result<Option<u64>> {
+    let invalid = || Failure::request("Value for x-amz-mp-object-size header is invalid.");
+    call.header("x-amz-mp-object-size")?.map(|text| text.parse().map_err(|_| invalid())).transpose()
+}
+
+/// AbortMultipartUpload.
+pub(super) async fn abort(
+    to: &Delegate,
+    call: &Call,
+    _: AbortMultipartUploadInput,
+) -> Result<S3Response<AbortMultipartUploadOutput>> {
+    to.store.abort_upload(&call.context, &call.address()?, &upload_id(call)).await?;
+    Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+}
+
+/// ListMultipartUploads.
+pub(super) async fn list(
+    to: &Delegate,
+    call: &Call,
+    input: ListMultipartUploadsInput,
+) -> Result<S3Response<ListMultipartUploadsOutput>> {
+    let encode = Encoding::of(input.encoding_type.as_ref())?;
+    let max_uploads = limit(input.max_uploads, "max-uploads")?;
+    let key_marker = input.key_marker.filter(|marker| !marker.is_empty());
+    let upload_marker = input.upload_id_marker.filter(|marker| !marker.is_empty() && key_marker.is_some());
+    let request = ListUploads {
+        prefix: input.prefix.unwrap_or_default(),
+        delimiter: input.delimiter.filter(|delimiter| !delimiter.is_empty()),
+        after_key: key_marker.clone(),
+        after_upload: upload_marker.clone().map(UploadId),
+        limit: usize::try_from(max_uploads).unwrap_or_default(),
+    };
+    let page = to.store.list_uploads(&call.context, call.bucket()?, &request).await?;
+    let (mut uploads, mut prefixes) = (Vec::new(), Vec::new());
+    for entry in page.entries {
+        match entry {
+            ListEntry::CommonPrefix(prefix) => {
+                prefixes.push(CommonPrefix { prefix: Some(encode.apply(&prefix)) });
+            }
+            ListEntry::Key(_, upload) => uploads.push(listed(to, encode, upload)),
+        }
+    }
+    let (next_key, next_upload) = page.next.clone().unzip();
+    let output = ListMultipartUploadsOutput {
+        bucket: Some(call.bucket()?.to_string()),
+        prefix: Some(encode.apply(&request.prefix)),
+        delimiter: request.delimiter.as_deref().map(|d| encode.apply(d)),
+        key_marker: Some(encode.apply(key_marker.as_deref().unwrap_or_default())),
+        upload_id_marker: Some(upload_marker.unwrap_or_default()),
+        next_key_marker: next_key.map(|key| encode.apply(&key)),
+        next_upload_id_marker: next_upload.map(|upload| upload.map_or_else(String::new, |upload| upload.0)),
+        max_uploads: Some(max_uploads),
+        is_truncated: Some(page.next.is_some()),
+        encoding_type: input.encoding_type,
+        uploads: Some(uploads),
+        common_prefixes: Some(prefixes),
+        request_charged: None,
+    };
+    Ok(S3Response::new(output))
+}
+
+fn listed(to: &Delegate, encode: Encoding, upload: UploadInfo) -> MultipartUpload {
+    MultipartUpload {
+        checksum_algorithm: upload
+            .checksum
+            .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
+        checksum_type: upload.checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
+        initiated: Some(xml_time(upload.initiated)),
+        initiator: Some(to.initiator()),
+        key: Some(encode.apply(&upload.key)),
+        owner: Some(to.owner()),
+        storage_class: Some(storage_class(&upload)),
+        upload_id: Some(upload.id.0),
+    }
+}
+
+/// The storage class that the upload's object will have.
+pub(super) fn storage_class(upload: &UploadInfo) -> StorageClass {
+    match &upload.metadata.headers.storage_class {
+        Some(class) => StorageClass::from(class.clone()),
+        None => StorageClass::from_static(StorageClass::STANDARD),
+    }
+}
+
+impl Delegate {
+    /// Who begins uploads.
+    pub(super) fn initiator(&self) -> Initiator {
+        let owner = self.owner();
+        Initiator { id: owner.id, display_name: owner.display_name }
+    }
+}

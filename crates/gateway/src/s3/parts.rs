@@ -1,0 +1,171 @@
+//! The parts of an upload: write, copy into, list.
+
+use http::header::ETAG;
+use s3s::S3Response;
+use s3s::dto::{
+    ChecksumAlgorithm, ChecksumType, CopyPartResult, ListPartsInput, ListPartsOutput, Part,
+    UploadPartCopyInput, UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
+};
+use tradewind_core::multipart::PartNumber;
+use tradewind_core::store::{CommitRequest, CopyPartRequest, StageRequest};
+use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Precondition, Reason};
+
+use super::answer::{quoted, xml_tag, xml_time};
+use super::call::Call;
+use super::checksums::{self, Plan, fill_checksums, scope_name};
+use super::conditions;
+use super::copy::source;
+use super::delegate::Delegate;
+use super::failure::{Failure, Result};
+use super::list::limit;
+use super::multipart::{info, storage_class, upload_id};
+use super::read::part_number;
+
+fn number(call: &Call) -> Result<PartNumber> {
+    part_number(call.query.get("partNumber").unwrap_or_default())
+}
+
+/// UploadPart. The upload says which checksum its object needs: it is computed whether or not the client
+/// sends one.
+pub(super) async fn upload(
+    to: &Delegate,
+    call: &Call,
+    _: UploadPartInput,
+) -> Result<S3Response<UploadPartOutput>> {
+    let (address, number) = (call.address()?, number(call)?);
+    let length = call.payload_length()?;
+    let plan = Plan::read(call)?;
+    let needed = info(to, call).await?.checksum.map(|(algorithm, _)| algorithm);
+    let algorithms = algorithms(needed, plan.algorithm())?;
+    let shown = plan.algorithm().or(needed);
+    let request = StageRequest {
+        size_hint: Some(length),
+        algorithms,
+        verify_md5: plan.md5.is_some(),
+        etag: to.options.etag,
+        ..StageRequest::default()
+    };
+    let mut staged = to.store.stage_part(&call.context, &address, &upload_id(call), number, request).await?;
+    call.pour(staged.as_mut()).await?;
+    let expected = plan.expected(call, Some(length))?;
+    let (committed, _) = staged.commit(CommitRequest { precondition: Precondition::None, expected }).await?;
+    let mut response = S3Response::new(UploadPartOutput::default());
+    response.headers.insert(ETAG, quoted(&committed.etag));
+    let shown: Vec<Checksum> = committed
+        .checksums
+        .into_iter()
+        .filter(|c| shown.is_none_or(|shown| c.algorithm() == shown))
+        .collect();
+    checksums::add_headers(&mut response.headers, &shown, None, None);
+    Ok(response)
+}
+
+/// What to compute of a part: what the object is made of, and what the client promised.
+fn algorithms(needed: Option<Algorithm>, sent: Option<Algorithm>) -> Result<Vec<Algorithm>> {
+    match (needed, sent) {
+        (Some(needed), Some(sent)) if needed != sent => Err(Failure::request(format!(
+            "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
+            needed.name().to_ascii_lowercase(),
+            sent.name().to_ascii_lowercase()
+        ))),
+        (Some(needed), _) => Ok(vec![needed]),
+        (None, Some(sent)) if sent != Algorithm::Crc64Nvme => Ok(vec![Algorithm::Crc64Nvme, sent]),
+        (None, _) => Ok(Vec::new()),
+    }
+}
+
+/// UploadPartCopy.
+pub(super) async fn copy(
+    to: &Delegate,
+    call: &Call,
+    _: UploadPartCopyInput,
+) -> Result<S3Response<UploadPartCopyOutput>> {
+    let request = CopyPartRequest {
+        source: source(call)?,
+        range: call.header("x-amz-copy-source-range")?.map(copy_range).transpose()?,
+        source_conditions: conditions::of_source(call)?,
+        destination: call.address()?,
+        upload: upload_id(call),
+        number: number(call)?,
+        etag: to.options.etag,
+    };
+    let committed =
+        to.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
+            Reason::InvalidRange => Failure::argument(format!(
+                "Range specified is not valid for the source object: {}",
+                error.message()
+            )),
+            _ => conditions::on_source(error),
+        })?;
+    let mut result = CopyPartResult {
+        e_tag: Some(xml_tag(&committed.etag)),
+        last_modified: Some(xml_time(committed.modified)),
+        ..CopyPartResult::default()
+    };
+    fill_checksums!(result, &committed.checksums, ChecksumScope::FullObject, None);
+    Ok(S3Response::new(UploadPartCopyOutput {
+        copy_part_result: Some(result),
+        ..UploadPartCopyOutput::default()
+    }))
+}
+
+/// Both ends must be given here.
+fn copy_range(text: &str) -> Result<ByteRange> {
+    match ByteRange::parse(text) {
+        Some(range @ ByteRange::Inclusive { .. }) => Ok(range),
+        _ => Err(Failure::argument(
+            "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are \
+             the zero-based offsets of the first and last bytes to copy",
+        )),
+    }
+}
+
+/// ListParts.
+pub(super) async fn list(
+    to: &Delegate,
+    call: &Call,
+    input: ListPartsInput,
+) -> Result<S3Response<ListPartsOutput>> {
+    let address = call.address()?;
+    let max_parts = limit(input.max_parts, "max-parts")?;
+    let marker = input.part_number_marker.unwrap_or(0);
+    let after = match marker {
+        0 => None,
+        marker => Some(PartNumber::new(i64::from(marker)).map_err(|_| {
+            Failure::argument("Argument part-number-marker must be an integer between 0 and 10000")
+        })?),
+    };
+    let at_most = usize::try_from(max_parts).unwrap_or_default();
+    let page = to.store.list_parts(&call.context, &address, &upload_id(call), after, at_most).await?;
+    let next = page.next.filter(|_| at_most > 0);
+    let last = page.parts.last().map_or(marker, |part| i32::from(part.number.get()));
+    let checksum = page.upload.checksum;
+    let parts = page.parts.iter().map(|part| {
+        let mut listed = Part {
+            e_tag: Some(xml_tag(&part.etag)),
+            last_modified: Some(xml_time(part.modified)),
+            part_number: Some(i32::from(part.number.get())),
+            size: Some(i64::try_from(part.size).unwrap_or(i64::MAX)),
+            ..Part::default()
+        };
+        let shown = |c: &&Checksum| checksum.is_none_or(|(algorithm, _)| c.algorithm() == algorithm);
+        fill_checksums!(listed, part.checksums.iter().filter(shown), ChecksumScope::FullObject, None);
+        listed
+    });
+    Ok(S3Response::new(ListPartsOutput {
+        bucket: Some(address.bucket.to_string()),
+        key: Some(address.key.to_string()),
+        upload_id: Some(page.upload.id.0.clone()),
+        checksum_algorithm: checksum.map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
+        checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
+        initiator: Some(to.initiator()),
+        owner: Some(to.owner()),
+        is_truncated: Some(next.is_some()),
+        max_parts: Some(max_parts),
+        part_number_marker: Some(marker),
+        next_part_number_marker: Some(last),
+        parts: Some(parts.collect()),
+        storage_class: Some(storage_class(&page.upload)),
+        ..ListPartsOutput::default()
+    }))
+}

@@ -1,0 +1,200 @@
+//! GetObject and HeadObject: whole, by range or by part; conditions; overrides of the answer's headers.
+
+use http::StatusCode;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use s3s::S3Response;
+use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput};
+use tradewind_core::condition::ETagMatch;
+use tradewind_core::multipart::PartNumber;
+use tradewind_core::object::ETag;
+use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::{Body, ByteRange, Error, ObjectInfo, Reason, Span};
+
+use super::answer::{http_date, object_headers, quoted};
+use super::call::{Call, Status};
+use super::checksums;
+use super::conditions;
+use super::delegate::Delegate;
+use super::failure::{Failure, Result};
+use crate::error::Code;
+
+/// Query parameters that replace a header of the answer.
+const OVERRIDES: &[(&str, HeaderName)] = &[
+    ("response-cache-control", header::CACHE_CONTROL),
+    ("response-content-disposition", header::CONTENT_DISPOSITION),
+    ("response-content-encoding", header::CONTENT_ENCODING),
+    ("response-content-language", header::CONTENT_LANGUAGE),
+    ("response-content-type", header::CONTENT_TYPE),
+    ("response-expires", header::EXPIRES),
+];
+
+/// GetObject.
+pub(super) async fn get(
+    to: &Delegate,
+    call: &Call,
+    _: GetObjectInput,
+) -> Result<S3Response<GetObjectOutput>> {
+    let request = selection(call)?;
+    let overrides = overrides(call)?;
+    let (found, select) = match find(to, call, request.clone()).await {
+        Ok(found) => found,
+        Err(error) => return Err(explain(to, call, &request, error).await),
+    };
+    let (headers, status) = headers(to, call, select, (&found.info, found.span), overrides).await?;
+    call.answer_with(found.body);
+    Ok(response(GetObjectOutput::default(), headers, status))
+}
+
+/// HeadObject.
+pub(super) async fn head(
+    to: &Delegate,
+    call: &Call,
+    _: HeadObjectInput,
+) -> Result<S3Response<HeadObjectOutput>> {
+    let request = selection(call)?;
+    let overrides = overrides(call)?;
+    let found = match to.store.head(&call.context, &call.address()?, request.clone()).await {
+        Ok(found) => found,
+        Err(error) => return Err(explain(to, call, &request, error).await),
+    };
+    let (headers, status) = headers(to, call, request.select, (&found.info, found.span), overrides).await?;
+    Ok(response(HeadObjectOutput::default(), headers, status))
+}
+
+fn response<T>(output: T, headers: HeaderMap, status: StatusCode) -> S3Response<T> {
+    let mut response = S3Response::new(output);
+    response.headers = headers;
+    response.extensions.insert(Status(status));
+    response
+}
+
+/// Which bytes, under which conditions.
+fn selection(call: &Call) -> Result<GetRequest> {
+    let range = call.header_list("range")?;
+    let select = match (call.query.get("partNumber"), range) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::request("Cannot specify both Range header and partNumber query parameter"));
+        }
+        (Some(number), None) => Select::Part(part_number(number)?),
+        (None, Some(range)) => ByteRange::parse(&range).map_or(Select::Whole, Select::Range),
+        (None, None) => Select::Whole,
+    };
+    Ok(GetRequest { select, conditions: conditions::of_read(call)? })
+}
+
+/// A part number in a query.
+pub(super) fn part_number(text: &str) -> Result<PartNumber> {
+    text.parse()
+        .ok()
+        .and_then(|number| PartNumber::new(number).ok())
+        .ok_or_else(|| Failure::argument("Part number must be an integer between 1 and 10000, inclusive"))
+}
+
+/// Reads; a range under `If-Range` is taken only of the object the caller knows, decided by the store in
+/// the same breath. A date in `If-Range` is too coarse for that, so that the whole is served.
+async fn find(to: &Delegate, call: &Call, mut request: GetRequest) -> Result<(Found<Body>, Select), Error> {
+    let address = call.address().map_err(|_| Error::new(Reason::InvalidKey, "the request names no key"))?;
+    let select = request.select;
+    let if_range = call.header("if-range").ok().flatten();
+    let (Some(if_range), Select::Range(_)) = (if_range, select) else {
+        return Ok((to.store.get(&call.context, &address, request).await?, select));
+    };
+    if if_range.starts_with('"') && request.conditions.if_match.is_none() {
+        let mut guarded = request.clone();
+        guarded.conditions.if_match = Some(ETagMatch::OneOf(vec![ETag::from_text(if_range)]));
+        match to.store.get(&call.context, &address, guarded).await {
+            Err(error) if error.reason() == Reason::PreconditionFailed => {}
+            result => return Ok((result?, select)),
+        }
+    }
+    request.select = Select::Whole;
+    Ok((to.store.get(&call.context, &address, request).await?, Select::Whole))
+}
+
+async fn headers(
+    to: &Delegate,
+    call: &Call,
+    select: Select,
+    (info, span): (&ObjectInfo, Span),
+    overrides: HeaderMap,
+) -> Result<(HeaderMap, StatusCode)> {
+    let is_partial = select != Select::Whole && span.length > 0;
+    let mut headers = object_headers(info, span, is_partial);
+    let wants_checksums =
+        call.header("x-amz-checksum-mode")?.is_some_and(|mode| mode.eq_ignore_ascii_case("enabled"));
+    match select {
+        Select::Whole if wants_checksums => {
+            checksums::add_headers(&mut headers, &info.checksums, Some(info.scope), info.parts);
+        }
+        Select::Part(number) => {
+            if let Some(parts) = info.parts {
+                headers.insert("x-amz-mp-parts-count", parts.into());
+            }
+            if wants_checksums && info.parts.is_some() {
+                let before = PartNumber::new(i64::from(number.get()) - 1).ok();
+                let (parts, _) = to.store.object_parts(&call.context, &call.address()?, before, 1).await?;
+                if let Some(part) = parts.iter().find(|part| part.number == number) {
+                    checksums::add_headers(&mut headers, &part.checksums, None, None);
+                }
+            } else if wants_checksums {
+                checksums::add_headers(&mut headers, &info.checksums, Some(info.scope), None);
+            }
+        }
+        _ => {}
+    }
+    headers.extend(overrides);
+    let status = if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+    Ok((headers, status))
+}
+
+fn overrides(call: &Call) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for (parameter, name) in OVERRIDES {
+        let Some(value) = call.query.get(parameter) else { continue };
+        if call.auth.identity.key_id().is_none() {
+            return Err(Failure::request(
+                "Request specific response headers cannot be used for anonymous GET requests.",
+            ));
+        }
+        let value = HeaderValue::from_bytes(value.as_bytes())
+            .map_err(|_| Failure::argument(format!("Header value cannot be represented: {parameter}")))?;
+        headers.insert(name.clone(), value);
+    }
+    Ok(headers)
+}
+
+/// Adds what the answer to a refused read says of the object besides: validators to a 304, the size to a
+/// 416. Asked for again, so that it may speak of a newer object; it is advice, nothing hangs on it.
+async fn explain(to: &Delegate, call: &Call, request: &GetRequest, error: Error) -> Failure {
+    let reason = error.reason();
+    let mut failure = Failure::from(error);
+    if !matches!(reason, Reason::NotModified | Reason::InvalidRange) {
+        return failure;
+    }
+    let Ok(address) = call.address() else { return failure };
+    let Ok(found) = to.store.head(&call.context, &address, GetRequest::default()).await else {
+        return failure;
+    };
+    if reason == Reason::NotModified {
+        if request.conditions.check(&found.info.etag, found.info.modified).is_ok() {
+            return failure;
+        }
+        failure = failure
+            .with_header(header::ETAG, quoted(&found.info.etag))
+            .with_header(header::LAST_MODIFIED, http_date(found.info.modified));
+        let cache_control = found.info.metadata.headers.cache_control.as_deref();
+        if let Some(Ok(value)) = cache_control.map(HeaderValue::from_str) {
+            failure = failure.with_header(header::CACHE_CONTROL, value);
+        }
+        return failure;
+    }
+    if let Select::Part(_) = request.select {
+        let code = Code::parse("InvalidPartNumber").unwrap_or(Code::InvalidRange);
+        return Failure::new(code, "The requested partnumber is not satisfiable");
+    }
+    let failure = Failure::new(Code::InvalidRange, "The requested range is not satisfiable");
+    match HeaderValue::try_from(format!("bytes */{}", found.info.size)) {
+        Ok(value) => failure.with_header(header::CONTENT_RANGE, value),
+        Err(_) => failure,
+    }
+}

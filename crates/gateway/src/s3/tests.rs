@@ -1,0 +1,190 @@
+//! Requests through the operations, in process, over the memory store. Authentication and framing are not
+//! here: requests begin as the server hands them over.
+
+mod listing;
+mod multipart;
+mod objects;
+mod refusals;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use tradewind_core::context::Deadline;
+use tradewind_core::testing::MemoryStore;
+use tradewind_core::{Budget, Context, SystemClock};
+
+use super::{Operations, Options};
+use crate::auth::{Authenticated, Buckets, Identity, Permissions, Trailers};
+use crate::body::RequestBody;
+use crate::error::{Code, WireError};
+use crate::request_id::RequestId;
+
+/// Operations over an empty store, called as the root key unless told otherwise.
+struct Server {
+    operations: Operations,
+    budget: Budget,
+}
+
+/// A request in the making.
+struct Ask<'a> {
+    server: &'a Server,
+    method: &'a str,
+    uri: String,
+    headers: HeaderMap,
+    body: Vec<Result<Bytes, Code>>,
+    length: Option<u64>,
+    identity: Identity,
+    trailers: HeaderMap,
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Server {
+    fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    fn with(options: Options) -> Self {
+        let store = MemoryStore::new(SystemClock::shared());
+        Self { operations: Operations::new(store, options), budget: Budget::new(64 << 20) }
+    }
+
+    /// With bucket `abc`.
+    async fn with_bucket() -> Self {
+        let server = Self::new();
+        assert_eq!(server.ask("PUT", "/abc").await.status, 200);
+        server
+    }
+
+    fn request<'a>(&'a self, method: &'a str, uri: impl Into<String>) -> Ask<'a> {
+        Ask {
+            server: self,
+            method,
+            uri: uri.into(),
+            headers: HeaderMap::new(),
+            body: Vec::new(),
+            length: Some(0),
+            identity: Identity::key("root".into(), Permissions::ReadWrite, Buckets::All),
+            trailers: HeaderMap::new(),
+        }
+    }
+
+    async fn ask(&self, method: &str, uri: &str) -> Answer {
+        self.request(method, uri).send().await
+    }
+
+    async fn put(&self, uri: &str, body: &'static [u8]) -> Answer {
+        self.request("PUT", uri).body(body).send().await
+    }
+}
+
+impl Ask<'_> {
+    fn header(mut self, name: &'static str, value: &str) -> Self {
+        let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+        self.headers.append(HeaderName::from_static(name), value);
+        self
+    }
+
+    fn body(mut self, body: impl Into<Bytes>) -> Self {
+        let body = body.into();
+        self.length = Some(body.len() as u64);
+        self.body = vec![Ok(body)];
+        self
+    }
+
+    /// The length that the client announced, true or not.
+    fn announced(mut self, length: Option<u64>) -> Self {
+        self.length = length;
+        self
+    }
+
+    /// The body ends in this error.
+    fn broken(mut self, code: Code) -> Self {
+        self.body.push(Err(code));
+        self
+    }
+
+    fn trailer(mut self, name: &'static str, value: &str) -> Self {
+        self.trailers.insert(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+        self
+    }
+
+    fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    async fn send(self) -> Answer {
+        let trailers = Trailers::default();
+        let announced: Vec<HeaderName> = self.trailers.keys().cloned().collect();
+        let (publish, values) = (trailers.clone(), self.trailers);
+        let frames = self.body.into_iter().map(|item| item.map_err(|code| WireError::new(code, "broken")));
+        let body = stream::iter(frames.collect::<Vec<_>>());
+        let body = futures::StreamExt::chain(
+            body,
+            stream::poll_fn(move |_| {
+                publish.publish(values.clone());
+                std::task::Poll::Ready(None)
+            }),
+        );
+        let mut request = Request::new(RequestBody::new(self.length, body));
+        *request.method_mut() = self.method.parse().unwrap();
+        *request.uri_mut() = self.uri.parse().unwrap();
+        *request.headers_mut() = self.headers;
+        let deadline = Deadline::none(SystemClock::shared());
+        let window = self.server.budget.admit(1 << 20, &deadline).await.unwrap();
+        request.extensions_mut().insert(Context::new(deadline, window));
+        request.extensions_mut().insert(Authenticated {
+            identity: Arc::new(self.identity),
+            trailers,
+            announced_trailers: announced,
+            decoded_length: self.length,
+            request_id: RequestId::next(),
+            payload_sha256: None,
+        });
+        let (parts, body) = self.server.operations.call(request).await.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    fn ok(self) -> Self {
+        assert!(self.status.is_success(), "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    fn is(&self, code: &str, status: u16) {
+        assert_eq!((self.element("Code").as_deref(), self.status.as_u16()), (Some(code), status), "{self:?}");
+        assert!(self.element("Message").is_some_and(|message| !message.is_empty()));
+        assert!(self.element("RequestId").is_some());
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    fn elements(&self, name: &str) -> Vec<String> {
+        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+        self.text().split(&open).skip(1).map(|rest| rest.split(&close).next().unwrap().to_owned()).collect()
+    }
+
+    fn element(&self, name: &str) -> Option<String> {
+        self.elements(name).into_iter().next()
+    }
+
+    fn head(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+}

@@ -1,0 +1,127 @@
+//! Buckets and listings.
+
+use super::super::Options;
+use super::Server;
+use crate::auth::{Buckets, Identity, Permissions};
+
+#[tokio::test]
+async fn buckets_live_and_die() {
+    let server = Server::new();
+    let created = server.ask("PUT", "/abc").await.ok();
+    assert_eq!(created.head("location"), Some("/abc"));
+    server.ask("PUT", "/abc").await.is("BucketAlreadyOwnedByYou", 409);
+    server.ask("PUT", "/a_b").await.is("InvalidBucketName", 400);
+    assert_eq!(server.ask("HEAD", "/abc").await.head("x-amz-bucket-region"), Some("us-east-1"));
+    assert_eq!(server.ask("HEAD", "/abd").await.status, 404);
+    let location = server.ask("GET", "/abc?location").await.ok();
+    assert!(location.text().contains("LocationConstraint"), "{location:?}");
+    server.put("/abc/k", b"x").await.ok();
+    server.ask("DELETE", "/abc").await.is("BucketNotEmpty", 409);
+    assert_eq!(server.ask("DELETE", "/abc/k").await.status, 204);
+    assert_eq!(server.ask("DELETE", "/abc").await.status, 204);
+    server.ask("DELETE", "/abc").await.is("NoSuchBucket", 404);
+}
+
+#[tokio::test]
+async fn locations() {
+    let server = Server::with(Options { region: "eu-west-1".to_owned(), ..Options::default() });
+    let create = |region: &str| {
+        let xml = format!(
+            "<CreateBucketConfiguration><LocationConstraint>{region}</LocationConstraint></CreateBucketConfiguration>"
+        );
+        server.request("PUT", "/abc").body(xml)
+    };
+    create("mars").send().await.is("InvalidLocationConstraint", 400);
+    server.request("PUT", "/abc").body(&b"<x/>"[..]).send().await.is("MalformedXML", 400);
+    create("eu-west-1").send().await.ok();
+    assert_eq!(server.ask("HEAD", "/abc").await.head("x-amz-bucket-region"), Some("eu-west-1"));
+    assert!(server.ask("GET", "/abc?location").await.ok().text().contains(">eu-west-1</LocationConstraint>"));
+}
+
+#[tokio::test]
+async fn listed_buckets_are_those_one_may_see() {
+    let server = Server::new();
+    for name in ["aaa", "bbb", "ccc"] {
+        server.ask("PUT", &format!("/{name}")).await.ok();
+    }
+    assert_eq!(server.ask("GET", "/").await.ok().elements("Name"), ["aaa", "bbb", "ccc"]);
+    let page = server.ask("GET", "/?max-buckets=2").await.ok();
+    assert_eq!(page.elements("Name"), ["aaa", "bbb"]);
+    let token = page.element("ContinuationToken").unwrap();
+    let page = server.ask("GET", &format!("/?max-buckets=2&continuation-token={token}")).await.ok();
+    assert_eq!((page.elements("Name"), page.element("ContinuationToken")), (vec!["ccc".to_owned()], None));
+    let some = Identity::key("k".into(), Permissions::ReadOnly, Buckets::Names(["bbb".to_owned()].into()));
+    let seen = server.request("GET", "/").identity(some.clone()).send().await.ok();
+    assert_eq!(seen.elements("Name"), ["bbb"]);
+    let list = |uri: &str| server.request("GET", uri).identity(some.clone());
+    list("/bbb").send().await.ok();
+    list("/aaa").send().await.is("AccessDenied", 403);
+    server
+        .request("PUT", "/bbb/k")
+        .identity(some.clone())
+        .body(&b"x"[..])
+        .send()
+        .await
+        .is("AccessDenied", 403);
+    server.request("PUT", "/ddd").identity(some).send().await.is("AccessDenied", 403);
+}
+
+#[tokio::test]
+async fn copies_need_both_permissions() {
+    let server = Server::new();
+    for name in ["src", "dst"] {
+        server.ask("PUT", &format!("/{name}")).await.ok();
+    }
+    server.put("/src/k", b"x").await.ok();
+    let copy = |buckets: &[&str]| {
+        let names = Buckets::Names(buckets.iter().map(|b| (*b).to_owned()).collect());
+        let request = server.request("PUT", "/dst/k").header("x-amz-copy-source", "src/k");
+        request.identity(Identity::key("k".into(), Permissions::ReadWrite, names))
+    };
+    copy(&["dst"]).send().await.is("AccessDenied", 403);
+    copy(&["src"]).send().await.is("AccessDenied", 403);
+    assert_eq!(server.ask("HEAD", "/dst/k").await.status, 404);
+    copy(&["src", "dst"]).send().await.ok();
+}
+
+#[tokio::test]
+async fn pages_of_both_versions() {
+    let server = Server::with_bucket().await;
+    for key in ["a", "a/b", "a/b/c", "a/c", "b", "d%20%C3%BC"] {
+        server.put(&format!("/abc/{key}"), b"x").await.ok();
+    }
+    let one = server.ask("GET", "/abc?delimiter=/&max-keys=2").await.ok();
+    assert_eq!(
+        (one.elements("Key"), one.element("NextMarker").as_deref()),
+        (vec!["a".to_owned()], Some("a/"))
+    );
+    assert!(one.element("Owner").is_some());
+    let two = server.ask("GET", "/abc?list-type=2&max-keys=4").await.ok();
+    assert_eq!(two.elements("Key"), ["a", "a/b", "a/b/c", "a/c"]);
+    assert_eq!(two.element("KeyCount").as_deref(), Some("4"));
+    assert!(two.element("Owner").is_none());
+    let token = two.element("NextContinuationToken").unwrap();
+    let rest =
+        server.ask("GET", &format!("/abc?list-type=2&start-after=zzz&continuation-token={token}")).await.ok();
+    assert_eq!(rest.elements("Key"), ["b", "d ü"]);
+    let encoded = server.ask("GET", "/abc?list-type=2&encoding-type=url&prefix=d").await.ok();
+    assert_eq!(encoded.elements("Key"), ["d%20%C3%BC"]);
+    let inside = server.ask("GET", "/abc?delimiter=/&marker=a/b&max-keys=1").await.ok();
+    assert_eq!(inside.elements("Prefix").last().map(String::as_str), Some("a/"));
+    assert_eq!(inside.element("NextMarker").as_deref(), Some("a/"));
+    let behind = server.ask("GET", "/abc?delimiter=/&marker=a/").await.ok();
+    assert!(!behind.elements("Prefix").contains(&"a/".to_owned()));
+    let none = server.ask("GET", "/abc?list-type=2&max-keys=0").await.ok();
+    assert_eq!(none.element("IsTruncated").as_deref(), Some("false"));
+    for bad in [
+        "max-keys=-1",
+        "max-keys=x",
+        "encoding-type=base64",
+        "continuation-token=",
+        "continuation-token=AAAA",
+    ] {
+        server.ask("GET", &format!("/abc?list-type=2&{bad}")).await.is("InvalidArgument", 400);
+    }
+    server.ask("GET", "/abc?list-type=3").await.is("InvalidArgument", 400);
+    server.ask("GET", "/nobucket").await.is("NoSuchBucket", 404);
+}

@@ -1,0 +1,192 @@
+//! Multipart uploads through the operations.
+
+use tradewind_core::{Algorithm, Checksum};
+
+use super::{Answer, Server};
+
+const PART: usize = 5 << 20;
+
+async fn create(server: &Server, headers: &[(&'static str, &str)]) -> String {
+    let mut request = server.request("POST", "/abc/k?uploads");
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    request.send().await.ok().element("UploadId").unwrap()
+}
+
+async fn put(server: &Server, upload: &str, number: usize, body: Vec<u8>) -> Answer {
+    server.request("PUT", format!("/abc/k?partNumber={number}&uploadId={upload}")).body(body).send().await
+}
+
+fn completion(parts: &[(usize, &str)]) -> String {
+    let parts: String = parts
+        .iter()
+        .map(|(n, t)| format!("<Part><PartNumber>{n}</PartNumber><ETag>{t}</ETag></Part>"))
+        .collect();
+    format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>")
+}
+
+#[tokio::test]
+async fn a_whole_upload() {
+    let server = Server::with_bucket().await;
+    let headers = [
+        ("content-type", "a/b"),
+        ("x-amz-meta-m", "v"),
+        ("x-dss-object-class", "9"),
+        ("x-amz-tagging", "t=1"),
+    ];
+    let upload = create(&server, &headers).await;
+    let bodies = [vec![1; PART], vec![2; 10]];
+    let mut tags = Vec::new();
+    for (n, body) in bodies.iter().enumerate() {
+        let answer = put(&server, &upload, n + 1, body.clone()).await.ok();
+        tags.push(answer.head("etag").unwrap().to_owned());
+    }
+    let listed = server.ask("GET", &format!("/abc/k?uploadId={upload}&max-parts=1")).await.ok();
+    assert_eq!(listed.elements("PartNumber"), ["1"]);
+    assert_eq!(listed.element("IsTruncated").as_deref(), Some("true"));
+    assert_eq!(listed.element("NextPartNumberMarker").as_deref(), Some("1"));
+    let uploads = server.ask("GET", "/abc?uploads").await.ok();
+    assert_eq!(uploads.elements("UploadId"), [upload.clone()]);
+    assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
+    let order = completion(&[(1, &tags[0]), (2, &tags[1])]);
+    let complete = |xml: String| server.request("POST", format!("/abc/k?uploadId={upload}")).body(xml);
+    complete(completion(&[(2, &tags[1]), (1, &tags[0])])).send().await.is("InvalidPartOrder", 400);
+    complete(completion(&[(1, &tags[1])])).send().await.is("InvalidPart", 400);
+    complete(completion(&[])).send().await.is("MalformedXML", 400);
+    complete("x".to_owned()).send().await.is("MalformedXML", 400);
+    complete(String::new()).send().await.is("MalformedXML", 400);
+    complete(order.clone()).header("x-amz-mp-object-size", "1").send().await.is("InvalidRequest", 400);
+    let done = complete(order).header("if-none-match", "*").send().await.ok();
+    assert!(done.element("ETag").unwrap().ends_with("-2\""));
+    assert_eq!(done.element("Location").as_deref(), Some("/abc/k"));
+    let got = server.ask("GET", "/abc/k").await.ok();
+    assert_eq!(got.body.len(), PART + 10);
+    for (name, value) in headers.iter().take(3) {
+        assert_eq!(got.head(name), Some(*value));
+    }
+    let part = server.ask("GET", "/abc/k?partNumber=2").await;
+    assert_eq!(
+        (part.status.as_u16(), part.head("x-amz-mp-parts-count"), &part.body[..]),
+        (206, Some("2"), &[2; 10][..])
+    );
+    server.ask("GET", &format!("/abc/k?uploadId={upload}")).await.is("NoSuchUpload", 404);
+}
+
+#[tokio::test]
+async fn composite_and_full_checksums() {
+    let server = Server::with_bucket().await;
+    let bodies = [vec![1; PART], vec![2; 10]];
+    for (algorithm, kind) in [
+        (Algorithm::Sha256, "COMPOSITE"),
+        (Algorithm::Crc32, "COMPOSITE"),
+        (Algorithm::Crc32c, "FULL_OBJECT"),
+        (Algorithm::Crc64Nvme, "FULL_OBJECT"),
+    ] {
+        let upload =
+            create(&server, &[("x-amz-checksum-algorithm", algorithm.name()), ("x-amz-checksum-type", kind)])
+                .await;
+        let mut tags = Vec::new();
+        for (n, body) in bodies.iter().enumerate() {
+            let answer = put(&server, &upload, n + 1, body.clone()).await.ok();
+            assert_eq!(answer.head(algorithm.header()), Some(&*Checksum::of(algorithm, body).to_base64()));
+            tags.push(answer.head("etag").unwrap().to_owned());
+        }
+        let parts: Vec<Checksum> = bodies.iter().map(|b| Checksum::of(algorithm, b)).collect();
+        let value = match kind {
+            "COMPOSITE" => format!("{}-2", Checksum::composite(algorithm, &parts).to_base64()),
+            _ => Checksum::of(algorithm, &bodies.concat()).to_base64(),
+        };
+        let wrong = Checksum::of(algorithm, b"wrong").to_base64();
+        let order = completion(&[(1, &tags[0]), (2, &tags[1])]);
+        let complete = |value: &str| {
+            server
+                .request("POST", format!("/abc/k?uploadId={upload}"))
+                .body(order.clone())
+                .header(algorithm.header(), value)
+        };
+        complete(&wrong).send().await.is("BadDigest", 400);
+        let mismatched = if kind == "COMPOSITE" { "FULL_OBJECT" } else { "COMPOSITE" };
+        complete(&value).header("x-amz-checksum-type", mismatched).send().await.is("InvalidRequest", 400);
+        let done = complete(&value).header("x-amz-checksum-type", kind).send().await.ok();
+        assert_eq!(done.element("ChecksumType").as_deref(), Some(kind));
+        let got = server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.ok();
+        assert_eq!(
+            (got.head(algorithm.header()), got.head("x-amz-checksum-type")),
+            (Some(&*value), Some(kind))
+        );
+    }
+}
+
+#[tokio::test]
+async fn uploads_that_cannot_be() {
+    let server = Server::with_bucket().await;
+    let ask = |algorithm: &str, kind: &str| {
+        let mut request = server.request("POST", "/abc/k?uploads");
+        if !algorithm.is_empty() {
+            request = request.header("x-amz-checksum-algorithm", algorithm);
+        }
+        request.header("x-amz-checksum-type", kind)
+    };
+    ask("SHA256", "FULL_OBJECT").send().await.is("InvalidRequest", 400);
+    ask("CRC64NVME", "COMPOSITE").send().await.is("InvalidRequest", 400);
+    ask("", "COMPOSITE").send().await.is("InvalidRequest", 400);
+    ask("MD5", "COMPOSITE").send().await.is("InvalidRequest", 400);
+    ask("CRC32", "HALF").send().await.is("InvalidRequest", 400);
+    assert!(server.ask("GET", "/abc?uploads").await.ok().elements("UploadId").is_empty());
+    let upload = create(&server, &[("x-amz-checksum-algorithm", "SHA1")]).await;
+    let other = Checksum::of(Algorithm::Crc32, b"x").to_base64();
+    server
+        .request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}"))
+        .header("x-amz-checksum-crc32", &other)
+        .body(&b"x"[..])
+        .send()
+        .await
+        .is("InvalidRequest", 400);
+    for number in ["0", "10001", "x", ""] {
+        let uri = format!("/abc/k?partNumber={number}&uploadId={upload}");
+        server.request("PUT", uri).body(&b"x"[..]).send().await.is("InvalidArgument", 400);
+    }
+    put(&server, "none", 1, vec![1]).await.is("NoSuchUpload", 404);
+    assert_eq!(server.ask("DELETE", &format!("/abc/k?uploadId={upload}")).await.status, 204);
+    server.ask("DELETE", &format!("/abc/k?uploadId={upload}")).await.is("NoSuchUpload", 404);
+}
+
+#[tokio::test]
+async fn one_of_many_completions_wins() {
+    let server = Server::with_bucket().await;
+    let mut orders = Vec::new();
+    for _ in 0..100 {
+        let upload = create(&server, &[]).await;
+        let tag = put(&server, &upload, 1, vec![1]).await.ok().head("etag").unwrap().to_owned();
+        orders.push((upload, completion(&[(1, &tag)])));
+    }
+    let completions = orders.into_iter().map(|(upload, order)| {
+        let request =
+            server.request("POST", format!("/abc/k?uploadId={upload}")).header("if-none-match", "*");
+        request.body(order).send()
+    });
+    let answers = futures::future::join_all(completions).await;
+    assert_eq!(answers.iter().filter(|a| a.status == 200).count(), 1);
+    assert!(answers.iter().all(|a| [200, 412].contains(&a.status.as_u16())));
+}
+
+#[tokio::test]
+async fn copied_parts() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/s", b"0123456789").await.ok();
+    let upload = create(&server, &[]).await;
+    let copy = |range: &str| {
+        let request = server.request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}"));
+        let request = request.header("x-amz-copy-source", "abc/s");
+        if range.is_empty() { request } else { request.header("x-amz-copy-source-range", range) }
+    };
+    for bad in ["0-8", "bytes=1-0", "bytes=-2", "bytes=1-", "bytes=0-1,3-4", "bytes=0-100", "bytes=100-200"] {
+        copy(bad).send().await.is("InvalidArgument", 400);
+    }
+    let copied = copy("bytes=2-5").send().await.ok();
+    let tag = copied.element("ETag").unwrap();
+    let order = completion(&[(1, &tag)]);
+    server.request("POST", format!("/abc/k?uploadId={upload}")).body(order).send().await.ok();
+    assert_eq!(server.ask("GET", "/abc/k").await.text(), "2345");
+}

@@ -1,0 +1,365 @@
+//! Objects: what is put comes back; what was promised and is not true is not stored.
+
+use tradewind_core::store::ETagForm;
+use tradewind_core::{Algorithm, Checksum};
+
+use super::super::Options;
+use super::Server;
+use crate::error::Code;
+
+fn sum(algorithm: Algorithm, data: &[u8]) -> String {
+    Checksum::of(algorithm, data).to_base64()
+}
+
+fn content_md5(data: &[u8]) -> String {
+    use base64::Engine as _;
+    use md5::Digest as _;
+    base64::engine::general_purpose::STANDARD.encode(md5::Md5::digest(data))
+}
+
+#[tokio::test]
+async fn everything_comes_back() {
+    let server = Server::with_bucket().await;
+    let put = server
+        .request("PUT", "/abc/a%20b//..")
+        .header("content-type", "text/plain; charset=utf-8")
+        .header("content-encoding", "aws-chunked,gzip")
+        .header("expires", "whenever it pleases")
+        .header("cache-control", "no-cache")
+        .header("x-amz-meta-greeting", "Grüße")
+        .header("x-amz-meta-twice", "1")
+        .header("x-amz-meta-twice", "2")
+        .header("x-amz-tagging", "a=1&b=%C3%BC+x")
+        .header("x-amz-storage-class", "STANDARD_IA")
+        .header("x-dss-object-class", "25")
+        .header("x-dss-range-class", "0-64-25,1024-32-26")
+        .body(&b"hello"[..])
+        .send()
+        .await
+        .ok();
+    assert_eq!(put.head("etag"), Some("\"5d41402abc4b2a76b9719d911017c592\""));
+    assert_eq!(put.head("x-amz-checksum-crc64nvme"), Some(&*sum(Algorithm::Crc64Nvme, b"hello")));
+    for method in ["GET", "HEAD"] {
+        let got = server.ask(method, "/abc/a%20b//..").await.ok();
+        for (name, value) in [
+            ("content-length", "5"),
+            ("etag", "\"5d41402abc4b2a76b9719d911017c592\""),
+            ("content-type", "text/plain; charset=utf-8"),
+            ("content-encoding", "gzip"),
+            ("expires", "whenever it pleases"),
+            ("cache-control", "no-cache"),
+            ("accept-ranges", "bytes"),
+            ("x-amz-meta-greeting", "=?UTF-8?B?R3LDvMOfZQ==?="),
+            ("x-amz-meta-twice", "1,2"),
+            ("x-amz-tagging-count", "2"),
+            ("x-amz-storage-class", "STANDARD_IA"),
+            ("x-dss-object-class", "25"),
+            ("x-dss-range-class", "0-64-25,1024-32-26"),
+        ] {
+            assert_eq!(got.head(name), Some(value), "{method} {name}");
+        }
+        assert!(got.head("last-modified").unwrap().ends_with(" GMT"));
+        assert!(got.head("x-amz-checksum-crc64nvme").is_none(), "checksums are given when asked for");
+        assert_eq!(&got.body[..], if method == "GET" { &b"hello"[..] } else { b"" });
+    }
+    let tags = server.ask("GET", "/abc/a%20b//..?tagging").await.ok();
+    assert_eq!(tags.elements("Key"), ["a", "b"]);
+    assert_eq!(tags.elements("Value"), ["1", "ü x"]);
+}
+
+#[tokio::test]
+async fn broken_promises_store_nothing() {
+    let server = Server::with_bucket().await;
+    let put = || server.request("PUT", "/abc/k").body(&b"hello"[..]);
+    put().broken(Code::IncompleteBody).send().await.is("IncompleteBody", 400);
+    put().announced(Some(6)).send().await.is("IncompleteBody", 400);
+    put().announced(Some(4)).send().await.is("InvalidRequest", 400);
+    put().announced(None).send().await.is("MissingContentLength", 411);
+    put().announced(Some((5 << 30) + 1)).send().await.is("EntityTooLarge", 400);
+    put().header("content-md5", &content_md5(b"other")).send().await.is("BadDigest", 400);
+    for bad in ["", "!", "AAAA"] {
+        put().header("content-md5", bad).send().await.is("InvalidDigest", 400);
+    }
+    for algorithm in Algorithm::ALL {
+        let header = algorithm.header();
+        put().header(header, &sum(algorithm, b"other")).send().await.is("BadDigest", 400);
+        put().header(header, "AAA").send().await.is("InvalidRequest", 400);
+        put().trailer(header, &sum(algorithm, b"other")).send().await.is("BadDigest", 400);
+    }
+    put()
+        .header("x-amz-checksum-crc32", &sum(Algorithm::Crc32, b"hello"))
+        .header("x-amz-checksum-sha1", &sum(Algorithm::Sha1, b"hello"))
+        .send()
+        .await
+        .is("InvalidRequest", 400);
+    put().header("x-amz-sdk-checksum-algorithm", "CRC32").send().await.is("InvalidRequest", 400);
+    put().header("x-amz-tagging", "a=1&a=2").send().await.is("InvalidArgument", 400);
+    put().header("x-amz-meta-a", &"x".repeat(2100)).send().await.is("MetadataTooLarge", 400);
+    put().header("x-amz-storage-class", "SOLID-GOLD").send().await.is("InvalidStorageClass", 400);
+    put().header("x-dss-object-class", "32").send().await.is("InvalidArgument", 400);
+    put().header("x-dss-object-class", "").send().await.is("InvalidArgument", 400);
+    put().header("x-dss-range-class", "0-0-1").send().await.is("InvalidArgument", 400);
+    assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
+    server.ask("GET", "/abc/k").await.is("NoSuchKey", 404);
+    server.ask("GET", "/nobucket/k").await.is("NoSuchBucket", 404);
+    server.put("/nobucket/k", b"x").await.is("NoSuchBucket", 404);
+}
+
+#[tokio::test]
+async fn kept_promises_are_answered() {
+    let server = Server::with_bucket().await;
+    for algorithm in Algorithm::ALL {
+        let value = sum(algorithm, b"hello");
+        let header = algorithm.header();
+        let by_header = server.request("PUT", "/abc/h").header(header, &value);
+        let by_trailer = server.request("PUT", "/abc/t").trailer(header, &value);
+        for (request, uri) in [(by_header, "/abc/h"), (by_trailer, "/abc/t")] {
+            let md5 = content_md5(b"hello");
+            let put = request.header("content-md5", &md5).body(&b"hello"[..]).send().await.ok();
+            assert_eq!(put.head(header), Some(&*value));
+            assert_eq!(put.head("x-amz-checksum-type"), Some("FULL_OBJECT"));
+            let got = server.request("GET", uri).header("x-amz-checksum-mode", "ENABLED").send().await.ok();
+            assert_eq!(got.head(header), Some(&*value));
+            let part = server
+                .request("GET", uri)
+                .header("x-amz-checksum-mode", "ENABLED")
+                .header("range", "bytes=0-1")
+                .send()
+                .await
+                .ok();
+            assert_eq!(part.head(header), None, "a range has no checksum of the whole");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ranges() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/k", b"0123456789").await.ok();
+    for (range, status, content_range, body) in [
+        ("bytes=2-4", 206, Some("bytes 2-4/10"), "234"),
+        ("bytes=-3", 206, Some("bytes 7-9/10"), "789"),
+        ("bytes=8-99", 206, Some("bytes 8-9/10"), "89"),
+        ("bytes=0-9", 206, Some("bytes 0-9/10"), "0123456789"),
+        ("bytes=4-2", 200, None, "0123456789"),
+        ("bytes=0-1,3-4", 200, None, "0123456789"),
+        ("items=0-1", 200, None, "0123456789"),
+    ] {
+        let got = server.request("GET", "/abc/k").header("range", range).send().await;
+        assert_eq!(
+            (got.status.as_u16(), got.head("content-range"), got.text()),
+            (status, content_range, body)
+        );
+        let head = server.request("HEAD", "/abc/k").header("range", range).send().await;
+        assert_eq!((head.status.as_u16(), head.head("content-range")), (status, content_range));
+        assert_eq!(head.head("content-length"), Some(&*body.len().to_string()));
+    }
+    let beyond = server.request("GET", "/abc/k").header("range", "bytes=10-").send().await;
+    beyond.is("InvalidRange", 416);
+    assert_eq!(beyond.head("content-range"), Some("bytes */10"));
+    let etag = server.ask("HEAD", "/abc/k").await.head("etag").unwrap().to_owned();
+    let resume = |tag| server.request("GET", "/abc/k").header("range", "bytes=5-").header("if-range", tag);
+    assert_eq!(resume(&etag).send().await.text(), "56789");
+    let changed = resume("\"other\"").send().await;
+    assert_eq!((changed.status.as_u16(), changed.text()), (200, "0123456789"));
+    let part = server.ask("GET", "/abc/k?partNumber=1").await;
+    assert_eq!((part.status.as_u16(), part.text()), (206, "0123456789"));
+    assert_eq!(server.ask("GET", "/abc/k?partNumber=2").await.status, 416);
+    server
+        .request("GET", "/abc/k?partNumber=1")
+        .header("range", "bytes=0-1")
+        .send()
+        .await
+        .is("InvalidRequest", 400);
+}
+
+#[tokio::test]
+async fn conditions_of_reads() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/k", b"x").await.ok();
+    let head = server.ask("HEAD", "/abc/k").await;
+    let (etag, modified) = (head.head("etag").unwrap(), head.head("last-modified").unwrap());
+    let get = |name: &'static str, value: &str| {
+        let request = server.request("GET", "/abc/k").header(name, value);
+        async move { request.send().await }
+    };
+    assert_eq!(get("if-match", etag).await.status, 200);
+    assert_eq!(get("if-match", &format!("\"a\", {etag}")).await.status, 200);
+    get("if-match", "\"a\"").await.is("PreconditionFailed", 412);
+    let cached = get("if-none-match", etag).await;
+    assert_eq!((cached.status.as_u16(), cached.head("etag"), cached.text()), (304, Some(etag), ""));
+    let cached = get("if-modified-since", modified).await;
+    assert_eq!((cached.status.as_u16(), cached.head("last-modified")), (304, Some(modified)));
+    assert_eq!(get("if-modified-since", "yesterday").await.status, 200);
+    assert_eq!(get("if-unmodified-since", modified).await.status, 200);
+    get("if-unmodified-since", "Thu, 01 Jan 1970 00:00:01 GMT").await.is("PreconditionFailed", 412);
+}
+
+#[tokio::test]
+async fn conditions_of_writes() {
+    let server = Server::with_bucket().await;
+    let put = |name: &'static str, value: &str| {
+        let request = server.request("PUT", "/abc/k").header(name, value).body(&b"x"[..]);
+        async move { request.send().await }
+    };
+    put("if-match", "\"a\"").await.is("NoSuchKey", 404);
+    let etag = put("if-none-match", "*").await.ok().head("etag").unwrap().to_owned();
+    put("if-none-match", "*").await.is("PreconditionFailed", 412);
+    put("if-none-match", "\"a\"").await.is("NotImplemented", 501);
+    put("if-match", "\"a\"").await.is("PreconditionFailed", 412);
+    put("if-match", &etag).await.ok();
+    let delete = |value: &str| {
+        let request = server.request("DELETE", "/abc/k").header("if-match", value);
+        async move { request.send().await }
+    };
+    delete("\"a\"").await.is("PreconditionFailed", 412);
+    assert_eq!(delete(&etag).await.status, 204);
+    assert_eq!(delete(&etag).await.status, 204, "of what is not there there is nothing to do");
+}
+
+#[tokio::test]
+async fn one_of_many_creators_wins() {
+    let server = Server::with_bucket().await;
+    let puts =
+        (0..100).map(|_| server.request("PUT", "/abc/k").header("if-none-match", "*").body(&b"x"[..]).send());
+    let statuses: Vec<_> = futures::future::join_all(puts).await.iter().map(|a| a.status.as_u16()).collect();
+    assert_eq!(statuses.iter().filter(|s| **s == 200).count(), 1);
+    assert!(statuses.iter().all(|s| [200, 412].contains(s)));
+}
+
+#[tokio::test]
+async fn overrides_of_the_answer() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/k", b"x").await.ok();
+    let query = "response-content-type=a%2Fb&response-expires=never&response-content-disposition=attachment";
+    let got = server.ask("GET", &format!("/abc/k?{query}")).await.ok();
+    assert_eq!(got.head("content-type"), Some("a/b"));
+    assert_eq!(got.head("expires"), Some("never"));
+    assert_eq!(got.head("content-disposition"), Some("attachment"));
+    server.ask("GET", "/abc/k?response-content-type=a%0D%0Ab:c").await.is("InvalidArgument", 400);
+}
+
+#[tokio::test]
+async fn copies() {
+    let server = Server::with_bucket().await;
+    server
+        .request("PUT", "/abc/s")
+        .header("content-type", "text/plain")
+        .header("x-amz-meta-m", "old")
+        .header("x-amz-tagging", "t=old")
+        .header("x-dss-object-class", "25")
+        .body(&b"body"[..])
+        .send()
+        .await
+        .ok();
+    let copy = |to: &str| server.request("PUT", format!("/abc/{to}")).header("x-amz-copy-source", "/abc/s");
+    let copied = copy("c").send().await.ok();
+    assert!(copied.element("ETag").is_some() && copied.element("LastModified").is_some(), "{copied:?}");
+    let got = server.ask("GET", "/abc/c").await.ok();
+    for (name, value) in [
+        ("content-type", "text/plain"),
+        ("x-amz-meta-m", "old"),
+        ("x-amz-tagging-count", "1"),
+        ("x-dss-object-class", "25"),
+    ] {
+        assert_eq!(got.head(name), Some(value));
+    }
+    copy("s").send().await.is("InvalidRequest", 400);
+    copy("s").header("x-amz-metadata-directive", "REPLACE").header("x-amz-meta-n", "new").send().await.ok();
+    let got = server.ask("GET", "/abc/s").await.ok();
+    assert_eq!((got.head("x-amz-meta-m"), got.head("x-amz-meta-n")), (None, Some("new")));
+    assert_eq!(got.head("x-dss-object-class"), Some("25"), "classes are kept unless given");
+    assert_eq!(got.text(), "body");
+    copy("d").header("x-dss-object-class", "7").send().await.ok();
+    let got = server.ask("HEAD", "/abc/d").await;
+    assert_eq!((got.head("x-dss-object-class"), got.head("x-amz-meta-n")), (Some("7"), Some("new")));
+    copy("e").header("x-amz-metadata-directive", "MERGE").send().await.is("InvalidArgument", 400);
+    copy("e").header("x-amz-copy-source-if-none-match", "*").send().await.is("PreconditionFailed", 412);
+    copy("e").header("x-amz-copy-source-if-match", "\"no\"").send().await.is("PreconditionFailed", 412);
+    copy("d").header("if-none-match", "*").send().await.is("PreconditionFailed", 412);
+    for bad in ["", "/", "abc", "/abc", "/abc/"] {
+        let request = server.request("PUT", "/abc/e").header("x-amz-copy-source", bad);
+        request.send().await.is("InvalidArgument", 400);
+    }
+    let request = server.request("PUT", "/abc/e").header("x-amz-copy-source", "abc/s?versionId=1");
+    request.send().await.is("NotImplemented", 501);
+    let request = server.request("PUT", "/abc/e").header("x-amz-copy-source", "abc/none");
+    request.send().await.is("NoSuchKey", 404);
+    assert_eq!(server.ask("HEAD", "/abc/e").await.status, 404);
+}
+
+#[tokio::test]
+async fn tagging() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/k", b"x").await.ok();
+    let put = |tags: &str| {
+        let xml = format!("<Tagging><TagSet>{tags}</TagSet></Tagging>");
+        server.request("PUT", "/abc/k?tagging").body(xml)
+    };
+    put("<Tag><Key>a</Key><Value>1</Value></Tag>").send().await.ok();
+    assert_eq!(server.ask("GET", "/abc/k?tagging").await.ok().elements("Key"), ["a"]);
+    put("<Tag><Key>a</Key></Tag>").send().await.is("MalformedXML", 400);
+    put("<Tag><Key>aws:a</Key><Value>1</Value></Tag>").send().await.is("InvalidTag", 400);
+    let eleven: String = (0..11).map(|n| format!("<Tag><Key>{n}</Key><Value/></Tag>")).collect();
+    put(&eleven).send().await.is("InvalidTag", 400);
+    put("").header("content-md5", &content_md5(b"other")).send().await.is("BadDigest", 400);
+    assert_eq!(server.ask("GET", "/abc/k?tagging").await.ok().elements("Key"), ["a"]);
+    assert_eq!(server.ask("DELETE", "/abc/k?tagging").await.status, 204);
+    assert!(server.ask("GET", "/abc/k?tagging").await.ok().elements("Key").is_empty());
+    server.ask("GET", "/abc/none?tagging").await.is("NoSuchKey", 404);
+}
+
+#[tokio::test]
+async fn multi_delete() {
+    let server = Server::with_bucket().await;
+    for key in ["a", "b%26", "c"] {
+        server.put(&format!("/abc/{key}"), b"x").await.ok();
+    }
+    let delete = |xml: &str| {
+        let md5 = content_md5(xml.as_bytes());
+        server.request("POST", "/abc?delete").header("content-md5", &md5).body(xml.to_owned())
+    };
+    let xml = "<Delete><Object><Key>a</Key></Object><Object><Key>b&amp;</Key></Object><Object><Key>z</Key></Object>\
+               <Object><Key>c</Key><ETag>\"no\"</ETag></Object></Delete>";
+    let answer = delete(xml).send().await.ok();
+    assert_eq!(answer.elements("Deleted").len(), 3);
+    assert_eq!(answer.elements("Code"), ["PreconditionFailed"]);
+    assert_eq!(server.ask("HEAD", "/abc/c").await.status, 200);
+    assert_eq!(server.ask("HEAD", "/abc/b%26").await.status, 404);
+    let quiet = "<Delete><Quiet>true</Quiet><Object><Key>c</Key></Object></Delete>";
+    server.request("POST", "/abc?delete").body(quiet).send().await.is("InvalidRequest", 400);
+    let answer = delete(quiet).send().await.ok();
+    assert!(answer.elements("Deleted").is_empty() && answer.elements("Error").is_empty());
+    for bad in ["<Delete></Delete>", "<Delete><Object></Object></Delete>", "delete!", "<Delete>"] {
+        delete(bad).send().await.is("MalformedXML", 400);
+    }
+    let object = "<Object><Key>k</Key></Object>".repeat(1001);
+    delete(&format!("<Delete>{object}</Delete>")).send().await.is("MalformedXML", 400);
+    delete(&" ".repeat((4 << 20) + 1)).send().await.is("MaxMessageLengthExceeded", 400);
+}
+
+#[tokio::test]
+async fn the_cheap_entity_tag() {
+    let server = Server::with(Options { etag: ETagForm::Unique, ..Options::default() });
+    server.ask("PUT", "/abc").await.ok();
+    let one = server.put("/abc/k", b"x").await.ok().head("etag").unwrap().to_owned();
+    let two = server.put("/abc/k", b"x").await.ok().head("etag").unwrap().to_owned();
+    assert!(one.contains('-') && one != two, "{one} {two}");
+    let wrong = server.request("PUT", "/abc/k").header("content-md5", &content_md5(b"y")).body(&b"x"[..]);
+    wrong.send().await.is("BadDigest", 400);
+}
+
+#[tokio::test]
+async fn attributes() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/k", b"hello").await.ok();
+    let ask =
+        |wanted: &str| server.request("GET", "/abc/k?attributes").header("x-amz-object-attributes", wanted);
+    let got = ask("ETag,ObjectSize").header("x-amz-object-attributes", "Checksum").send().await.ok();
+    assert_eq!(got.element("ETag").as_deref(), Some("5d41402abc4b2a76b9719d911017c592"));
+    assert_eq!(got.element("ObjectSize").as_deref(), Some("5"));
+    assert_eq!(got.element("ChecksumCRC64NVME"), Some(sum(Algorithm::Crc64Nvme, b"hello")));
+    assert_eq!(got.element("StorageClass"), None);
+    ask("Colour").send().await.is("InvalidArgument", 400);
+    server.ask("GET", "/abc/k?attributes").await.is("InvalidArgument", 400);
+}

@@ -1,0 +1,79 @@
+//! What is not here is refused, and changes nothing.
+
+use std::sync::Arc;
+
+use super::Server;
+use crate::auth::Identity;
+
+#[tokio::test]
+async fn operations_that_are_not_here() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/k", b"x").await.ok();
+    for (method, uri) in [
+        ("GET", "/abc?versioning"),
+        ("GET", "/abc?acl"),
+        ("GET", "/abc?cors"),
+        ("GET", "/abc?policy"),
+        ("GET", "/abc?versions"),
+        ("GET", "/abc?object-lock"),
+        ("PUT", "/abc?versioning"),
+        ("PUT", "/abc?lifecycle"),
+        ("DELETE", "/abc?versioning"),
+        ("DELETE", "/abc?acl"),
+        ("DELETE", "/abc?metadataConfiguration"),
+        ("POST", "/abc"),
+        ("GET", "/abc/k?acl"),
+        ("GET", "/abc/k?torrent"),
+        ("GET", "/abc/k?versionId=1"),
+        ("PUT", "/abc/k?retention"),
+        ("PUT", "/abc/k?renameObject"),
+        ("POST", "/abc/k?restore"),
+        ("POST", "/abc/k?select&select-type=2"),
+        ("DELETE", "/abc/k?acl"),
+        ("DELETE", "/abc/k?versionId=1"),
+        ("OPTIONS", "/abc/k"),
+    ] {
+        server.ask(method, uri).await.is("NotImplemented", 501);
+    }
+    for (name, value) in [
+        ("x-amz-server-side-encryption", "AES256"),
+        ("x-amz-server-side-encryption-customer-algorithm", "AES256"),
+        ("x-amz-acl", "public-read"),
+        ("x-amz-grant-read", "id=1"),
+        ("x-amz-object-lock-mode", "GOVERNANCE"),
+        ("x-amz-write-offset-bytes", "1"),
+    ] {
+        let put = server.request("PUT", "/abc/k").header(name, value).body(&b"y"[..]);
+        put.send().await.is("NotImplemented", 501);
+    }
+    assert_eq!(server.ask("GET", "/abc/k").await.text(), "x");
+}
+
+#[tokio::test]
+async fn requests_that_are_malformed() {
+    let server = Server::with_bucket().await;
+    server.ask("PATCH", "/abc/k").await.is("MethodNotAllowed", 405);
+    server.ask("POST", "/abc/k").await.is("MethodNotAllowed", 405);
+    server.ask("GET", "/abc/%FF").await.is("InvalidURI", 400);
+    server.ask("GET", &format!("/abc/{}", "k".repeat(1025))).await.is("KeyTooLongError", 400);
+    server.put(&format!("/abc/{}", "k".repeat(1024)), b"x").await.ok();
+    server.ask("GET", "/ab").await.is("InvalidBucketName", 400);
+    server.ask("GET", "/abc?max-keys=1&max-keys=2").await.is("InvalidArgument", 400);
+}
+
+#[tokio::test]
+async fn nobody_in_particular() {
+    let server = Server::with_bucket().await;
+    server.ask("PUT", "/shut").await.ok();
+    server.put("/abc/k", b"x").await.ok();
+    let nobody = || Identity::anonymous(Arc::new(["abc".to_owned()].into()));
+    let ask = |method: &'static str, uri: &str| server.request(method, uri).identity(nobody());
+    assert_eq!(ask("GET", "/abc/k").send().await.text(), "x");
+    ask("GET", "/abc/k?response-content-type=a").send().await.is("InvalidRequest", 400);
+    ask("GET", "/abc").send().await.is("AccessDenied", 403);
+    ask("GET", "/").send().await.is("AccessDenied", 403);
+    ask("GET", "/shut/k").send().await.is("AccessDenied", 403);
+    ask("PUT", "/abc/k").body(&b"y"[..]).send().await.is("AccessDenied", 403);
+    ask("DELETE", "/abc/k").send().await.is("AccessDenied", 403);
+    assert_eq!(server.ask("GET", "/abc/k").await.text(), "x");
+}
