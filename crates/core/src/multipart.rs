@@ -59,7 +59,9 @@ pub struct CreateUpload {
     /// The object's metadata.
     pub metadata: Metadata,
     /// The checksum its parts carry, and how the object's is made of them. `None`: a CRC-64/NVME of
-    /// the whole is kept.
+    /// the whole is kept. A SHA of the full object cannot be made of parts and is an
+    /// [`InvalidRequest`](Reason::InvalidRequest). Parts get this checksum whatever their own stage
+    /// asks for, so that a completion never lacks one.
     pub checksum: Option<(Algorithm, ChecksumScope)>,
 }
 
@@ -210,44 +212,100 @@ pub struct UploadsPage {
     pub next: Option<(String, Option<UploadId>)>,
 }
 
-/// Makes one page of a bucket's uploads, given in order of key, then of initiation.
+/// Makes one page of a bucket's uploads, given in order of key, then of initiation. An upload that
+/// the position names may have ended since: then all uploads of its key are shown (again), so that
+/// none is lost to whoever aborts one page before asking for the next.
 #[must_use]
 pub fn page_uploads(uploads: impl IntoIterator<Item = UploadInfo>, request: &ListUploads) -> UploadsPage {
+    let with_prefix = uploads.into_iter().filter(|upload| upload.key.starts_with(&request.prefix));
+    let mut uploads = with_prefix.peekable();
+    let of_marker_key = uploads_behind_marker(&mut uploads, request);
     let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
-    let mut more = None;
-    let mut passed_marker = false;
-    for upload in uploads {
-        let Some(rest) = upload.key.strip_prefix(&request.prefix) else { continue };
-        let common = request.delimiter.as_deref().filter(|d| !d.is_empty()).and_then(|d| {
-            rest.find(d).map(|at| upload.key[..request.prefix.len() + at + d.len()].to_owned())
-        });
-        let name = common.as_deref().unwrap_or(&upload.key);
-        if let Some(after) = request.after_key.as_deref() {
-            match (name.cmp(after), &request.after_upload) {
-                (std::cmp::Ordering::Less, _) | (std::cmp::Ordering::Equal, None) => continue,
-                (std::cmp::Ordering::Equal, Some(marker)) if !passed_marker => {
-                    passed_marker = upload.id == *marker;
-                    continue;
-                }
-                _ => {}
-            }
-        }
-        if common.is_some()
-            && entries.last().is_some_and(|e| e.name() == name && matches!(e, ListEntry::CommonPrefix(_)))
+    let mut next = None;
+    for upload in of_marker_key.into_iter().chain(uploads) {
+        let common = common_prefix(&upload.key, request);
+        if let (Some(common), Some(ListEntry::CommonPrefix(last))) = (common, entries.last())
+            && common == last
         {
             continue;
         }
         if entries.len() == request.limit {
-            more = entries.last().map(|e| match e {
+            next = entries.last().map(|entry| match entry {
                 ListEntry::Key(key, upload) => (key.clone(), Some(upload.id.clone())),
                 ListEntry::CommonPrefix(prefix) => (prefix.clone(), None),
             });
             break;
         }
         entries.push(match common {
-            Some(common) => ListEntry::CommonPrefix(common),
+            Some(common) => ListEntry::CommonPrefix(common.to_owned()),
             None => ListEntry::Key(upload.key.clone(), upload),
         });
     }
-    UploadsPage { entries, next: more }
+    UploadsPage { entries, next }
+}
+
+/// Takes what stands before the request's position, and returns the uploads of the position's own
+/// key that are behind its upload (all of them, where that upload is gone).
+fn uploads_behind_marker<I: Iterator<Item = UploadInfo>>(
+    uploads: &mut std::iter::Peekable<I>,
+    request: &ListUploads,
+) -> Vec<UploadInfo> {
+    let mut behind = Vec::new();
+    let Some(after) = request.after_key.as_deref() else { return behind };
+    let is_before = |upload: &UploadInfo| common_prefix(&upload.key, request).unwrap_or(&upload.key) <= after;
+    while let Some(upload) = uploads.next_if(is_before) {
+        match &request.after_upload {
+            Some(marker) if upload.key == after && upload.id == *marker => behind.clear(),
+            Some(_) if upload.key == after => behind.push(upload),
+            _ => {}
+        }
+    }
+    behind
+}
+
+/// The common prefix that a key, which begins with the request's prefix, is rolled up into, if any.
+fn common_prefix<'a>(key: &'a str, request: &ListUploads) -> Option<&'a str> {
+    let delimiter = request.delimiter.as_deref().filter(|d| !d.is_empty())?;
+    let at = key[request.prefix.len()..].find(delimiter)?;
+    Some(&key[..request.prefix.len() + at + delimiter.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn upload(key: &str, id: &str) -> UploadInfo {
+        UploadInfo {
+            id: UploadId(id.to_owned()),
+            key: key.to_owned(),
+            initiated: Timestamp::default(),
+            metadata: Metadata::default(),
+            checksum: None,
+        }
+    }
+
+    fn ids(page: &UploadsPage) -> Vec<&str> {
+        fn id(entry: &ListEntry<UploadInfo>) -> &str {
+            match entry {
+                ListEntry::Key(_, info) => &info.id.0,
+                ListEntry::CommonPrefix(name) => name,
+            }
+        }
+        page.entries.iter().map(id).collect()
+    }
+
+    #[test]
+    fn a_page_behind_an_upload_that_ended_loses_none() {
+        // Whoever aborts each page before asking for the next must still see every upload.
+        let left = [upload("a", "3"), upload("a", "4"), upload("b", "5")];
+        let behind = |id: &str| ListUploads {
+            after_key: Some("a".to_owned()),
+            after_upload: Some(UploadId(id.to_owned())),
+            limit: 10,
+            ..ListUploads::default()
+        };
+        assert_eq!(ids(&page_uploads(left.clone(), &behind("2"))), ["3", "4", "5"]);
+        assert_eq!(ids(&page_uploads(left.clone(), &behind("3"))), ["4", "5"]);
+        assert_eq!(ids(&page_uploads(left, &behind("4"))), ["5"]);
+    }
 }

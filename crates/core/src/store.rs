@@ -70,7 +70,8 @@ pub enum Select {
     Whole,
     /// A range of bytes.
     Range(ByteRange),
-    /// One part as it was uploaded. Part 1 of an object without parts is the whole of it.
+    /// One part as it was uploaded, by the number it had. Part 1 of an object without parts is the
+    /// whole of it; a part that is not there is an [`InvalidRange`](crate::Reason::InvalidRange).
     Part(PartNumber),
 }
 
@@ -243,7 +244,7 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// Copies an object within the store.
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed>;
 
-    /// Replaces an object's tags; bytes, entity tag and time stay.
+    /// Replaces an object's tags; bytes, entity tag and time stay, the generation grows.
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()>;
 
     /// The parts a multipart object was made of, behind `after`, at most `limit`; the bool says whether

@@ -1,0 +1,49 @@
+//! The suite can fail: each of these stores breaks one promise, and a case finds it.
+
+use std::sync::Arc;
+
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, conformance};
+use tradewind_core::{ObjectStore, Reason, SystemClock};
+
+/// Whether the case panics on a memory store with this fault.
+async fn finds(case: &str, operation: Operation, when: When, fault: Fault) -> bool {
+    let case = conformance::cases().into_iter().find(|c| c.name == case).expect("a case of this name");
+    let plan = FaultPlan::seeded(1).on(operation, when, fault);
+    let store: Arc<dyn ObjectStore> = Faulty::new(MemoryStore::new(SystemClock::shared()), plan);
+    tokio::spawn(async move { case.run(store).await }).await.is_err()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_bodies_are_found() {
+    for fault in [Fault::Corrupt(70_000), Fault::Truncate(4096), Fault::FailAt(1, Reason::Io)] {
+        for case in ["objects/of_every_size_come_back", "multipart/parts_in_any_order_become_one_object"] {
+            assert!(finds(case, Operation::Body, When::Always, fault).await, "{case} misses {fault:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_acknowledgements_are_found() {
+    let lost = Fault::FailAfter(Reason::PreconditionFailed);
+    let of_commits = "concurrency/of_absent_commits_one_wins";
+    assert!(finds(of_commits, Operation::Commit, When::Nth(1), lost).await);
+    let of_completions = "concurrency/of_absent_completions_one_wins";
+    assert!(finds(of_completions, Operation::CompleteUpload, When::Nth(1), lost).await);
+    let lost = Fault::FailAfter(Reason::BucketNotEmpty);
+    let of_buckets = "buckets/removed_while_written_lose_nothing";
+    assert!(finds(of_buckets, Operation::DeleteBucket, When::Probability(0.5), lost).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_test_shows_a_short_sequence() {
+    let make = || -> futures::future::BoxFuture<'static, Arc<dyn ObjectStore>> {
+        let plan = FaultPlan::none().on(Operation::Body, When::From(2), Fault::Corrupt(3));
+        let store = Faulty::new(MemoryStore::new(SystemClock::shared()), plan);
+        Box::pin(async move { store as Arc<dyn ObjectStore> })
+    };
+    let failure = tokio::spawn(conformance::model(make, 5, 200)).await.expect_err("the model test fails");
+    let message = failure.into_panic().downcast::<String>().expect("a message");
+    assert!(message.contains("seed 5"), "{message}");
+    let steps = message.matches(" {\n").count();
+    assert!(steps <= 4, "two reads and a write are enough, not {steps} steps: {message}");
+}
