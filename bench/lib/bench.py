@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Iterator
 
 from lib.generators import Generators, Objects
-from lib.process import Running
+from lib.process import Running, processes
 from lib.quiet import LIMIT_CORES, Bystanders, Usage, look
 from lib.servers import Server
 
@@ -120,11 +121,18 @@ def available_memory() -> int:
 
 
 def remove_leftovers(place: Place) -> None:
-    """Removes the data of runs that were killed."""
+    """Ends the servers and removes the data of runs that were killed: known by their working directory."""
     for directory in place.path.glob("tradewind-bench-*"):
-        pid = directory.name.rpartition("-")[2]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(directory, ignore_errors=True)
+        owner = directory.name.rpartition("-")[2]
+        if not owner.isdigit() or Path(f"/proc/{owner}").exists():
+            continue
+        for pid in processes():
+            try:
+                if Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(directory):
+                    os.kill(pid, signal.SIGKILL)
+            except (FileNotFoundError, PermissionError, ProcessLookupError):
+                continue
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def size_name(size: int) -> str:

@@ -134,7 +134,7 @@ def table(tradewind: Path, variants: dict[str, Path]) -> list[Server]:
                 "MINIO_BROWSER": "off",
                 "MINIO_UPDATE": "off",
             },
-            ready_path="/minio/health/ready",
+            ready_path="/minio/health/cluster",
             durability="fdatasync of the object's file, but not of the directory that the rename into place changes",
             version=_version("minio"),
         ),

@@ -46,7 +46,11 @@ def _by_server(samples: list[dict], operation: str, size: int, connections: int 
         same = sample["operation"] == operation and sample["size"] == size
         if same and (connections is None or sample["connections"] == connections):
             found.setdefault(sample["server"], []).append(sample)
-    return found
+    # Where both generators read, the promise is about the one that is not itself the bottleneck.
+    usual = "wrk" if operation == "GET" and size <= 64 * KIB else "loadgen"
+    return {
+        server: [sample for sample in each if sample["generator"] == usual] or each for server, each in found.items()
+    }
 
 
 def _median(samples: list[dict] | None, name: str) -> float | None:
@@ -104,7 +108,8 @@ def _large_put(samples: list[dict], place: str) -> list[Target]:
             peer = cheapest_peer(puts, cpu)
             if peer is None:
                 continue
-            name = f"{size // MIB} MiB PUT on {place}, {connections} connections, CPU against {peer}"
+            streams = "1 connection" if connections == 1 else f"{connections} connections"
+            name = f"{size // MIB} MiB PUT on {place}, {streams}, CPU against {peer}"
             for server, ours in puts.items():
                 if not server.startswith(OURS):
                     continue

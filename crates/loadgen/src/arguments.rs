@@ -86,7 +86,7 @@ pub struct Target {
 pub enum EtagRule {
     /// The MD5 of the content.
     Md5,
-    /// Anything that is not empty and does not claim to be another content's MD5.
+    /// Anything that is not empty.
     Any,
 }
 

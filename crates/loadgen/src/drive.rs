@@ -3,6 +3,8 @@
 //! finished and counted, and the elapsed time ends with the last of them, so that operations, bytes and the
 //! server's CPU time all cover the same work.
 
+mod worker;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +14,8 @@ use tokio::task::LocalSet;
 
 use crate::arguments::{EtagRule, Fill, Load, Run, Target};
 use crate::content::{Content, ContentId, mix};
+use crate::drive::worker::Worker;
+pub use crate::drive::worker::refusal;
 use crate::keys::{Keys, Shuffle};
 use crate::record::{Failure, Report, Tally};
 use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer};
@@ -20,7 +24,8 @@ use crate::wire::{BUFFER_BYTES, Connection};
 /// One connection that failed so often gives up: the server is gone or answers nothing right.
 const MOST_FAILURES: u64 = 200;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
-const ERROR_TEXT_BYTES: usize = 400;
+const BUCKET_PATIENCE: Duration = Duration::from_secs(20);
+const BUCKET_PAUSE: Duration = Duration::from_millis(200);
 
 /// Reads objects for a time, or each one once.
 pub fn get(run: &Run) -> anyhow::Result<Report> {
@@ -206,155 +211,8 @@ async fn drive_connection(job: Arc<Job>, number: usize, deadline: Option<Instant
     Ok(tally)
 }
 
-/// One connection's request under construction and its buffers.
-struct Worker<'a> {
-    job: &'a Job,
-    path: String,
-    id: ContentId,
-    etag: [u8; 16],
-    out: Vec<u8>,
-}
-
-impl<'a> Worker<'a> {
-    fn new(job: &'a Job) -> Self {
-        Self { job, path: String::new(), id: ContentId::of("", 0), etag: [0; 16], out: Vec::new() }
-    }
-
-    /// Signs the request for the object `index` and finds out what its answer must be.
-    fn prepare(&mut self, index: u64) {
-        let job = self.job;
-        self.path.clear();
-        self.path.push('/');
-        self.path.push_str(&job.target.keys.bucket);
-        self.path.push('/');
-        let key_start = self.path.len();
-        job.keys.append(index, &mut self.path);
-        let size = job.target.keys.size;
-        self.id = ContentId::of(&self.path[key_start..], size);
-        if job.method == Method::Put && job.etag == EtagRule::Md5 {
-            self.etag = match job.etags.get(index as usize) {
-                Some(etag) => *etag,
-                None => {
-                    self.out.resize(BUFFER_BYTES, 0);
-                    job.content.md5(self.id, size, &mut self.out)
-                }
-            };
-        }
-        self.out.clear();
-        self.out.extend_from_slice(job.method.name().as_bytes());
-        self.out.push(b' ');
-        job.signer.append_target(job.method.name(), &self.path, "", &mut self.out);
-        self.out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-        self.out.extend_from_slice(job.signer.host().as_bytes());
-        if job.method == Method::Put {
-            self.out.extend_from_slice(format!("\r\nContent-Length: {size}").as_bytes());
-        }
-        self.out.extend_from_slice(b"\r\n\r\n");
-    }
-
-    async fn exchange(&mut self, slot: &mut Option<Connection>) -> Result<(), Failure> {
-        if slot.as_ref().is_none_or(|connection| !connection.is_reusable()) {
-            *slot = Some(Connection::open(self.job.target.endpoint).await?);
-        }
-        let Some(connection) = slot else {
-            return Err(Failure::new("connect", "no connection"));
-        };
-        match self.job.method {
-            Method::Get => {
-                connection.send(&self.out).await?;
-                self.check_get(connection).await
-            }
-            Method::Put => {
-                if let Err(failure) = self.send_put(connection).await {
-                    // A server that refuses early answers before it closes: the answer tells more than the reset.
-                    return Err(self.check_put(connection).await.err().unwrap_or(failure));
-                }
-                self.check_put(connection).await
-            }
-        }
-    }
-
-    async fn send_put(&mut self, connection: &mut Connection) -> Result<(), Failure> {
-        let size = self.job.target.keys.size;
-        let mut position = 0;
-        loop {
-            let head = self.out.len();
-            let length = ((BUFFER_BYTES - head.min(BUFFER_BYTES)) as u64).min(size - position) as usize;
-            self.out.resize(head + length, 0);
-            self.job.content.fill(self.id, position, &mut self.out[head..]);
-            connection.send(&self.out).await?;
-            self.out.clear();
-            position += length as u64;
-            if position == size {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn check_get(&mut self, connection: &mut Connection) -> Result<(), Failure> {
-        let head = connection.receive_head().await?;
-        if head.status != 200 {
-            return Err(refusal(connection, &head).await);
-        }
-        let size = self.job.target.keys.size;
-        if head.length.is_some_and(|length| length != size) {
-            return Err(Failure::new(
-                "length",
-                format!("Content-Length {:?} instead of {size}", head.length),
-            ));
-        }
-        let (job, id) = (self.job, self.id);
-        let mut position = 0;
-        connection
-            .receive_body(&head, |bytes| {
-                if let Some(at) = job.content.first_difference(id, position, bytes) {
-                    return Err(Failure::new("content", format!("byte {at} is wrong")));
-                }
-                position += bytes.len() as u64;
-                Ok(())
-            })
-            .await?;
-        if position != size {
-            return Err(Failure::new("length", format!("{position} bytes instead of {size}")));
-        }
-        Ok(())
-    }
-
-    async fn check_put(&mut self, connection: &mut Connection) -> Result<(), Failure> {
-        let head = connection.receive_head().await?;
-        if head.status != 200 {
-            return Err(refusal(connection, &head).await);
-        }
-        connection.receive_body(&head, |_| Ok(())).await?;
-        let quoted = head.etag.unwrap_or_default();
-        let found = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
-        let right = match self.job.etag {
-            EtagRule::Md5 => found == hex::encode(self.etag),
-            EtagRule::Any => !found.is_empty(),
-        };
-        if right { Ok(()) } else { Err(Failure::new("etag", format!("ETag {quoted:?}"))) }
-    }
-}
-
-/// The failure that an answer other than 200 is.
-pub async fn refusal(connection: &mut Connection, head: &crate::wire::Head) -> Failure {
-    let mut text = Vec::new();
-    let read = connection
-        .receive_body(head, |bytes| {
-            text.extend_from_slice(
-                &bytes[..bytes.len().min(ERROR_TEXT_BYTES - text.len().min(ERROR_TEXT_BYTES))],
-            );
-            Ok(())
-        })
-        .await;
-    let mut detail = String::from_utf8_lossy(&text).into_owned();
-    if let Err(failure) = read {
-        detail.push_str(&format!(" ({})", failure.detail));
-    }
-    Failure::new(format!("status_{}", head.status), detail)
-}
-
-/// Makes the target's bucket; that it exists already is no failure.
+/// Makes the target's bucket; that it exists already is no failure. A server that answers its health check but
+/// not yet this (MinIO) is asked again for a while.
 fn create_bucket(target: &Target) -> anyhow::Result<()> {
     let signer = Signer::new(&target.identity, target.endpoint, LONGEST_EXPIRY_SECONDS)?;
     let mut request = b"PUT ".to_vec();
@@ -363,7 +221,7 @@ fn create_bucket(target: &Target) -> anyhow::Result<()> {
         format!(" HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\n\r\n", signer.host()).as_bytes(),
     );
     let timeout = Duration::try_from_secs_f64(target.timeout).context("timeout")?;
-    let exchange = async {
+    let exchange = async || {
         let mut connection = Connection::open(target.endpoint).await?;
         connection.send(&request).await?;
         let head = connection.receive_head().await?;
@@ -372,8 +230,17 @@ fn create_bucket(target: &Target) -> anyhow::Result<()> {
             _ => Err(refusal(&mut connection, &head).await),
         }
     };
-    let outcome = event_loop()?.block_on(within(timeout, exchange));
-    outcome.map_err(|failure| anyhow!("making the bucket: {}: {}", failure.kind, failure.detail))
+    let start = Instant::now();
+    let event_loop = event_loop()?;
+    loop {
+        match event_loop.block_on(async { within(timeout, exchange()).await }) {
+            Ok(()) => return Ok(()),
+            Err(failure) if failure.kind == "status_503" && start.elapsed() < BUCKET_PATIENCE => {
+                std::thread::sleep(BUCKET_PAUSE);
+            }
+            Err(failure) => return Err(anyhow!("making the bucket: {}: {}", failure.kind, failure.detail)),
+        }
+    }
 }
 
 /// The MD5 of every object, computed on all processors before the clock starts.
