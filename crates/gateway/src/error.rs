@@ -72,6 +72,7 @@ codes! {
     InvalidLocationConstraint "InvalidLocationConstraint" 400,
     InvalidObjectState "InvalidObjectState" 403,
     InvalidPart "InvalidPart" 400,
+    InvalidPartNumber "InvalidPartNumber" 416,
     InvalidPartOrder "InvalidPartOrder" 400,
     InvalidRange "InvalidRange" 416,
     InvalidRequest "InvalidRequest" 400,

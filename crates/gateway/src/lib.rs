@@ -14,7 +14,10 @@
 
 pub mod auth;
 pub mod body;
+pub mod chunked;
 pub mod error;
+pub mod keys;
 pub mod outcome;
 pub mod request_id;
 pub mod s3;
+pub mod sigv4;

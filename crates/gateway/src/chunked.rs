@@ -1,0 +1,330 @@
+//! The aws-chunked framing, as an incremental state machine without I/O: bytes go in as they come,
+//! slices of the same buffers come out, trailers at the end.
+//!
+//! A chunk's bytes leave before its signature is verified, so that nothing is buffered; the signature
+//! is checked when the chunk is complete. Whoever consumes the data must therefore commit nothing
+//! before [`Step::Done`]. Every length is bounded before it is believed: a header line, the trailers,
+//! and the data, whose sum must be what `x-amz-decoded-content-length` said.
+
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use ring::digest;
+
+use crate::error::{Code, WireError};
+use crate::sigv4::ChunkSigner;
+use crate::sigv4::hex::from_hex;
+
+/// The longest line: a chunk's header or a trailer, with its end.
+const MAX_LINE: usize = 1024;
+/// The most trailers.
+const MAX_TRAILERS: usize = 16;
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Step {
+    /// Feed more, or say that there is no more.
+    NeedInput,
+    /// Bytes of the body.
+    Data(Bytes),
+    /// The end was reached and all that can be verified was right. The trailers.
+    Done(HeaderMap),
+}
+
+/// The decoder of one body.
+#[derive(Debug)]
+pub struct Decoder {
+    input: Bytes,
+    /// The beginning of a line that is not complete yet.
+    line: Vec<u8>,
+    state: State,
+    /// Data bytes that are still to come.
+    left: u64,
+    signing: Option<Signing>,
+    announced: Vec<HeaderName>,
+    trailers: HeaderMap,
+    /// Whether trailers follow the last chunk.
+    trailer: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A chunk's header.
+    Header,
+    /// Bytes of a chunk, so many left.
+    Data(u64),
+    /// The line end behind a chunk's bytes.
+    DataEnd,
+    /// Trailers, up to an empty line.
+    Trailers,
+    /// All was read and verified.
+    Done,
+    /// An error was answered; there is no way on.
+    Failed,
+}
+
+struct Signing {
+    signer: ChunkSigner,
+    /// The hash of the current chunk.
+    hash: digest::Context,
+    /// What its header claimed.
+    claimed: [u8; 32],
+    /// The trailers as they are signed.
+    trailers: Vec<u8>,
+}
+
+impl std::fmt::Debug for Signing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.signer.fmt(f)
+    }
+}
+
+impl Decoder {
+    /// A decoder for a body of `length` data bytes. With a signer every chunk must carry a signature.
+    /// `announced` are the names in `x-amz-trailer`; exactly these may and must come, where `trailer`
+    /// says that there are trailers.
+    #[must_use]
+    pub fn new(length: u64, signer: Option<ChunkSigner>, trailer: bool, announced: Vec<HeaderName>) -> Self {
+        let signing = signer.map(|signer| Signing {
+            signer,
+            hash: digest::Context::new(&digest::SHA256),
+            claimed: [0; 32],
+            trailers: Vec::new(),
+        });
+        Self {
+            input: Bytes::new(),
+            line: Vec::new(),
+            state: State::Header,
+            left: length,
+            signing,
+            announced,
+            trailers: HeaderMap::new(),
+            trailer,
+        }
+    }
+
+    /// Whether `next` hashes the data that it gives out.
+    #[must_use]
+    pub const fn hashes(&self) -> bool {
+        self.signing.is_some()
+    }
+
+    /// Gives the next bytes. Only after [`Step::NeedInput`].
+    pub fn feed(&mut self, input: Bytes) {
+        debug_assert!(self.input.is_empty(), "fed before the last input was used up");
+        self.input = input;
+    }
+
+    /// What comes next: at most `most` bytes of data.
+    pub fn next(&mut self, most: usize) -> Result<Step, WireError> {
+        match self.advance(most) {
+            Ok(step) => Ok(step),
+            Err(e) => {
+                self.state = State::Failed;
+                self.input.clear();
+                Err(e)
+            }
+        }
+    }
+
+    /// Says that no more input comes. An error unless the end was reached.
+    pub fn finish(&self) -> Result<(), WireError> {
+        match self.state {
+            State::Done => Ok(()),
+            _ => Err(WireError::new(
+                Code::IncompleteBody,
+                "The request body terminated unexpectedly before its last chunk.",
+            )),
+        }
+    }
+
+    fn advance(&mut self, most: usize) -> Result<Step, WireError> {
+        loop {
+            if let State::Data(size) = self.state {
+                if self.input.is_empty() {
+                    return Ok(Step::NeedInput);
+                }
+                return Ok(Step::Data(self.data(size, most)));
+            }
+            if matches!(self.state, State::Done) {
+                if !self.input.is_empty() {
+                    return Err(malformed("There are bytes behind the last chunk."));
+                }
+                return Ok(Step::Done(std::mem::take(&mut self.trailers)));
+            }
+            let Some(line) = self.take_line()? else { return Ok(Step::NeedInput) };
+            match self.state {
+                State::Header => self.begin_chunk(&line)?,
+                State::DataEnd if line.is_empty() => self.state = State::Header,
+                State::DataEnd => return Err(malformed("A chunk is longer than its header says.")),
+                State::Trailers if line.is_empty() => self.end_trailers()?,
+                State::Trailers => self.add_trailer(&line)?,
+                State::Data(_) | State::Done => {}
+                State::Failed => return Err(malformed("The body was refused already.")),
+            }
+        }
+    }
+
+    /// A piece of the current chunk.
+    fn data(&mut self, size: u64, most: usize) -> Bytes {
+        let available = self.input.len().min(most.max(1));
+        let length = usize::try_from(size).map_or(available, |size| available.min(size));
+        let data = self.input.split_to(length);
+        self.left -= length as u64;
+        if let Some(signing) = &mut self.signing {
+            signing.hash.update(&data);
+        }
+        let left = size - length as u64;
+        self.state = if left > 0 { State::Data(left) } else { State::DataEnd };
+        data
+    }
+
+    /// A line without its end; `None` while it is not complete.
+    fn take_line(&mut self) -> Result<Option<Vec<u8>>, WireError> {
+        let end = memchr::memchr(b'\n', &self.input);
+        let length = end.unwrap_or(self.input.len());
+        if self.line.len() + length > MAX_LINE {
+            return Err(malformed("A line of the chunked body is too long."));
+        }
+        self.line.extend_from_slice(&self.input[..length]);
+        if end.is_none() {
+            self.input.clear();
+            return Ok(None);
+        }
+        self.input.advance(length + 1);
+        let mut line = std::mem::take(&mut self.line);
+        if line.pop_if(|c| *c == b'\r').is_none() && !matches!(self.state, State::Trailers) {
+            return Err(malformed("A line of the chunked body does not end in CR LF."));
+        }
+        // The chunk behind which this line stands is complete: it must have been what was signed.
+        if matches!(self.state, State::DataEnd) && line.is_empty() {
+            self.verify_chunk()?;
+        }
+        Ok(Some(line))
+    }
+
+    /// `size` or `size;chunk-signature=...`.
+    fn begin_chunk(&mut self, line: &[u8]) -> Result<(), WireError> {
+        let (size, extension) = match memchr::memchr(b';', line) {
+            Some(at) => (&line[..at], Some(&line[at + 1..])),
+            None => (line, None),
+        };
+        let size = read_size(size).ok_or_else(|| malformed("A chunk's size is not a hexadecimal number."))?;
+        if let Some(signing) = &mut self.signing {
+            let signature = extension.and_then(|e| e.strip_prefix(b"chunk-signature="));
+            signing.claimed = signature.and_then(from_hex).ok_or_else(wrong_signature)?;
+        }
+        if size > self.left {
+            return Err(WireError::new(
+                Code::IncompleteBody,
+                "The chunks hold more bytes than x-amz-decoded-content-length says.",
+            ));
+        }
+        if size > 0 {
+            self.state = State::Data(size);
+            return Ok(());
+        }
+        if self.left > 0 {
+            return Err(WireError::new(
+                Code::IncompleteBody,
+                "The chunks hold fewer bytes than x-amz-decoded-content-length says.",
+            ));
+        }
+        self.verify_chunk()?;
+        self.state = State::Trailers;
+        Ok(())
+    }
+
+    fn verify_chunk(&mut self) -> Result<(), WireError> {
+        let Some(signing) = &mut self.signing else { return Ok(()) };
+        let fresh = digest::Context::new(&digest::SHA256);
+        let hash = finish_hash(std::mem::replace(&mut signing.hash, fresh));
+        if signing.signer.chunk(&hash, &signing.claimed) { Ok(()) } else { Err(wrong_signature()) }
+    }
+
+    fn add_trailer(&mut self, line: &[u8]) -> Result<(), WireError> {
+        const SIGNATURE: &str = "x-amz-trailer-signature";
+        let wrong = |what: &'static str| WireError::new(Code::MalformedTrailer, what);
+        if !self.trailer {
+            return Err(malformed("There are bytes behind the last chunk."));
+        }
+        let at = memchr::memchr(b':', line).ok_or_else(|| wrong("A trailer has no value."))?;
+        let name = HeaderName::from_bytes(line[..at].trim_ascii());
+        let name = name.map_err(|_| wrong("A trailer's name is malformed."))?;
+        let value = HeaderValue::from_bytes(line[at + 1..].trim_ascii());
+        let value = value.map_err(|_| wrong("A trailer's value is malformed."))?;
+        if let Some(signing) = &mut self.signing {
+            if name == SIGNATURE {
+                let claimed = from_hex(value.as_bytes()).ok_or_else(wrong_signature)?;
+                let mut hash = digest::Context::new(&digest::SHA256);
+                hash.update(&signing.trailers);
+                if !signing.signer.trailer(&finish_hash(hash), &claimed) {
+                    return Err(wrong_signature());
+                }
+                // What comes behind the signature is not covered by it.
+                self.trailers.insert(name, value);
+                return Ok(());
+            }
+            if self.trailers.contains_key(SIGNATURE) {
+                return Err(wrong("A trailer stands behind the trailers' signature."));
+            }
+            signing.trailers.extend_from_slice(name.as_str().as_bytes());
+            signing.trailers.push(b':');
+            signing.trailers.extend_from_slice(value.as_bytes());
+            signing.trailers.push(b'\n');
+        }
+        if !self.announced.contains(&name) {
+            return Err(wrong("A trailer was not announced in x-amz-trailer."));
+        }
+        if self.trailers.len() >= MAX_TRAILERS || self.trailers.insert(name, value).is_some() {
+            return Err(wrong("A trailer is given twice."));
+        }
+        Ok(())
+    }
+
+    fn end_trailers(&mut self) -> Result<(), WireError> {
+        if self.trailer {
+            if self.signing.is_some() && self.trailers.remove("x-amz-trailer-signature").is_none() {
+                return Err(wrong_signature());
+            }
+            if let Some(missing) = self.announced.iter().find(|name| !self.trailers.contains_key(*name)) {
+                return Err(WireError::new(
+                    Code::MalformedTrailer,
+                    format!("The announced trailer {missing} did not come."),
+                ));
+            }
+        }
+        self.state = State::Done;
+        Ok(())
+    }
+}
+
+/// Up to 16 hexadecimal digits.
+fn read_size(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 16 {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |n, c| {
+        let digit = char::from(*c).to_digit(16)?;
+        Some(n << 4 | u64::from(digit))
+    })
+}
+
+fn finish_hash(hash: digest::Context) -> [u8; 32] {
+    let mut value = [0; 32];
+    value.copy_from_slice(hash.finish().as_ref());
+    value
+}
+
+fn wrong_signature() -> WireError {
+    WireError::new(
+        Code::SignatureDoesNotMatch,
+        "The signature of a chunk or of the trailers does not match what was received; nothing was stored.",
+    )
+}
+
+fn malformed(what: &'static str) -> WireError {
+    WireError::new(Code::InvalidRequest, what)
+}
+
+#[cfg(test)]
+mod tests;

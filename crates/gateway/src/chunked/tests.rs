@@ -1,0 +1,201 @@
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName};
+use proptest::prelude::*;
+
+use super::{Decoder, Step};
+use crate::error::{Code, WireError};
+use crate::sigv4::{ChunkSigner, SigningKey};
+
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+const DATE: &str = "20130524T000000Z";
+const SCOPE: &str = "20130524/us-east-1/s3/aws4_request";
+const CRC: &str = "x-amz-checksum-crc32c";
+
+/// Decodes a body given in pieces.
+fn decode(mut decoder: Decoder, pieces: &[&[u8]], most: usize) -> Result<(Vec<u8>, HeaderMap), WireError> {
+    let mut data = Vec::new();
+    let mut pieces = pieces.iter();
+    loop {
+        match decoder.next(most)? {
+            Step::Data(bytes) => {
+                assert!(!bytes.is_empty() && bytes.len() <= most);
+                data.extend_from_slice(&bytes);
+            }
+            Step::Done(trailers) => {
+                // Nothing may follow.
+                for piece in pieces {
+                    decoder.feed(Bytes::copy_from_slice(piece));
+                    decoder.next(most)?;
+                }
+                return Ok((data, trailers));
+            }
+            Step::NeedInput => match pieces.next() {
+                Some(piece) => decoder.feed(Bytes::copy_from_slice(piece)),
+                None => return decoder.finish().map(|()| unreachable!("not done and not incomplete")),
+            },
+        }
+    }
+}
+
+fn unsigned(length: u64, body: &[u8]) -> Result<(Vec<u8>, HeaderMap), WireError> {
+    let announced = vec![HeaderName::from_static(CRC)];
+    decode(Decoder::new(length, None, true, announced), &[body], usize::MAX)
+}
+
+fn refused(length: u64, body: &str) -> Code {
+    unsigned(length, body.as_bytes()).unwrap_err().code()
+}
+
+/// A signed body as a client makes it.
+fn signed_body(chunks: &[&[u8]], trailers: &[(&str, &str)]) -> Vec<u8> {
+    let mut client = ChunkSigner::client(SECRET, DATE, SCOPE, &[7; 32]);
+    let mut body = Vec::new();
+    for chunk in chunks.iter().chain([&b"".as_slice()]) {
+        let signature = client.sign("PAYLOAD", &sha256(chunk));
+        body.extend_from_slice(format!("{:x};chunk-signature={signature}\r\n", chunk.len()).as_bytes());
+        body.extend_from_slice(chunk);
+        if !chunk.is_empty() {
+            body.extend_from_slice(b"\r\n");
+        }
+    }
+    if !trailers.is_empty() {
+        let text: String = trailers.iter().map(|(n, v)| format!("{n}:{v}\n")).collect();
+        let signature = client.sign("TRAILER", &sha256(text.as_bytes()));
+        body.extend_from_slice(text.replace('\n', "\r\n").as_bytes());
+        body.extend_from_slice(format!("x-amz-trailer-signature:{signature}\r\n").as_bytes());
+    }
+    body.extend_from_slice(b"\r\n");
+    body
+}
+
+fn sha256(data: &[u8]) -> [u8; 32] {
+    ring::digest::digest(&ring::digest::SHA256, data).as_ref().try_into().unwrap()
+}
+
+fn signed_decoder(length: u64, trailer: bool) -> Decoder {
+    let announced = if trailer { vec![HeaderName::from_static(CRC)] } else { vec![] };
+    let signer = ChunkSigner::client(SECRET, DATE, SCOPE, &[7; 32]);
+    Decoder::new(length, Some(signer), trailer, announced)
+}
+
+/// The example in AWS's description of chunked uploads: 66,560 times `a` in two chunks.
+#[test]
+fn published_example() {
+    let seed = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9";
+    let seed: [u8; 32] = hex::decode(seed).unwrap().try_into().unwrap();
+    let body = [
+        b"10000;chunk-signature=ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648\r\n".as_slice(),
+        &[b'a'; 65_536],
+        b"\r\n400;chunk-signature=0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497\r\n",
+        &[b'a'; 1024],
+        b"\r\n0;chunk-signature=b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9\r\n\r\n",
+    ]
+    .concat();
+    let signer = ChunkSigner::client(SECRET, DATE, SCOPE, &seed);
+    let (data, trailers) = decode(Decoder::new(66_560, Some(signer), false, vec![]), &[&body], 1000).unwrap();
+    assert_eq!(data, [b'a'; 66_560]);
+    assert!(trailers.is_empty());
+    assert_eq!(format!("{:?}", SigningKey::derive(SECRET, SCOPE)), "SigningKey(<redacted>)");
+}
+
+#[test]
+fn unsigned_with_a_trailer() {
+    let (data, trailers) = unsigned(5, b"3\r\nabc\r\n2\r\nde\r\n0\r\nx-amz-checksum-crc32c: AAAA \r\n\r\n").unwrap();
+    assert_eq!(data, b"abcde");
+    assert_eq!(trailers[CRC], "AAAA");
+    assert!(unsigned(0, b"0\r\nx-amz-checksum-crc32c:A\r\n\r\n").is_ok());
+}
+
+#[test]
+fn bad_framing() {
+    assert_eq!(refused(3, "3\r\nab"), Code::IncompleteBody);
+    assert_eq!(refused(3, "3\r\nabc\r\n"), Code::IncompleteBody);
+    assert_eq!(refused(3, "3\r\nabc\r\n0\r\n"), Code::IncompleteBody);
+    assert_eq!(refused(4, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
+    assert_eq!(refused(2, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
+    assert_eq!(refused(3, "3\r\nabcd\r\n0\r\n\r\n"), Code::InvalidRequest);
+    assert_eq!(refused(3, "3\nabc\r\n0\r\n\r\n"), Code::InvalidRequest);
+    assert_eq!(refused(3, "x\r\nabc\r\n"), Code::InvalidRequest);
+    assert_eq!(refused(3, "\r\nabc\r\n"), Code::InvalidRequest);
+    assert_eq!(refused(3, "11111111111111111\r\n"), Code::InvalidRequest);
+    assert_eq!(refused(3, "ffffffffffffffff\r\n"), Code::IncompleteBody);
+    assert_eq!(refused(3, &"0".repeat(2000)), Code::InvalidRequest);
+    assert_eq!(refused(0, "0\r\n\r\n"), Code::MalformedTrailer);
+    assert_eq!(refused(0, "0\r\nother: 1\r\n\r\n"), Code::MalformedTrailer);
+    assert_eq!(refused(0, "0\r\nnothing\r\n\r\n"), Code::MalformedTrailer);
+    assert_eq!(refused(0, "0\r\nx-amz-checksum-crc32c:A\r\nx-amz-checksum-crc32c:B\r\n\r\n"), Code::MalformedTrailer);
+    assert_eq!(refused(0, "0\r\nx-amz-checksum-crc32c:A\r\n\r\nmore"), Code::InvalidRequest);
+}
+
+#[test]
+fn every_flipped_byte_of_a_signed_body_is_noticed() {
+    let trailers = [(CRC, "sOO8/Q==")];
+    let body = signed_body(&[b"hello, ", b"world"], &trailers);
+    let whole = decode(signed_decoder(12, true), &[&body], usize::MAX).unwrap();
+    assert_eq!((whole.0.as_slice(), &whole.1[CRC]), (b"hello, world".as_slice(), &"sOO8/Q==".parse().unwrap()));
+    assert_eq!(whole.1.len(), 1, "the signature is no trailer of the client's");
+    for at in 0..body.len() {
+        let mut flipped = body.clone();
+        flipped[at] ^= 0x01;
+        if let Ok(same) = decode(signed_decoder(12, true), &[&flipped], usize::MAX) {
+            // CR or LF of a trailer's line may change without a change of meaning.
+            assert_eq!(same.0, whole.0, "byte {at}");
+            assert_eq!(same.1, whole.1, "byte {at}");
+        }
+        let cut = decode(signed_decoder(12, true), &[&body[..at]], usize::MAX);
+        assert!(cut.is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn a_signed_body_needs_its_trailer_signature_last() {
+    let body = String::from_utf8(signed_body(&[b"x"], &[(CRC, "AA==")])).unwrap();
+    let (rest, _signature) = body.split_once("x-amz-trailer-signature").unwrap();
+    let error = decode(signed_decoder(1, true), &[format!("{rest}\r\n").as_bytes()], 9).unwrap_err();
+    assert_eq!(error.code(), Code::SignatureDoesNotMatch);
+    let more = body.replace("\r\n\r\n", "\r\nx-amz-checksum-crc32c:BB==\r\n\r\n");
+    let error = decode(signed_decoder(1, true), &[more.as_bytes()], 9).unwrap_err();
+    assert_eq!(error.code(), Code::MalformedTrailer);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_in_any_pieces(
+        body in prop::collection::vec(prop::sample::select(b"0123af;\r\nx:-".to_vec()), 0..80),
+        length in 0_u64..40,
+        signed in any::<bool>(),
+    ) {
+        let decoder = || if signed { signed_decoder(length, true) } else {
+            Decoder::new(length, None, false, vec![])
+        };
+        let whole = decode(decoder(), &[&body], usize::MAX).map_err(|e| e.code());
+        let bytes: Vec<&[u8]> = body.chunks(1).collect();
+        let single = decode(decoder(), &bytes, usize::MAX).map_err(|e| e.code());
+        prop_assert_eq!(&whole.as_ref().map(|w| &w.0), &single.as_ref().map(|s| &s.0));
+        if let Ok((data, _)) = whole {
+            prop_assert_eq!(data.len() as u64, length);
+        }
+    }
+
+    #[test]
+    fn what_a_client_sends_comes_out(
+        chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..5),
+        cuts in prop::collection::vec(1_usize..30, 1..20),
+        most in 1_usize..50,
+    ) {
+        let all = chunks.concat();
+        let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
+        let body = signed_body(&chunks, &[(CRC, "AA==")]);
+        let mut pieces = Vec::new();
+        let mut rest = body.as_slice();
+        for cut in cuts.iter().cycle() {
+            let (piece, tail) = rest.split_at((*cut).min(rest.len()));
+            pieces.push(piece);
+            rest = tail;
+            if rest.is_empty() { break; }
+        }
+        let (data, trailers) = decode(signed_decoder(all.len() as u64, true), &pieces, most).unwrap();
+        prop_assert_eq!(data, all);
+        prop_assert_eq!(&trailers[CRC], "AA==");
+    }
+}

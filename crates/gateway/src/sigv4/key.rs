@@ -1,0 +1,46 @@
+//! Signing keys: the HMAC key that a secret gives for one day, region and service.
+
+use std::fmt;
+
+use ring::{digest, hmac};
+
+/// A derived key, ready to sign.
+pub struct SigningKey(hmac::Key);
+
+impl SigningKey {
+    /// Derives the key of a scope: `date/region/service/aws4_request`.
+    #[must_use]
+    pub fn derive(secret: &str, scope: &str) -> Self {
+        let start = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{secret}").as_bytes());
+        Self(scope.split('/').fold(start, |key, part| {
+            hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, part.as_bytes()).as_ref())
+        }))
+    }
+
+    /// The signature of a text.
+    #[must_use]
+    pub fn sign(&self, text: &[u8]) -> [u8; 32] {
+        let mut signature = [0; 32];
+        signature.copy_from_slice(hmac::sign(&self.0, text).as_ref());
+        signature
+    }
+
+    /// Whether `signature` is the one of `text`, in a time that does not depend on either.
+    #[must_use]
+    pub fn verify(&self, text: &[u8], signature: &[u8; 32]) -> bool {
+        hmac::verify(&self.0, text, signature).is_ok()
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningKey(<redacted>)")
+    }
+}
+
+/// The SHA-256 of one buffer.
+pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
+    let mut value = [0; 32];
+    value.copy_from_slice(digest::digest(&digest::SHA256, data).as_ref());
+    value
+}

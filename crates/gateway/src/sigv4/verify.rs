@@ -1,0 +1,354 @@
+//! The verifier: from a request's head to who signed it and what its body must turn out to be.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, header};
+use tradewind_core::{Clock, Timestamp};
+
+use super::canonical::{Signed, check_coverage};
+use super::credential::{ALGORITHM, Claim, Presigned, does_not_match};
+use super::date::AmzDate;
+use super::hex::{from_hex, to_hex};
+use super::key::{SigningKey, sha256};
+use crate::auth::Identity;
+use crate::error::{Code, WireError};
+use crate::keys::Keys;
+
+/// How far a client's clock may be off, in seconds.
+const MAX_SKEW: i64 = 15 * 60;
+
+/// What the client said about the body.
+#[derive(Debug)]
+pub enum Payload {
+    /// Nothing.
+    Unsigned,
+    /// The SHA-256 of the whole.
+    Sha256([u8; 32]),
+    /// aws-chunked, each chunk signed, and the trailers where there are any.
+    SignedChunks {
+        /// What verifies them.
+        signer: ChunkSigner,
+        /// Whether trailers follow.
+        trailer: bool,
+    },
+    /// aws-chunked without signatures, followed by trailers.
+    UnsignedChunks,
+}
+
+impl Payload {
+    /// Whether the body is framed by aws-chunked.
+    #[must_use]
+    pub const fn is_chunked(&self) -> bool {
+        matches!(self, Self::SignedChunks { .. } | Self::UnsignedChunks)
+    }
+}
+
+/// A request whose signature is right, or that has none.
+#[derive(Debug)]
+pub struct Verified {
+    /// Who asks.
+    pub identity: Arc<Identity>,
+    /// What the body must be.
+    pub payload: Payload,
+    /// Whether the signature was in the query.
+    pub presigned: bool,
+}
+
+/// Verifies signatures.
+#[derive(Debug, Clone)]
+pub struct Verifier {
+    keys: Keys,
+    clock: Arc<dyn Clock>,
+    region: Option<String>,
+}
+
+impl Verifier {
+    /// A verifier. `region` refuses signatures for another region; `None` takes any.
+    #[must_use]
+    pub const fn new(keys: Keys, clock: Arc<dyn Clock>, region: Option<String>) -> Self {
+        Self { keys, clock, region }
+    }
+
+    /// Verifies a request by its head.
+    pub fn verify(&self, parts: &Parts) -> Result<Verified, WireError> {
+        let mut authorizations = parts.headers.get_all(header::AUTHORIZATION).iter();
+        let authorization = authorizations.next();
+        let presigned = match parts.uri.query() {
+            Some(query) => Presigned::from_query(query)?,
+            None => None,
+        };
+        match (authorization, presigned) {
+            (None, None) => self.anonymous(parts),
+            (Some(value), None) if authorizations.next().is_none() => {
+                let value = value.to_str().map_err(|e| {
+                    WireError::with_source(
+                        Code::AuthorizationHeaderMalformed,
+                        "The authorization header is malformed.",
+                        e,
+                    )
+                })?;
+                self.by_header(parts, &Claim::from_header(value)?)
+            }
+            (None, Some(presigned)) => self.by_query(parts, &presigned),
+            _ => Err(WireError::new(
+                Code::InvalidArgument,
+                "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
+                 string parameter or the Authorization header should be specified",
+            )),
+        }
+    }
+
+    fn anonymous(&self, parts: &Parts) -> Result<Verified, WireError> {
+        let payload = match parts.headers.get("x-amz-content-sha256") {
+            None => Payload::Unsigned,
+            Some(value) => match Word::parse(value.as_bytes())? {
+                Word::Unsigned => Payload::Unsigned,
+                Word::Sha256(hash) => Payload::Sha256(hash),
+                Word::UnsignedChunks => Payload::UnsignedChunks,
+                Word::SignedChunks { .. } => return Err(WireError::access_denied()),
+            },
+        };
+        Ok(Verified { identity: self.keys.anonymous(), payload, presigned: false })
+    }
+
+    fn by_header(&self, parts: &Parts, claim: &Claim<'_>) -> Result<Verified, WireError> {
+        refuse_token(parts.headers.contains_key("x-amz-security-token"))?;
+        let date = header_date(&parts.headers)?;
+        let now = self.clock.wall().seconds();
+        if (now - date.seconds()).abs() > MAX_SKEW {
+            return Err(WireError::new(
+                Code::RequestTimeTooSkewed,
+                "The difference between the request time and the current time is too large.",
+            ));
+        }
+        let payload = parts.headers.get("x-amz-content-sha256").ok_or_else(|| {
+            WireError::new(
+                Code::InvalidRequest,
+                "Missing required header for this request: x-amz-content-sha256",
+            )
+        })?;
+        self.check(parts, claim, &date, payload.as_bytes(), Code::AuthorizationHeaderMalformed, false)
+    }
+
+    fn by_query(&self, parts: &Parts, presigned: &Presigned<'_>) -> Result<Verified, WireError> {
+        refuse_token(presigned.has_token())?;
+        let claim = presigned.claim()?;
+        let date = AmzDate::parse(presigned.date().as_bytes()).ok_or_else(|| {
+            WireError::new(
+                Code::AuthorizationQueryParametersError,
+                "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"",
+            )
+        })?;
+        let expires = presigned.expires()?;
+        let now = self.clock.wall().seconds();
+        if now < date.seconds() - MAX_SKEW {
+            return Err(WireError::new(Code::AccessDenied, "Request is not valid yet"));
+        }
+        if now > date.seconds() + expires {
+            return Err(WireError::new(Code::AccessDenied, "Request has expired"));
+        }
+        let in_header = parts.headers.get("x-amz-content-sha256").map(http::HeaderValue::as_bytes);
+        let in_query = presigned.payload.as_deref().map(str::as_bytes);
+        let payload = in_query.or(in_header).unwrap_or(b"UNSIGNED-PAYLOAD");
+        self.check(parts, &claim, &date, payload, Code::AuthorizationQueryParametersError, true)
+    }
+
+    fn check(
+        &self,
+        parts: &Parts,
+        claim: &Claim<'_>,
+        date: &AmzDate,
+        payload: &[u8],
+        malformed: Code,
+        presigned: bool,
+    ) -> Result<Verified, WireError> {
+        let credential = &claim.credential;
+        if credential.day.as_bytes() != date.day() {
+            let message = "Invalid credential date. This date is not the same as X-Amz-Date.";
+            return Err(WireError::new(malformed, message));
+        }
+        if let Some(region) = self.region.as_deref().filter(|region| *region != credential.region) {
+            let message = format!("the region '{}' is wrong; expecting '{region}'", credential.region);
+            return Err(WireError::new(malformed, message));
+        }
+        let Some(known) = self.keys.find(credential.id) else {
+            return Err(WireError::new(
+                Code::InvalidAccessKeyId,
+                "The AWS Access Key Id you provided does not exist in our records.",
+            ));
+        };
+        let word = Word::parse(payload)?;
+        check_coverage(&parts.headers, claim.signed_headers)?;
+        let canonical = Signed {
+            method: &parts.method,
+            path: parts.uri.path(),
+            query: parts.uri.query(),
+            headers: &parts.headers,
+            names: claim.signed_headers,
+            payload,
+        }
+        .text()?;
+        let (key, at_hand) = known.signing_key(credential.scope);
+        let text = string_to_sign(date, credential.scope, &sha256(&canonical));
+        if !key.verify(&text, &claim.signature) {
+            return Err(does_not_match());
+        }
+        if !at_hand {
+            known.keep(credential.scope, &key);
+        }
+        let payload = match word {
+            Word::Unsigned => Payload::Unsigned,
+            Word::Sha256(hash) => Payload::Sha256(hash),
+            Word::UnsignedChunks => Payload::UnsignedChunks,
+            Word::SignedChunks { trailer } => Payload::SignedChunks {
+                signer: ChunkSigner::new(key, date, credential.scope, &claim.signature),
+                trailer,
+            },
+        };
+        Ok(Verified { identity: known.identity().clone(), payload, presigned })
+    }
+}
+
+fn refuse_token(present: bool) -> Result<(), WireError> {
+    if present {
+        return Err(WireError::new(
+            Code::InvalidToken,
+            "The provided token is malformed or otherwise invalid: this server issues no session tokens.",
+        ));
+    }
+    Ok(())
+}
+
+/// `x-amz-date`, else `Date`.
+fn header_date(headers: &HeaderMap) -> Result<AmzDate, WireError> {
+    let date = match (headers.get("x-amz-date"), headers.get(header::DATE)) {
+        (Some(value), _) => AmzDate::parse(value.as_bytes()),
+        (None, Some(value)) => value
+            .to_str()
+            .ok()
+            .and_then(|text| httpdate::parse_http_date(text).ok())
+            .and_then(|time| AmzDate::from_timestamp(Timestamp::from(time))),
+        (None, None) => None,
+    };
+    date.ok_or_else(|| {
+        WireError::new(Code::AccessDenied, "AWS authentication requires a valid Date or x-amz-date header")
+    })
+}
+
+fn string_to_sign(date: &AmzDate, scope: &str, hash: &[u8; 32]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(ALGORITHM.len() + scope.len() + 96);
+    text.extend_from_slice(ALGORITHM.as_bytes());
+    text.push(b'\n');
+    text.extend_from_slice(date.text());
+    text.push(b'\n');
+    text.extend_from_slice(scope.as_bytes());
+    text.push(b'\n');
+    text.extend_from_slice(&to_hex(hash));
+    text
+}
+
+/// The value of `x-amz-content-sha256`.
+enum Word {
+    Unsigned,
+    Sha256([u8; 32]),
+    SignedChunks { trailer: bool },
+    UnsignedChunks,
+}
+
+impl Word {
+    fn parse(text: &[u8]) -> Result<Self, WireError> {
+        match text {
+            b"UNSIGNED-PAYLOAD" => Ok(Self::Unsigned),
+            b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD" => Ok(Self::SignedChunks { trailer: false }),
+            b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER" => Ok(Self::SignedChunks { trailer: true }),
+            b"STREAMING-UNSIGNED-PAYLOAD-TRAILER" => Ok(Self::UnsignedChunks),
+            text if text.starts_with(b"STREAMING-AWS4-ECDSA") => Err(WireError::new(
+                Code::NotImplemented,
+                "Signature Version 4A is not implemented; please use AWS4-HMAC-SHA256.",
+            )),
+            text => from_hex(text).map(Self::Sha256).ok_or_else(|| {
+                WireError::new(
+                    Code::InvalidArgument,
+                    "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER, \
+                     STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or a \
+                     valid sha256 value.",
+                )
+            }),
+        }
+    }
+}
+
+/// Verifies the chain of chunk signatures: each signs its chunk and the signature before it, the
+/// first one the request's own.
+#[derive(Debug)]
+pub struct ChunkSigner {
+    key: Arc<SigningKey>,
+    /// `date\nscope\n`.
+    middle: Vec<u8>,
+    previous: [u8; 64],
+}
+
+impl ChunkSigner {
+    fn new(key: Arc<SigningKey>, date: &AmzDate, scope: &str, seed: &[u8; 32]) -> Self {
+        let middle = [date.text().as_slice(), b"\n", scope.as_bytes(), b"\n"].concat();
+        Self { key, middle, previous: to_hex(seed) }
+    }
+
+    /// Whether this is the next chunk's signature.
+    #[must_use]
+    pub fn chunk(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
+        const EMPTY: &[u8; 64] = b"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let text = [
+            b"AWS4-HMAC-SHA256-PAYLOAD\n",
+            self.middle.as_slice(),
+            &self.previous,
+            b"\n",
+            EMPTY,
+            b"\n",
+            &to_hex(hash),
+        ]
+        .concat();
+        self.step(&text, signature)
+    }
+
+    /// Whether this is the trailers' signature.
+    #[must_use]
+    pub fn trailer(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
+        let text = [
+            b"AWS4-HMAC-SHA256-TRAILER\n",
+            self.middle.as_slice(),
+            &self.previous,
+            b"\n",
+            &to_hex(hash),
+        ]
+        .concat();
+        self.step(&text, signature)
+    }
+
+    fn step(&mut self, text: &[u8], signature: &[u8; 32]) -> bool {
+        let right = self.key.verify(text, signature);
+        self.previous = to_hex(signature);
+        right
+    }
+
+    /// Signs where [`chunk`](Self::chunk) and [`trailer`](Self::trailer) verify: a client, for tests.
+    #[cfg(test)]
+    pub(crate) fn client(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> Self {
+        let date = AmzDate::parse(date.as_bytes()).unwrap();
+        Self::new(Arc::new(SigningKey::derive(secret, scope)), &date, scope, seed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sign(&mut self, what: &str, hash: &[u8; 32]) -> String {
+        const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n";
+        let middle = String::from_utf8(self.middle.clone()).unwrap();
+        let previous = std::str::from_utf8(&self.previous).unwrap();
+        let empty = if what == "PAYLOAD" { EMPTY } else { "" };
+        let hash = hex::encode(hash);
+        let text = format!("AWS4-HMAC-SHA256-{what}\n{middle}{previous}\n{empty}{hash}");
+        let signature = self.key.sign(text.as_bytes());
+        self.previous = to_hex(&signature);
+        hex::encode(signature)
+    }
+}
