@@ -1,0 +1,3 @@
+//! Leaves: stores that hold bytes themselves or speak to a service that does.
+
+pub mod local;

@@ -1,0 +1,39 @@
+//! The `local` leaf: objects in a directory of this machine. Log-structured, and the log is the only
+//! truth: key, metadata, sequence and location ride in records, and one fdatasync shared by all
+//! waiting writers makes them durable. The index is derived and can be deleted.
+//!
+//! `commit` is the one thread through which changes go; `stage` brings bytes in, `read` takes them
+//! out, `upkeep` moves what lives out of segments that mostly died; `open` and `reindex` make an index
+//! out of a log. The disk format is described in `docs/format.md`.
+
+mod apply;
+mod buffers;
+mod bulk;
+mod check;
+mod commit;
+mod complete;
+mod fields;
+mod frame;
+mod index;
+mod io;
+mod layout;
+mod list;
+mod open;
+mod options;
+mod position;
+mod read;
+mod record;
+mod reindex;
+mod scan;
+mod segment;
+mod shared;
+mod space;
+mod stage;
+mod store;
+mod upkeep;
+mod uploads;
+
+pub use self::check::{CheckReport, Damage, StoreStats, check, reindex_store as reindex, stats};
+pub use self::open::Recovery;
+pub use self::options::LocalOptions;
+pub use self::store::LocalStore;

@@ -1,0 +1,298 @@
+//! What a record does to the index: one deterministic function for live commits, for replay and for
+//! rebuilding. Records may be seen in any order where the log was compacted; the highest seq of a key
+//! wins, and of equal ones the last seen.
+//!
+//! Two things are counted so that compaction knows what may go: the live bytes of each segment, and
+//! for each key (and upload) the *other* records of it that are still on disk. A tombstone may go when
+//! there are none, because then nothing is left that it would have to hide.
+
+use tradewind_core::error::Result;
+
+use super::fields::malformed;
+use super::frame::{Header, RecordKind};
+use super::index::Changes;
+use super::index::entries::{BucketEntry, DeletedEntry, ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry};
+use super::index::keys;
+use super::position::Position;
+use super::record::{Bucket, Content, ExtentAt, Object, Part, Record, Run, Upload, UploadSeq};
+
+/// A record and where it lies.
+pub(crate) struct Located<'a> {
+    pub header: &'a Header,
+    pub record: &'a Record,
+    /// The encoded fields of the record.
+    pub fields: &'a [u8],
+    pub at: Position,
+}
+
+impl Located<'_> {
+    fn place(&self) -> Place {
+        #[expect(clippy::cast_possible_truncation, reason = "a record has at most 18 MiB")]
+        let record_bytes = self.header.record_bytes() as u32;
+        Place { at: self.at, record_bytes }
+    }
+}
+
+/// Takes one record into the index.
+pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<()> {
+    match located.record {
+        Record::BucketCreated(bucket) => bucket_created(changes, bucket, located.place()),
+        Record::BucketDeleted { id } => {
+            if let Some(old) = changes.get(&keys::bucket(*id))? {
+                release(changes, BucketEntry::decode(&old)?.place)?;
+                changes.remove(keys::bucket(*id));
+            }
+            replace_place(changes, &keys::bucket_deleted(*id), located.place())
+        }
+        Record::Object(object) => object_written(changes, object, located),
+        Record::Tombstone { bucket, key } => {
+            let (object_key, deleted_key) = (keys::object(*bucket, key), keys::deleted(*bucket, key));
+            tombstone(changes, object_key, deleted_key, located)
+        }
+        // Extents lie in bulk segments and enter the index with the first commit that refers to them.
+        Record::Extent { .. } => Ok(()),
+        Record::UploadCreated(upload) => upload_created(changes, upload, located),
+        Record::Part(part) => part_written(changes, part, located),
+        Record::UploadEnded { upload } => {
+            let used = [];
+            end_upload(changes, *upload, &used)?;
+            upload_ended(changes, *upload, located)
+        }
+        Record::Void { at } => replace_place(changes, &keys::void(*at), located.place()),
+    }
+}
+
+fn bucket_created(changes: &mut Changes<'_>, bucket: &Bucket, place: Place) -> Result<()> {
+    if changes.get(&keys::bucket_deleted(bucket.id))?.is_some() {
+        return Ok(());
+    }
+    if let Some(old) = changes.get(&keys::bucket(bucket.id))? {
+        release(changes, BucketEntry::decode(&old)?.place)?;
+    }
+    hold(changes, place)?;
+    let entry = BucketEntry { place, created: bucket.created, name: bucket.name.clone() };
+    changes.put(keys::bucket(bucket.id), entry.encode());
+    Ok(())
+}
+
+fn object_written(changes: &mut Changes<'_>, object: &Object, located: &Located<'_>) -> Result<()> {
+    let key = keys::object(object.bucket, &object.key);
+    let deleted_key = keys::deleted(object.bucket, &object.key);
+    let seq = located.header.seq;
+    let mut others = 0;
+    if let Some(value) = changes.get(&key)? {
+        let mut current = ObjectEntry::decode(&value)?;
+        others = current.others + 1;
+        if seq < current.seq {
+            current.others = others;
+            changes.put(key, current.encode());
+            return Ok(());
+        }
+        release(changes, current.place)?;
+        let takes_over = seq == current.seq || object.rewrites == Some(current.seq);
+        if current.in_extents && !takes_over {
+            changes.put(keys::reclaim(current.seq), current.place.encode());
+        }
+    } else if let Some(value) = changes.get(&deleted_key)? {
+        let mut deleted = DeletedEntry::decode(&value)?;
+        others = deleted.others + 1;
+        if seq < deleted.seq {
+            deleted.others = others;
+            changes.put(deleted_key, deleted.encode());
+            return Ok(());
+        }
+        release(changes, deleted.place)?;
+        changes.remove(deleted_key);
+    }
+    let mut in_extents = false;
+    if let Content::Extents { runs, fresh } = &object.content {
+        in_extents = true;
+        // A relocated copy repeats where its extents were at first; they may have moved since.
+        if !located.header.relocated {
+            extents_written(changes, fresh)?;
+        }
+        if let Some(upload) = object.upload {
+            end_upload(changes, upload, runs)?;
+        }
+    }
+    hold(changes, located.place())?;
+    let entry = ObjectEntry {
+        seq,
+        place: located.place(),
+        head_bytes: u32::try_from(located.header.head_bytes()).map_err(|_| malformed("a head is too long"))?,
+        size: object.size,
+        modified: object.modified,
+        etag: object.etag.clone(),
+        checksum: object.checksums.first().map(|c| (c.algorithm(), object.scope)),
+        in_extents,
+        others,
+    };
+    changes.put(key, entry.encode());
+    Ok(())
+}
+
+fn tombstone(changes: &mut Changes<'_>, key: Vec<u8>, deleted_key: Vec<u8>, located: &Located<'_>) -> Result<()> {
+    let seq = located.header.seq;
+    let mut others = 0;
+    if let Some(value) = changes.get(&key)? {
+        let mut current = ObjectEntry::decode(&value)?;
+        others = current.others + 1;
+        if seq < current.seq {
+            current.others = others;
+            changes.put(key, current.encode());
+            return Ok(());
+        }
+        release(changes, current.place)?;
+        if current.in_extents {
+            changes.put(keys::reclaim(current.seq), current.place.encode());
+        }
+        changes.remove(key);
+    } else if let Some(value) = changes.get(&deleted_key)? {
+        let mut current = DeletedEntry::decode(&value)?;
+        others = current.others + 1;
+        if seq < current.seq {
+            current.others = others;
+            changes.put(deleted_key, current.encode());
+            return Ok(());
+        }
+        release(changes, current.place)?;
+    }
+    hold(changes, located.place())?;
+    changes.put(deleted_key, DeletedEntry { seq, place: located.place(), others }.encode());
+    Ok(())
+}
+
+fn extents_written(changes: &mut Changes<'_>, fresh: &[ExtentAt]) -> Result<()> {
+    for extent in fresh {
+        let place = Place { at: extent.at, record_bytes: extent.record_bytes };
+        replace_place(changes, &keys::extent(extent.id), place)?;
+    }
+    Ok(())
+}
+
+fn upload_created(changes: &mut Changes<'_>, upload: &Upload, located: &Located<'_>) -> Result<()> {
+    let seq = located.header.seq;
+    if count_other_of_ended(changes, seq)? {
+        return Ok(());
+    }
+    let mut others = 0;
+    if let Some(value) = changes.get(&keys::upload(seq))? {
+        let old = UploadEntry::decode(&value)?;
+        release(changes, old.place)?;
+        others = old.others + 1;
+    }
+    hold(changes, located.place())?;
+    let entry = UploadEntry { bucket: upload.bucket, key: upload.key.clone(), place: located.place(), others };
+    changes.put(keys::upload(seq), entry.encode());
+    Ok(())
+}
+
+fn part_written(changes: &mut Changes<'_>, part: &Part, located: &Located<'_>) -> Result<()> {
+    if count_other_of_ended(changes, part.upload)? {
+        return Ok(());
+    }
+    if let Some(value) = changes.get(&keys::upload(part.upload))? {
+        let mut upload = UploadEntry::decode(&value)?;
+        upload.others += 1;
+        changes.put(keys::upload(part.upload), upload.encode());
+    }
+    let key = keys::part(part.upload, part.number);
+    let seq = located.header.seq;
+    if let Some(value) = changes.get(&key)? {
+        let old = PartEntry::decode(&value)?;
+        if seq < old.seq {
+            return Ok(());
+        }
+        release(changes, old.place)?;
+        if seq > old.seq {
+            changes.put(keys::reclaim(old.seq), old.place.encode());
+        }
+    }
+    if !located.header.relocated {
+        extents_written(changes, &part.fresh)?;
+    }
+    hold(changes, located.place())?;
+    changes.put(key, PartEntry { seq, place: located.place(), fields: located.fields.to_vec() }.encode());
+    Ok(())
+}
+
+/// Removes an upload and its parts. Extents of parts that `used` does not take over are freed.
+fn end_upload(changes: &mut Changes<'_>, upload: UploadSeq, used: &[Run]) -> Result<()> {
+    let Some(value) = changes.get(&keys::upload(upload))? else { return Ok(()) };
+    let entry = UploadEntry::decode(&value)?;
+    release(changes, entry.place)?;
+    changes.remove(keys::upload(upload));
+    let used: std::collections::HashSet<u64> = used.iter().map(|run| run.first).collect();
+    for (key, value) in changes.with_prefix(&keys::parts(upload))? {
+        let part = PartEntry::decode(&value)?;
+        release(changes, part.place)?;
+        let Record::Part(record) = Record::decode(RecordKind::Part, &part.fields)? else {
+            return Err(malformed("a part entry holds another record"));
+        };
+        if record.runs.iter().any(|run| !used.contains(&run.first)) {
+            changes.put(keys::reclaim(part.seq), part.place.encode());
+        }
+        changes.remove(key);
+    }
+    // The end is a tombstone for all that is left of the upload on disk.
+    let others = entry.others + 1;
+    let nowhere = Place { at: Position::default(), record_bytes: 0 };
+    changes.put(keys::upload_ended(upload), DeletedEntry { seq: 0, place: nowhere, others }.encode());
+    Ok(())
+}
+
+fn upload_ended(changes: &mut Changes<'_>, upload: UploadSeq, located: &Located<'_>) -> Result<()> {
+    let key = keys::upload_ended(upload);
+    let mut others = 0;
+    if let Some(value) = changes.get(&key)? {
+        let old = DeletedEntry::decode(&value)?;
+        others = old.others;
+        release(changes, old.place)?;
+    }
+    hold(changes, located.place())?;
+    changes.put(key, DeletedEntry { seq: located.header.seq, place: located.place(), others }.encode());
+    Ok(())
+}
+
+/// Counts a record of an upload that has ended. False where the upload has not ended.
+fn count_other_of_ended(changes: &mut Changes<'_>, upload: UploadSeq) -> Result<bool> {
+    let key = keys::upload_ended(upload);
+    let Some(value) = changes.get(&key)? else { return Ok(false) };
+    let mut ended = DeletedEntry::decode(&value)?;
+    ended.others += 1;
+    changes.put(key, ended.encode());
+    Ok(true)
+}
+
+fn replace_place(changes: &mut Changes<'_>, key: &[u8], place: Place) -> Result<()> {
+    if let Some(old) = changes.get(key)? {
+        release(changes, Place::decode(&old)?)?;
+    }
+    hold(changes, place)?;
+    changes.put(key, place.encode());
+    Ok(())
+}
+
+/// A record is referred to from now on.
+pub(crate) fn hold(changes: &mut Changes<'_>, place: Place) -> Result<()> {
+    count_live(changes, place, 1)
+}
+
+/// A record is not referred to any more.
+pub(crate) fn release(changes: &mut Changes<'_>, place: Place) -> Result<()> {
+    count_live(changes, place, -1)
+}
+
+fn count_live(changes: &mut Changes<'_>, place: Place, sign: i64) -> Result<()> {
+    if place.record_bytes == 0 {
+        return Ok(());
+    }
+    let key = keys::segment(place.at.segment);
+    let mut entry = match changes.get(&key)? {
+        Some(value) => SegmentEntry::decode(&value)?,
+        None => SegmentEntry::default(),
+    };
+    entry.live_bytes += sign * i64::from(place.record_bytes);
+    changes.put(key, entry.encode());
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Read buffers, used again and again: fresh memory costs a page fault per 4 KiB, which for large
+//! reads is dearer than the read itself.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Sizes kept. The largest holds a 256 KiB piece with the longest head of a full extent.
+const SIZES: [usize; 4] = [8 << 10, 72 << 10, 136 << 10, 264 << 10];
+/// Memory kept of each size.
+const KEPT_BYTES: usize = 8 << 20;
+
+/// A pool of buffers.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    free: [Mutex<Vec<Vec<u8>>>; SIZES.len()],
+}
+
+impl Buffers {
+    /// A buffer of `length` bytes with any contents.
+    pub fn take(self: &Arc<Self>, length: usize) -> Buffer {
+        let class = SIZES.iter().position(|size| length <= *size);
+        let bytes = match class {
+            Some(class) => self.free[class].lock().pop().unwrap_or_else(|| vec![0; SIZES[class]]),
+            None => vec![0; length],
+        };
+        Buffer { bytes, length, class, pool: self.clone() }
+    }
+}
+
+/// A buffer that returns to its pool.
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    length: usize,
+    class: Option<usize>,
+    pool: Arc<Buffers>,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.length]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Some(class) = self.class else { return };
+        let mut free = self.pool.free[class].lock();
+        if free.len() < KEPT_BYTES / SIZES[class] {
+            free.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}

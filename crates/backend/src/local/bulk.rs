@@ -1,0 +1,136 @@
+//! Bulk segments: where extents are written, in parallel by many requests, each at a place of its own.
+//! An extent means nothing until a commit record refers to it, and that record is written only after
+//! the extent was made durable; so bulk segments are never replayed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::commit::write_all;
+use super::frame::{Header, RecordKind, padding};
+use super::io::io_error;
+use super::position::Position;
+use super::record::{ExtentAt, Record};
+use super::segment::{Segment, SegmentKind};
+use super::shared::Shared;
+
+/// Starts writing out to the device after this many bytes, so that the sync at the end is short.
+const WRITE_OUT_BYTES: u32 = 32 << 20;
+
+/// Where the next extent goes.
+#[derive(Default)]
+pub(crate) struct BulkWriter {
+    active: Mutex<Option<Arc<Segment>>>,
+}
+
+/// Keeps a segment from being compacted while extents in it are neither committed nor given up.
+pub(crate) struct Pin(pub Arc<Segment>);
+
+impl Pin {
+    fn new(segment: Arc<Segment>) -> Self {
+        segment.pins.fetch_add(1, Ordering::AcqRel);
+        Self(segment)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// An extent's bytes with their block checksums, ready to be written.
+pub(crate) struct ExtentBytes {
+    pub id: u64,
+    pub payload: Vec<Bytes>,
+    pub payload_bytes: usize,
+    pub table: Vec<u64>,
+    /// A copy made by compaction.
+    pub relocated: bool,
+}
+
+impl BulkWriter {
+    /// Writes an extent. It is not durable until its segment is synced.
+    pub async fn write(&self, shared: &Arc<Shared>, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
+        let fields = Record::Extent { id: extent.id }.encode();
+        let too_long = |_| Error::new(Reason::Defect, "an extent is too long");
+        let header = Header {
+            kind: RecordKind::Extent,
+            relocated: extent.relocated,
+            fields_bytes: u32::try_from(fields.len()).map_err(too_long)?,
+            payload_bytes: u32::try_from(extent.payload_bytes).map_err(too_long)?,
+            seq: extent.id,
+            durable: Position::default(),
+        };
+        let record_bytes = u32::try_from(header.record_bytes()).map_err(too_long)?;
+        shared.space.admit(record_bytes.into(), extent.relocated)?;
+        let (pin, at) = self.reserve(shared, record_bytes).await?;
+        let mut pieces = Vec::with_capacity(extent.payload.len() + 2);
+        pieces.push(Bytes::from(header.encode_head(shared.layout.salt, at, &fields, &extent.table)));
+        pieces.extend(extent.payload.into_iter().filter(|piece| !piece.is_empty()));
+        let pad = padding(header.head_bytes() + extent.payload_bytes);
+        if pad > 0 {
+            pieces.push(Bytes::from_static(&[0; 8]).slice(..pad));
+        }
+        let segment = pin.0.clone();
+        let write = move || {
+            write_all(&segment, &pieces, at.offset.into()).map_err(|e| io_error("an extent could not be written", e))
+        };
+        shared.io.run(write).await?;
+        start_write_out(shared, &pin.0, at.offset, record_bytes);
+        Ok((ExtentAt { id: extent.id, at, record_bytes }, pin))
+    }
+
+    /// Gives out a place. Making a new segment syncs a directory and so is done on a file thread.
+    async fn reserve(&self, shared: &Arc<Shared>, record_bytes: u32) -> Result<(Pin, Position)> {
+        loop {
+            if let Some(place) = self.try_reserve(shared, record_bytes) {
+                return Ok(place);
+            }
+            let number = shared.next_segment.fetch_add(1, Ordering::AcqRel);
+            let making = shared.clone();
+            let segment = shared
+                .io
+                .run(move || {
+                    Segment::create(&making.layout.segments(), making.layout.salt, number, SegmentKind::Bulk)
+                })
+                .await?;
+            shared.segments.add(segment.clone());
+            let mut active = self.active.lock();
+            match active.as_ref() {
+                // Somebody else was faster; both are used, one after the other.
+                Some(current) if current.end.load(Ordering::Acquire) < shared.options.segment_bytes => {
+                    segment.sealed.store(true, Ordering::Release);
+                }
+                _ => {
+                    if let Some(full) = active.replace(segment) {
+                        full.sealed.store(true, Ordering::Release);
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_reserve(&self, shared: &Shared, record_bytes: u32) -> Option<(Pin, Position)> {
+        let active = self.active.lock();
+        let segment = active.as_ref()?;
+        let offset = segment.end.load(Ordering::Acquire);
+        if offset >= shared.options.segment_bytes {
+            return None;
+        }
+        segment.end.store(offset.checked_add(record_bytes)?, Ordering::Release);
+        // Pinned under the lock: a sealed segment never gains a pin.
+        Some((Pin::new(segment.clone()), Position::new(segment.number, offset)))
+    }
+}
+
+/// Begins to make durable what was appended lately. A failure is kept by the segment and answered to
+/// whoever syncs it next.
+fn start_write_out(shared: &Shared, segment: &Arc<Segment>, offset: u32, length: u32) {
+    if offset / WRITE_OUT_BYTES != (offset + length) / WRITE_OUT_BYTES {
+        segment.begin_sync(&shared.io);
+    }
+}

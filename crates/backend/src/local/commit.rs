@@ -1,0 +1,218 @@
+//! The committer: one thread through which every change goes. It takes all changes that wait, lets
+//! each decide against the exact state that the ones before it left (index plus this batch), writes
+//! their records with one write, makes them durable with one fdatasync, brings the index up to date
+//! and only then answers. So the order of changes is the order of the log, a precondition is judged
+//! at the linearization point, and a failed sync acknowledges nothing.
+
+mod batch;
+mod operations;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+use tradewind_core::error::{Error, Reason, Result};
+
+pub(crate) use self::batch::{Batch, LogWriter, SegmentNumbers, write_all};
+pub(crate) use self::operations::{
+    AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, PutObject, PutPart,
+    Relocate,
+};
+use super::shared::Shared;
+
+/// The most changes in one batch, and the most payload bytes after which no further one is taken in.
+const MAX_BATCH: usize = 512;
+const MAX_BATCH_BYTES: usize = 8 << 20;
+
+/// A change: decides against the state it finds and adds records to the batch.
+pub(crate) trait Operation: Send + 'static {
+    type Answer: Send + 'static;
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Self::Answer>;
+}
+
+/// A change in the queue, with its answer on the way.
+trait Waiting: Send {
+    fn decide(&mut self, batch: &mut Batch<'_>);
+    fn settle(self: Box<Self>, outcome: Result<(), &Error>);
+}
+
+struct Submitted<O: Operation> {
+    operation: O,
+    decision: Option<Result<O::Answer>>,
+    answer: oneshot::Sender<Result<O::Answer>>,
+}
+
+impl<O: Operation> Waiting for Submitted<O> {
+    fn decide(&mut self, batch: &mut Batch<'_>) {
+        self.decision = Some(self.operation.decide(batch));
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), &Error>) {
+        let answer = match outcome {
+            Ok(()) => self.decision.unwrap_or_else(|| Err(Error::new(Reason::Defect, "a change was never decided"))),
+            Err(e) => Err(Error::new(e.reason(), e.message())),
+        };
+        // Nobody may be waiting any more; the change stands all the same.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// The queue in front of the committer.
+pub(crate) struct Committer {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Queue {
+    state: Mutex<QueueState>,
+    ready: Condvar,
+    failed: AtomicBool,
+}
+
+struct QueueState {
+    waiting: Vec<Box<dyn Waiting>>,
+    closed: bool,
+}
+
+impl Committer {
+    /// Starts the thread.
+    pub fn start(shared: Arc<Shared>, log: LogWriter) -> Result<Self> {
+        let queue = Arc::new(Queue {
+            state: Mutex::new(QueueState { waiting: Vec::new(), closed: false }),
+            ready: Condvar::new(),
+            failed: AtomicBool::new(false),
+        });
+        let thread = {
+            let queue = queue.clone();
+            std::thread::Builder::new()
+                .name("local-commit".to_owned())
+                .spawn(move || run(&queue, &shared, log))
+                .map_err(|e| super::io::io_error("a thread could not be started", e))?
+        };
+        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Hands a change over and waits for its answer. Dropping the future does not take it back.
+    pub async fn submit<O: Operation>(&self, operation: O) -> Result<O::Answer> {
+        self.enqueue(operation)?.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// The same for callers on threads of their own.
+    pub fn submit_blocking<O: Operation>(&self, operation: O) -> Result<O::Answer> {
+        self.enqueue(operation)?.blocking_recv().unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Whether a failed sync or index update made the store read-only.
+    pub fn has_failed(&self) -> bool {
+        self.queue.failed.load(Ordering::Acquire)
+    }
+
+    /// Makes the store read-only, after a sync failed elsewhere.
+    pub fn fail(&self) {
+        self.queue.failed.store(true, Ordering::Release);
+    }
+
+    fn enqueue<O: Operation>(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Answer>>> {
+        let (answer, answered) = oneshot::channel();
+        let mut state = self.queue.state.lock();
+        if state.closed {
+            return Err(closed());
+        }
+        if self.has_failed() {
+            return Err(read_only());
+        }
+        state.waiting.push(Box::new(Submitted { operation, decision: None, answer }));
+        if state.waiting.len() == 1 {
+            self.queue.ready.notify_one();
+        }
+        Ok(answered)
+    }
+
+    /// Finishes what waits and ends the thread.
+    pub fn close(&self) {
+        {
+            let mut state = self.queue.state.lock();
+            state.closed = true;
+            self.queue.ready.notify_one();
+        }
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the committer panicked");
+        }
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
+    let mut waiting = Vec::new();
+    loop {
+        if waiting.is_empty() {
+            let mut state = queue.state.lock();
+            while state.waiting.is_empty() {
+                if state.closed {
+                    return;
+                }
+                queue.ready.wait(&mut state);
+            }
+            std::mem::swap(&mut waiting, &mut state.waiting);
+        }
+        waiting = commit_some(queue, shared, &mut log, waiting);
+    }
+}
+
+/// Commits as many changes as fit into one batch and gives back the rest.
+fn commit_some(
+    queue: &Queue,
+    shared: &Shared,
+    log: &mut LogWriter,
+    mut waiting: Vec<Box<dyn Waiting>>,
+) -> Vec<Box<dyn Waiting>> {
+    if queue.failed.load(Ordering::Acquire) {
+        let error = read_only();
+        waiting.into_iter().for_each(|change| change.settle(Err(&error)));
+        return Vec::new();
+    }
+    let mut decided = 0;
+    let outcome = log.begin(shared).and_then(|mut batch| {
+        for change in waiting.iter_mut().take(MAX_BATCH) {
+            change.decide(&mut batch);
+            decided += 1;
+            if batch.bytes() >= MAX_BATCH_BYTES {
+                break;
+            }
+        }
+        batch.commit()
+    });
+    if let Err(e) = &outcome {
+        tracing::error!(error = ?e, changes = decided, "a batch of changes failed");
+        decided = decided.max(1);
+        if e.reason() != Reason::Full {
+            queue.failed.store(true, Ordering::Release);
+        }
+    }
+    let rest = waiting.split_off(decided);
+    for change in waiting {
+        change.settle(outcome.as_ref().map(|()| ()));
+    }
+    rest
+}
+
+fn read_only() -> Error {
+    Error::new(
+        Reason::ReadOnly,
+        "the store takes no writes since its device failed; reads go on; check the device and reopen the store",
+    )
+}
+
+fn closed() -> Error {
+    Error::new(Reason::ShuttingDown, "the store is closed")
+}

@@ -1,0 +1,269 @@
+//! One batch of changes: its records in the making, the state they leave, and how they become durable.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use tradewind_core::error::{Error, Reason, Result};
+
+use crate::local::apply::{Located, apply};
+use crate::local::frame::{Header, padding};
+use crate::local::index::entries::Coverage;
+use crate::local::index::{Changes, keys};
+use crate::local::io::io_error;
+use crate::local::open::ID_MARGIN;
+use crate::local::position::Position;
+use crate::local::record::{Bucket, BucketId, Record};
+use crate::local::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind, sync_failed};
+use crate::local::shared::Shared;
+
+/// Where the log ends, and the segment that it is written to. Owned by the committer's thread.
+pub(crate) struct LogWriter {
+    active: Option<Arc<Segment>>,
+    durable: Position,
+    uncheckpointed_bytes: u64,
+    next_bucket: BucketId,
+}
+
+impl LogWriter {
+    /// A writer that begins a new segment with its first batch: nothing is ever appended behind a
+    /// tail that a crash may have torn.
+    pub const fn new(durable: Position, next_bucket: BucketId) -> Self {
+        Self { active: None, durable, uncheckpointed_bytes: 0, next_bucket }
+    }
+
+    /// Begins a batch.
+    pub fn begin<'a>(&'a mut self, shared: &'a Shared) -> Result<Batch<'a>> {
+        let base = self.active.as_ref().map_or(0, |segment| segment.end.load(Ordering::Acquire));
+        Ok(Batch {
+            base,
+            end: base,
+            pieces: Vec::new(),
+            records: 0,
+            changes: shared.index.changes(),
+            buckets: Vec::new(),
+            next_bucket: self.next_bucket,
+            durable: self.durable,
+            uses_reserve: false,
+            log: self,
+            shared,
+        })
+    }
+
+    fn segment_for_batch(&mut self, shared: &Shared) -> Result<Arc<Segment>> {
+        if let Some(active) = &self.active {
+            if active.end.load(Ordering::Acquire) < shared.options.segment_bytes {
+                return Ok(active.clone());
+            }
+            active.sealed.store(true, Ordering::Release);
+            self.active = None;
+        }
+        let number = shared.next_segment.fetch_add(1, Ordering::AcqRel);
+        let segment = Segment::create(&shared.layout.segments(), shared.layout.salt, number, SegmentKind::Log)?;
+        shared.segments.add(segment.clone());
+        self.active = Some(segment.clone());
+        Ok(segment)
+    }
+}
+
+/// A batch in the making.
+pub(crate) struct Batch<'a> {
+    pub shared: &'a Shared,
+    /// The state that this batch's changes leave.
+    pub changes: Changes<'a>,
+    log: &'a mut LogWriter,
+    base: u32,
+    end: u32,
+    pieces: Vec<Bytes>,
+    records: usize,
+    buckets: Vec<BucketChange>,
+    next_bucket: BucketId,
+    durable: Position,
+    uses_reserve: bool,
+}
+
+enum BucketChange {
+    Created(Bucket),
+    Deleted(String),
+}
+
+impl Batch<'_> {
+    /// Payload and record bytes so far.
+    pub const fn bytes(&self) -> usize {
+        (self.end - self.base) as usize
+    }
+
+    /// A number that was never used before.
+    pub fn next_id(&self) -> u64 {
+        self.shared.next_id.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The bucket as this batch leaves it.
+    pub fn bucket(&self, name: &str) -> Result<Bucket> {
+        for change in self.buckets.iter().rev() {
+            match change {
+                BucketChange::Created(bucket) if bucket.name == name => return Ok(bucket.clone()),
+                BucketChange::Deleted(deleted) if deleted == name => return Err(Error::no_such_bucket(name)),
+                _ => {}
+            }
+        }
+        self.shared.bucket(name)
+    }
+
+    /// Makes a bucket and gives it its number.
+    pub fn create_bucket(&mut self, mut bucket: Bucket) -> Result<()> {
+        bucket.id = self.next_bucket;
+        self.next_bucket += 1;
+        let seq = self.next_id();
+        self.append(&Record::BucketCreated(bucket.clone()), seq)?;
+        self.buckets.push(BucketChange::Created(bucket));
+        Ok(())
+    }
+
+    /// Removes a bucket.
+    pub fn delete_bucket(&mut self, bucket: Bucket) -> Result<()> {
+        let seq = self.next_id();
+        self.append(&Record::BucketDeleted { id: bucket.id }, seq)?;
+        self.buckets.push(BucketChange::Deleted(bucket.name));
+        Ok(())
+    }
+
+    /// This change frees space in the end: it may use the space kept for that.
+    pub fn use_reserve(&mut self) {
+        self.uses_reserve = true;
+    }
+
+    /// Adds a record without payload.
+    pub fn append(&mut self, record: &Record, seq: u64) -> Result<()> {
+        self.append_with_payload(record, seq, false, &[], &[])
+    }
+
+    /// Adds a record and takes it into the state.
+    pub fn append_with_payload(
+        &mut self,
+        record: &Record,
+        seq: u64,
+        relocated: bool,
+        payload: &[Bytes],
+        table: &[u64],
+    ) -> Result<()> {
+        if self.records == 0 {
+            let segment = self.log.segment_for_batch(self.shared)?;
+            self.base = segment.end.load(Ordering::Acquire);
+            self.end = self.base;
+        }
+        let segment = self.log.active.as_ref().map_or(0, |segment| segment.number);
+        let at = Position::new(segment, self.end);
+        let fields = record.encode();
+        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
+        let too_long = |_| Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long");
+        let header = Header {
+            kind: record.kind(),
+            relocated,
+            fields_bytes: u32::try_from(fields.len()).map_err(too_long)?,
+            payload_bytes: u32::try_from(payload_bytes).map_err(too_long)?,
+            seq,
+            durable: self.durable,
+        };
+        if fields.len() > crate::local::frame::MAX_FIELDS_BYTES {
+            return Err(Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long"));
+        }
+        let end = self.end.checked_add(u32::try_from(header.record_bytes()).map_err(too_long)?);
+        let end = end.ok_or_else(|| Error::new(Reason::Defect, "a batch is longer than a segment can be"))?;
+        apply(&mut self.changes, &Located { header: &header, record, fields: &fields, at })?;
+        self.pieces.push(header.encode_head(self.shared.layout.salt, at, &fields, table).into());
+        self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
+        let pad = padding(header.head_bytes() + payload_bytes);
+        if pad > 0 {
+            self.pieces.push(Bytes::from_static(&[0; 8]).slice(..pad));
+        }
+        self.end = end;
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Writes, syncs and applies the batch. After an error nothing of it happened, unless the error is
+    /// one that makes the store read-only.
+    pub fn commit(mut self) -> Result<()> {
+        if self.records > 0 {
+            self.write()?;
+        } else if self.changes.is_empty() {
+            return Ok(());
+        }
+        let covered = self.log.active.as_ref().map_or(self.durable, |s| Position::new(s.number, self.end));
+        let coverage = Coverage {
+            covered,
+            next_id: self.shared.next_id.load(Ordering::Acquire) + ID_MARGIN,
+            next_bucket: self.next_bucket,
+        };
+        self.changes.put(keys::META, coverage.encode());
+        self.changes.apply()?;
+        for change in self.buckets {
+            match change {
+                BucketChange::Created(bucket) => self.shared.buckets.write().insert(bucket.name.clone(), bucket),
+                BucketChange::Deleted(name) => self.shared.buckets.write().remove(&name),
+            };
+        }
+        self.log.durable = covered;
+        self.log.next_bucket = self.next_bucket;
+        self.log.uncheckpointed_bytes += u64::from(self.end - self.base);
+        if self.log.uncheckpointed_bytes >= self.shared.options.checkpoint_bytes {
+            self.shared.index.checkpoint()?;
+            self.log.uncheckpointed_bytes = 0;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let Some(segment) = self.log.active.clone() else {
+            return Err(Error::new(Reason::Defect, "a batch has records but no segment"));
+        };
+        self.shared.space.admit((self.end - self.base).into(), self.uses_reserve)?;
+        if let Err(e) = write_all(&segment, &self.pieces, self.base.into()) {
+            // Nothing of this may come to life at the next start.
+            if let Err(worse) = erase(&segment, self.base, self.end) {
+                tracing::error!(error = %worse, "a failed write could not be undone");
+                return Err(sync_failed(Some(worse)));
+            }
+            return Err(io_error("the log could not be written", e));
+        }
+        segment.end.store(self.end, Ordering::Release);
+        segment.file.sync_data().map_err(|e| sync_failed(Some(e)))
+    }
+}
+
+/// Writes all pieces one behind the other.
+pub(crate) fn write_all(segment: &Segment, pieces: &[Bytes], offset: u64) -> std::io::Result<()> {
+    const MAX_SLICES: usize = 1024;
+    let mut at = offset;
+    let (mut first, mut skip) = (0, 0);
+    while first < pieces.len() {
+        let mut slices = Vec::with_capacity(MAX_SLICES.min(pieces.len() - first));
+        slices.push(IoSlice::new(&pieces[first][skip..]));
+        slices.extend(pieces[first + 1..].iter().take(MAX_SLICES - 1).map(|piece| IoSlice::new(piece)));
+        let mut written = match rustix::io::pwritev(&segment.file, &slices, at) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(written) => written,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        at += written as u64;
+        while first < pieces.len() && written >= pieces[first].len() - skip {
+            written -= pieces[first].len() - skip;
+            (first, skip) = (first + 1, 0);
+        }
+        skip += written;
+    }
+    Ok(())
+}
+
+/// Cuts off what a failed write left behind the end of a segment.
+fn erase(segment: &Segment, base: u32, end: u32) -> std::io::Result<()> {
+    debug_assert!(base >= SEGMENT_HEADER_BYTES && end >= base);
+    segment.file.set_len(base.into())?;
+    segment.file.sync_data()
+}
+
+/// Gives out numbers for segments.
+pub(crate) type SegmentNumbers = AtomicU32;

@@ -1,0 +1,255 @@
+//! The changes there are, and what each decides.
+
+use bytes::Bytes;
+use tradewind_core::clock::Timestamp;
+use tradewind_core::condition::Precondition;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::object::Generation;
+
+use super::Operation;
+use super::batch::Batch;
+use crate::local::bulk::Pin;
+use crate::local::frame::{Header, RecordKind};
+use crate::local::index::entries::{ObjectEntry, UploadEntry};
+use crate::local::index::keys;
+use crate::local::record::{Bucket, BucketId, Object, Part, Record, Upload, UploadSeq};
+
+/// Makes a bucket.
+pub(crate) struct CreateBucket {
+    pub name: String,
+    pub created: Timestamp,
+}
+
+impl Operation for CreateBucket {
+    type Answer = ();
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        if batch.bucket(&self.name).is_ok() {
+            return Err(Error::new(Reason::BucketExists, format!("bucket {:?} exists already", self.name)));
+        }
+        batch.create_bucket(Bucket { id: 0, name: self.name.clone(), created: self.created })
+    }
+}
+
+/// Removes an empty bucket and aborts its uploads.
+pub(crate) struct DeleteBucket {
+    pub name: String,
+}
+
+impl Operation for DeleteBucket {
+    type Answer = ();
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        let bucket = batch.bucket(&self.name)?;
+        if batch.changes.any_within(&keys::object_from(bucket.id, b""), &keys::bucket_end(bucket.id))? {
+            return Err(Error::new(Reason::BucketNotEmpty, format!("bucket {:?} still holds objects", self.name)));
+        }
+        batch.use_reserve();
+        for (key, value) in batch.changes.with_prefix(&[keys::space::UPLOAD])? {
+            if UploadEntry::decode(&value)?.bucket == bucket.id {
+                let seq = batch.next_id();
+                batch.append(&Record::UploadEnded { upload: keys::number(&key)? }, seq)?;
+            }
+        }
+        batch.delete_bucket(bucket)
+    }
+}
+
+/// Writes an object; its bytes are here or in extents that are durable already.
+pub(crate) struct PutObject {
+    pub bucket: String,
+    pub object: Box<Object>,
+    pub payload: Vec<Bytes>,
+    pub table: Vec<u64>,
+    pub precondition: Precondition,
+    /// Keeps compaction away from the extents until the commit is settled.
+    #[expect(dead_code, reason = "held for its drop")]
+    pub pins: Vec<Pin>,
+}
+
+impl Operation for PutObject {
+    type Answer = Generation;
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Generation> {
+        self.object.bucket = batch.bucket(&self.bucket)?.id;
+        check(batch, self.object.bucket, &self.object.key, &self.precondition)?;
+        let seq = batch.next_id();
+        let record = Record::Object(std::mem::replace(&mut self.object, Box::new(empty_object())));
+        batch.append_with_payload(&record, seq, false, &self.payload, &self.table)?;
+        Ok(Generation(seq))
+    }
+}
+
+fn empty_object() -> Object {
+    Object {
+        bucket: 0,
+        key: String::new(),
+        size: 0,
+        modified: Timestamp::default(),
+        etag: tradewind_core::ETag::from_text(""),
+        metadata: tradewind_core::Metadata::default(),
+        checksums: Vec::new(),
+        scope: tradewind_core::ChecksumScope::FullObject,
+        content: crate::local::record::Content::Inline,
+        parts: Vec::new(),
+        upload: None,
+        rewrites: None,
+    }
+}
+
+/// Deletes an object.
+pub(crate) struct DeleteObject {
+    pub bucket: String,
+    pub key: String,
+    pub precondition: Precondition,
+}
+
+impl Operation for DeleteObject {
+    type Answer = bool;
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<bool> {
+        let bucket = batch.bucket(&self.bucket)?.id;
+        check(batch, bucket, &self.key, &self.precondition)?;
+        if batch.changes.get(&keys::object(bucket, &self.key))?.is_none() {
+            return Ok(false);
+        }
+        batch.use_reserve();
+        let seq = batch.next_id();
+        batch.append(&Record::Tombstone { bucket, key: self.key.clone() }, seq)?;
+        Ok(true)
+    }
+}
+
+/// Begins an upload.
+pub(crate) struct CreateUpload {
+    pub bucket: String,
+    pub upload: Box<Upload>,
+}
+
+impl Operation for CreateUpload {
+    type Answer = UploadSeq;
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<UploadSeq> {
+        self.upload.bucket = batch.bucket(&self.bucket)?.id;
+        let seq = batch.next_id();
+        batch.append(&Record::UploadCreated(self.upload.clone()), seq)?;
+        Ok(seq)
+    }
+}
+
+/// Writes a part, whose bytes are in extents that are durable already.
+pub(crate) struct PutPart {
+    pub bucket: String,
+    pub key: String,
+    pub part: Box<Part>,
+    #[expect(dead_code, reason = "held for its drop")]
+    pub pins: Vec<Pin>,
+}
+
+impl Operation for PutPart {
+    type Answer = Generation;
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Generation> {
+        upload(batch, &self.bucket, &self.key, self.part.upload)?;
+        let seq = batch.next_id();
+        batch.append(&Record::Part(self.part.clone()), seq)?;
+        Ok(Generation(seq))
+    }
+}
+
+/// Makes the object of an upload visible. It was put together from the parts as they were when the
+/// upload had `others` records; another number means that a part came or moved meanwhile.
+pub(crate) struct CompleteUpload {
+    pub put: PutObject,
+    pub upload: UploadSeq,
+    pub others: u32,
+}
+
+impl Operation for CompleteUpload {
+    type Answer = Generation;
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Generation> {
+        let entry = upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
+        if entry.others != self.others {
+            return Err(Error::new(Reason::Conflict, "the upload's parts changed while it was being completed"));
+        }
+        let generation = self.put.decide(batch)?;
+        let seq = batch.next_id();
+        batch.append(&Record::UploadEnded { upload: self.upload }, seq)?;
+        Ok(generation)
+    }
+}
+
+/// Gives an upload up.
+pub(crate) struct AbortUpload {
+    pub bucket: String,
+    pub key: String,
+    pub upload: UploadSeq,
+}
+
+impl Operation for AbortUpload {
+    type Answer = ();
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        upload(batch, &self.bucket, &self.key, self.upload)?;
+        batch.use_reserve();
+        let seq = batch.next_id();
+        batch.append(&Record::UploadEnded { upload: self.upload }, seq)
+    }
+}
+
+/// Writes a copy of a commit record that compaction wants to move. If it was superseded meanwhile, the
+/// copy is only garbage.
+pub(crate) struct Relocate {
+    pub header: Header,
+    pub fields: Vec<u8>,
+    pub payload: Bytes,
+    pub table: Vec<u64>,
+}
+
+impl Operation for Relocate {
+    type Answer = ();
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        debug_assert!(self.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
+        batch.use_reserve();
+        let record = Record::decode(self.header.kind, &self.fields)?;
+        batch.append_with_payload(&record, self.header.seq, true, &[self.payload.clone()], &self.table)
+    }
+}
+
+/// Any other change of the index, made by upkeep.
+pub(crate) struct Amendment<F>(pub F);
+
+impl<F, T> Operation for Amendment<F>
+where
+    F: FnMut(&mut Batch<'_>) -> Result<T> + Send + 'static,
+    T: Send + 'static,
+{
+    type Answer = T;
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<T> {
+        batch.use_reserve();
+        (self.0)(batch)
+    }
+}
+
+/// Judges a precondition on the state that the batch has reached.
+fn check(batch: &Batch<'_>, bucket: BucketId, key: &str, precondition: &Precondition) -> Result<()> {
+    if *precondition == Precondition::None {
+        return Ok(());
+    }
+    let entry = match batch.changes.get(&keys::object(bucket, key))? {
+        Some(value) => Some(ObjectEntry::decode(&value)?),
+        None => None,
+    };
+    precondition.check(key, entry.as_ref().map(|e| (&e.etag, Generation(e.seq))))
+}
+
+fn upload(batch: &Batch<'_>, bucket: &str, key: &str, upload: UploadSeq) -> Result<UploadEntry> {
+    let bucket = batch.bucket(bucket)?.id;
+    let entry = batch.changes.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+    entry
+        .filter(|entry| entry.bucket == bucket && entry.key == key)
+        .ok_or_else(|| Error::no_such_upload(&crate::local::uploads::format_id(upload)))
+}

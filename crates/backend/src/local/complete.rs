@@ -1,0 +1,212 @@
+//! Multipart uploads: what was begun, which parts are there, and the object that they make. Completion
+//! copies no data: the object's manifest takes over the parts' extents.
+
+use tradewind_core::checksum::ChecksumScope;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::{
+    self, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadInfo, UploadsPage, checksum_of_parts,
+    match_parts, page_uploads,
+};
+use tradewind_core::object::{Committed, Generation};
+use tradewind_core::{Address, Algorithm, BucketName, ETag};
+
+use super::commit::{CompleteUpload, PutObject};
+use super::frame::RecordKind;
+use super::index::View;
+use super::index::entries::{PartEntry, UploadEntry};
+use super::index::keys;
+use super::open::Local;
+use super::read::corrupt;
+use super::record::{Content, Object, Part, PartSummary, Record, Upload, UploadSeq};
+use super::scan::{Item, Scanner};
+use super::uploads::{format_id, parse_id};
+
+impl Local {
+    fn upload_entry(&self, view: &View, address: &Address, upload: UploadSeq) -> Result<UploadEntry> {
+        let bucket = self.shared.bucket(address.bucket.as_str())?;
+        let entry = view.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+        entry
+            .filter(|entry| entry.bucket == bucket.id && entry.key == address.key.as_str())
+            .ok_or_else(|| Error::no_such_upload(&format_id(upload)))
+    }
+
+    /// What an upload was begun with.
+    pub(super) fn upload(&self, address: &Address, upload: UploadSeq) -> Result<Upload> {
+        let entry = self.upload_entry(&self.shared.index.view(), address, upload)?;
+        self.upload_record(&entry)
+    }
+
+    fn upload_record(&self, entry: &UploadEntry) -> Result<Upload> {
+        let at = entry.place.at;
+        let segment = self.shared.segments.get(at.segment).ok_or_else(|| corrupt(at, "its segment is gone"))?;
+        let mut scanner = Scanner::new(segment, self.shared.layout.salt, at.offset);
+        match scanner.next()? {
+            Some(Item::Record(scanned)) if scanned.at == at => match scanned.record()? {
+                Record::UploadCreated(upload) => Ok(*upload),
+                _ => Err(corrupt(at, "it is not an upload")),
+            },
+            _ => Err(corrupt(at, "its head is damaged")),
+        }
+    }
+
+    fn upload_info(&self, upload: UploadSeq, entry: &UploadEntry) -> Result<UploadInfo> {
+        let record = self.upload_record(entry)?;
+        Ok(UploadInfo {
+            id: UploadId(format_id(upload)),
+            key: record.key,
+            initiated: record.initiated,
+            metadata: record.metadata,
+            checksum: record.checksum,
+        })
+    }
+
+    pub(super) fn parts_page(
+        &self,
+        address: &Address,
+        upload: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        let seq = parse_id(upload)?;
+        let view = self.shared.index.view();
+        let entry = self.upload_entry(&view, address, seq)?;
+        let mut parts = Vec::new();
+        let mut next = None;
+        let from = after.map_or(0, |after| after.get() + 1);
+        for found in view.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
+            let part = decode_part(&found?.1)?;
+            if parts.len() == limit {
+                next = parts.last().map(|p: &PartInfo| p.number);
+                break;
+            }
+            parts.push(part_info(&part)?);
+        }
+        Ok(PartsPage { upload: self.upload_info(seq, &entry)?, parts, next })
+    }
+
+    pub(super) fn uploads_page(&self, bucket: &BucketName, request: &ListUploads) -> Result<UploadsPage> {
+        let bucket = self.shared.bucket(bucket.as_str())?;
+        let view = self.shared.index.view();
+        let mut uploads = Vec::new();
+        for found in view.prefix(&[keys::space::UPLOAD]) {
+            let (key, value) = found?;
+            let entry = UploadEntry::decode(&value)?;
+            if entry.bucket == bucket.id && entry.key.starts_with(&request.prefix) {
+                uploads.push(self.upload_info(keys::number(&key)?, &entry)?);
+            }
+        }
+        uploads.sort_by(|a, b| a.key.cmp(&b.key).then_with(|| a.id.cmp(&b.id)));
+        Ok(page_uploads(uploads, request))
+    }
+
+    /// Puts the object of an upload together from the parts as they are now.
+    pub(super) fn assemble(
+        &self,
+        address: &Address,
+        upload: UploadSeq,
+        order: &multipart::CompleteUpload,
+    ) -> Result<(CompleteUpload, Committed)> {
+        let view = self.shared.index.view();
+        let entry = self.upload_entry(&view, address, upload)?;
+        let begun = self.upload_record(&entry)?;
+        let broken = std::cell::RefCell::new(None);
+        let matched = match_parts(&order.parts, |number| {
+            let found = view.get(&keys::part(upload, number.get())).and_then(|value| {
+                let Some(value) = value else { return Ok(None) };
+                let part = decode_part(&value)?;
+                Ok(Some((part_info(&part)?, part)))
+            });
+            found.unwrap_or_else(|e| {
+                *broken.borrow_mut() = Some(e);
+                None
+            })
+        });
+        if let Some(e) = broken.into_inner() {
+            return Err(e);
+        }
+        let (infos, parts): (Vec<PartInfo>, Vec<Part>) = matched?.into_iter().unzip();
+        let size = parts.iter().map(|part| part.size).sum();
+        if let Some(expected) = order.expected_size
+            && expected != size
+        {
+            return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in all, not {expected}")));
+        }
+        let (algorithm, scope) = begun.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+        let checksum = checksum_of_parts(algorithm, scope, &infos);
+        if let (Some(expected), Some(computed)) = (order.expected_checksum, checksum)
+            && expected.algorithm() == computed.algorithm()
+            && expected != computed
+        {
+            return Err(Error::new(Reason::BadDigest, "the object's checksum is not the one you sent"));
+        }
+        let object = Object {
+            bucket: 0,
+            key: address.key.as_str().to_owned(),
+            size,
+            modified: self.shared.clock.wall(),
+            etag: self.etag_of_parts(&parts),
+            metadata: begun.metadata,
+            checksums: checksum.into_iter().collect(),
+            scope,
+            content: Content::Extents { runs: parts.iter().flat_map(|part| part.runs.clone()).collect(), fresh: Vec::new() },
+            parts: parts.iter().map(summary).collect(),
+            upload: Some(upload),
+            rewrites: None,
+        };
+        let committed = Committed {
+            etag: object.etag.clone(),
+            size,
+            modified: object.modified,
+            generation: Generation(0),
+            checksums: object.checksums.clone(),
+            scope,
+        };
+        let put = PutObject {
+            bucket: address.bucket.as_str().to_owned(),
+            object: Box::new(object),
+            payload: Vec::new(),
+            table: Vec::new(),
+            precondition: order.precondition.clone(),
+            pins: Vec::new(),
+        };
+        Ok((CompleteUpload { put, upload, others: entry.others }, committed))
+    }
+
+    /// The MD5 of the parts' MD5s, or a unique tag where a part has none.
+    fn etag_of_parts(&self, parts: &[Part]) -> ETag {
+        let md5s: Option<Vec<[u8; 16]>> = parts.iter().map(|part| part.etag.md5()).collect();
+        match md5s {
+            Some(md5s) => ETag::from_parts(&tradewind_digest::md5(&md5s.concat()), parts.len()),
+            None => {
+                let id = self.shared.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+                ETag::from_text(&format!("{id:016x}-tw-{}", parts.len()))
+            }
+        }
+    }
+}
+
+fn decode_part(value: &[u8]) -> Result<Part> {
+    match Record::decode(RecordKind::Part, &PartEntry::decode(value)?.fields)? {
+        Record::Part(part) => Ok(*part),
+        _ => Err(Error::new(Reason::CorruptData, "a part entry holds another record")),
+    }
+}
+
+fn part_info(part: &Part) -> Result<PartInfo> {
+    Ok(PartInfo {
+        number: PartNumber::new(part.number.into())?,
+        size: part.size,
+        etag: part.etag.clone(),
+        modified: part.modified,
+        checksums: part.checksums.clone(),
+    })
+}
+
+fn summary(part: &Part) -> PartSummary {
+    PartSummary {
+        number: part.number,
+        size: part.size,
+        etag: part.etag.clone(),
+        checksums: part.checksums.clone(),
+    }
+}

@@ -1,0 +1,186 @@
+//! The index: where everything is. Derived from the log alone, updated before an acknowledgement and
+//! never synced for one; deleting it loses nothing. One key space of one LSM tree holds all of it, so
+//! that whatever survives a crash is an exact prefix of the batches applied, together with the log
+//! position that it covers.
+
+pub(crate) mod entries;
+pub(crate) mod keys;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+use tradewind_core::error::{Error, Reason, Result};
+
+use self::entries::Coverage;
+use super::io::io_error;
+use super::segment::sync_directory;
+
+const KEYSPACE: &str = "index";
+const CACHE_BYTES: u64 = 48 << 20;
+const MEMTABLE_BYTES: u64 = 16 << 20;
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// The index of one store.
+pub(crate) struct Index {
+    database: Database,
+    entries: Keyspace,
+}
+
+impl Index {
+    /// Opens or makes the index in `directory`.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let failed = |e: fjall::Error| index_error("the index could not be opened", e);
+        let database = Database::builder(directory)
+            .cache_size(CACHE_BYTES)
+            .max_journaling_size(JOURNAL_BYTES)
+            .manual_journal_persist(true)
+            .worker_threads(1)
+            .open()
+            .map_err(failed)?;
+        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES).manual_journal_persist(true);
+        let entries = database.keyspace(KEYSPACE, options).map_err(failed)?;
+        // The library does not make all of its directories' names durable itself.
+        for made in [directory.join("keyspaces"), directory.to_owned(), directory.join("..")] {
+            sync_directory(&made).map_err(|e| io_error("the index's directory could not be made durable", e))?;
+        }
+        Ok(Self { database, entries })
+    }
+
+    /// One entry.
+    pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
+        self.entries.get(key).map_err(read_error)
+    }
+
+    /// A view of one moment.
+    pub fn view(&self) -> View {
+        View { snapshot: self.database.snapshot(), entries: self.entries.clone() }
+    }
+
+    /// What of the log is covered; `None` for a new index.
+    pub fn coverage(&self) -> Result<Option<Coverage>> {
+        self.get(&keys::META)?.map(|value| Coverage::decode(&value)).transpose()
+    }
+
+    /// Changes to be made together.
+    pub fn changes(&self) -> Changes<'_> {
+        Changes { index: self, pending: BTreeMap::new() }
+    }
+
+    /// Makes everything applied so far survive a power loss: the end of replay's work.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.database.persist(PersistMode::SyncAll).map_err(|e| index_error("the index could not be made durable", e))
+    }
+
+    /// Bytes of the index on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.entries.disk_space()
+    }
+}
+
+/// The index at one moment.
+pub(crate) struct View {
+    snapshot: Snapshot,
+    entries: Keyspace,
+}
+
+impl View {
+    pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
+        self.snapshot.get(&self.entries, key).map_err(read_error)
+    }
+
+    /// Entries from `from` (included) to `to` (excluded), in order.
+    pub fn range(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
+        // An inverted range is an empty one; the tree would panic.
+        let to = if to < from { from } else { to };
+        let range = self.snapshot.range(&self.entries, from.to_vec()..to.to_vec());
+        range.map(|guard| guard.into_inner().map_err(read_error))
+    }
+
+    /// Entries whose key begins with `prefix`, in order.
+    pub fn prefix(&self, prefix: &[u8]) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
+        self.snapshot.prefix(&self.entries, prefix.to_vec()).map(|guard| guard.into_inner().map_err(read_error))
+    }
+}
+
+/// Changes that are applied together or not at all. Reads see the changes made so far.
+pub(crate) struct Changes<'a> {
+    index: &'a Index,
+    pending: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Changes<'_> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        if let Some(pending) = self.pending.get(key) {
+            return Ok(pending.clone());
+        }
+        Ok(self.index.get(key)?.map(|value| value.to_vec()))
+    }
+
+    pub fn put(&mut self, key: impl Into<Vec<u8>>, value: Vec<u8>) {
+        self.pending.insert(key.into(), Some(value));
+    }
+
+    pub fn remove(&mut self, key: impl Into<Vec<u8>>) {
+        self.pending.insert(key.into(), None);
+    }
+
+    /// All entries that begin with `prefix`, these changes included.
+    pub fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut found = BTreeMap::new();
+        for entry in self.index.view().prefix(prefix) {
+            let (key, value) = entry?;
+            found.insert(key.to_vec(), value.to_vec());
+        }
+        for (key, value) in self.pending.range(prefix.to_vec()..).take_while(|(key, _)| key.starts_with(prefix)) {
+            match value {
+                Some(value) => found.insert(key.clone(), value.clone()),
+                None => found.remove(key),
+            };
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// Whether any entry lies within `from..to`, these changes included.
+    pub fn any_within(&self, from: &[u8], to: &[u8]) -> Result<bool> {
+        let pending = || self.pending.range(from.to_vec()..to.to_vec());
+        if pending().any(|(_, value)| value.is_some()) {
+            return Ok(true);
+        }
+        for entry in self.index.view().range(from, to) {
+            let (key, _) = entry?;
+            if !matches!(self.pending.get(&key[..]), Some(None)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Applies all of it, visible at once.
+    pub fn apply(self) -> Result<()> {
+        let mut batch = self.index.database.batch();
+        for (key, value) in self.pending {
+            match value {
+                Some(value) => batch.insert(&self.index.entries, key, value),
+                None => batch.remove(&self.index.entries, key),
+            }
+        }
+        batch.commit().map_err(|e| index_error("the index could not be updated", e))
+    }
+}
+
+fn index_error(what: &str, e: fjall::Error) -> Error {
+    Error::with_source(Reason::Io, what.to_owned(), e)
+}
+
+fn read_error(e: fjall::Error) -> Error {
+    index_error("the index could not be read", e)
+}

@@ -1,0 +1,266 @@
+//! Values of the index. All of them are derived from records and can be made again from the log.
+
+use tradewind_core::checksum::ChecksumScope;
+use tradewind_core::error::Result;
+use tradewind_core::{Algorithm, ETag, Timestamp};
+
+use crate::local::fields::{Decoder, malformed, put_block, put_varint};
+use crate::local::position::Position;
+use crate::local::record::{BucketId, algorithm_byte, algorithm_from};
+
+/// Where a record is and how long it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub at: Position,
+    pub record_bytes: u32,
+}
+
+impl Place {
+    fn put(self, out: &mut Vec<u8>) {
+        put_varint(out, self.at.segment.into());
+        put_varint(out, self.at.offset.into());
+        put_varint(out, self.record_bytes.into());
+    }
+
+    fn read(decoder: &mut Decoder<'_>) -> Result<Self> {
+        let at = Position::new(decoder.narrow()?, decoder.narrow()?);
+        Ok(Self { at, record_bytes: decoder.narrow()? })
+    }
+
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(12);
+        self.put(&mut out);
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        Self::read(&mut Decoder(value))
+    }
+}
+
+/// The newest version of an object: all that a listing says and all that a small read needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ObjectEntry {
+    pub seq: u64,
+    pub place: Place,
+    /// Bytes of the record's head.
+    pub head_bytes: u32,
+    pub size: u64,
+    pub modified: Timestamp,
+    pub etag: ETag,
+    pub checksum: Option<(Algorithm, ChecksumScope)>,
+    /// The bytes are in extents, not in the record.
+    pub in_extents: bool,
+    /// Other records of this key on disk: superseded ones and copies not yet removed.
+    pub others: u32,
+}
+
+impl ObjectEntry {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        put_varint(&mut out, self.seq);
+        self.place.put(&mut out);
+        put_varint(&mut out, self.head_bytes.into());
+        put_varint(&mut out, self.size);
+        out.extend_from_slice(&self.modified.millis().to_le_bytes());
+        put_varint(&mut out, self.others.into());
+        let checksum = self.checksum.map_or(0, |(algorithm, scope)| {
+            algorithm_byte(algorithm) | if scope == ChecksumScope::Composite { 0x80 } else { 0 }
+        });
+        out.push(checksum);
+        let md5 = self.etag.md5().filter(|md5| ETag::from_md5(md5) == self.etag);
+        out.push(u8::from(self.in_extents) | u8::from(md5.is_some()) << 1);
+        match md5 {
+            Some(md5) => out.extend_from_slice(&md5),
+            None => put_block(&mut out, self.etag.as_str().as_bytes()),
+        }
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        let seq = decoder.number()?;
+        let place = Place::read(&mut decoder)?;
+        let head_bytes = decoder.narrow()?;
+        let size = decoder.number()?;
+        let modified = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
+        let others = decoder.narrow()?;
+        let checksum = match decoder.byte()? {
+            0 => None,
+            byte => {
+                let scope =
+                    if byte & 0x80 == 0 { ChecksumScope::FullObject } else { ChecksumScope::Composite };
+                Some((algorithm_from(byte & 0x7f)?, scope))
+            }
+        };
+        let flags = decoder.byte()?;
+        let etag =
+            if flags & 2 == 0 { ETag::from_text(&decoder.text()?) } else { ETag::from_md5(&decoder.array()?) };
+        Ok(Self { seq, place, head_bytes, size, modified, etag, checksum, in_extents: flags & 1 == 1, others })
+    }
+}
+
+/// The tombstone of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DeletedEntry {
+    pub seq: u64,
+    pub place: Place,
+    /// Other records of this key on disk. The tombstone may go when there are none.
+    pub others: u32,
+}
+
+impl DeletedEntry {
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        put_varint(&mut out, self.seq);
+        self.place.put(&mut out);
+        put_varint(&mut out, self.others.into());
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        Ok(Self { seq: decoder.number()?, place: Place::read(&mut decoder)?, others: decoder.narrow()? })
+    }
+}
+
+/// An upload that is under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UploadEntry {
+    pub bucket: BucketId,
+    pub key: String,
+    pub place: Place,
+    /// Records of this upload and its parts on disk, beside the one at `place`.
+    pub others: u32,
+}
+
+impl UploadEntry {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24 + self.key.len());
+        put_varint(&mut out, self.bucket.into());
+        put_block(&mut out, self.key.as_bytes());
+        self.place.put(&mut out);
+        put_varint(&mut out, self.others.into());
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        let (bucket, key) = (decoder.narrow()?, decoder.text()?);
+        Ok(Self { bucket, key, place: Place::read(&mut decoder)?, others: decoder.narrow()? })
+    }
+}
+
+/// A part that was uploaded: where its record is and that record's fields, which completion needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartEntry {
+    pub seq: u64,
+    pub place: Place,
+    pub fields: Vec<u8>,
+}
+
+impl PartEntry {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24 + self.fields.len());
+        put_varint(&mut out, self.seq);
+        self.place.put(&mut out);
+        put_block(&mut out, &self.fields);
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        Ok(Self {
+            seq: decoder.number()?,
+            place: Place::read(&mut decoder)?,
+            fields: decoder.block()?.to_vec(),
+        })
+    }
+}
+
+/// A bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BucketEntry {
+    pub place: Place,
+    pub created: Timestamp,
+    pub name: String,
+}
+
+impl BucketEntry {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.place.put(&mut out);
+        out.extend_from_slice(&self.created.millis().to_le_bytes());
+        put_block(&mut out, self.name.as_bytes());
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        let place = Place::read(&mut decoder)?;
+        let created = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
+        Ok(Self { place, created, name: decoder.text()? })
+    }
+}
+
+/// What is known of a segment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SegmentEntry {
+    /// Bytes of records that something refers to. May be negative while a replay is under way.
+    pub live_bytes: i64,
+    /// Compaction took the records before this offset out of the counts of other records.
+    pub forgotten: u32,
+    /// Everything live was moved away and the index that says so is durable or about to be: the file
+    /// may be removed.
+    pub retired: bool,
+}
+
+impl SegmentEntry {
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = self.live_bytes.to_le_bytes().to_vec();
+        put_varint(&mut out, self.forgotten.into());
+        out.push(u8::from(self.retired));
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        let live_bytes = i64::from_le_bytes(decoder.array()?);
+        Ok(Self { live_bytes, forgotten: decoder.narrow()?, retired: decoder.byte()? == 1 })
+    }
+}
+
+/// What the index covers of the log, written in the same batch as the entries themselves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    /// Every commit record before this position is in the index.
+    pub covered: Position,
+    /// No seq, extent or upload at or over this number was ever given out.
+    pub next_id: u64,
+    /// No bucket at or over this number was ever made.
+    pub next_bucket: BucketId,
+}
+
+const COVERAGE_VERSION: u8 = 1;
+
+impl Coverage {
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = vec![COVERAGE_VERSION];
+        put_varint(&mut out, self.covered.pack());
+        put_varint(&mut out, self.next_id);
+        put_varint(&mut out, self.next_bucket.into());
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        if decoder.byte()? != COVERAGE_VERSION {
+            return Err(malformed("the index has another version"));
+        }
+        Ok(Self {
+            covered: Position::unpack(decoder.number()?),
+            next_id: decoder.number()?,
+            next_bucket: decoder.narrow()?,
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! Keys of the index. One key space, told apart by the first byte, so that the index is always an
+//! exact prefix of the log's history. Object keys keep S3's byte order: bucket, then key, then
+//! version descending; the newest version has slot zero and so is found by a point lookup.
+
+use crate::local::fields::malformed;
+use crate::local::position::Position;
+use crate::local::record::{BucketId, UploadSeq};
+use tradewind_core::error::Result;
+
+/// What a key is of.
+pub(crate) mod space {
+    pub const BUCKET: u8 = b'b';
+    pub const BUCKET_DELETED: u8 = b'g';
+    pub const DELETED: u8 = b'd';
+    pub const EXTENT: u8 = b'x';
+    pub const META: u8 = b'm';
+    pub const OBJECT: u8 = b'o';
+    pub const PART: u8 = b'p';
+    pub const RECLAIM: u8 = b'r';
+    pub const SEGMENT: u8 = b's';
+    pub const UPLOAD: u8 = b'u';
+    pub const UPLOAD_ENDED: u8 = b'e';
+    pub const VOID: u8 = b'v';
+}
+
+/// The slot of the newest version. Older versions, once kept, take the complement of their seq.
+const NEWEST: u64 = 0;
+
+pub(crate) const META: [u8; 1] = [space::META];
+
+/// The newest version of an object.
+pub(crate) fn object(bucket: BucketId, key: &str) -> Vec<u8> {
+    let mut out = name(space::OBJECT, bucket, key.as_bytes());
+    out.extend_from_slice(&[0, 1]);
+    out.extend_from_slice(&NEWEST.to_be_bytes());
+    out
+}
+
+/// The tombstone of a key.
+pub(crate) fn deleted(bucket: BucketId, key: &str) -> Vec<u8> {
+    let mut out = name(space::DELETED, bucket, key.as_bytes());
+    out.extend_from_slice(&[0, 1]);
+    out
+}
+
+/// The first index key at or behind `key` (which need not be a whole key) in a bucket.
+pub(crate) fn object_from(bucket: BucketId, key: &[u8]) -> Vec<u8> {
+    name(space::OBJECT, bucket, key)
+}
+
+/// One past the last index key of a bucket.
+pub(crate) fn bucket_end(bucket: BucketId) -> Vec<u8> {
+    let mut out = vec![space::OBJECT];
+    out.extend_from_slice(&(u64::from(bucket) + 1).to_be_bytes()[4..]);
+    if bucket == BucketId::MAX {
+        return vec![space::OBJECT + 1];
+    }
+    out
+}
+
+/// The object key in an index key.
+pub(crate) fn object_name(index_key: &[u8]) -> Result<String> {
+    let body = index_key
+        .get(5..index_key.len().saturating_sub(10))
+        .ok_or_else(|| malformed("an index key is too short"))?;
+    let mut bytes = Vec::with_capacity(body.len());
+    let mut at = 0;
+    while at < body.len() {
+        bytes.push(body[at]);
+        at += if body[at] == 0 { 2 } else { 1 };
+    }
+    String::from_utf8(bytes).map_err(|_| malformed("a key is not UTF-8"))
+}
+
+pub(crate) fn extent(id: u64) -> [u8; 9] {
+    numbered(space::EXTENT, id)
+}
+
+pub(crate) fn upload(upload: UploadSeq) -> [u8; 9] {
+    numbered(space::UPLOAD, upload)
+}
+
+pub(crate) fn upload_ended(upload: UploadSeq) -> [u8; 9] {
+    numbered(space::UPLOAD_ENDED, upload)
+}
+
+pub(crate) fn part(upload: UploadSeq, number: u16) -> [u8; 11] {
+    let mut out = [0; 11];
+    out[..9].copy_from_slice(&numbered(space::PART, upload));
+    out[9..].copy_from_slice(&number.to_be_bytes());
+    out
+}
+
+/// All parts of an upload begin with this.
+pub(crate) fn parts(upload: UploadSeq) -> [u8; 9] {
+    numbered(space::PART, upload)
+}
+
+pub(crate) fn bucket(id: BucketId) -> [u8; 9] {
+    numbered(space::BUCKET, id.into())
+}
+
+pub(crate) fn bucket_deleted(id: BucketId) -> [u8; 9] {
+    numbered(space::BUCKET_DELETED, id.into())
+}
+
+pub(crate) fn segment(number: u32) -> [u8; 9] {
+    numbered(space::SEGMENT, number.into())
+}
+
+/// A superseded record whose extents are still to be freed; `seq` makes it unique.
+pub(crate) fn reclaim(seq: u64) -> [u8; 9] {
+    numbered(space::RECLAIM, seq)
+}
+
+pub(crate) fn void(at: Position) -> [u8; 9] {
+    numbered(space::VOID, at.pack())
+}
+
+/// The number in a key made of a space and a number.
+pub(crate) fn number(index_key: &[u8]) -> Result<u64> {
+    let bytes = index_key.get(1..9).and_then(|b| b.try_into().ok());
+    bytes.map(u64::from_be_bytes).ok_or_else(|| malformed("an index key is too short"))
+}
+
+fn numbered(space: u8, number: u64) -> [u8; 9] {
+    let mut out = [space; 9];
+    out[1..].copy_from_slice(&number.to_be_bytes());
+    out
+}
+
+/// Zero bytes of the key are escaped as `0 255`, so that the terminator `0 1` sorts before every
+/// continuation of the key.
+fn name(space: u8, bucket: BucketId, key: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(5 + key.len() + 12);
+    out.push(space);
+    out.extend_from_slice(&bucket.to_be_bytes());
+    if key.contains(&0) {
+        for byte in key {
+            out.push(*byte);
+            if *byte == 0 {
+                out.push(255);
+            }
+        }
+    } else {
+        out.extend_from_slice(key);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn order_and_name_are_kept(a in "[\\x00\\x01ab\\x7fé]{1,8}", b in "[\\x00\\x01ab\\x7fé]{1,8}") {
+            let (x, y) = (object(7, &a), object(7, &b));
+            prop_assert_eq!(a.as_bytes().cmp(b.as_bytes()), x.cmp(&y));
+            prop_assert_eq!(object_name(&x).unwrap(), a.clone());
+            prop_assert!(object_from(7, a.as_bytes()) <= x);
+            prop_assert!(x < bucket_end(7) && bucket_end(7) <= object_from(8, b""));
+        }
+
+        #[test]
+        fn seeks_land_right(a in "[\\x00\\x01ab]{1,6}", b in "[\\x00\\x01ab]{1,6}") {
+            // A seek to the bytes of `b` must find `a` exactly where `a` is at or behind `b`.
+            prop_assert_eq!(a.as_bytes() >= b.as_bytes(), object(1, &a) >= object_from(1, b.as_bytes()));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Blocking file work off the async workers: a read is tried inline where the page cache can answer
+//! it, and everything that may wait for a device runs on a few threads of our own.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::{Errno, ReadWriteFlags};
+use tokio::sync::oneshot;
+use tradewind_core::error::{Error, Reason, Result};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A few threads for blocking work. Dropping it finishes what is queued and joins them.
+pub(crate) struct IoThreads {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Whether reads can be tried without waiting: 0 not known, 1 yes, 2 this file system cannot say
+    /// (tmpfs, where a read never waits).
+    nowait: AtomicU8,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+}
+
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+impl IoThreads {
+    pub fn start(count: usize) -> Result<Arc<Self>> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue { jobs: VecDeque::new(), closed: false }),
+            ready: Condvar::new(),
+        });
+        let mut threads = Vec::with_capacity(count);
+        for number in 0..count {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name(format!("local-io-{number}")).spawn(move || shared.work());
+            threads.push(thread.map_err(|e| io_error("a thread could not be started", e))?);
+        }
+        Ok(Arc::new(Self { shared, threads: Mutex::new(threads), nowait: AtomicU8::new(0) }))
+    }
+
+    /// Runs `work` on one of the threads. Dropping the future does not stop work that has begun.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let (answer, answered) = oneshot::channel();
+        self.spawn(move || {
+            let result = std::panic::catch_unwind(AssertUnwindSafe(work));
+            let _ = answer.send(result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "file work panicked"))));
+        });
+        answered.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
+    }
+
+    /// Runs `work` on one of the threads without waiting for it.
+    pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
+        let mut queue = self.shared.queue.lock();
+        if !queue.closed {
+            queue.jobs.push_back(Box::new(work));
+            self.shared.ready.notify_one();
+        }
+    }
+
+    /// Reads exactly `buffer.len()` bytes where that needs no waiting; `None` where it would.
+    pub fn try_read(&self, file: &File, buffer: &mut [u8], offset: u64) -> Option<Result<()>> {
+        if self.nowait.load(Ordering::Relaxed) == 2 {
+            return Some(file.read_exact_at(buffer, offset).map_err(|e| io_error("a segment could not be read", e)));
+        }
+        let wanted = buffer.len();
+        match rustix::io::preadv2(file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) if read == wanted => {
+                self.nowait.store(1, Ordering::Relaxed);
+                Some(Ok(()))
+            }
+            Ok(0) => Some(Err(Error::new(Reason::CorruptData, "a segment ends too early"))),
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                self.nowait.store(2, Ordering::Relaxed);
+                self.try_read(file, buffer, offset)
+            }
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(e) => Some(Err(io_error("a segment could not be read", e.into()))),
+        }
+    }
+
+    pub fn close(&self) {
+        {
+            let mut queue = self.shared.queue.lock();
+            queue.closed = true;
+            self.shared.ready.notify_all();
+        }
+        let this = std::thread::current().id();
+        for thread in self.threads.lock().drain(..) {
+            // The last handle may be dropped by a job on one of these threads.
+            if thread.thread().id() != this && thread.join().is_err() {
+                tracing::error!("a file thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for IoThreads {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        loop {
+            let job = {
+                let mut queue = self.queue.lock();
+                loop {
+                    if let Some(job) = queue.jobs.pop_front() {
+                        break job;
+                    }
+                    if queue.closed {
+                        return;
+                    }
+                    self.ready.wait(&mut queue);
+                }
+            };
+            job();
+        }
+    }
+}
+
+/// An I/O error as the port's error.
+pub(crate) fn io_error(what: &str, e: std::io::Error) -> Error {
+    if e.kind() == std::io::ErrorKind::StorageFull || e.raw_os_error() == Some(Errno::DQUOT.raw_os_error()) {
+        return Error::with_source(Reason::Full, "the store's device is full; delete objects or add space", e);
+    }
+    if e.kind() == std::io::ErrorKind::UnexpectedEof {
+        return Error::with_source(Reason::CorruptData, what.to_owned(), e);
+    }
+    Error::with_source(Reason::Io, what.to_owned(), e)
+}

@@ -1,0 +1,160 @@
+//! The files of a store's directory, and what names it: `FORMAT`, `LOCK`, `segments/`, `index/`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::io::io_error;
+use super::segment::sync_directory;
+
+const FORMAT_VERSION: u32 = 1;
+
+/// A store's directory, held by this process alone.
+pub(crate) struct Layout {
+    root: PathBuf,
+    /// Named in the store's format file; part of every checksum.
+    pub salt: u64,
+    _lock: File,
+}
+
+impl Layout {
+    /// Opens a directory, making it into an empty store where nothing is there.
+    pub fn open_or_create(root: &Path) -> Result<Self> {
+        let make = || -> std::io::Result<()> {
+            std::fs::create_dir_all(root)?;
+            if let Some(parent) = root.canonicalize()?.parent() {
+                sync_directory(parent)?;
+            }
+            std::fs::create_dir_all(root.join("segments"))?;
+            sync_directory(root)
+        };
+        make().map_err(|e| io_error(&format!("{} could not be made into a store", root.display()), e))?;
+        let lock = lock(root)?;
+        let salt = match read_format(root)? {
+            Some(salt) => salt,
+            None => {
+                refuse_orphaned_segments(root)?;
+                create_format(root)?
+            }
+        };
+        Ok(Self { root: root.to_owned(), salt, _lock: lock })
+    }
+
+    /// Opens a directory that must hold a store.
+    pub fn open(root: &Path) -> Result<Self> {
+        if !root.join("FORMAT").exists() {
+            return Err(Error::new(
+                Reason::InvalidArgument,
+                format!("{} holds no store: it has no FORMAT file", root.display()),
+            ));
+        }
+        Self::open_or_create(root)
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn segments(&self) -> PathBuf {
+        self.root.join("segments")
+    }
+
+    pub fn index(&self) -> PathBuf {
+        self.root.join("index")
+    }
+
+    /// Removes the index directory; it will be made again from the log.
+    pub fn remove_index(&self) -> Result<()> {
+        let index = self.index();
+        if index.exists() {
+            std::fs::remove_dir_all(&index)
+                .and_then(|()| sync_directory(&self.root))
+                .map_err(|e| io_error("the old index could not be removed", e))?;
+        }
+        Ok(())
+    }
+}
+
+fn lock(root: &Path) -> Result<File> {
+    let path = root.join("LOCK");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|e| io_error(&format!("{} could not be opened", path.display()), e))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            let known = file.read_to_string(&mut holder).is_ok() && !holder.trim().is_empty();
+            let who = if known { format!("process {}", holder.trim()) } else { "another process".to_owned() };
+            return Err(Error::new(
+                Reason::Overloaded,
+                format!("{} is in use by {who}; one process at a time can open a store", root.display()),
+            ));
+        }
+        Err(e) => return Err(io_error("the store could not be locked", e.into())),
+    }
+    let mut name = || -> std::io::Result<()> {
+        file.set_len(0)?;
+        file.write_all(std::process::id().to_string().as_bytes())
+    };
+    name().map_err(|e| io_error("the lock file could not be written", e))?;
+    Ok(file)
+}
+
+fn read_format(root: &Path) -> Result<Option<u64>> {
+    let path = root.join("FORMAT");
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io_error(&format!("{} could not be read", path.display()), e)),
+    };
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let version = field("format ").and_then(|v| v.parse::<u32>().ok());
+    if version != Some(FORMAT_VERSION) {
+        return Err(Error::new(
+            Reason::InvalidArgument,
+            format!("{} is of a format that this program does not know (it knows {FORMAT_VERSION})", root.display()),
+        ));
+    }
+    let salt = field("salt ").and_then(|v| u64::from_str_radix(v, 16).ok());
+    salt.map(Some).ok_or_else(|| {
+        Error::new(Reason::CorruptData, format!("{} names no salt; restore it from a segment's header", path.display()))
+    })
+}
+
+/// A store that lost its format file must not be taken for an empty one.
+fn refuse_orphaned_segments(root: &Path) -> Result<()> {
+    let mut entries = std::fs::read_dir(root.join("segments"))
+        .map_err(|e| io_error("the segments directory could not be read", e))?;
+    if entries.next().is_some() {
+        return Err(Error::new(
+            Reason::CorruptData,
+            format!("{} holds segments but no FORMAT file; restore it before opening the store", root.display()),
+        ));
+    }
+    Ok(())
+}
+
+fn create_format(root: &Path) -> Result<u64> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)
+        .map_err(|e| Error::with_source(Reason::Io, "the system gave no random bytes", std::io::Error::other(e.to_string())))?;
+    let salt = u64::from_le_bytes(random);
+    let write = || -> std::io::Result<()> {
+        let temporary = root.join("FORMAT.new");
+        let mut file = File::create(&temporary)?;
+        file.write_all(format!("tradewind local store\nformat {FORMAT_VERSION}\nsalt {salt:016x}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, root.join("FORMAT"))?;
+        sync_directory(root)
+    };
+    write().map_err(|e| io_error("the store's format file could not be written", e))?;
+    Ok(salt)
+}

@@ -1,0 +1,44 @@
+//! What can be set about a local store.
+
+use std::time::Duration;
+
+/// Settings of a local store; the defaults suit one SSD or disk.
+#[derive(Debug, Clone)]
+pub struct LocalOptions {
+    /// A log or bulk segment takes no further records from this size on, in bytes. At most 2 GiB.
+    pub segment_bytes: u32,
+    /// Objects up to this size, in bytes, are packed into the log beside their metadata; larger ones
+    /// become extents. At most 1 MiB.
+    pub inline_bytes: usize,
+    /// The index is made durable after this many bytes of log: what a start after a power loss reads
+    /// again at the most.
+    pub checkpoint_bytes: u64,
+    /// Free space, in bytes, below which writes are refused so that deletes and compaction still work.
+    pub reserve_bytes: u64,
+    /// Threads for file work that may wait for the device.
+    pub io_threads: usize,
+    /// Threads that compute MD5s of large uploads.
+    pub hash_threads: usize,
+    /// A sealed segment is compacted when less than this share of it is live.
+    pub compact_below: f64,
+    /// The most bytes a second that compaction writes.
+    pub compact_bytes_per_second: u64,
+    /// How often it is looked whether a segment should be compacted.
+    pub compact_interval: Duration,
+}
+
+impl Default for LocalOptions {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 512 << 20,
+            inline_bytes: 128 << 10,
+            checkpoint_bytes: 64 << 20,
+            reserve_bytes: 64 << 20,
+            io_threads: 4,
+            hash_threads: 1,
+            compact_below: 0.6,
+            compact_bytes_per_second: 64 << 20,
+            compact_interval: Duration::from_secs(10),
+        }
+    }
+}

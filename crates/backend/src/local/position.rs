@@ -1,0 +1,42 @@
+//! Where a record lies: a segment and an offset in it. Positions order as the log was written.
+
+use std::fmt;
+
+/// A place in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub(crate) struct Position {
+    /// Number of the segment file.
+    pub segment: u32,
+    /// Offset of the record's first byte.
+    pub offset: u32,
+}
+
+impl Position {
+    /// A position from its parts.
+    pub const fn new(segment: u32, offset: u32) -> Self {
+        Self { segment, offset }
+    }
+
+    /// Both in one number, which orders as the position does.
+    pub const fn pack(self) -> u64 {
+        (self.segment as u64) << 32 | self.offset as u64
+    }
+
+    /// The reverse of [`Position::pack`].
+    pub const fn unpack(packed: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of the number")]
+        Self { segment: (packed >> 32) as u32, offset: packed as u32 }
+    }
+}
+
+impl fmt::Debug for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.segment, self.offset)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {} offset {}", self.segment, self.offset)
+    }
+}

@@ -1,0 +1,251 @@
+//! Reading: from an index entry to verified bytes. Every head and every block is checked before a byte
+//! of it leaves; a piece is read inline where the page cache has it and on a file thread elsewhere.
+
+mod extents;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tradewind_core::checksum::crc64nvme;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::{PartInfo, PartNumber};
+use tradewind_core::object::{Generation, ObjectInfo};
+use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::{Address, Body, Context, Observation, Span};
+
+use self::extents::ExtentBody;
+use super::buffers::Buffer;
+use super::frame::{BLOCK_BYTES, Header, RecordKind, table_entry};
+use super::index::View;
+use super::index::entries::{ObjectEntry, Place};
+use super::index::keys;
+use super::open::Local;
+use super::position::Position;
+use super::record::{Content, Object, Record};
+use super::segment::{Segment, Segments};
+
+/// The most bytes read at once.
+const PIECE_BYTES: usize = 256 << 10;
+/// How often a lookup is tried again when compaction moves the record between the look at the index
+/// and the look at the segments.
+const MOVED_RETRIES: usize = 100;
+
+/// An object's record, read and verified.
+pub(super) struct ObjectRecord {
+    pub seq: u64,
+    pub object: Box<Object>,
+    /// The payload's bytes where the read asked for them and the object is inline.
+    pub payload: Option<Bytes>,
+    pub place: Place,
+    pub table: Vec<u64>,
+}
+
+impl Local {
+    pub(super) fn entry(&self, address: &Address) -> Result<ObjectEntry> {
+        let bucket = self.shared.bucket(address.bucket.as_str())?;
+        let value = self.shared.index.get(&keys::object(bucket.id, address.key.as_str()))?;
+        value.map_or_else(|| Err(Error::no_such_key(address.key.as_str())), |value| ObjectEntry::decode(&value))
+    }
+
+    /// Reads an object's record; with its payload where it is inline and `with_payload`.
+    pub(super) async fn object(&self, context: &Context, address: &Address, with_payload: bool) -> Result<ObjectRecord> {
+        for _ in 0..MOVED_RETRIES {
+            let entry = self.entry(address)?;
+            let Some(segment) = self.shared.segments.get(entry.place.at.segment) else { continue };
+            let record = self.object_at(context, &segment, &entry, with_payload).await?;
+            if record.object.key != address.key.as_str() {
+                return Err(corrupt(entry.place.at, "it is of another key"));
+            }
+            return Ok(record);
+        }
+        Err(Error::new(Reason::Overloaded, "the object moved too often while it was looked up; retry"))
+    }
+
+    async fn object_at(
+        &self,
+        context: &Context,
+        segment: &Arc<Segment>,
+        entry: &ObjectEntry,
+        with_payload: bool,
+    ) -> Result<ObjectRecord> {
+        let at = entry.place.at;
+        let head_bytes = entry.head_bytes as usize;
+        let payload_bytes = if with_payload && !entry.in_extents { length(entry.size)? } else { 0 };
+        let bytes = self.read(context, segment, at.offset.into(), head_bytes + payload_bytes).await?;
+        let (header, head) =
+            Header::decode(self.shared.layout.salt, at, &bytes).map_err(|_| corrupt(at, "its head is damaged"))?;
+        if header.kind != RecordKind::Object {
+            return Err(corrupt(at, "it is not an object"));
+        }
+        let Record::Object(object) = Record::decode(header.kind, head.fields)? else {
+            return Err(corrupt(at, "it is not an object"));
+        };
+        if payload_bytes > 0 {
+            let payload = &bytes[head_bytes..];
+            for (index, block) in payload.chunks(BLOCK_BYTES).enumerate() {
+                if crc64nvme(block) != head.block_crc(index) {
+                    return Err(corrupt(at, "its data is damaged"));
+                }
+            }
+        }
+        let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
+        let payload = (with_payload && !entry.in_extents).then(|| bytes.slice(head_bytes..));
+        Ok(ObjectRecord { seq: header.seq, object, payload, place: entry.place, table })
+    }
+
+    /// Reads bytes of a segment, within the request's window.
+    pub(super) async fn read(&self, context: &Context, segment: &Arc<Segment>, offset: u64, length: usize) -> Result<Bytes> {
+        let reservation = context.guard(context.window.reserve_own(length)).await?;
+        let mut buffer = self.shared.buffers.take(length);
+        let buffer = match self.shared.io.try_read(&segment.file, buffer.as_mut(), offset) {
+            Some(result) => result.map(|()| buffer),
+            None => context.guard(self.read_waiting(segment, buffer, offset)).await?,
+        }?;
+        Ok(reservation.attach(buffer))
+    }
+
+    async fn read_waiting(&self, segment: &Arc<Segment>, mut buffer: Buffer, offset: u64) -> Result<Buffer> {
+        let segment = segment.clone();
+        let read = move || {
+            std::os::unix::fs::FileExt::read_exact_at(&segment.file, buffer.as_mut(), offset)
+                .map_err(|e| super::io::io_error("a segment could not be read", e))?;
+            Ok(buffer)
+        };
+        self.shared.io.run(read).await
+    }
+
+    /// Opens an object for reading.
+    pub(super) async fn find(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+        context.check()?;
+        let begun = self.shared.clock.now();
+        // The view must see the extents as they were when the object was found: it is taken first.
+        let (record, moment) = loop {
+            let entry = self.entry(address)?;
+            if !entry.in_extents {
+                break (self.object(context, address, true).await?, None);
+            }
+            let moment = Moment::take(self);
+            let record = self.object(context, address, false).await?;
+            if record.seq == entry.seq && moment.segments.contains_key(&record.place.at.segment) {
+                break (record, Some(moment));
+            }
+        };
+        let object = &record.object;
+        request.conditions.check(&object.etag, object.modified)?;
+        let span = select(object, request.select)?;
+        let body = match (&object.content, record.payload, moment) {
+            (Content::Inline, Some(payload), _) => Body::from_bytes(slice(&payload, span)?),
+            (Content::Extents { runs, .. }, _, Some(moment)) => {
+                ExtentBody::new(self.this(), context.clone(), moment, runs, span).into_body()
+            }
+            _ => return Err(Error::new(Reason::Defect, "the index and the record disagree on where the bytes are")),
+        };
+        let observation = Observation {
+            first_byte: self.shared.clock.now().saturating_sub(begun),
+            wire_bytes: span.length,
+            ..Observation::default()
+        };
+        Ok(Found { info: info(record.object, record.seq), span, body, observation })
+    }
+
+    /// The same without the bytes.
+    pub(super) async fn find_head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+        context.check()?;
+        let begun = self.shared.clock.now();
+        let record = self.object(context, address, false).await?;
+        request.conditions.check(&record.object.etag, record.object.modified)?;
+        let span = select(&record.object, request.select)?;
+        let first_byte = self.shared.clock.now().saturating_sub(begun);
+        let observation = Observation { first_byte, ..Observation::default() };
+        Ok(Found { info: info(record.object, record.seq), span, body: (), observation })
+    }
+}
+
+/// A moment of the index together with the segments that its places lie in. While it is held, what it
+/// refers to can be read, whatever compaction does.
+pub(super) struct Moment {
+    pub view: View,
+    pub segments: Arc<std::collections::HashMap<u32, Arc<Segment>>>,
+}
+
+impl Moment {
+    pub fn take(local: &Local) -> Self {
+        let all: &Segments = &local.shared.segments;
+        loop {
+            let before = all.removals();
+            let view = local.shared.index.view();
+            let segments = all.all();
+            if all.removals() == before {
+                return Self { view, segments };
+            }
+        }
+    }
+}
+
+pub(super) fn info(object: Box<Object>, seq: u64) -> ObjectInfo {
+    let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
+    ObjectInfo {
+        size: object.size,
+        etag: object.etag,
+        modified: object.modified,
+        generation: Generation(seq),
+        metadata: object.metadata,
+        checksums: object.checksums,
+        scope: object.scope,
+        parts,
+    }
+}
+
+/// The bytes that a request selects.
+fn select(object: &Object, select: Select) -> Result<Span> {
+    match select {
+        Select::Whole => Ok(Span::whole(object.size)),
+        Select::Range(range) => range.resolve(object.size),
+        Select::Part(number) if object.parts.is_empty() && number.get() == 1 => Ok(Span::whole(object.size)),
+        Select::Part(number) => {
+            let mut offset = 0;
+            for part in &object.parts {
+                if part.number == number.get() {
+                    return Ok(Span { offset, length: part.size });
+                }
+                offset += part.size;
+            }
+            Err(Error::new(Reason::InvalidRange, format!("the object has no part {}", number.get())))
+        }
+    }
+}
+
+/// Parts of an object as the port describes them.
+pub(super) fn object_parts(object: &Object, after: Option<PartNumber>, limit: usize) -> Result<(Vec<PartInfo>, bool)> {
+    let behind = |number: u16| after.is_none_or(|after| number > after.get());
+    let mut parts = Vec::new();
+    for part in object.parts.iter().filter(|part| behind(part.number)) {
+        if parts.len() == limit {
+            return Ok((parts, true));
+        }
+        parts.push(PartInfo {
+            number: PartNumber::new(part.number.into())?,
+            size: part.size,
+            etag: part.etag.clone(),
+            modified: object.modified,
+            checksums: part.checksums.clone(),
+        });
+    }
+    Ok((parts, false))
+}
+
+fn slice(payload: &Bytes, span: Span) -> Result<Bytes> {
+    let (from, to) = (length(span.offset)?, length(span.end())?);
+    if to > payload.len() {
+        return Err(Error::new(Reason::CorruptData, "the object's record is shorter than the object"));
+    }
+    Ok(payload.slice(from..to))
+}
+
+pub(super) fn length(bytes: u64) -> Result<usize> {
+    usize::try_from(bytes).map_err(|_| Error::new(Reason::Defect, "a length does not fit into memory"))
+}
+
+pub(super) fn corrupt(at: Position, why: &str) -> Error {
+    Error::new(Reason::CorruptData, format!("the record at {at} cannot be served: {why}"))
+}

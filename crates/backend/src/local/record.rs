@@ -1,0 +1,368 @@
+//! What records say: the fields of each kind, encoded as tagged fields. Tags are part of the format
+//! and are never reused; `docs/format.md` lists them.
+
+mod metadata;
+mod part;
+
+use tradewind_core::checksum::ChecksumScope;
+use tradewind_core::error::Result;
+use tradewind_core::{Algorithm, Checksum, ETag, Metadata, Timestamp};
+
+pub(crate) use self::part::{ExtentAt, Part, PartSummary, Run};
+
+use super::fields::{FieldReader, FieldWriter, malformed};
+use super::frame::RecordKind;
+use super::position::Position;
+use super::record::metadata::{put_metadata, read_metadata_field};
+
+/// Number of a bucket; never reused.
+pub(crate) type BucketId = u32;
+/// Number of an upload: the seq of its creation.
+pub(crate) type UploadSeq = u64;
+
+/// What a record says, without its payload.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Record {
+    BucketCreated(Bucket),
+    BucketDeleted { id: BucketId },
+    Object(Box<Object>),
+    Tombstone { bucket: BucketId, key: String },
+    Extent { id: u64 },
+    UploadCreated(Box<Upload>),
+    Part(Box<Part>),
+    UploadEnded { upload: UploadSeq },
+    /// The record at this position was found torn after a crash and never happened.
+    Void { at: Position },
+}
+
+/// A bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    pub id: BucketId,
+    pub name: String,
+    pub created: Timestamp,
+}
+
+/// An object: everything but the bytes of its extents.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Object {
+    pub bucket: BucketId,
+    pub key: String,
+    pub size: u64,
+    pub modified: Timestamp,
+    pub etag: ETag,
+    pub metadata: Metadata,
+    pub checksums: Vec<Checksum>,
+    pub scope: ChecksumScope,
+    pub content: Content,
+    /// The parts it was made of, in order.
+    pub parts: Vec<PartSummary>,
+    /// The upload that this completes.
+    pub upload: Option<UploadSeq>,
+    /// The write whose bytes this takes over, where only metadata changed.
+    pub rewrites: Option<u64>,
+}
+
+/// Where an object's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// In the record's own payload.
+    Inline,
+    /// In extents: runs in order of the bytes.
+    Extents {
+        runs: Vec<Run>,
+        /// Where the extents lay that this record is the first to refer to.
+        fresh: Vec<ExtentAt>,
+    },
+}
+
+/// An upload that was begun.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Upload {
+    pub bucket: BucketId,
+    pub key: String,
+    pub initiated: Timestamp,
+    pub metadata: Metadata,
+    pub checksum: Option<(Algorithm, ChecksumScope)>,
+}
+
+mod tag {
+    pub const ID: u8 = 1;
+    pub const NAME: u8 = 2;
+    pub const TIME: u8 = 3;
+    pub const BUCKET: u8 = 4;
+    pub const KEY: u8 = 5;
+    pub const SIZE: u8 = 6;
+    pub const ETAG_MD5: u8 = 7;
+    pub const CHECKSUM: u8 = 8;
+    pub const SCOPE: u8 = 9;
+    pub const RUNS: u8 = 10;
+    pub const FRESH: u8 = 11;
+    pub const PARTS: u8 = 12;
+    pub const UPLOAD: u8 = 13;
+    pub const REWRITES: u8 = 14;
+    pub const NUMBER: u8 = 15;
+    pub const CHECKSUM_PLAN: u8 = 16;
+    pub const ETAG_TEXT: u8 = 17;
+    // 32 and up: `metadata`.
+}
+
+impl Record {
+    pub const fn kind(&self) -> RecordKind {
+        match self {
+            Self::BucketCreated(_) => RecordKind::BucketCreated,
+            Self::BucketDeleted { .. } => RecordKind::BucketDeleted,
+            Self::Object(_) => RecordKind::Object,
+            Self::Tombstone { .. } => RecordKind::Tombstone,
+            Self::Extent { .. } => RecordKind::Extent,
+            Self::UploadCreated(_) => RecordKind::UploadCreated,
+            Self::Part(_) => RecordKind::Part,
+            Self::UploadEnded { .. } => RecordKind::UploadEnded,
+            Self::Void { .. } => RecordKind::Void,
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = FieldWriter::default();
+        match self {
+            Self::BucketCreated(bucket) => {
+                out.number(tag::ID, bucket.id.into()).text(tag::NAME, &bucket.name);
+                put_time(&mut out, bucket.created);
+            }
+            Self::BucketDeleted { id } => {
+                out.number(tag::ID, (*id).into());
+            }
+            Self::Object(object) => object.encode(&mut out),
+            Self::Tombstone { bucket, key } => {
+                out.number(tag::BUCKET, (*bucket).into()).text(tag::KEY, key);
+            }
+            Self::Extent { id } => {
+                out.number(tag::ID, *id);
+            }
+            Self::UploadCreated(upload) => upload.encode(&mut out),
+            Self::Part(part) => part.encode(&mut out),
+            Self::UploadEnded { upload } => {
+                out.number(tag::UPLOAD, *upload);
+            }
+            Self::Void { at } => {
+                out.number(tag::ID, at.pack());
+            }
+        }
+        out.finish()
+    }
+
+    pub fn decode(kind: RecordKind, fields: &[u8]) -> Result<Self> {
+        let only = |wanted: u8| -> Result<u64> {
+            let mut reader = FieldReader::new(fields);
+            while let Some((tag, mut value)) = reader.next()? {
+                if tag == wanted {
+                    return value.number();
+                }
+            }
+            Err(malformed("a field is missing"))
+        };
+        let narrow = |value: u64| u32::try_from(value).map_err(|_| malformed("a bucket id is out of range"));
+        Ok(match kind {
+            RecordKind::BucketCreated => Self::BucketCreated(Bucket::decode(fields)?),
+            RecordKind::BucketDeleted => Self::BucketDeleted { id: narrow(only(tag::ID)?)? },
+            RecordKind::Object => Self::Object(Box::new(Object::decode(fields)?)),
+            RecordKind::Tombstone => {
+                let (bucket, key) = decode_name(fields)?;
+                Self::Tombstone { bucket, key }
+            }
+            RecordKind::Extent => Self::Extent { id: only(tag::ID)? },
+            RecordKind::UploadCreated => Self::UploadCreated(Box::new(Upload::decode(fields)?)),
+            RecordKind::Part => Self::Part(Box::new(Part::decode(fields)?)),
+            RecordKind::UploadEnded => Self::UploadEnded { upload: only(tag::UPLOAD)? },
+            RecordKind::Void => Self::Void { at: Position::unpack(only(tag::ID)?) },
+        })
+    }
+}
+
+impl Bucket {
+    fn decode(fields: &[u8]) -> Result<Self> {
+        let mut bucket = Self { id: 0, name: String::new(), created: Timestamp::default() };
+        let mut reader = FieldReader::new(fields);
+        while let Some((tag, mut value)) = reader.next()? {
+            match tag {
+                tag::ID => bucket.id = value.narrow()?,
+                tag::NAME => bucket.name = value.rest_as_text()?,
+                tag::TIME => bucket.created = read_time(value)?,
+                _ => {}
+            }
+        }
+        Ok(bucket)
+    }
+}
+
+impl Object {
+    fn encode(&self, out: &mut FieldWriter) {
+        out.number(tag::BUCKET, self.bucket.into()).text(tag::KEY, &self.key).number(tag::SIZE, self.size);
+        put_time(out, self.modified);
+        put_etag(out, &self.etag);
+        for checksum in &self.checksums {
+            put_checksum(out, checksum);
+        }
+        if self.scope == ChecksumScope::Composite {
+            out.number(tag::SCOPE, 1);
+        }
+        if let Content::Extents { runs, fresh } = &self.content {
+            out.bytes(tag::RUNS, &Run::encode_all(runs));
+            if !fresh.is_empty() {
+                out.bytes(tag::FRESH, &ExtentAt::encode_all(fresh));
+            }
+        }
+        if !self.parts.is_empty() {
+            out.bytes(tag::PARTS, &PartSummary::encode_all(&self.parts));
+        }
+        if let Some(upload) = self.upload {
+            out.number(tag::UPLOAD, upload);
+        }
+        if let Some(seq) = self.rewrites {
+            out.number(tag::REWRITES, seq);
+        }
+        put_metadata(out, &self.metadata);
+    }
+
+    fn decode(fields: &[u8]) -> Result<Self> {
+        let mut object = Self {
+            bucket: 0,
+            key: String::new(),
+            size: 0,
+            modified: Timestamp::default(),
+            etag: ETag::from_text(""),
+            metadata: Metadata::default(),
+            checksums: Vec::new(),
+            scope: ChecksumScope::FullObject,
+            content: Content::Inline,
+            parts: Vec::new(),
+            upload: None,
+            rewrites: None,
+        };
+        let mut runs = None;
+        let mut first_seen = Vec::new();
+        let mut reader = FieldReader::new(fields);
+        while let Some((tag, mut value)) = reader.next()? {
+            match tag {
+                tag::BUCKET => object.bucket = value.narrow()?,
+                tag::KEY => object.key = value.rest_as_text()?,
+                tag::SIZE => object.size = value.number()?,
+                tag::TIME => object.modified = read_time(value)?,
+                tag::ETAG_MD5 => object.etag = ETag::from_md5(&value.array()?),
+                tag::ETAG_TEXT => object.etag = ETag::from_text(&value.rest_as_text()?),
+                tag::CHECKSUM => object.checksums.push(read_checksum(value)?),
+                tag::SCOPE => object.scope = ChecksumScope::Composite,
+                tag::RUNS => runs = Some(Run::decode_all(value)?),
+                tag::FRESH => first_seen = ExtentAt::decode_all(value)?,
+                tag::PARTS => object.parts = PartSummary::decode_all(value)?,
+                tag::UPLOAD => object.upload = Some(value.number()?),
+                tag::REWRITES => object.rewrites = Some(value.number()?),
+                other => read_metadata_field(&mut object.metadata, other, value)?,
+            }
+        }
+        if let Some(runs) = runs {
+            object.content = Content::Extents { runs, fresh: first_seen };
+        }
+        Ok(object)
+    }
+}
+
+impl Upload {
+    fn encode(&self, out: &mut FieldWriter) {
+        out.number(tag::BUCKET, self.bucket.into()).text(tag::KEY, &self.key);
+        put_time(out, self.initiated);
+        if let Some((algorithm, scope)) = self.checksum {
+            let plan = [algorithm_byte(algorithm), u8::from(scope == ChecksumScope::Composite)];
+            out.bytes(tag::CHECKSUM_PLAN, &plan);
+        }
+        put_metadata(out, &self.metadata);
+    }
+
+    fn decode(fields: &[u8]) -> Result<Self> {
+        let mut upload = Self {
+            bucket: 0,
+            key: String::new(),
+            initiated: Timestamp::default(),
+            metadata: Metadata::default(),
+            checksum: None,
+        };
+        let mut reader = FieldReader::new(fields);
+        while let Some((tag, mut value)) = reader.next()? {
+            match tag {
+                tag::BUCKET => upload.bucket = value.narrow()?,
+                tag::KEY => upload.key = value.rest_as_text()?,
+                tag::TIME => upload.initiated = read_time(value)?,
+                tag::CHECKSUM_PLAN => {
+                    let algorithm = algorithm_from(value.byte()?)?;
+                    let composite = value.byte()? == 1;
+                    let scope = if composite { ChecksumScope::Composite } else { ChecksumScope::FullObject };
+                    upload.checksum = Some((algorithm, scope));
+                }
+                other => read_metadata_field(&mut upload.metadata, other, value)?,
+            }
+        }
+        Ok(upload)
+    }
+}
+
+/// Only the bucket and the key of an object, tombstone or upload record.
+pub(crate) fn decode_name(fields: &[u8]) -> Result<(BucketId, String)> {
+    let (mut bucket, mut key) = (None, None);
+    let mut reader = FieldReader::new(fields);
+    while let Some((tag, mut value)) = reader.next()? {
+        match tag {
+            tag::BUCKET => bucket = Some(value.narrow()?),
+            tag::KEY => key = Some(value.rest_as_text()?),
+            _ => {}
+        }
+        if bucket.is_some() && key.is_some() {
+            break;
+        }
+    }
+    bucket.zip(key).ok_or_else(|| malformed("bucket or key is missing"))
+}
+
+fn put_time(out: &mut FieldWriter, time: Timestamp) {
+    out.bytes(tag::TIME, &time.millis().to_le_bytes());
+}
+
+fn read_time(mut value: super::fields::Decoder<'_>) -> Result<Timestamp> {
+    Ok(Timestamp::from_millis(i64::from_le_bytes(value.array()?)))
+}
+
+/// An MD5 tag takes 16 bytes; any other stands as text under a tag of its own.
+fn put_etag(out: &mut FieldWriter, etag: &ETag) {
+    match etag.md5() {
+        Some(md5) if ETag::from_md5(&md5) == *etag => out.bytes(tag::ETAG_MD5, &md5),
+        _ => out.text(tag::ETAG_TEXT, etag.as_str()),
+    };
+}
+
+fn put_checksum(out: &mut FieldWriter, checksum: &Checksum) {
+    out.bytes(tag::CHECKSUM, &[&[algorithm_byte(checksum.algorithm())], checksum.bytes()].concat());
+}
+
+fn read_checksum(mut value: super::fields::Decoder<'_>) -> Result<Checksum> {
+    let algorithm = algorithm_from(value.byte()?)?;
+    Checksum::new(algorithm, value.0).map_err(|_| malformed("a checksum has the wrong length"))
+}
+
+pub(crate) const fn algorithm_byte(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::Crc32 => 1,
+        Algorithm::Crc32c => 2,
+        Algorithm::Crc64Nvme => 3,
+        Algorithm::Sha1 => 4,
+        Algorithm::Sha256 => 5,
+    }
+}
+
+pub(crate) fn algorithm_from(byte: u8) -> Result<Algorithm> {
+    Algorithm::ALL
+        .into_iter()
+        .find(|a| algorithm_byte(*a) == byte)
+        .ok_or_else(|| malformed("a checksum algorithm is not known"))
+}
+
+#[cfg(test)]
+mod tests;

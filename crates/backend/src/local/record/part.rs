@@ -1,0 +1,173 @@
+//! Parts, and the pieces that manifests are made of.
+
+use tradewind_core::error::Result;
+use tradewind_core::{Checksum, ETag, Timestamp};
+
+use super::{UploadSeq, algorithm_byte, algorithm_from, put_checksum, put_etag, put_time, read_checksum, read_time, tag};
+use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_block, put_varint};
+use crate::local::frame::MAX_PAYLOAD_BYTES;
+use crate::local::position::Position;
+
+/// Consecutive extents that hold `bytes` bytes: all full but perhaps the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub first: u64,
+    pub bytes: u64,
+}
+
+impl Run {
+    /// How many extents.
+    pub const fn extents(self) -> u64 {
+        self.bytes.div_ceil(MAX_PAYLOAD_BYTES as u64)
+    }
+
+    /// Their ids.
+    pub const fn ids(self) -> std::ops::Range<u64> {
+        self.first..self.first + self.extents()
+    }
+
+    pub fn encode_all(runs: &[Self]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(runs.len() * 8);
+        for run in runs {
+            put_varint(&mut out, run.first);
+            put_varint(&mut out, run.bytes);
+        }
+        out
+    }
+
+    pub fn decode_all(mut value: Decoder<'_>) -> Result<Vec<Self>> {
+        let mut runs = Vec::new();
+        while !value.is_empty() {
+            runs.push(Self { first: value.number()?, bytes: value.number()? });
+        }
+        Ok(runs)
+    }
+}
+
+/// Where an extent's record lies and how long it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExtentAt {
+    pub id: u64,
+    pub at: Position,
+    pub record_bytes: u32,
+}
+
+impl ExtentAt {
+    pub fn encode_all(extents: &[Self]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(extents.len() * 16);
+        for extent in extents {
+            put_varint(&mut out, extent.id);
+            put_varint(&mut out, extent.at.pack());
+            put_varint(&mut out, extent.record_bytes.into());
+        }
+        out
+    }
+
+    pub fn decode_all(mut value: Decoder<'_>) -> Result<Vec<Self>> {
+        let mut extents = Vec::new();
+        while !value.is_empty() {
+            let (id, at) = (value.number()?, Position::unpack(value.number()?));
+            extents.push(Self { id, at, record_bytes: value.narrow()? });
+        }
+        Ok(extents)
+    }
+}
+
+/// What a completed object remembers of a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartSummary {
+    pub number: u16,
+    pub size: u64,
+    pub etag: ETag,
+    pub checksums: Vec<Checksum>,
+}
+
+impl PartSummary {
+    pub fn encode_all(parts: &[Self]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(parts.len() * 48);
+        for part in parts {
+            let mut one = Vec::with_capacity(48);
+            put_varint(&mut one, part.number.into());
+            put_varint(&mut one, part.size);
+            put_block(&mut one, part.etag.as_str().as_bytes());
+            for checksum in &part.checksums {
+                one.push(algorithm_byte(checksum.algorithm()));
+                put_block(&mut one, checksum.bytes());
+            }
+            put_block(&mut out, &one);
+        }
+        out
+    }
+
+    pub fn decode_all(mut value: Decoder<'_>) -> Result<Vec<Self>> {
+        let mut parts = Vec::new();
+        while !value.is_empty() {
+            let mut one = Decoder(value.block()?);
+            let (number, size) = (one.narrow()?, one.number()?);
+            let etag = ETag::from_text(&one.text()?);
+            let mut checksums = Vec::new();
+            while !one.is_empty() {
+                let algorithm = algorithm_from(one.byte()?)?;
+                let bytes = one.block()?;
+                checksums.push(Checksum::new(algorithm, bytes).map_err(|_| malformed("a checksum has the wrong length"))?);
+            }
+            parts.push(Self { number, size, etag, checksums });
+        }
+        Ok(parts)
+    }
+}
+
+/// A part that was uploaded.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Part {
+    pub upload: UploadSeq,
+    pub number: u16,
+    pub size: u64,
+    pub modified: Timestamp,
+    pub etag: ETag,
+    pub checksums: Vec<Checksum>,
+    pub runs: Vec<Run>,
+    pub fresh: Vec<ExtentAt>,
+}
+
+impl Part {
+    pub(super) fn encode(&self, out: &mut FieldWriter) {
+        out.number(tag::UPLOAD, self.upload).number(tag::NUMBER, self.number.into()).number(tag::SIZE, self.size);
+        put_time(out, self.modified);
+        put_etag(out, &self.etag);
+        for checksum in &self.checksums {
+            put_checksum(out, checksum);
+        }
+        out.bytes(tag::RUNS, &Run::encode_all(&self.runs));
+        out.bytes(tag::FRESH, &ExtentAt::encode_all(&self.fresh));
+    }
+
+    pub(super) fn decode(fields: &[u8]) -> Result<Self> {
+        let mut part = Self {
+            upload: 0,
+            number: 0,
+            size: 0,
+            modified: Timestamp::default(),
+            etag: ETag::from_text(""),
+            checksums: Vec::new(),
+            runs: Vec::new(),
+            fresh: Vec::new(),
+        };
+        let mut reader = FieldReader::new(fields);
+        while let Some((tag, mut value)) = reader.next()? {
+            match tag {
+                tag::UPLOAD => part.upload = value.number()?,
+                tag::NUMBER => part.number = value.narrow()?,
+                tag::SIZE => part.size = value.number()?,
+                tag::TIME => part.modified = read_time(value)?,
+                tag::ETAG_MD5 => part.etag = ETag::from_md5(&value.array()?),
+                tag::ETAG_TEXT => part.etag = ETag::from_text(&value.rest_as_text()?),
+                tag::CHECKSUM => part.checksums.push(read_checksum(value)?),
+                tag::RUNS => part.runs = Run::decode_all(value)?,
+                tag::FRESH => part.fresh = ExtentAt::decode_all(value)?,
+                _ => {}
+            }
+        }
+        Ok(part)
+    }
+}

@@ -1,0 +1,135 @@
+//! Walking through a segment record by record. What is no record is passed over to the next one that
+//! is: damage never hides its neighbours.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use tradewind_core::checksum::crc64nvme;
+use tradewind_core::error::Result;
+
+use super::frame::{ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, Header, NotARecord, table_entry};
+use super::io::io_error;
+use super::position::Position;
+use super::record::Record;
+use super::segment::{SEGMENT_HEADER_BYTES, Segment};
+
+const READ_BYTES: usize = 1 << 20;
+
+/// A record found, its head verified.
+pub(crate) struct Scanned {
+    pub at: Position,
+    pub header: Header,
+    pub fields: Vec<u8>,
+    pub table: Vec<u64>,
+}
+
+impl Scanned {
+    pub fn record(&self) -> Result<Record> {
+        Record::decode(self.header.kind, &self.fields)
+    }
+
+    /// One past the record's last byte.
+    #[expect(clippy::cast_possible_truncation, reason = "a record lies within its segment")]
+    pub fn end(&self) -> u32 {
+        self.at.offset + self.header.record_bytes() as u32
+    }
+}
+
+/// What stands in a segment.
+pub(crate) enum Item {
+    Record(Scanned),
+    /// Bytes that are no record: a torn tail, a hole of a write that never happened, or damage.
+    Gap { from: u32, to: u32 },
+}
+
+/// Reads a segment from front to back.
+pub(crate) struct Scanner {
+    segment: Arc<Segment>,
+    salt: u64,
+    at: u32,
+    end: u32,
+    buffer: Vec<u8>,
+    buffer_at: u32,
+}
+
+impl Scanner {
+    /// Begins at `from` (or behind the segment's header).
+    pub fn new(segment: Arc<Segment>, salt: u64, from: u32) -> Self {
+        let end = segment.end.load(Ordering::Acquire);
+        let at = from.max(SEGMENT_HEADER_BYTES);
+        Self { segment, salt, at, end, buffer: Vec::new(), buffer_at: 0 }
+    }
+
+    /// The next record or gap; `None` at the end.
+    pub fn next(&mut self) -> Result<Option<Item>> {
+        if self.at >= self.end {
+            return Ok(None);
+        }
+        if let Some(scanned) = self.record_at(self.at)? {
+            self.at = scanned.end();
+            return Ok(Some(Item::Record(scanned)));
+        }
+        let from = self.at;
+        #[expect(clippy::cast_possible_truncation, reason = "eight")]
+        let step = ALIGNMENT as u32;
+        self.at = self.at.next_multiple_of(step);
+        while self.at < self.end {
+            if self.at > from && self.record_at(self.at)?.is_some() {
+                break;
+            }
+            self.at = self.at.saturating_add(step);
+        }
+        self.at = self.at.min(self.end);
+        Ok(Some(Item::Gap { from, to: self.at }))
+    }
+
+    fn record_at(&mut self, at: u32) -> Result<Option<Scanned>> {
+        let (position, salt, end) = (Position::new(self.segment.number, at), self.salt, self.end);
+        let mut wanted = HEADER_BYTES;
+        loop {
+            let Some(bytes) = self.bytes(at, wanted)? else { return Ok(None) };
+            match Header::decode(salt, position, bytes) {
+                Ok((header, head)) => {
+                    let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
+                    let scanned = Scanned { at: position, header, fields: head.fields.to_vec(), table };
+                    let fits = header.record_bytes() <= (end - at) as usize;
+                    return Ok(fits.then_some(scanned));
+                }
+                Err(NotARecord::Short(more)) if more > wanted => wanted = more,
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// Bytes from `at`, at least `length` of them; `None` behind the end.
+    fn bytes(&mut self, at: u32, length: usize) -> Result<Option<&[u8]>> {
+        if length > (self.end - at) as usize {
+            return Ok(None);
+        }
+        let inside = at >= self.buffer_at && (at - self.buffer_at) as usize + length <= self.buffer.len();
+        if !inside {
+            let read = READ_BYTES.max(length).min((self.end - at) as usize);
+            self.buffer.resize(read, 0);
+            self.buffer_at = at;
+            self.segment
+                .file
+                .read_exact_at(&mut self.buffer, at.into())
+                .map_err(|e| io_error(&format!("{} could not be read", self.segment.path.display()), e))?;
+        }
+        Ok(Some(&self.buffer[(at - self.buffer_at) as usize..]))
+    }
+}
+
+/// Reads a record's payload and verifies it; `None` where it is damaged.
+pub(crate) fn read_payload(segment: &Segment, scanned: &Scanned) -> Result<Option<Bytes>> {
+    let mut payload = vec![0; scanned.header.payload_bytes as usize];
+    let from = scanned.at.offset as usize + scanned.header.head_bytes();
+    segment
+        .file
+        .read_exact_at(&mut payload, from as u64)
+        .map_err(|e| io_error(&format!("{} could not be read", segment.path.display()), e))?;
+    let intact = payload.chunks(BLOCK_BYTES).zip(&scanned.table).all(|(block, crc)| crc64nvme(block) == *crc);
+    Ok(intact.then(|| payload.into()))
+}

@@ -1,0 +1,251 @@
+//! Segments: the files of the log. A *log* segment holds commit records and small payloads and is
+//! what replay reads; a *bulk* segment holds extents. Each begins with a header that names the store
+//! it belongs to. A segment file is written once, front to back, and never again after a restart.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tradewind_core::checksum::crc64nvme;
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::io::{IoThreads, io_error};
+
+/// Bytes of a segment's header; records begin behind it.
+pub(crate) const SEGMENT_HEADER_BYTES: u32 = 32;
+
+const MAGIC: &[u8; 8] = b"TWseg\0\0\x01";
+
+/// What a segment holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SegmentKind {
+    Log,
+    Bulk,
+}
+
+impl SegmentKind {
+    const fn extension(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
+/// One segment file. Readers that hold it can read on after the file was removed.
+pub(crate) struct Segment {
+    pub number: u32,
+    pub kind: SegmentKind,
+    pub file: File,
+    pub path: PathBuf,
+    /// Bytes given out to records so far, the header included.
+    pub end: AtomicU32,
+    /// No record is added any more.
+    pub sealed: AtomicBool,
+    /// Extents written here by requests that are neither committed nor given up.
+    pub pins: AtomicU32,
+    sync: Mutex<SyncQueue>,
+    sync_failed: AtomicBool,
+}
+
+#[derive(Default)]
+struct SyncQueue {
+    waiting: Vec<oneshot::Sender<Result<()>>>,
+    running: bool,
+}
+
+impl Segment {
+    /// Makes a new segment file and makes its name durable.
+    pub fn create(directory: &Path, salt: u64, number: u32, kind: SegmentKind) -> Result<Arc<Self>> {
+        let path = directory.join(format!("{number:08x}.{}", kind.extension()));
+        let make = || -> std::io::Result<File> {
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+            file.write_all_at(&encode_header(salt, number, kind), 0)?;
+            sync_directory(directory)?;
+            Ok(file)
+        };
+        let file = make().map_err(|e| {
+            // What was made so far is no segment; a later start would not know what to do with it.
+            let _ = std::fs::remove_file(&path);
+            io_error("a segment could not be made", e)
+        })?;
+        Ok(Arc::new(Self::over(number, kind, file, path, SEGMENT_HEADER_BYTES, false)))
+    }
+
+    /// Opens an existing, sealed segment. `None` where the file is no segment of this store: empty or
+    /// torn at its very beginning, so that it holds nothing that was acknowledged.
+    pub fn open(path: &Path, salt: u64) -> Result<Option<Arc<Self>>> {
+        let Some((number, kind)) = parse_name(path) else { return Ok(None) };
+        let open = || -> std::io::Result<(File, u64, [u8; SEGMENT_HEADER_BYTES as usize])> {
+            let file = OpenOptions::new().read(true).write(true).open(path)?;
+            let length = file.metadata()?.len();
+            let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+            if length >= header.len() as u64 {
+                file.read_exact_at(&mut header, 0)?;
+            }
+            Ok((file, length, header))
+        };
+        let (file, length, header) =
+            open().map_err(|e| io_error(&format!("segment {} could not be opened", path.display()), e))?;
+        if header != encode_header(salt, number, kind) {
+            return Ok(None);
+        }
+        let end = u32::try_from(length).map_err(|_| {
+            Error::new(Reason::CorruptData, format!("segment {} is longer than a segment can be", path.display()))
+        })?;
+        Ok(Some(Arc::new(Self::over(number, kind, file, path.to_owned(), end, true))))
+    }
+
+    fn over(number: u32, kind: SegmentKind, file: File, path: PathBuf, end: u32, sealed: bool) -> Self {
+        Self {
+            number,
+            kind,
+            file,
+            path,
+            end: AtomicU32::new(end),
+            sealed: AtomicBool::new(sealed),
+            pins: AtomicU32::new(0),
+            sync: Mutex::default(),
+            sync_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes everything written so far durable. Concurrent callers share one fdatasync. An error is
+    /// final: nobody retries a failed sync, and every later call fails as well.
+    pub async fn sync(self: &Arc<Self>, io: &IoThreads) -> Result<()> {
+        let answered = self.begin_sync(io);
+        answered.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
+    }
+
+    /// The same without waiting.
+    pub fn begin_sync(self: &Arc<Self>, io: &IoThreads) -> oneshot::Receiver<Result<()>> {
+        let (answer, answered) = oneshot::channel();
+        let start = {
+            let mut queue = self.sync.lock();
+            queue.waiting.push(answer);
+            !std::mem::replace(&mut queue.running, true)
+        };
+        if start {
+            let segment = self.clone();
+            io.spawn(move || segment.sync_waiting());
+        }
+        answered
+    }
+
+    fn sync_waiting(&self) {
+        loop {
+            let waiting = {
+                let mut queue = self.sync.lock();
+                if queue.waiting.is_empty() {
+                    queue.running = false;
+                    return;
+                }
+                std::mem::take(&mut queue.waiting)
+            };
+            if !self.sync_failed.load(Ordering::Acquire)
+                && let Err(e) = self.file.sync_data()
+            {
+                tracing::error!(segment = %self.path.display(), error = %e, "a segment could not be made durable");
+                self.sync_failed.store(true, Ordering::Release);
+            }
+            let failed = self.sync_failed.load(Ordering::Acquire);
+            for waiter in waiting {
+                // A waiter that is gone needs no answer.
+                let _ = waiter.send(if failed { Err(sync_failed(None)) } else { Ok(()) });
+            }
+        }
+    }
+}
+
+/// The error of everything that waited for a sync that failed.
+pub(crate) fn sync_failed(cause: Option<std::io::Error>) -> Error {
+    const WHAT: &str = "the device failed to make data durable; the store takes no writes until it is reopened";
+    match cause {
+        Some(e) => Error::with_source(Reason::ReadOnly, WHAT, e),
+        None => Error::new(Reason::ReadOnly, WHAT),
+    }
+}
+
+/// The segment number and kind in a file name.
+pub(crate) fn parse_name(path: &Path) -> Option<(u32, SegmentKind)> {
+    let kind = match path.extension()?.to_str()? {
+        "log" => SegmentKind::Log,
+        "bulk" => SegmentKind::Bulk,
+        _ => return None,
+    };
+    let stem = path.file_stem()?.to_str()?;
+    (stem.len() == 8).then(|| u32::from_str_radix(stem, 16).ok()).flatten().map(|number| (number, kind))
+}
+
+fn encode_header(salt: u64, number: u32, kind: SegmentKind) -> [u8; SEGMENT_HEADER_BYTES as usize] {
+    let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..16].copy_from_slice(&salt.to_le_bytes());
+    header[16..20].copy_from_slice(&number.to_le_bytes());
+    header[20] = match kind {
+        SegmentKind::Log => 1,
+        SegmentKind::Bulk => 2,
+    };
+    let crc = crc64nvme(&header[..24]);
+    header[24..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// Makes names in a directory durable.
+pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// All segments. Reading it costs no lock; a reader that keeps the map keeps its files readable.
+pub(crate) struct Segments {
+    map: ArcSwap<HashMap<u32, Arc<Segment>>>,
+    removals: AtomicU64,
+    change: Mutex<()>,
+}
+
+impl Segments {
+    pub fn new(segments: impl IntoIterator<Item = Arc<Segment>>) -> Self {
+        let map = segments.into_iter().map(|segment| (segment.number, segment)).collect();
+        Self { map: ArcSwap::from_pointee(map), removals: AtomicU64::new(0), change: Mutex::new(()) }
+    }
+
+    pub fn get(&self, number: u32) -> Option<Arc<Segment>> {
+        self.map.load().get(&number).cloned()
+    }
+
+    /// All segments at this moment.
+    pub fn all(&self) -> Arc<HashMap<u32, Arc<Segment>>> {
+        self.map.load_full()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.map.load().is_empty()
+    }
+
+    /// How often a segment was removed: tells whether two looks at the index and at the segments
+    /// belong together.
+    pub fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+
+    pub fn add(&self, segment: Arc<Segment>) {
+        let _one_at_a_time = self.change.lock();
+        let mut map = HashMap::clone(&self.map.load());
+        map.insert(segment.number, segment);
+        self.map.store(Arc::new(map));
+    }
+
+    pub fn remove(&self, number: u32) {
+        let _one_at_a_time = self.change.lock();
+        let mut map = HashMap::clone(&self.map.load());
+        map.remove(&number);
+        self.map.store(Arc::new(map));
+        self.removals.fetch_add(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,85 @@
+//! The digests that a write was asked for, computed while the bytes pass. The CRC-64/NVME is not among
+//! them: it falls out of the block checksums.
+
+use bytes::Bytes;
+use tradewind_core::checksum::Hasher;
+use tradewind_core::{Algorithm, Checksum};
+use tradewind_digest::{Engine, Md5Stream};
+
+/// Up to here MD5 is computed in place (about 120 us); beyond, by the hashing threads.
+const MD5_IN_PLACE_BYTES: usize = 64 << 10;
+/// The most bytes that wait for the hashing threads.
+const MD5_QUEUE_BYTES: usize = 1 << 20;
+/// Other digests are computed in pieces of this size, with the worker free in between.
+const PIECE_BYTES: usize = 128 << 10;
+
+#[derive(Default)]
+pub(super) struct Digests {
+    md5: Md5,
+    others: Vec<Hasher>,
+}
+
+#[derive(Default)]
+enum Md5 {
+    #[default]
+    NotWanted,
+    /// Few bytes so far: they are still gathered and will be hashed at the end.
+    Later { engine: Engine, frames: Vec<Bytes>, bytes: usize },
+    Stream(Md5Stream),
+}
+
+impl Digests {
+    pub fn new(engine: &Engine, md5: bool, algorithms: &[Algorithm]) -> Self {
+        let md5 = if md5 { Md5::Later { engine: engine.clone(), frames: Vec::new(), bytes: 0 } } else { Md5::NotWanted };
+        let others = algorithms.iter().filter(|a| **a != Algorithm::Crc64Nvme).map(|a| Hasher::new(*a)).collect();
+        Self { md5, others }
+    }
+
+    /// Takes bytes in. Waits while the hashing threads are far behind.
+    pub async fn update(&mut self, frame: &Bytes) {
+        let pieces = frame.len().div_ceil(PIECE_BYTES);
+        for hasher in &mut self.others {
+            let slow = !hasher.algorithm().is_crc();
+            for piece in frame.chunks(PIECE_BYTES) {
+                hasher.update(piece);
+                if slow && pieces > 1 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        match &mut self.md5 {
+            Md5::NotWanted => {}
+            Md5::Later { engine, frames, bytes } => {
+                frames.push(frame.clone());
+                *bytes += frame.len();
+                if *bytes > MD5_IN_PLACE_BYTES {
+                    let mut stream = engine.stream();
+                    for frame in frames.drain(..) {
+                        stream.update(frame);
+                    }
+                    self.md5 = Md5::Stream(stream);
+                }
+            }
+            Md5::Stream(stream) => {
+                stream.update(frame.clone());
+                if stream.queued_bytes() > MD5_QUEUE_BYTES {
+                    stream.drained(MD5_QUEUE_BYTES / 2).await;
+                }
+            }
+        }
+    }
+
+    /// The MD5, where it was wanted, and the other checksums.
+    pub async fn finish(self) -> (Option<[u8; 16]>, Vec<Checksum>) {
+        let md5 = match self.md5 {
+            Md5::NotWanted => None,
+            Md5::Later { frames, .. } => Some(match &frames[..] {
+                [] => tradewind_digest::md5(&[]),
+                [frame] => tradewind_digest::md5(frame),
+                frames => tradewind_digest::md5(&frames.concat()),
+            }),
+            Md5::Stream(stream) => Some(stream.finish().await),
+        };
+        (md5, self.others.into_iter().map(Hasher::finish).collect())
+    }
+}

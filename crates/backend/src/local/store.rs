@@ -1,0 +1,385 @@
+//! The port over an open local store.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
+use tradewind_core::multipart::{
+    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
+};
+use tradewind_core::object::{Committed, Expected};
+use tradewind_core::store::{
+    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Select,
+    StageRequest,
+};
+use tradewind_core::{
+    Address, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged, Tags,
+};
+
+use super::commit;
+use super::open::{Local, Recovery};
+use super::options::LocalOptions;
+use super::read::object_parts;
+use super::record::{Content, Upload};
+use super::stage::{LocalStaged, Target};
+use super::upkeep::{self, Upkeep};
+use super::uploads::{format_id, parse_id};
+
+/// The largest object: what S3 allows.
+const MAX_OBJECT_BYTES: u64 = 5 << 40;
+/// How often a change that found the object changed under it is tried again.
+const CONFLICT_RETRIES: usize = 20;
+
+/// A store in a directory of this machine. Dropping the last handle closes it.
+pub struct LocalStore {
+    local: Arc<Local>,
+    recovery: Recovery,
+    capabilities: Capabilities,
+    closed: AtomicBool,
+}
+
+impl LocalStore {
+    /// Opens the store in `root`, making an empty one where there is none, and starts its upkeep. One
+    /// process at a time can have a directory open. Blocks while the log is replayed.
+    pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        let (local, recovery) = Local::open(root, options, clock)?;
+        *local.upkeep.lock() = Some(Upkeep::start(&local)?);
+        Ok(Self::over(local, recovery))
+    }
+
+    pub(super) fn over(local: Arc<Local>, recovery: Recovery) -> Arc<Self> {
+        let capabilities = Capabilities {
+            kind: "local",
+            owns_buckets: true,
+            conditional_writes: true,
+            multipart: true,
+            tags: true,
+            max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
+            max_object_bytes: MAX_OBJECT_BYTES,
+        };
+        Arc::new(Self { local, recovery, capabilities, closed: AtomicBool::new(false) })
+    }
+
+    /// What opening had to do.
+    #[must_use]
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Frees and compacts what is worth it, now and on this thread. Answers how many segments went.
+    pub fn compact(&self) -> Result<usize> {
+        upkeep::run_once(&self.local)
+    }
+
+    /// Tells the upkeep thread to work now.
+    pub fn kick_upkeep(&self) {
+        if let Some(upkeep) = &*self.local.upkeep.lock() {
+            upkeep.kick();
+        }
+    }
+
+    /// Whether a failed sync made the store read-only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.local.committer.has_failed()
+    }
+
+    /// Bytes free on the store's device.
+    pub fn free_bytes(&self) -> Result<u64> {
+        self.local.shared.space.free()
+    }
+
+    fn check_open(&self, context: &Context) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(Reason::ShuttingDown, "the store is closed"));
+        }
+        context.check()
+    }
+
+    async fn submit<O: commit::Operation>(&self, context: &Context, operation: O) -> Result<O::Answer> {
+        self.check_open(context)?;
+        context.guard(self.local.committer.submit(operation)).await?
+    }
+
+    /// Feeds a body into a write. The bytes are copied: a write gathers a whole extent, which would hold
+    /// the window that the reads before it wait for.
+    async fn fill(context: &Context, staged: &mut dyn Staged, mut body: Body) -> Result<u64> {
+        let mut size = 0;
+        while let Some(bytes) = context.guard(body.next()).await? {
+            let bytes = bytes?;
+            size += bytes.len() as u64;
+            staged.write(Bytes::copy_from_slice(&bytes)).await?;
+        }
+        Ok(size)
+    }
+}
+
+impl std::fmt::Debug for LocalStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LocalStore({})", self.local.shared.layout.root().display())
+    }
+}
+
+impl Drop for LocalStore {
+    fn drop(&mut self) {
+        shut(&self.local);
+    }
+}
+
+/// Ends the store's threads; what waits is finished first.
+fn shut(local: &Local) {
+    let upkeep = local.upkeep.lock().take();
+    drop(upkeep);
+    local.committer.close();
+}
+
+#[async_trait]
+impl ObjectStore for LocalStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        let created = self.local.shared.clock.wall();
+        self.submit(context, commit::CreateBucket { name: bucket.as_str().to_owned(), created }).await
+    }
+
+    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        self.submit(context, commit::DeleteBucket { name: bucket.as_str().to_owned() }).await
+    }
+
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+        self.check_open(context)?;
+        let found = self.local.shared.bucket(bucket.as_str())?;
+        Ok(BucketInfo { name: bucket.clone(), created: found.created })
+    }
+
+    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
+        self.check_open(context)?;
+        let buckets = self.local.shared.buckets.read();
+        buckets.values().map(|b| Ok(BucketInfo { name: BucketName::new(&b.name)?, created: b.created })).collect()
+    }
+
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+        self.check_open(context)?;
+        self.local.find_head(context, address, request).await
+    }
+
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+        self.check_open(context)?;
+        self.local.find(context, address, request).await
+    }
+
+    async fn stage(&self, context: &Context, address: &Address, request: StageRequest) -> Result<Box<dyn Staged>> {
+        self.check_open(context)?;
+        request.metadata.check()?;
+        self.local.shared.bucket(address.bucket.as_str())?;
+        let target = Target::Object {
+            bucket: address.bucket.as_str().to_owned(),
+            key: address.key.as_str().to_owned(),
+            metadata: Box::new(request.metadata.clone()),
+        };
+        Ok(Box::new(LocalStaged::new(self.local.clone(), context.clone(), target, request)))
+    }
+
+    async fn delete(&self, context: &Context, address: &Address, precondition: Precondition) -> Result<Deleted> {
+        let (bucket, key) = (address.bucket.as_str().to_owned(), address.key.as_str().to_owned());
+        let existed = self.submit(context, commit::DeleteObject { bucket, key, precondition }).await?;
+        Ok(Deleted { existed })
+    }
+
+    async fn list(&self, context: &Context, bucket: &BucketName, request: &ListRequest) -> Result<ListPage<ObjectSummary>> {
+        self.check_open(context)?;
+        let bucket = self.local.shared.bucket(bucket.as_str())?;
+        let (shared, request) = (self.local.shared.clone(), request.clone());
+        let listing = move || super::list::page_of(&shared, bucket.id, &request);
+        context.guard(self.local.shared.io.run(listing)).await?
+    }
+
+    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
+        self.check_open(context)?;
+        let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
+        let found = self.get(context, &request.source, get).await?;
+        let kept = (found.info.scope == ChecksumScope::FullObject).then(|| found.info.checksums.first()).flatten();
+        let algorithm = request.algorithm.or(kept.map(|c| c.algorithm()));
+        let mut metadata = request.metadata.unwrap_or_else(|| found.info.metadata.clone());
+        metadata.tags = request.tags.unwrap_or_else(|| found.info.metadata.tags.clone());
+        let stage = StageRequest {
+            metadata,
+            size_hint: Some(found.info.size),
+            algorithms: algorithm.into_iter().collect(),
+            verify_md5: false,
+            etag: request.etag,
+        };
+        let mut staged = self.stage(context, &request.destination, stage).await?;
+        let size = Self::fill(context, &mut *staged, found.body).await?;
+        let expected = Expected { size: Some(found.info.size.max(size)), ..Expected::default() };
+        let (committed, _) = staged.commit(CommitRequest { precondition: request.precondition, expected }).await?;
+        Ok(committed)
+    }
+
+    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
+        self.check_open(context)?;
+        for _ in 0..CONFLICT_RETRIES {
+            let record = self.local.object(context, address, true).await?;
+            let mut object = record.object;
+            object.metadata.tags = tags.clone();
+            object.rewrites = Some(record.seq);
+            object.upload = None;
+            if let Content::Extents { fresh, .. } = &mut object.content {
+                fresh.clear();
+            }
+            let put = commit::PutObject {
+                bucket: address.bucket.as_str().to_owned(),
+                object,
+                payload: record.payload.into_iter().collect(),
+                table: record.table,
+                precondition: Precondition::Is(tradewind_core::object::Generation(record.seq)),
+                pins: Vec::new(),
+            };
+            match self.submit(context, put).await {
+                Err(e) if e.reason() == Reason::Conflict => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        Err(Error::new(Reason::Overloaded, "the object changed too often while its tags were set; retry"))
+    }
+
+    async fn object_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<(Vec<PartInfo>, bool)> {
+        self.check_open(context)?;
+        let record = self.local.object(context, address, false).await?;
+        object_parts(&record.object, after, limit)
+    }
+
+    async fn create_upload(&self, context: &Context, address: &Address, request: CreateUpload) -> Result<UploadId> {
+        request.metadata.check()?;
+        let upload = Upload {
+            bucket: 0,
+            key: address.key.as_str().to_owned(),
+            initiated: self.local.shared.clock.wall(),
+            metadata: request.metadata,
+            checksum: request.checksum,
+        };
+        let bucket = address.bucket.as_str().to_owned();
+        let seq = self.submit(context, commit::CreateUpload { bucket, upload: Box::new(upload) }).await?;
+        Ok(UploadId(format_id(seq)))
+    }
+
+    async fn stage_part(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        number: PartNumber,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.check_open(context)?;
+        let seq = parse_id(upload)?;
+        let begun = self.local.upload(address, seq)?;
+        let mut request = request;
+        if let Some((algorithm, _)) = begun.checksum
+            && !request.algorithms.contains(&algorithm)
+        {
+            request.algorithms.push(algorithm);
+        }
+        let target = Target::Part {
+            bucket: address.bucket.as_str().to_owned(),
+            key: address.key.as_str().to_owned(),
+            upload: seq,
+            number: number.get(),
+        };
+        Ok(Box::new(LocalStaged::new(self.local.clone(), context.clone(), target, request)))
+    }
+
+    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
+        self.check_open(context)?;
+        let select = request.range.map_or(Select::Whole, Select::Range);
+        let get = GetRequest { select, conditions: request.source_conditions.clone() };
+        let found = self.get(context, &request.source, get).await?;
+        if let Some(tradewind_core::ByteRange::Inclusive { last, .. }) = request.range
+            && last >= found.info.size
+        {
+            return Err(Error::new(Reason::InvalidRange, "the range reaches behind the end of the source"));
+        }
+        let stage = StageRequest { size_hint: Some(found.span.length), etag: request.etag, ..StageRequest::default() };
+        let mut staged =
+            self.stage_part(context, &request.destination, &request.upload, request.number, stage).await?;
+        let length = found.span.length;
+        Self::fill(context, &mut *staged, found.body).await?;
+        let expected = Expected { size: Some(length), ..Expected::default() };
+        let (committed, _) = staged.commit(CommitRequest { expected, ..CommitRequest::default() }).await?;
+        Ok(committed)
+    }
+
+    async fn list_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        self.check_open(context)?;
+        self.local.parts_page(address, upload, after, limit)
+    }
+
+    async fn list_uploads(&self, context: &Context, bucket: &BucketName, request: &ListUploads) -> Result<UploadsPage> {
+        self.check_open(context)?;
+        let (local, bucket, request) = (self.local.clone(), bucket.clone(), request.clone());
+        let listing = move || local.uploads_page(&bucket, &request);
+        context.guard(self.local.shared.io.run(listing)).await?
+    }
+
+    async fn complete_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        request: CompleteUpload,
+    ) -> Result<Committed> {
+        self.check_open(context)?;
+        let seq = parse_id(upload)?;
+        for _ in 0..CONFLICT_RETRIES {
+            let (local, at, order) = (self.local.clone(), address.clone(), request.clone());
+            let assembling = move || local.assemble(&at, seq, &order);
+            let (operation, mut committed) = context.guard(self.local.shared.io.run(assembling)).await??;
+            match self.submit(context, operation).await {
+                Ok(generation) => {
+                    committed.generation = generation;
+                    return Ok(committed);
+                }
+                Err(e) if e.reason() == Reason::Conflict => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::new(Reason::Overloaded, "the upload's parts changed too often while it was completed; retry"))
+    }
+
+    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
+        let (bucket, key) = (address.bucket.as_str().to_owned(), address.key.as_str().to_owned());
+        self.submit(context, commit::AbortUpload { bucket, key, upload: parse_id(upload)? }).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let local = self.local.clone();
+        let closing = move || {
+            shut(&local);
+            local.shared.index.checkpoint()
+        };
+        self.local.shared.io.run(closing).await
+    }
+}
