@@ -7,6 +7,7 @@ a test, so modules may run side by side and against a server that holds other da
 import concurrent.futures
 import os
 import re
+import signal
 import uuid
 
 import boto3
@@ -31,6 +32,19 @@ def pytest_collection_modifyitems(items):
         mark = pytest.mark.skip(reason=f"no server to test: {', '.join(missing)} not set")
         for item in items:
             item.add_marker(mark)
+
+
+@pytest.fixture(autouse=True)
+def deadline():
+    """No test runs over a minute, whatever the server makes a client wait or loop for."""
+
+    def expire(*_):
+        raise TimeoutError("the test took over a minute")
+
+    signal.signal(signal.SIGALRM, expire)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
 
 
 def make_client(access_key, secret_key, **settings):

@@ -20,7 +20,7 @@ def s3_error(code, status):
     response = caught.value.response
     found = response["Error"]["Code"], response["ResponseMetadata"]["HTTPStatusCode"]
     codes = (code,) if isinstance(code, str) else code
-    assert found[0] in codes and found[1] == status, f"want {code} {status}, got {caught.value!r}"
+    assert found[0] in codes and found[1] == status, f"want {status} {code}, got {found[1]} {found[0]}: {caught.value}"
     headers = response["ResponseMetadata"]["HTTPHeaders"]
     assert headers.get("x-amz-request-id")
     if not found[0].isdigit():  # botocore invents numeric codes for errors of HEAD, which have no body
@@ -31,7 +31,7 @@ def s3_error(code, status):
 def refused(response, code, status):
     """The wire response must be this S3 error: XML with its four elements, and a request id."""
     codes = (code,) if isinstance(code, str) else code
-    assert response.status == status and response.code in codes, f"want {code} {status}, got {response!r}"
+    assert response.status == status and response.code in codes, f"want {status} {code}, got {response!r}"
     check_error_body(response)
 
 

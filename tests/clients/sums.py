@@ -5,6 +5,7 @@ so tests keep those bodies small (about ten million bytes a second).
 """
 
 import base64
+import functools
 import hashlib
 import zlib
 
@@ -24,27 +25,34 @@ _CRC32C = _reflected_table(0x82F63B78)
 _CRC64NVME = _reflected_table(0x9A6C9329AC4BC9B5)
 
 
-def _reflected_crc(data, table, mask):
-    crc = mask
-    for byte in data:
+_TABLES = {"CRC32C": (_CRC32C, 0xFFFFFFFF, 4), "CRC64NVME": (_CRC64NVME, 0xFFFFFFFFFFFFFFFF, 8)}
+
+
+@functools.lru_cache(maxsize=64)
+def _crc_after(algorithm, crc, piece):
+    """The CRC register after `piece`; remembered, because the big pieces come up several times."""
+    table = _TABLES[algorithm][0]
+    for byte in piece:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ mask
+    return crc
 
 
-def digest(algorithm, data):
-    """The raw checksum of `data`, big-endian for the CRCs, as S3 encodes it."""
+def digest(algorithm, *pieces):
+    """The raw checksum of the pieces together, big-endian for the CRCs, as S3 encodes it."""
     if algorithm == "CRC32":
-        return zlib.crc32(data).to_bytes(4, "big")
-    if algorithm == "CRC32C":
-        return _reflected_crc(data, _CRC32C, 0xFFFFFFFF).to_bytes(4, "big")
-    if algorithm == "CRC64NVME":
-        return _reflected_crc(data, _CRC64NVME, 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
-    return hashlib.new(algorithm.lower(), data).digest()
+        return zlib.crc32(b"".join(pieces)).to_bytes(4, "big")
+    if algorithm in _TABLES:
+        _, mask, size = _TABLES[algorithm]
+        crc = mask
+        for piece in pieces:
+            crc = _crc_after(algorithm, crc, piece)
+        return (crc ^ mask).to_bytes(size, "big")
+    return hashlib.new(algorithm.lower(), b"".join(pieces)).digest()
 
 
-def checksum(algorithm, data):
-    """The checksum of `data` as it stands in a header: base64 of the raw value."""
-    return base64.b64encode(digest(algorithm, data)).decode()
+def checksum(algorithm, *pieces):
+    """The checksum of the pieces together as it stands in a header: base64 of the raw value."""
+    return base64.b64encode(digest(algorithm, *pieces)).decode()
 
 
 def composite(algorithm, parts):

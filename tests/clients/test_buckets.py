@@ -162,17 +162,15 @@ def test_delete_never_loses_an_acknowledged_put(s3, raw, temporary_names, round)
     writers, start, results = 8, threading.Barrier(9), []
 
     def put(number):
-        with raw.connect() as connection:
-            start.wait()
-            for attempt in range(3):
-                results.append(raw.request("PUT", f"/{name}/{number}-{attempt}", body=b"x", connection=connection).status)
+        start.wait()
+        for attempt in range(3):
+            results.append(raw.kept("PUT", f"/{name}/{number}-{attempt}", body=b"x").status)
 
     threads = [threading.Thread(target=put, args=(number,)) for number in range(writers)]
     for thread in threads:
         thread.start()
-    with raw.connect() as connection:
-        start.wait()
-        deleted = raw.request("DELETE", f"/{name}", connection=connection).status
+    start.wait()
+    deleted = raw.kept("DELETE", f"/{name}").status
     for thread in threads:
         thread.join()
     assert len(results) == writers * 3 and set(results) <= {200, 404}, results

@@ -1,7 +1,6 @@
 """Listing: order, delimiters, pages, markers, encoding; versions one and two."""
 
 import itertools
-import threading
 import urllib.parse
 
 import pytest
@@ -14,14 +13,8 @@ FLAT = ["a", "a/b", "a/b/c", "a/c", "b", "b-1", "b/", "b/x", "c//d", "c//e", "c/
 
 def put_all(raw, bucket, names, crowd):
     """PUTs many small objects over a few kept connections."""
-    local = threading.local()
-
-    def put(name):
-        if not hasattr(local, "connection"):
-            local.connection = raw.connect()
-        return raw.request("PUT", f"/{bucket}/{quote(name)}", body=b"x", connection=local.connection).status
-
-    assert set(crowd(put, names, threads=8)) == {200}
+    results = crowd(lambda name: raw.kept("PUT", f"/{bucket}/{quote(name)}", body=b"x").status, names, threads=8)
+    assert set(results) == {200}
 
 
 def by_bytes(names):
@@ -40,6 +33,13 @@ def keys_of(page):
 
 def prefixes_of(page):
     return [p["Prefix"] for p in page.get("CommonPrefixes", [])]
+
+
+def pages(s3, operation, limit=1000, **options):
+    """All pages of a listing, which must come to an end within `limit`."""
+    found = list(itertools.islice(s3.get_paginator(operation).paginate(**options), limit + 1))
+    assert len(found) <= limit, "pages do not end"
+    return found
 
 
 def expected(names, prefix="", delimiter="", after=""):
@@ -88,7 +88,8 @@ def test_shape_in_both_versions(s3, flat, shape):
     for page in (one, two):
         assert keys_of(page) == keys and prefixes_of(page) == prefixes
         assert not page["IsTruncated"] and page["MaxKeys"] == 1000 and page["Name"] == flat
-        assert page.get("Prefix", "") == shape.get("prefix", "") and page.get("Delimiter", "") == shape.get("delimiter", "")
+        assert urllib.parse.unquote_plus(page.get("Prefix", "")) == shape.get("prefix", "")  # boto3 decodes it for v2 only
+        assert page.get("Delimiter", "") == shape.get("delimiter", "")
     assert two["KeyCount"] == len(keys) + len(prefixes)
 
 
@@ -99,14 +100,12 @@ def test_pages_add_up(s3, flat, shape, size):
     keys, prefixes = expected(FLAT, **shape)
     options = {name.title(): value for name, value in shape.items()}
     for operation in ("list_objects", "list_objects_v2"):
-        found_keys, found_prefixes, rounds = [], [], 0
-        for page in s3.get_paginator(operation).paginate(Bucket=flat, MaxKeys=size, **options):
+        found_keys, found_prefixes = [], []
+        for page in pages(s3, operation, len(FLAT), Bucket=flat, MaxKeys=size, **options):
             count = len(page.get("Contents", [])) + len(page.get("CommonPrefixes", []))
             assert count == size or (not page["IsTruncated"] and count <= size)
             found_keys += keys_of(page)
             found_prefixes += prefixes_of(page)
-            rounds += 1
-            assert rounds <= len(FLAT) + 1, "pages do not end"
         assert (found_keys, found_prefixes) == (keys, prefixes), operation
 
 
@@ -197,30 +196,30 @@ def test_three_thousand_keys(s3, raw, fresh_bucket, crowd):
     letters = ["a", "B", "-", "~", "é", "\uffee", "\U00010000", "😀", "z/", "ß "]
     names = [f"{one}{two}{n}" for one, two, n in itertools.product(letters, letters, range(30))]
     put_all(raw, fresh_bucket, names, crowd)
-    found, pages = [], 0
-    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=fresh_bucket):
-        found += keys_of(page)
-        pages += 1
-    assert pages == 3 and found == by_bytes(names)
-    assert [k for page in s3.get_paginator("list_objects").paginate(Bucket=fresh_bucket) for k in keys_of(page)] == found
-    prefixes = [p for page in s3.get_paginator("list_objects_v2").paginate(Bucket=fresh_bucket, Delimiter="/", MaxKeys=7) for p in prefixes_of(page)]
-    assert prefixes == expected(names, delimiter="/")[1]
+    two = pages(s3, "list_objects_v2", 5, Bucket=fresh_bucket)
+    one = pages(s3, "list_objects", 5, Bucket=fresh_bucket)
+    for found in (two, one):
+        assert [key for page in found for key in keys_of(page)] == by_bytes(names)
+    assert len(two) == 3
+    shallow = pages(s3, "list_objects_v2", 1000, Bucket=fresh_bucket, Delimiter="/", MaxKeys=7)
+    keys, prefixes = expected(names, delimiter="/")
+    assert [key for page in shallow for key in keys_of(page)] == keys
+    assert [prefix for page in shallow for prefix in prefixes_of(page)] == prefixes
 
 
-def test_a_listing_shows_every_acknowledged_change(s3, raw, fresh_bucket):
+def test_a_listing_shows_every_acknowledged_change(raw, fresh_bucket):
     """Each PUT and DELETE is in the very next listing."""
     present = set()
-    with raw.connect() as connection:
-        for step in range(60):
-            name = f"k{step * 7 % 20:02}"
-            if name in present:
-                assert raw.request("DELETE", f"/{fresh_bucket}/{name}", connection=connection).status == 204
-                present.remove(name)
-            else:
-                assert raw.request("PUT", f"/{fresh_bucket}/{name}", body=b"x", connection=connection).status == 200
-                present.add(name)
-            page = raw.request("GET", f"/{fresh_bucket}", "list-type=2", connection=connection).xml()
-            assert [e.text for e in page.iter("Key")] == sorted(present)
+    for step in range(60):
+        name = f"k{step * 7 % 20:02}"
+        if name in present:
+            assert raw.kept("DELETE", f"/{fresh_bucket}/{name}").status == 204
+            present.remove(name)
+        else:
+            assert raw.kept("PUT", f"/{fresh_bucket}/{name}", body=b"x").status == 200
+            present.add(name)
+        page = raw.kept("GET", f"/{fresh_bucket}", "list-type=2").xml()
+        assert [e.text for e in page.iter("Key")] == sorted(present)
 
 
 def test_prefix_over_1024_bytes(s3, flat):

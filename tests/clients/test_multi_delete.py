@@ -1,7 +1,5 @@
 """DeleteObjects: up to a thousand keys, loud or quiet."""
 
-import threading
-
 import pytest
 
 import sums
@@ -19,14 +17,8 @@ def test_multi_delete(s3, fresh_bucket):
 
 
 def test_quiet_multi_delete_of_a_thousand(s3, raw, fresh_bucket, crowd):
-    local = threading.local()
-
-    def put(number):
-        if not hasattr(local, "connection"):
-            local.connection = raw.connect()
-        return raw.request("PUT", f"/{fresh_bucket}/{number:04}", body=b"x", connection=local.connection).status
-
-    assert set(crowd(put, range(1001), threads=8)) == {200}
+    results = crowd(lambda n: raw.kept("PUT", f"/{fresh_bucket}/{n:04}", body=b"x").status, range(1001), threads=8)
+    assert set(results) == {200}
     answer = s3.delete_objects(
         Bucket=fresh_bucket, Delete={"Objects": [{"Key": f"{n:04}"} for n in range(1000)], "Quiet": True}
     )

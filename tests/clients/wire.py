@@ -11,6 +11,7 @@ import hmac
 import re
 import socket
 import ssl
+import threading
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
@@ -155,7 +156,8 @@ def unsigned_frames(data, size=8192, trailer=None):
 
 
 class Response:
-    def __init__(self, status, headers, body):
+    def __init__(self, status, headers, body, version="HTTP/1.1"):
+        self.version = version
         self.status = status
         self.headers = headers
         self.body = body
@@ -166,6 +168,11 @@ class Response:
                 return value
         return default
 
+    @property
+    def closes(self):
+        """Whether the server ends the connection after this response."""
+        return self.version == "HTTP/1.0" or (self.header("connection") or "").lower() == "close"
+
     def xml(self):
         """The body as an element tree without its namespace."""
         return parse_xml(self.body)
@@ -173,12 +180,14 @@ class Response:
     @property
     def code(self):
         """The S3 error code in the body, or None."""
-        if not self.body.lstrip().startswith(b"<"):
+        try:
+            return self.xml().findtext("Code")
+        except ElementTree.ParseError:
             return None
-        return self.xml().findtext("Code")
 
     def __repr__(self):
-        return f"<{self.status} {dict(self.headers)} {self.body[:600]!r}>"
+        code = f" {self.code}: {self.xml().findtext('Message')}" if self.code else ""
+        return f"<{self.status}{code} {dict(self.headers)} {self.body[:600]!r}>"
 
 
 def parse_xml(data):
@@ -263,9 +272,9 @@ class Connection:
     def read_head(self):
         """Status and headers of the next response, 100 Continue included."""
         lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
-        status = int(lines[0].split(" ", 2)[1])
+        version, status = lines[0].split(" ", 2)[:2]
         headers = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:])]
-        return Response(status, headers, b"")
+        return Response(int(status), headers, b"", version)
 
     def read(self, method="GET"):
         """The next final response."""
@@ -317,6 +326,7 @@ class Wire:
         self.endpoint = endpoint
         self.host = urllib.parse.urlsplit(endpoint).netloc
         self.signer = Signer(access_key, secret_key, region) if access_key else None
+        self.local = threading.local()
 
     def connect(self, timeout=20):
         return Connection(self.endpoint, timeout)
@@ -351,6 +361,17 @@ class Wire:
         with self.connect() as connection:
             connection.send_all_it_takes(head + body)
             return connection.read(method)
+
+    def kept(self, method, path, query="", **options):
+        """One exchange on this thread's kept connection, for tests that make thousands."""
+        connection = getattr(self.local, "connection", None) or self.connect()
+        self.local.connection = None
+        response = self.request(method, path, query, connection=connection, **options)
+        if response.closes:
+            connection.close()
+        else:
+            self.local.connection = connection
+        return response
 
     def stream(self, path, make_body, payload_hash, decoded_length, headers=(), length=True, **options):
         """PUTs an aws-chunked body made by `make_body(seed)` once the head is signed.

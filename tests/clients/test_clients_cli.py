@@ -1,0 +1,161 @@
+"""aws-cli and rclone as people use them: trees up and down, large files, cleaning up.
+
+Every call of aws-cli takes a second to start, so there are few of them.
+"""
+
+import filecmp
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import wire
+from conftest import ENDPOINT, REGION
+from expect import payload
+
+MIB = 1 << 20
+
+
+def run(command, environment, check=True):
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    if check:
+        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture
+def aws(keys, tmp_path):
+    """Runs `aws ...` with settings of its own, blind to those of whoever runs the tests."""
+    binary = [shutil.which("aws")]
+    if not binary[0]:
+        binary = [sys.executable, "-m", "awscli"]
+        if subprocess.run([*binary, "--version"], capture_output=True).returncode:
+            pytest.skip("aws-cli is not installed")
+    config = tmp_path / "aws-config"
+    config.write_text("[default]\nregion = %s\ns3 =\n  addressing_style = path\n" % REGION)
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": keys[0],
+        "AWS_SECRET_ACCESS_KEY": keys[1],
+        "AWS_CONFIG_FILE": str(config),
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_ENDPOINT_URL": ENDPOINT,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_MAX_ATTEMPTS": "1",
+    }
+    return lambda *arguments, **options: run([*binary, *map(str, arguments)], environment, **options)
+
+
+@pytest.fixture
+def rclone(keys, tmp_path):
+    if not shutil.which("rclone"):
+        pytest.skip("rclone is not installed")
+    environment = {
+        **os.environ,
+        "RCLONE_CONFIG": str(tmp_path / "rclone.conf"),
+        "RCLONE_CONFIG_TW_TYPE": "s3",
+        "RCLONE_CONFIG_TW_PROVIDER": "Other",
+        "RCLONE_CONFIG_TW_ENDPOINT": ENDPOINT,
+        "RCLONE_CONFIG_TW_REGION": REGION,
+        "RCLONE_CONFIG_TW_ACCESS_KEY_ID": keys[0],
+        "RCLONE_CONFIG_TW_SECRET_ACCESS_KEY": keys[1],
+        "RCLONE_CONFIG_TW_FORCE_PATH_STYLE": "true",
+    }
+    return lambda *arguments, **options: run(["rclone", "--retries=1", "--low-level-retries=1", *map(str, arguments)], environment, **options)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A small tree with the names and sizes that trip clients and servers."""
+    root = tmp_path / "tree"
+    files = {
+        "plain.txt": b"plain\n",
+        "empty": b"",
+        "sp ace/p+lus & 100%.txt": b"odd name",
+        "ünï/côdé 日本.bin": payload(5000),
+        "deep/a/b/c/d/e/f.dat": payload(70_000),
+        "multipart.bin": payload(9 * MIB + 11),
+        "page.html": b"<html></html>",
+        **{f"many/{n:03}.dat": payload(100 + n, n) for n in range(60)},
+    }
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def same_trees(one, two):
+    names = [sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()) for root in (one, two)]
+    assert names[0] == names[1]
+    match, mismatch, errors = filecmp.cmpfiles(one, two, names[0], shallow=False)
+    assert not mismatch and not errors and len(match) == len(names[0])
+    if shutil.which("diff"):
+        assert subprocess.run(["diff", "-r", one, two]).returncode == 0
+
+
+def test_aws_bucket_and_file(aws, temporary_names, tmp_path):
+    name = temporary_names("aws")
+    aws("s3", "mb", f"s3://{name}")
+    (tmp_path / "file.txt").write_text("hello\n")
+    aws("s3", "cp", tmp_path / "file.txt", f"s3://{name}/a/file.txt")
+    assert "file.txt" in aws("s3", "ls", f"s3://{name}/a/").stdout
+    url = aws("s3", "presign", f"s3://{name}/a/file.txt").stdout.strip()
+    path, _, query = url.removeprefix(ENDPOINT).partition("?")
+    assert wire.Wire(ENDPOINT).request("GET", path, query).body == b"hello\n"
+    aws("s3", "rm", f"s3://{name}", "--recursive")
+    aws("s3", "rb", f"s3://{name}")
+
+
+def test_aws_sync_up_and_down(aws, s3, bucket, tree, tmp_path):
+    target = f"s3://{bucket}/sync"
+    aws("s3", "sync", tree, target)
+    assert aws("s3", "sync", tree, target).stdout.strip() == "", "a second sync finds nothing to do"
+    assert s3.head_object(Bucket=bucket, Key="sync/page.html")["ContentType"] == "text/html"
+    aws("s3", "sync", target, tmp_path / "down")
+    same_trees(tree, tmp_path / "down")
+
+
+def test_aws_large_file(aws, s3, bucket, tmp_path):
+    data = payload(MIB) * 64
+    (tmp_path / "large").write_bytes(data)
+    aws("s3", "cp", tmp_path / "large", f"s3://{bucket}/large")
+    head = s3.head_object(Bucket=bucket, Key="large")
+    assert head["ContentLength"] == len(data) and head["ETag"].endswith('-8"')
+    aws("s3", "cp", f"s3://{bucket}/large", f"s3://{bucket}/larger")  # copies part by part on the server
+    aws("s3", "cp", f"s3://{bucket}/larger", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data
+
+
+def test_aws_api_commands(aws, bucket, key, tmp_path):
+    (tmp_path / "body").write_bytes(b"body")
+    name = ("--bucket", bucket, "--key", key)
+    aws("s3api", "put-object", *name, "--body", tmp_path / "body", "--checksum-algorithm", "SHA256")
+    assert "ChecksumSHA256" in aws("s3api", "get-object-attributes", *name, "--object-attributes", "Checksum").stdout
+
+
+def test_rclone_sync_up_and_down(rclone, s3, temporary_names, tree, tmp_path):
+    name = temporary_names("rclone")
+    rclone("mkdir", f"tw:{name}")
+    rclone("sync", tree, f"tw:{name}/tree")
+    rclone("check", tree, f"tw:{name}/tree")
+    rclone("sync", f"tw:{name}/tree", tmp_path / "down")
+    same_trees(tree, tmp_path / "down")
+    listed = rclone("lsf", "-R", "--files-only", f"tw:{name}/tree").stdout.splitlines()
+    assert len(listed) == sum(p.is_file() for p in pathlib.Path(tree).rglob("*"))
+    rclone("delete", f"tw:{name}/tree")
+    assert s3.list_objects_v2(Bucket=name)["KeyCount"] == 0
+    rclone("rmdir", f"tw:{name}")
+    assert name not in [b["Name"] for b in s3.list_buckets()["Buckets"]]
+
+
+def test_rclone_large_file(rclone, bucket, tmp_path):
+    data = payload(MIB) * 20
+    (tmp_path / "large").write_bytes(data)
+    rclone("copyto", "--s3-upload-cutoff=5M", "--s3-chunk-size=5M", tmp_path / "large", f"tw:{bucket}/rclone-large")
+    rclone("copyto", f"tw:{bucket}/rclone-large", f"tw:{bucket}/rclone-copy")
+    rclone("copyto", f"tw:{bucket}/rclone-copy", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data

@@ -1,0 +1,177 @@
+"""What is not there answers 501 NotImplemented and changes nothing; it never pretends.
+
+A feature that arrives moves its lines from here to a test file of its own.
+"""
+
+import pytest
+
+import sums
+from expect import absent, body_of, refused
+
+NS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+BUCKET_WRITES = {
+    "versioning": f"<VersioningConfiguration {NS}><Status>Enabled</Status></VersioningConfiguration>",
+    "acl": f"<AccessControlPolicy {NS}><Owner><ID>x</ID></Owner><AccessControlList/></AccessControlPolicy>",
+    "policy": '{"Version":"2012-10-17","Statement":[]}',
+    "cors": f"<CORSConfiguration {NS}><CORSRule><AllowedMethod>GET</AllowedMethod><AllowedOrigin>*</AllowedOrigin></CORSRule></CORSConfiguration>",
+    "website": f"<WebsiteConfiguration {NS}><IndexDocument><Suffix>i.html</Suffix></IndexDocument></WebsiteConfiguration>",
+    "lifecycle": f"<LifecycleConfiguration {NS}><Rule><ID>r</ID><Filter/><Status>Enabled</Status><Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>",
+    "notification": f"<NotificationConfiguration {NS}/>",
+    "encryption": f"<ServerSideEncryptionConfiguration {NS}><Rule><ApplyServerSideEncryptionByDefault><SSEAlgorithm>AES256</SSEAlgorithm></ApplyServerSideEncryptionByDefault></Rule></ServerSideEncryptionConfiguration>",
+    "replication": f"<ReplicationConfiguration {NS}><Role>r</Role><Rule><Status>Enabled</Status><Destination><Bucket>b</Bucket></Destination></Rule></ReplicationConfiguration>",
+    "logging": f"<BucketLoggingStatus {NS}/>",
+    "tagging": f"<Tagging {NS}><TagSet><Tag><Key>k</Key><Value>v</Value></Tag></TagSet></Tagging>",
+    "accelerate": f"<AccelerateConfiguration {NS}><Status>Enabled</Status></AccelerateConfiguration>",
+    "requestPayment": f"<RequestPaymentConfiguration {NS}><Payer>Requester</Payer></RequestPaymentConfiguration>",
+    "object-lock": f"<ObjectLockConfiguration {NS}><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>",
+    "ownershipControls": f"<OwnershipControls {NS}><Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule></OwnershipControls>",
+    "publicAccessBlock": f"<PublicAccessBlockConfiguration {NS}><BlockPublicAcls>true</BlockPublicAcls></PublicAccessBlockConfiguration>",
+}
+
+OBJECT_WRITES = {
+    ("PUT", "acl="): BUCKET_WRITES["acl"],
+    ("PUT", "legal-hold="): f"<LegalHold {NS}><Status>ON</Status></LegalHold>",
+    ("PUT", "retention="): f"<Retention {NS}><Mode>GOVERNANCE</Mode><RetainUntilDate>2099-01-01T00:00:00Z</RetainUntilDate></Retention>",
+    ("POST", "restore="): f"<RestoreRequest {NS}><Days>1</Days></RestoreRequest>",
+    ("POST", "select=&select-type=2"): f"<SelectObjectContentRequest {NS}><Expression>select * from s3object</Expression><ExpressionType>SQL</ExpressionType><InputSerialization><CSV/></InputSerialization><OutputSerialization><CSV/></OutputSerialization></SelectObjectContentRequest>",
+}
+
+UNSET = {
+    "policy": "NoSuchBucketPolicy",
+    "cors": "NoSuchCORSConfiguration",
+    "website": "NoSuchWebsiteConfiguration",
+    "lifecycle": "NoSuchLifecycleConfiguration",
+    "encryption": "ServerSideEncryptionConfigurationNotFoundError",
+    "replication": "ReplicationConfigurationNotFoundError",
+    "tagging": "NoSuchTagSet",
+    "object-lock": "ObjectLockConfigurationNotFoundError",
+    "ownershipControls": "OwnershipControlsNotFoundError",
+    "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
+}
+
+
+def send(raw, method, path, query, text):
+    body = text.encode()
+    return raw.request(method, path, query, headers={"Content-MD5": sums.content_md5(body)}, body=body)
+
+
+@pytest.mark.parametrize("name", BUCKET_WRITES)
+def test_write_of_a_bucket_setting(raw, bucket, name):
+    refused(send(raw, "PUT", f"/{bucket}", f"{name}=", BUCKET_WRITES[name]), "NotImplemented", 501)
+
+
+@pytest.mark.parametrize("name", [n for n in BUCKET_WRITES if n != "versioning"])
+def test_read_of_a_bucket_setting(raw, bucket, name):
+    """501, or what AWS says of a setting that was never made; not a made-up setting."""
+    response = raw.request("GET", f"/{bucket}", f"{name}=")
+    if response.status == 404:
+        refused(response, UNSET[name], 404)
+    else:
+        refused(response, "NotImplemented", 501)
+
+
+def test_read_of_versioning(raw, bucket):
+    """Clients ask; an empty configuration says truly that versioning was never on."""
+    response = raw.request("GET", f"/{bucket}", "versioning=")
+    if response.status == 200:
+        assert response.xml().tag == "VersioningConfiguration" and len(response.xml()) == 0
+    else:
+        refused(response, "NotImplemented", 501)
+
+
+@pytest.mark.parametrize("name", ["policy", "cors", "website", "lifecycle", "encryption", "replication", "tagging", "ownershipControls", "publicAccessBlock"])
+def test_delete_of_a_bucket_setting(raw, s3, bucket, name):
+    """Above all it must not be taken for the deletion of the bucket."""
+    refused(raw.request("DELETE", f"/{bucket}", f"{name}="), "NotImplemented", 501)
+    s3.head_bucket(Bucket=bucket)
+
+
+@pytest.mark.parametrize("name", ["analytics", "metrics", "inventory", "intelligent-tiering"])
+def test_configurations_with_an_id(raw, bucket, name):
+    for method in ("GET", "PUT", "DELETE"):
+        refused(raw.request(method, f"/{bucket}", f"id=one&{name}="), "NotImplemented", 501)
+
+
+def test_versions(raw, bucket):
+    refused(raw.request("GET", f"/{bucket}", "versions="), "NotImplemented", 501)
+
+
+@pytest.mark.parametrize("method, query", OBJECT_WRITES, ids=[query for _, query in OBJECT_WRITES])
+def test_write_beside_an_object(raw, s3, bucket, key, method, query):
+    """The request must not fall through to PUT and overwrite the object with XML."""
+    s3.put_object(Bucket=bucket, Key=key, Body=b"body")
+    refused(send(raw, method, f"/{bucket}/{key}", query, OBJECT_WRITES[method, query]), "NotImplemented", 501)
+    assert body_of(s3, bucket, key) == b"body"
+
+
+@pytest.mark.parametrize("query", ["acl=", "legal-hold=", "retention=", "torrent="])
+def test_read_beside_an_object(raw, s3, bucket, key, query):
+    s3.put_object(Bucket=bucket, Key=key, Body=b"body")
+    refused(raw.request("GET", f"/{bucket}/{key}", query), "NotImplemented", 501)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+def test_a_version_that_cannot_be(raw, s3, bucket, key, method):
+    s3.put_object(Bucket=bucket, Key=key, Body=b"body")
+    response = raw.request(method, f"/{bucket}/{key}", "versionId=0123456789abcdef0123456789abcdef")
+    assert response.status in (400, 404, 501), response
+    assert body_of(s3, bucket, key) == b"body"
+
+
+def test_form_upload(anonymous, s3, bucket, key):
+    boundary = "x1x2x3"
+    parts = {"key": key, "file": "body"}
+    body = "".join(f'--{boundary}\r\nContent-Disposition: form-data; name="{n}"\r\n\r\n{v}\r\n' for n, v in parts.items())
+    body = f"{body}--{boundary}--\r\n".encode()
+    response = anonymous.request("POST", f"/{bucket}", headers={"Content-Type": f"multipart/form-data; boundary={boundary}"}, body=body)
+    assert (response.status, response.code) in ((501, "NotImplemented"), (403, "AccessDenied")), response
+    absent(s3, bucket, key)
+
+
+# Headers that ask for what is not there: either done, and said so in the answer, or refused.
+
+HEADERS = {
+    "x-amz-server-side-encryption": ("AES256", "x-amz-server-side-encryption"),
+    "x-amz-server-side-encryption-aws-kms-key-id": ("key", "x-amz-server-side-encryption"),
+    "x-amz-server-side-encryption-customer-algorithm": ("AES256", "x-amz-server-side-encryption-customer-algorithm"),
+    "x-amz-object-lock-mode": ("GOVERNANCE", None),
+    "x-amz-object-lock-legal-hold": ("ON", None),
+    "x-amz-website-redirect-location": ("/elsewhere", None),
+    "x-amz-write-offset-bytes": ("4", None),
+    "x-amz-acl": ("public-read", None),
+    "x-amz-grant-read": ('uri="http://acs.amazonaws.com/groups/global/AllUsers"', None),
+    "x-amz-storage-class": ("GLACIER", None),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_header_is_honoured_or_refused(raw, s3, bucket, key, name):
+    value, echo = HEADERS[name]
+    response = raw.request("PUT", f"/{bucket}/{key}", headers={name: value}, body=b"x")
+    if response.status == 200:
+        head = raw.request("HEAD", f"/{bucket}/{key}")
+        assert (echo and response.header(echo)) or head.header(name) == value, f"{name} was ignored"
+    else:
+        assert response.status in (400, 501), response
+        assert response.code
+        absent(s3, bucket, key)
+
+
+def test_private_acl_is_no_request_at_all(raw, bucket, key):
+    """rclone and others send it with every PUT."""
+    assert raw.request("PUT", f"/{bucket}/{key}", headers={"x-amz-acl": "private"}, body=b"x").status == 200
+
+
+def test_bucket_with_object_lock(raw, temporary_names):
+    name = temporary_names()
+    response = raw.request("PUT", f"/{name}", headers={"x-amz-bucket-object-lock-enabled": "true"})
+    refused(response, "NotImplemented", 501)
+    assert raw.request("HEAD", f"/{name}").status == 404
+
+
+@pytest.mark.parametrize("query", ["nonsense=", "x-id=PutObject", "foo=bar&baz"])
+def test_unknown_parameters_are_ignored(raw, s3, bucket, key, query):
+    """As AWS does; SDKs add `x-id` to every request."""
+    assert raw.request("PUT", f"/{bucket}/{key}", query, body=b"x").status == 200
+    assert body_of(s3, bucket, key) == b"x"

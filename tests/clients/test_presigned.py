@@ -1,0 +1,172 @@
+"""Presigned URLs: from boto3 and by hand, expired, tampered with, malformed."""
+
+import datetime
+import urllib.parse
+
+import pytest
+
+import wire
+from expect import absent, body_of, refused
+
+HOUR = datetime.timedelta(hours=1)
+
+
+def fetch(anonymous, method, url, body=b"", headers=()):
+    """Uses a URL as a program without any key would."""
+    parts = urllib.parse.urlsplit(url)
+    return anonymous.request(method, parts.path, parts.query, headers=headers, body=body)
+
+
+@pytest.fixture
+def stored(s3, bucket, key):
+    s3.put_object(Bucket=bucket, Key=key, Body=b"secret body", ContentType="text/plain")
+    return {"Bucket": bucket, "Key": key}
+
+
+@pytest.fixture
+def path(stored):
+    return f"/{stored['Bucket']}/{stored['Key']}"
+
+
+def test_get_and_head(s3, anonymous, stored):
+    assert fetch(anonymous, "GET", s3.generate_presigned_url("get_object", stored)).body == b"secret body"
+    head = fetch(anonymous, "HEAD", s3.generate_presigned_url("head_object", stored))
+    assert head.status == 200 and head.header("content-length") == "11"
+
+
+def test_put_and_delete(s3, anonymous, bucket, key):
+    name = {"Bucket": bucket, "Key": key}
+    assert fetch(anonymous, "PUT", s3.generate_presigned_url("put_object", name), body=b"new").status == 200
+    assert body_of(s3, bucket, key) == b"new"
+    assert fetch(anonymous, "DELETE", s3.generate_presigned_url("delete_object", name)).status == 204
+    absent(s3, bucket, key)
+
+
+def test_list_and_parts(s3, anonymous, bucket, key):
+    url = s3.generate_presigned_url("list_objects_v2", {"Bucket": bucket, "Prefix": "a b+ü"})
+    assert fetch(anonymous, "GET", url).status == 200
+    upload = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    url = s3.generate_presigned_url("upload_part", {"Bucket": bucket, "Key": key, "UploadId": upload, "PartNumber": 1})
+    assert fetch(anonymous, "PUT", url, body=b"x").status == 200
+
+
+def test_range_header_need_not_be_signed(s3, anonymous, stored):
+    url = s3.generate_presigned_url("get_object", stored)
+    response = fetch(anonymous, "GET", url, headers={"Range": "bytes=0-5"})
+    assert (response.status, response.body) == (206, b"secret")
+
+
+def test_overrides_are_part_of_the_url(s3, anonymous, stored):
+    url = s3.generate_presigned_url("get_object", {**stored, "ResponseContentType": "image/png"})
+    assert fetch(anonymous, "GET", url).header("content-type") == "image/png"
+    refused(fetch(anonymous, "GET", url.replace("image%2Fpng", "text%2Fhtml")), "SignatureDoesNotMatch", 403)
+    plain = s3.generate_presigned_url("get_object", stored)
+    refused(fetch(anonymous, "GET", plain + "&response-content-type=text%2Fhtml"), "SignatureDoesNotMatch", 403)
+
+
+@pytest.mark.parametrize("name", ["a b+c%/ü?&=#", "日本", "a//b", "~"])
+def test_odd_keys(s3, anonymous, bucket, name):
+    s3.put_object(Bucket=bucket, Key=name, Body=name.encode())
+    assert fetch(anonymous, "GET", s3.generate_presigned_url("get_object", {"Bucket": bucket, "Key": name})).body == name.encode()
+
+
+def test_signed_content_type_must_be_sent(s3, anonymous, bucket, key):
+    url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": key, "ContentType": "text/plain"})
+    refused(fetch(anonymous, "PUT", url, body=b"x"), ("SignatureDoesNotMatch", "AccessDenied"), 403)
+    refused(fetch(anonymous, "PUT", url, body=b"x", headers={"Content-Type": "text/html"}), "SignatureDoesNotMatch", 403)
+    absent(s3, bucket, key)
+    assert fetch(anonymous, "PUT", url, body=b"x", headers={"Content-Type": "text/plain"}).status == 200
+
+
+@pytest.mark.parametrize("name", ["x-amz-meta-a", "x-amz-tagging", "x-dss-class", "x-amz-copy-source"])
+def test_unsigned_header_is_refused(s3, anonymous, bucket, key, name):
+    url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": key})
+    value = f"/{bucket}/{key}" if "copy" in name else "1"
+    refused(fetch(anonymous, "PUT", url, body=b"x", headers={name: value}), ("AccessDenied", "SignatureDoesNotMatch"), 403)
+    absent(s3, bucket, key)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "POST"])
+def test_for_one_method_only(s3, anonymous, stored, method):
+    url = s3.generate_presigned_url("get_object", stored)
+    response = fetch(anonymous, method, url, body=b"x" if method in ("PUT", "POST") else b"")
+    assert response.status in ((400, 403, 405, 501) if method == "POST" else (403,)), response
+    assert body_of(s3, stored["Bucket"], stored["Key"]) == b"secret body"
+
+
+def presigned(raw, method, path, query="", **options):
+    query = raw.signer.presign(method, path, query, host=raw.host, **options)
+    return wire.Wire(raw.endpoint).request(method, path, query)
+
+
+def test_expiry(raw, path):
+    assert presigned(raw, "GET", path, expires=60).status == 200
+    response = presigned(raw, "GET", path, when=wire.now() - HOUR, expires=3590)
+    refused(response, "AccessDenied", 403)
+    assert b"expired" in response.body.lower()
+    assert presigned(raw, "GET", path, when=wire.now() - HOUR, expires=3700).status == 200
+
+
+def test_not_yet(raw, path):
+    refused(presigned(raw, "GET", path, when=wire.now() + HOUR), ("AccessDenied", "RequestTimeTooSkewed"), 403)
+
+
+def test_tampered_signature(raw, path):
+    query = raw.signer.presign("GET", path, host=raw.host)
+    for bad in (query[:-1] + ("0" if query[-1] != "0" else "1"), query[:-64] + "0" * 64, query[:-64], query[:-2], query + "00"):
+        response = wire.Wire(raw.endpoint).request("GET", path, bad)
+        assert response.status in (400, 403)
+        refused(response, ("SignatureDoesNotMatch", "AuthorizationQueryParametersError"), response.status)
+
+
+def test_tampered_request(raw, path):
+    query = raw.signer.presign("GET", path, host=raw.host)
+    anonymous = wire.Wire(raw.endpoint)
+    refused(anonymous.request("GET", path + "2", query), "SignatureDoesNotMatch", 403)
+    refused(anonymous.request("GET", path, query.replace("X-Amz-Expires=300", "X-Amz-Expires=3000")), "SignatureDoesNotMatch", 403)
+    refused(anonymous.request("GET", path, query + "&tagging="), "SignatureDoesNotMatch", 403)
+
+
+def test_wrong_secret_and_unknown_key(raw, keys, path):
+    for signer, code in (
+        (wire.Signer(keys[0], "wrong"), "SignatureDoesNotMatch"),
+        (wire.Signer("AKIDOESNOTEXIST00000", keys[1]), "InvalidAccessKeyId"),
+    ):
+        query = signer.presign("GET", path, host=raw.host)
+        refused(wire.Wire(raw.endpoint).request("GET", path, query), code, 403)
+
+
+MALFORMED = {
+    "expires too far": {"X_Amz_Expires": "604801"},
+    "expires negative": {"X_Amz_Expires": "-1"},
+    "expires not a number": {"X_Amz_Expires": "soon"},
+    "expires huge": {"X_Amz_Expires": "99999999999999999999"},
+    "no expires": {"X_Amz_Expires": None},
+    "no credential": {"X_Amz_Credential": None},
+    "no date": {"X_Amz_Date": None},
+    "no signed headers": {"X_Amz_SignedHeaders": None},
+    "no algorithm": {"X_Amz_Algorithm": None},
+    "another algorithm": {"X_Amz_Algorithm": "AWS4-HMAC-MD5"},
+    "date not a date": {"X_Amz_Date": "now"},
+    "credential not a scope": {"X_Amz_Credential": "AKID/only"},
+    "credential empty": {"X_Amz_Credential": ""},
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed(raw, path, case):
+    response = presigned(raw, "GET", path, **MALFORMED[case])
+    assert response.status in (400, 403), response
+    refused(response, ("AuthorizationQueryParametersError", "AccessDenied", "InvalidArgument", "InvalidRequest", "SignatureDoesNotMatch"), response.status)
+
+
+@pytest.mark.parametrize("case", ["expires too far", "expires negative", "expires not a number", "no credential", "credential not a scope"])
+def test_code_of_a_malformed_url(raw, path, case):
+    refused(presigned(raw, "GET", path, **MALFORMED[case]), "AuthorizationQueryParametersError", 400)
+
+
+def test_version_two_is_refused(anonymous, path):
+    query = "AWSAccessKeyId=AKIDEXAMPLE&Expires=99999999999&Signature=vjbyPxybdZaNmGa%2ByT272YEAiv4%3D"
+    response = anonymous.request("GET", path, query)
+    assert response.status in (400, 403, 501) and response.code, response
+    assert b"secret body" not in response.body
