@@ -195,7 +195,7 @@ impl Call {
                 "You did not provide the number of bytes specified by the Content-Length HTTP header.",
             ));
         }
-        Plan::read(self)?.verify(self, &all)?;
+        Plan::of_document(self)?.verify(self, &all)?;
         Ok(reserved.attach(all.freeze()))
     }
 }

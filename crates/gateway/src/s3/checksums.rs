@@ -10,6 +10,7 @@ use tradewind_core::{Algorithm, Checksum, ChecksumScope};
 
 use super::call::Call;
 use super::failure::{Failure, Result};
+use super::operation::Operation;
 use crate::error::Code;
 
 /// What a request promises about its body.
@@ -59,6 +60,15 @@ impl Plan {
             }
         }
         Ok(plan)
+    }
+
+    /// Reads the headers of a request whose body is XML. A completion's checksum headers speak of the object
+    /// that it makes, not of the XML.
+    pub(super) fn of_document(call: &Call) -> Result<Self> {
+        if call.operation == Operation::CompleteMultipartUpload {
+            return Ok(Self { md5: content_md5(call)?, ..Self::default() });
+        }
+        Self::read(call)
     }
 
     /// The algorithm that the client named, by value or by trailer.

@@ -10,7 +10,9 @@ const WORD_BYTES: usize = 45;
 
 /// A header value for the text: itself where it is printable ASCII, else encoded words.
 pub(super) fn header_value(text: &str) -> HeaderValue {
-    if let Ok(value) = HeaderValue::from_str(text) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
+        && let Ok(value) = HeaderValue::from_str(text)
+    {
         return value;
     }
     let mut words = Vec::new();

@@ -189,8 +189,7 @@ async fn explain(to: &Delegate, call: &Call, request: &GetRequest, error: Error)
         return failure;
     }
     if let Select::Part(_) = request.select {
-        let code = Code::parse("InvalidPartNumber").unwrap_or(Code::InvalidRange);
-        return Failure::new(code, "The requested partnumber is not satisfiable");
+        return Failure::new(Code::InvalidPartNumber, "The requested partnumber is not satisfiable");
     }
     let failure = Failure::new(Code::InvalidRange, "The requested range is not satisfiable");
     match HeaderValue::try_from(format!("bytes */{}", found.info.size)) {
