@@ -65,6 +65,23 @@ pub struct CreateUpload {
     pub checksum: Option<(Algorithm, ChecksumScope)>,
 }
 
+impl CreateUpload {
+    /// Refuses a checksum of the whole that cannot be made of the parts' checksums.
+    pub fn check(&self) -> Result<()> {
+        self.metadata.check()?;
+        match self.checksum {
+            Some((algorithm, ChecksumScope::FullObject)) if !algorithm.is_crc() => Err(Error::new(
+                Reason::InvalidRequest,
+                format!(
+                    "a {} of the whole object cannot be made of its parts'; use COMPOSITE",
+                    algorithm.name()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// An upload that was begun.
 #[derive(Debug, Clone)]
 pub struct UploadInfo {

@@ -133,11 +133,15 @@ impl Local {
         }
         let (algorithm, scope) = begun.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
         let checksum = checksum_of_parts(algorithm, scope, &infos);
-        if let (Some(expected), Some(computed)) = (order.expected_checksum, checksum)
-            && expected.algorithm() == computed.algorithm()
-            && expected != computed
-        {
-            return Err(Error::new(Reason::BadDigest, "the object's checksum is not the one you sent"));
+        if let Some(expected) = order.expected_checksum {
+            if expected.algorithm() != algorithm {
+                let (is, sent) = (algorithm.name(), expected.algorithm().name());
+                let why = format!("the upload was begun with {is}; a {sent} of the object cannot be verified");
+                return Err(Error::new(Reason::InvalidRequest, why));
+            }
+            if checksum != Some(expected) {
+                return Err(Error::new(Reason::BadDigest, "the object's checksum is not the one you sent"));
+            }
         }
         let object = Object {
             bucket: 0,

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tradewind_core::checksum::{ChecksumScope, crc64nvme_combine};
+use tradewind_core::checksum::{ChecksumScope, Hasher, crc64nvme_combine};
 use tradewind_core::error::Result;
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CommitRequest, ETagForm, StageRequest};
-use tradewind_core::{Checksum, Context, ETag, Metadata, Observation, Staged};
+use tradewind_core::{Algorithm, Checksum, Context, ETag, Metadata, Observation, Staged};
 
 use self::digests::Digests;
 use self::ids::ExtentIds;
@@ -34,6 +34,7 @@ pub(crate) struct LocalStaged {
     context: Context,
     target: Target,
     etag: ETagForm,
+    keeps_crc64: bool,
     digests: Digests,
     gathered: Gathered,
     ids: ExtentIds,
@@ -49,7 +50,7 @@ struct Gathered {
     frames: Vec<Bytes>,
     bytes: usize,
     table: Vec<u64>,
-    block: Option<(tradewind_core::checksum::Hasher, usize)>,
+    block: Option<(Hasher, usize)>,
     /// Checksum of everything before the open block, and its length.
     whole: (u64, u64),
 }
@@ -58,9 +59,8 @@ impl Gathered {
     fn push(&mut self, frame: Bytes) {
         let mut rest = &frame[..];
         while !rest.is_empty() {
-            let algorithm = tradewind_core::Algorithm::Crc64Nvme;
             let (hasher, filled) =
-                self.block.get_or_insert_with(|| (tradewind_core::checksum::Hasher::new(algorithm), 0));
+                self.block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
             let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - *filled));
             hasher.update(now);
             *filled += now.len();
@@ -98,6 +98,7 @@ impl LocalStaged {
             context,
             target,
             etag: request.etag,
+            keeps_crc64: request.algorithms.is_empty() || request.algorithms.contains(&Algorithm::Crc64Nvme),
             digests,
             gathered: Gathered::default(),
             ids,
@@ -188,7 +189,7 @@ impl Staged for LocalStaged {
         let mut computed = checksums.clone();
         computed.push(whole);
         request.expected.verify(self.size, md5, &computed)?;
-        if checksums.is_empty() || request.expected.checksums.contains(&whole) {
+        if self.keeps_crc64 {
             checksums.push(whole);
         }
         self.sync_extents().await?;

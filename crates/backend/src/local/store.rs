@@ -18,7 +18,7 @@ use tradewind_core::store::{
     StageRequest,
 };
 use tradewind_core::{
-    Address, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged, Tags,
+    Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged, Tags,
 };
 
 use super::commit;
@@ -32,8 +32,6 @@ use super::uploads::{format_id, parse_id};
 
 /// The largest object: what S3 allows.
 const MAX_OBJECT_BYTES: u64 = 5 << 40;
-/// How often a change that found the object changed under it is tried again.
-const CONFLICT_RETRIES: usize = 20;
 
 /// A store in a directory of this machine. Dropping the last handle closes it.
 pub struct LocalStore {
@@ -225,7 +223,8 @@ impl ObjectStore for LocalStore {
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         self.check_open(context)?;
-        for _ in 0..CONFLICT_RETRIES {
+        // Of all that try at the same time one wins each round, so that every round brings progress.
+        loop {
             let record = self.local.object(context, address, true).await?;
             let mut object = record.object;
             object.metadata.tags = tags.clone();
@@ -247,7 +246,6 @@ impl ObjectStore for LocalStore {
                 other => return other.map(|_| ()),
             }
         }
-        Err(Error::new(Reason::Overloaded, "the object changed too often while its tags were set; retry"))
     }
 
     async fn object_parts(
@@ -263,7 +261,7 @@ impl ObjectStore for LocalStore {
     }
 
     async fn create_upload(&self, context: &Context, address: &Address, request: CreateUpload) -> Result<UploadId> {
-        request.metadata.check()?;
+        request.check()?;
         let upload = Upload {
             bucket: 0,
             key: address.key.as_str().to_owned(),
@@ -288,10 +286,9 @@ impl ObjectStore for LocalStore {
         let seq = parse_id(upload)?;
         let begun = self.local.upload(address, seq)?;
         let mut request = request;
-        if let Some((algorithm, _)) = begun.checksum
-            && !request.algorithms.contains(&algorithm)
-        {
-            request.algorithms.push(algorithm);
+        let needed = begun.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
+        if !request.algorithms.contains(&needed) {
+            request.algorithms.push(needed);
         }
         let target = Target::Part {
             bucket: address.bucket.as_str().to_owned(),
@@ -350,20 +347,15 @@ impl ObjectStore for LocalStore {
     ) -> Result<Committed> {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
-        for _ in 0..CONFLICT_RETRIES {
+        loop {
             let (local, at, order) = (self.local.clone(), address.clone(), request.clone());
             let assembling = move || local.assemble(&at, seq, &order);
             let (operation, mut committed) = context.guard(self.local.shared.io.run(assembling)).await??;
-            match self.submit(context, operation).await {
-                Ok(generation) => {
-                    committed.generation = generation;
-                    return Ok(committed);
-                }
-                Err(e) if e.reason() == Reason::Conflict => {}
-                Err(e) => return Err(e),
+            if let Some(generation) = self.submit(context, operation).await? {
+                committed.generation = generation;
+                return Ok(committed);
             }
         }
-        Err(Error::new(Reason::Overloaded, "the upload's parts changed too often while it was completed; retry"))
     }
 
     async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {

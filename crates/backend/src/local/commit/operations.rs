@@ -166,17 +166,18 @@ pub(crate) struct CompleteUpload {
 }
 
 impl Operation for CompleteUpload {
-    type Answer = Generation;
+    /// `None`: put it together again.
+    type Answer = Option<Generation>;
 
-    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Generation> {
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<Generation>> {
         let entry = upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
         if entry.others != self.others {
-            return Err(Error::new(Reason::Conflict, "the upload's parts changed while it was being completed"));
+            return Ok(None);
         }
         let generation = self.put.decide(batch)?;
         let seq = batch.next_id();
         batch.append(&Record::UploadEnded { upload: self.upload }, seq)?;
-        Ok(generation)
+        Ok(Some(generation))
     }
 }
 
