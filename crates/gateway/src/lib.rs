@@ -12,12 +12,23 @@
 //! `x-amz-id-2`, `Server`, `Date`), and may carry an [`outcome::Operation`] and an
 //! [`outcome::Failure`].
 
+pub mod admin;
 pub mod auth;
 pub mod body;
 pub mod chunked;
+pub mod config;
 pub mod error;
+mod fast;
 pub mod keys;
+pub mod metrics;
 pub mod outcome;
+mod payload;
 pub mod request_id;
 pub mod s3;
+pub mod server;
 pub mod sigv4;
+
+pub use auth::{Buckets, Permissions};
+pub use config::{GatewayConfig, Limits, TlsIdentity};
+pub use keys::{AccessKey, Keys};
+pub use server::{Gateway, TlsError};

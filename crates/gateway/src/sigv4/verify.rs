@@ -18,6 +18,11 @@ use crate::keys::Keys;
 /// How far a client's clock may be off, in seconds.
 const MAX_SKEW: i64 = 15 * 60;
 
+/// The SHA-256 of nothing.
+const EMPTY_SHA256: [u8; 32] = [
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+];
+
 /// What the client said about the body.
 #[derive(Debug)]
 pub enum Payload {
@@ -41,6 +46,16 @@ impl Payload {
     #[must_use]
     pub const fn is_chunked(&self) -> bool {
         matches!(self, Self::SignedChunks { .. } | Self::UnsignedChunks)
+    }
+
+    /// Whether a request without a body is what was announced.
+    #[must_use]
+    pub fn allows_nothing(&self) -> bool {
+        match self {
+            Self::Unsigned => true,
+            Self::Sha256(hash) => *hash == EMPTY_SHA256,
+            Self::SignedChunks { .. } | Self::UnsignedChunks => false,
+        }
     }
 }
 

@@ -1,0 +1,136 @@
+//! The admin listener: `/health/live`, `/health/ready` and `/metrics`, without authentication, for an
+//! address that only operators reach. It says nothing of objects and their names.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::body::ResponseBody;
+
+/// Connections at once.
+const CONNECTIONS: usize = 64;
+/// From a connection's or an answer's end to the next request's last header.
+const HEADER_TIME: Duration = Duration::from_secs(30);
+
+/// Says whether requests can be served, or why not.
+pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Appends Prometheus text.
+pub type Render = Arc<dyn Fn(&mut String) + Send + Sync>;
+
+/// What the listener answers with.
+#[derive(Clone)]
+pub struct Admin {
+    /// For `/health/ready`.
+    pub ready: Readiness,
+    /// For `/metrics`, one after the other.
+    pub metrics: Vec<Render>,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admin")
+    }
+}
+
+/// Serves until `shutdown`.
+pub async fn serve(listener: TcpListener, admin: Admin, shutdown: CancellationToken) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            Some(_ended) = tasks.join_next() => {}
+            accepted = listener.accept(), if tasks.len() < CONNECTIONS => match accepted {
+                Ok((socket, _)) => {
+                    tasks.spawn(serve_connection(socket, admin.clone()));
+                }
+                Err(e) => {
+                    tracing::warn!(error = %e, "an admin connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+        }
+    }
+    tasks.shutdown().await;
+}
+
+async fn serve_connection(socket: TcpStream, admin: Admin) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = answer(&admin, request.method(), request.uri().path());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(16 << 10);
+    if let Err(e) = http.serve_connection(TokioIo::new(socket), service).await {
+        tracing::debug!(error = %e, "an admin connection ended early");
+    }
+}
+
+fn answer(admin: &Admin, method: &Method, path: &str) -> Response<ResponseBody> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
+    }
+    match path {
+        "/health/live" => text(StatusCode::OK, "live\n"),
+        "/health/ready" => match (admin.ready)() {
+            Ok(()) => text(StatusCode::OK, "ready\n"),
+            Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+        },
+        "/metrics" => {
+            let mut out = String::new();
+            for render in &admin.metrics {
+                render(&mut out);
+            }
+            text(StatusCode::OK, out)
+        }
+        _ => text(StatusCode::NOT_FOUND, "there are /health/live, /health/ready and /metrics\n"),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::from(body.into()));
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+
+    #[tokio::test]
+    async fn routes() {
+        let admin = |ready: Result<(), String>| Admin {
+            ready: Arc::new(move || ready.clone()),
+            metrics: vec![Arc::new(|out| out.push_str("a 1\n")), Arc::new(|out| out.push_str("b 2\n"))],
+        };
+        let ask = async |admin: &Admin, method: Method, path: &str| {
+            let response = answer(admin, &method, path);
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            (status, String::from_utf8(body.to_vec()).unwrap())
+        };
+        let well = admin(Ok(()));
+        assert_eq!(ask(&well, Method::GET, "/health/live").await.0, 200);
+        assert_eq!(ask(&well, Method::HEAD, "/health/ready").await.0, 200);
+        assert_eq!(ask(&well, Method::GET, "/metrics").await, (200, "a 1\nb 2\n".to_owned()));
+        assert_eq!(ask(&well, Method::GET, "/").await.0, 404);
+        assert_eq!(ask(&well, Method::POST, "/metrics").await.0, 405);
+        let ill = admin(Err("the store is read-only".to_owned()));
+        assert_eq!(ask(&ill, Method::GET, "/health/ready").await, (503, "the store is read-only\n".to_owned()));
+        assert_eq!(ask(&ill, Method::GET, "/health/live").await.0, 200);
+    }
+}

@@ -1,0 +1,98 @@
+//! The gateway's settings: plain data with sane defaults. The binary reads them from wherever it
+//! likes; nothing here does.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::s3;
+
+/// What the gateway is told once.
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    /// Signatures for another region are refused; `None` takes any.
+    pub region: Option<String>,
+    /// What the operations are told.
+    pub operations: s3::Options,
+    /// TLS on the S3 listener.
+    pub tls: Option<TlsIdentity>,
+    /// The memory of all requests together.
+    pub memory_bytes: usize,
+    /// Limits.
+    pub limits: Limits,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            region: None,
+            operations: s3::Options::default(),
+            tls: None,
+            memory_bytes: 128 << 20,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// A certificate chain and its key, both as PEM.
+#[derive(Clone)]
+pub struct TlsIdentity {
+    /// The chain, leaf first.
+    pub certificates_pem: Vec<u8>,
+    /// The private key. Never printed.
+    pub key_pem: Vec<u8>,
+}
+
+impl fmt::Debug for TlsIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsIdentity(<redacted>)")
+    }
+}
+
+/// What a client may take of the server. Beyond these it is refused or its connection is closed.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at once; more are answered 503 and closed.
+    pub connections: usize,
+    /// Bytes of a request's line and headers.
+    pub header_bytes: usize,
+    /// Headers of a request.
+    pub headers: usize,
+    /// Bytes of a request's body, decoded.
+    pub body_bytes: u64,
+    /// From a request's first byte to the last of its headers; also for a TLS handshake.
+    pub header_time: Duration,
+    /// A connection without a request.
+    pub idle_time: Duration,
+    /// A client that the server waits for must move [`slow_client_bytes`](Self::slow_client_bytes)
+    /// in this time.
+    pub slow_client_time: Duration,
+    /// See [`slow_client_time`](Self::slow_client_time).
+    pub slow_client_bytes: u64,
+    /// How long a request waits for memory before it is answered 503 SlowDown.
+    pub admission_time: Duration,
+    /// The deadline of requests that carry no object's bytes.
+    pub request_time: Duration,
+    /// The deadline of requests that do: slow clients are caught by progress, not by this.
+    pub transfer_time: Duration,
+    /// How long requests in flight may go on when the server is shut down.
+    pub grace_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            header_bytes: 32 << 10,
+            headers: 128,
+            body_bytes: 5 << 30,
+            header_time: Duration::from_secs(15),
+            idle_time: Duration::from_secs(120),
+            slow_client_time: Duration::from_secs(30),
+            slow_client_bytes: 4 << 10,
+            admission_time: Duration::from_secs(20),
+            request_time: Duration::from_secs(300),
+            transfer_time: Duration::from_secs(12 * 3600),
+            grace_time: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The fast path: plain GET and HEAD of an object, answered straight from the store.
+//!
+//! It answers only what succeeds and asks for nothing special; everything else, every error included,
+//! goes through the operations, so that there is one place that explains. Its headers are made by the
+//! same function as theirs, and a test compares both answers header by header.
+
+use http::request::Parts;
+use http::{Method, Response, StatusCode, header};
+use percent_encoding::percent_decode_str;
+use tradewind_core::condition::ETagMatch;
+use tradewind_core::store::{GetRequest, Select};
+use tradewind_core::{Address, ByteRange, Context, ObjectStore};
+
+use crate::auth::Access;
+use crate::body::ResponseBody;
+use crate::outcome;
+use crate::s3::object_headers;
+use crate::sigv4::Verified;
+
+/// A read that the fast path can answer.
+#[derive(Debug)]
+pub(crate) struct Read {
+    address: Address,
+    request: GetRequest,
+    is_head: bool,
+}
+
+/// Whether a request is a plain read by somebody who may read. `None`: the operations must see it.
+pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<Read> {
+    let is_head = match parts.method {
+        Method::GET => false,
+        Method::HEAD => true,
+        _ => return None,
+    };
+    if !parts.uri.query().is_none_or(is_plain_query) {
+        return None;
+    }
+    let request = plain_headers(parts)?;
+    let (bucket, key) = parts.uri.path().strip_prefix('/')?.split_once('/')?;
+    if !verified.identity.may(Access::Read, Some(bucket)) || !verified.payload.allows_nothing() {
+        return None;
+    }
+    let key = percent_decode_str(key).decode_utf8().ok()?;
+    // A bucket's legal characters are never encoded by a client; who does is served by the operations.
+    let address = Address::parse(bucket, &key).ok()?;
+    Some(Read { address, request, is_head })
+}
+
+/// Only a signature, and `x-id`, with which some clients name the operation.
+fn is_plain_query(query: &str) -> bool {
+    query.split('&').all(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match name {
+            "X-Amz-Algorithm" | "X-Amz-Credential" | "X-Amz-Date" | "X-Amz-Expires"
+            | "X-Amz-SignedHeaders" | "X-Amz-Signature" => true,
+            "x-id" => matches!(value, "GetObject" | "HeadObject"),
+            _ => false,
+        }
+    })
+}
+
+/// What the headers ask for, where it is plain.
+fn plain_headers(parts: &Parts) -> Option<GetRequest> {
+    let mut request = GetRequest::default();
+    let mut ranges = 0;
+    for (name, value) in &parts.headers {
+        match *name {
+            header::RANGE => {
+                ranges += 1;
+                if let Some(range) = ByteRange::parse(value.to_str().ok()?) {
+                    request.select = Select::Range(range);
+                }
+            }
+            header::IF_NONE_MATCH if request.conditions.if_none_match.is_none() => {
+                request.conditions.if_none_match = Some(ETagMatch::parse(value.to_str().ok()?));
+            }
+            header::IF_MATCH if request.conditions.if_match.is_none() => {
+                request.conditions.if_match = Some(ETagMatch::parse(value.to_str().ok()?));
+            }
+            header::IF_MATCH
+            | header::IF_NONE_MATCH
+            | header::IF_MODIFIED_SINCE
+            | header::IF_UNMODIFIED_SINCE
+            | header::IF_RANGE
+            | header::TRANSFER_ENCODING => return None,
+            header::CONTENT_LENGTH if value != "0" => return None,
+            _ => {
+                let name = name.as_str();
+                let special = name.starts_with("x-amz-") || name.starts_with("x-dss-");
+                if special && !matches!(name, "x-amz-date" | "x-amz-content-sha256" | "x-amz-user-agent") {
+                    return None;
+                }
+            }
+        }
+    }
+    (ranges <= 1).then_some(request)
+}
+
+/// Reads. `None` where that fails in any way.
+pub(crate) async fn read(store: &dyn ObjectStore, context: &Context, read: Read) -> Option<Response<ResponseBody>> {
+    let Read { address, request, is_head } = read;
+    let select = request.select;
+    let (info, span, body, operation) = if is_head {
+        let found = store.head(context, &address, request).await.ok()?;
+        (found.info, found.span, ResponseBody::empty(), "HeadObject")
+    } else {
+        let found = store.get(context, &address, request).await.ok()?;
+        (found.info, found.span, found.body.into(), "GetObject")
+    };
+    let is_partial = select != Select::Whole && span.length > 0;
+    let mut response = Response::new(body);
+    if is_partial {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    *response.headers_mut() = object_headers(&info, span, is_partial);
+    outcome::note_operation(&mut response, operation);
+    Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{Buckets, Identity, Permissions};
+    use crate::sigv4::Payload;
+    use http::Request;
+    use std::sync::Arc;
+
+    fn planned(method: &str, uri: &str, headers: &[(&str, &str)]) -> Option<Read> {
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let buckets = Buckets::Names(["bucket".to_owned()].into());
+        let identity = Arc::new(Identity::key("k".into(), Permissions::ReadOnly, buckets));
+        let verified = Verified { identity, payload: Payload::Unsigned, presigned: false };
+        plan(&request.body(()).unwrap().into_parts().0, &verified)
+    }
+
+    #[test]
+    fn plain_reads() {
+        let read = planned("GET", "/bucket/a%20b//c?x-id=GetObject", &[("range", "bytes=1-2")]).unwrap();
+        assert_eq!(read.address.key.as_str(), "a b//c");
+        assert_eq!(read.request.select, Select::Range(ByteRange::Inclusive { first: 1, last: 2 }));
+        assert!(planned("HEAD", "/bucket/k", &[("if-none-match", "\"a\"")]).unwrap().is_head);
+        assert!(planned("GET", "/bucket/k?X-Amz-Date=1&X-Amz-Signature=2", &[]).is_some());
+    }
+
+    #[test]
+    fn everything_else_is_for_the_operations() {
+        for (method, uri) in [
+            ("PUT", "/bucket/k"),
+            ("GET", "/bucket"),
+            ("GET", "/bucket/"),
+            ("GET", "/other/k"),
+            ("GET", "/bucket/k?tagging"),
+            ("GET", "/bucket/k?versionId=1"),
+            ("GET", "/bucket/k?partNumber=1"),
+            ("GET", "/bucket/k?response-content-type=a"),
+            ("GET", "/bucket/k?X-Amz-Security-Token=t"),
+            ("GET", "/bucket/%ff"),
+            ("GET", "/"),
+        ] {
+            assert!(planned(method, uri, &[]).is_none(), "{method} {uri}");
+        }
+        for (name, value) in [
+            ("x-amz-checksum-mode", "ENABLED"),
+            ("x-amz-expected-bucket-owner", "1"),
+            ("if-range", "\"a\""),
+            ("if-modified-since", "x"),
+            ("content-length", "3"),
+            ("x-dss-object-class", "1"),
+        ] {
+            assert!(planned("GET", "/bucket/k", &[(name, value)]).is_none(), "{name}");
+        }
+        let twice = [("range", "bytes=0-1"), ("range", "bytes=2-3")];
+        assert!(planned("GET", "/bucket/k", &twice).is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! The HTTP/1.1 server around the operations: connections and their limits, admission, deadlines, and
+//! what every answer carries. Each connection is one task, owned and joined here; requests run on it.
+
+mod admission;
+mod connection;
+mod service;
+mod tls;
+pub(crate) mod watch;
+mod watched;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tradewind_core::{Budget, Clock, ObjectStore};
+
+use crate::config::GatewayConfig;
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::s3::Operations;
+use crate::sigv4::Verifier;
+use watch::{Command, Notes, Watch};
+
+pub use tls::TlsError;
+
+/// How long cancelled requests get to give up before their connections are dropped.
+const ABORT_TIME: Duration = Duration::from_secs(1);
+
+/// The S3 front door of one store. Cheap to clone; clones serve together under the same limits.
+#[derive(Clone)]
+pub struct Gateway(Arc<Shared>);
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) config: GatewayConfig,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) operations: Operations,
+    pub(crate) verifier: Verifier,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) budget: Budget,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Ends requests in flight when their grace is over.
+    pub(crate) cancel: CancellationToken,
+    http: http1::Builder,
+    tls: Option<TlsAcceptor>,
+    connections: Mutex<HashMap<u64, Arc<Watch>>>,
+}
+
+impl Gateway {
+    /// A gateway over a store. Fails only on a TLS identity that cannot be used.
+    pub fn new(
+        config: GatewayConfig,
+        store: Arc<dyn ObjectStore>,
+        keys: Keys,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, TlsError> {
+        let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
+        let budget = Budget::new(config.memory_bytes);
+        let mut http = http1::Builder::new();
+        http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes))
+            .max_headers(config.limits.headers)
+            .half_close(false)
+            .pipeline_flush(true);
+        Ok(Self(Arc::new(Shared {
+            operations: Operations::new(store.clone(), config.operations.clone()),
+            verifier: Verifier::new(keys, clock.clone(), config.region.clone()),
+            metrics: Arc::new(Metrics::new(budget.clone())),
+            store,
+            clock,
+            budget,
+            cancel: CancellationToken::new(),
+            http,
+            tls,
+            connections: Mutex::default(),
+            config,
+        })))
+    }
+
+    /// What the gateway counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
+    }
+
+    /// The memory that requests are admitted to.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    /// Serves until `shutdown`: then no connection is accepted any more, requests in flight are
+    /// finished within the grace time, and what is left after it is cancelled. Returns when the last
+    /// connection is closed.
+    pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) {
+        let shared = &self.0;
+        let mut tasks = JoinSet::new();
+        let mut next_id = 0;
+        let judge = tokio::spawn(judge(shared.clone()));
+        loop {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(ended) = tasks.join_next() => log_end(ended),
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, peer)) => {
+                        next_id += 1;
+                        accept(shared, &mut tasks, next_id, socket, peer);
+                    }
+                    Err(e) => {
+                        // Out of file descriptors, most often: accepting again at once would spin.
+                        tracing::warn!(error = %e, "a connection could not be accepted");
+                        let later = shared.clock.now() + Duration::from_millis(50);
+                        shared.clock.sleep_until(later).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        for watch in shared.connections.lock().values() {
+            watch.tell(Command::Finish);
+        }
+        if !join_until(shared, &mut tasks, shared.config.limits.grace_time).await {
+            tracing::warn!(connections = tasks.len(), "the grace time is over; requests in flight are cancelled");
+            shared.cancel.cancel();
+            if !join_until(shared, &mut tasks, ABORT_TIME).await {
+                tasks.shutdown().await;
+            }
+        }
+        judge.abort();
+    }
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gateway({:?})", self.0.store)
+    }
+}
+
+/// Starts a connection's task, or turns the connection away.
+fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, peer: SocketAddr) {
+    if tasks.len() >= shared.config.limits.connections {
+        shared.metrics.refuse_connection();
+        // One try: a client that does not take these few bytes at once is not waited for.
+        let _sent = socket.try_write(connection::TURNED_AWAY);
+        return;
+    }
+    if let Err(e) = socket.set_nodelay(true) {
+        tracing::debug!(%peer, error = %e, "a connection went before it was served");
+        return;
+    }
+    let watch = Arc::new(Watch::new());
+    let registered = Registered::new(shared.clone(), id, watch.clone());
+    tasks.spawn(async move {
+        connection::serve(&registered.shared, socket, peer, watch).await;
+    });
+}
+
+fn log_end(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(e) = ended
+        && e.is_panic()
+    {
+        tracing::error!(error = %e, "a connection's task panicked");
+    }
+}
+
+/// Joins all connections; `false` where that takes longer than `patience`.
+async fn join_until(shared: &Shared, tasks: &mut JoinSet<()>, patience: Duration) -> bool {
+    let end = shared.clock.sleep_until(shared.clock.now() + patience);
+    tokio::pin!(end);
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                Some(ended) => log_end(ended),
+                None => return true,
+            },
+            () = &mut end => return tasks.is_empty(),
+        }
+    }
+}
+
+/// Looks at every connection once a tick and tells those that wait too long for their clients.
+async fn judge(shared: Arc<Shared>) {
+    let limits = &shared.config.limits;
+    let shortest = limits.header_time.min(limits.idle_time).min(limits.slow_client_time);
+    let tick = (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
+    let mut notes: HashMap<u64, Notes> = HashMap::new();
+    loop {
+        let now = shared.clock.now();
+        let watches: Vec<(u64, Arc<Watch>)> =
+            shared.connections.lock().iter().map(|(id, watch)| (*id, watch.clone())).collect();
+        let mut seen = HashMap::with_capacity(watches.len());
+        for (id, watch) in watches {
+            let mut note = notes.remove(&id).unwrap_or(Notes::new(now));
+            if let Some(command) = note.judge(&watch, now, limits) {
+                watch.tell(command);
+            }
+            seen.insert(id, note);
+        }
+        notes = seen;
+        shared.clock.sleep_until(now + tick).await;
+    }
+}
+
+/// A connection in the table, for as long as it lives.
+struct Registered {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Registered {
+    fn new(shared: Arc<Shared>, id: u64, watch: Arc<Watch>) -> Self {
+        shared.connections.lock().insert(id, watch);
+        shared.metrics.open_connection();
+        Self { shared, id }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.shared.connections.lock().remove(&self.id);
+        self.shared.metrics.close_connection();
+    }
+}
+
+#[cfg(test)]
+mod tests;
