@@ -156,7 +156,7 @@ def test_changed_request(raw, target, bucket):
         ("x-amz-acl", "public-read"),
         ("x-amz-tagging", "a=1"),
         ("x-amz-storage-class", "STANDARD"),
-        ("x-dss-class", "25"),
+        ("x-dss-object-class", "25"),
         ("X-DSS-Class", "3"),
         ("x-amz-copy-source", "/e2e-shared/k"),
     ],

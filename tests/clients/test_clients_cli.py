@@ -28,20 +28,20 @@ def run(command, environment, check=True):
 
 @pytest.fixture
 def aws(keys, tmp_path):
-    """Runs `aws ...` with settings of its own, blind to those of whoever runs the tests."""
+    """Runs `aws ...` with settings of its own."""
     binary = [shutil.which("aws")]
     if not binary[0]:
         binary = [sys.executable, "-m", "awscli"]
         if subprocess.run([*binary, "--version"], capture_output=True).returncode:
             pytest.skip("aws-cli is not installed")
     config = tmp_path / "aws-config"
-    config.write_text("[default]\nregion = %s\ns3 =\n  addressing_style = path\n" % REGION)
+    # Version 1 of the command presigns in us-east-1 with the signature before SigV4 unless told otherwise.
+    config.write_text("[default]\nregion = %s\ns3 =\n  addressing_style = path\n  signature_version = s3v4\n" % REGION)
     environment = {
         **os.environ,
         "AWS_ACCESS_KEY_ID": keys[0],
         "AWS_SECRET_ACCESS_KEY": keys[1],
         "AWS_CONFIG_FILE": str(config),
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_ENDPOINT_URL": ENDPOINT,
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_MAX_ATTEMPTS": "1",
@@ -54,7 +54,7 @@ def rclone(keys, tmp_path):
     if not shutil.which("rclone"):
         pytest.skip("rclone is not installed")
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"},  # rclone refuses it
         "RCLONE_CONFIG": str(tmp_path / "rclone.conf"),
         "RCLONE_CONFIG_TW_TYPE": "s3",
         "RCLONE_CONFIG_TW_PROVIDER": "Other",

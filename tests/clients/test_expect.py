@@ -55,6 +55,6 @@ def test_boto3_on_one_connection(keys, monkeypatch, bucket, key, first):
             with pytest.raises(client.exceptions.ClientError):
                 client.put_object(Bucket=bucket + "-no-such", Key=key, Body=b"x" * 1000)
         else:
-            client.put_object(Bucket=bucket, Key=f"{key}/empty", Body=b"")
+            client.put_object(Bucket=bucket, Key=f"{key}-empty", Body=b"")
         client.put_object(Bucket=bucket, Key=key, Body=f"round {round}".encode() * 1000)
     assert body_of(client, bucket, key).startswith(b"round 2")

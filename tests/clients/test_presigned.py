@@ -78,7 +78,7 @@ def test_signed_content_type_must_be_sent(s3, anonymous, bucket, key):
     assert fetch(anonymous, "PUT", url, body=b"x", headers={"Content-Type": "text/plain"}).status == 200
 
 
-@pytest.mark.parametrize("name", ["x-amz-meta-a", "x-amz-tagging", "x-dss-class", "x-amz-copy-source"])
+@pytest.mark.parametrize("name", ["x-amz-meta-a", "x-amz-tagging", "x-dss-object-class", "x-amz-copy-source"])
 def test_unsigned_header_is_refused(s3, anonymous, bucket, key, name):
     url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": key})
     value = f"/{bucket}/{key}" if "copy" in name else "1"
