@@ -30,9 +30,10 @@ impl Plan {
         let promised = header_value(call)?;
         let mut trailing = None;
         for name in &call.auth.announced_trailers {
-            let Some(algorithm) = Algorithm::ALL.into_iter().find(|a| name.as_str() == a.header()) else {
-                continue;
-            };
+            let algorithm =
+                Algorithm::ALL.into_iter().find(|a| name.as_str() == a.header()).ok_or_else(|| {
+                    Failure::request("The value specified in the x-amz-trailer header is not supported")
+                })?;
             if trailing.is_some() || promised.is_some() {
                 return Err(several());
             }

@@ -34,6 +34,7 @@ pub(super) async fn object(
     let plan = Plan::read(call)?;
     let destination = call.address()?;
     if plan.source == destination && !plan.changes() {
+        look(to, call, &plan).await?;
         return Err(Failure::request(
             "This copy request is illegal because it is trying to copy an object to itself without changing \
              the object's metadata, storage class, website redirect location or encryption attributes.",

@@ -7,7 +7,7 @@ use s3s::dto::{
     ObjectIdentifier,
 };
 use tradewind_core::object::ETag;
-use tradewind_core::{Address, BucketName, ObjectKey, Precondition, Reason};
+use tradewind_core::{Address, BucketName, ObjectKey, Precondition};
 
 use super::call::Call;
 use super::checksums::Plan;
@@ -19,14 +19,14 @@ use super::operation::key_too_long;
 /// The most keys of one multi-delete.
 const MAX_KEYS: usize = 1000;
 
-/// DeleteObject: no error where there was nothing.
+/// DeleteObject: no error where there was nothing, unless it was a condition that there is something.
 pub(super) async fn one(
     to: &Delegate,
     call: &Call,
     _: DeleteObjectInput,
 ) -> Result<S3Response<DeleteObjectOutput>> {
     let precondition = conditions::of_delete(call)?;
-    delete(to, call, &call.address()?, precondition).await?;
+    to.store.delete(&call.context, &call.address()?, precondition).await?;
     Ok(S3Response::new(DeleteObjectOutput::default()))
 }
 
@@ -94,14 +94,6 @@ async fn named(to: &Delegate, call: &Call, bucket: &BucketName, object: &ObjectI
         Some(tag) => Precondition::Matches(ETag::from_text(tag)),
     };
     let key = ObjectKey::new(&object.key).map_err(|_| key_too_long())?;
-    delete(to, call, &Address::new(bucket.clone(), key), precondition).await
-}
-
-/// Of a condition on what is not there S3 says that there is nothing to do.
-async fn delete(to: &Delegate, call: &Call, address: &Address, precondition: Precondition) -> Result<()> {
-    match to.store.delete(&call.context, address, precondition).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.reason() == Reason::NoSuchKey => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    to.store.delete(&call.context, &Address::new(bucket.clone(), key), precondition).await?;
+    Ok(())
 }

@@ -93,6 +93,7 @@ async fn broken_promises_store_nothing() {
         .await
         .is("InvalidRequest", 400);
     put().header("x-amz-sdk-checksum-algorithm", "CRC32").send().await.is("InvalidRequest", 400);
+    put().trailer("x-amz-checksum-crc99", "AAAA").send().await.is("InvalidRequest", 400);
     put().header("x-amz-tagging", "a=1&a=2").send().await.is("InvalidArgument", 400);
     put().header("x-amz-meta-a", &"x".repeat(2100)).send().await.is("MetadataTooLarge", 400);
     put().header("x-amz-storage-class", "SOLID-GOLD").send().await.is("InvalidStorageClass", 400);
@@ -214,7 +215,9 @@ async fn conditions_of_writes() {
     };
     delete("\"a\"").await.is("PreconditionFailed", 412);
     assert_eq!(delete(&etag).await.status, 204);
-    assert_eq!(delete(&etag).await.status, 204, "of what is not there there is nothing to do");
+    delete(&etag).await.is("NoSuchKey", 404);
+    delete("*").await.is("NoSuchKey", 404);
+    assert_eq!(server.ask("DELETE", "/abc/k").await.status, 204, "unconditionally there is nothing to do");
 }
 
 #[tokio::test]
@@ -286,6 +289,8 @@ async fn copies() {
     let request = server.request("PUT", "/abc/e").header("x-amz-copy-source", "abc/none");
     request.send().await.is("NoSuchKey", 404);
     assert_eq!(server.ask("HEAD", "/abc/e").await.status, 404);
+    let request = server.request("PUT", "/none/k").header("x-amz-copy-source", "none/k");
+    request.send().await.is("NoSuchBucket", 404);
 }
 
 #[tokio::test]
