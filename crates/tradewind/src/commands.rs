@@ -1,7 +1,9 @@
 //! The command line: flags as plain data, one module a command, and the only place that turns an error
 //! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong).
 
+mod serve;
 mod settings;
+mod store;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -30,6 +32,9 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Arguments),
+    #[command(subcommand)]
+    Store(store::Command),
     #[command(subcommand)]
     Settings(settings::Command),
 }
@@ -62,6 +67,8 @@ struct SettingsFlags {
 enum Ended {
     /// All is well.
     Done,
+    /// It ran to its end and found something wrong, which it has said.
+    FoundFaults,
 }
 
 /// Runs the command line of this process.
@@ -76,10 +83,13 @@ pub fn main() -> ExitCode {
         }
     };
     let result = match command_line.command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Store(command) => store::run(command),
         Command::Settings(command) => settings::run(command),
     };
     match result {
         Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::FoundFaults) => ExitCode::from(1),
         Err(error) => report(&error),
     }
 }

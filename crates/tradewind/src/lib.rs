@@ -3,6 +3,8 @@
 //! This is the only crate that reads files, the environment and flags, and the only one that knows
 //! every type; everything below it is given plain data.
 
+pub mod assemble;
+pub mod banner;
 pub mod commands;
 pub mod expiry;
 pub mod logs;

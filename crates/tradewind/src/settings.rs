@@ -7,6 +7,7 @@
 mod access;
 mod document;
 mod fields;
+mod local;
 mod named;
 mod problem;
 mod quantity;
@@ -22,12 +23,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use access::{AccessKey, RootKey};
+pub use local::LocalOptions;
 pub use named::{Bucket, Named, Store, Volume};
 pub use problem::{Problem, Problems};
 pub use quantity::{ByteSize, Span};
-pub use scalars::{Log, Memory, Scalars, Server, Top, Uploads, variable};
+pub use scalars::{Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
 pub use source::{Source, Sourced};
-pub use value::{ETag, LogFilter, LogFormat, Permissions, Secret, Value};
+pub use value::{ETag, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
 
 use document::Table;
 
@@ -164,12 +166,25 @@ impl Settings {
                 format!("server.admin and server.listen are both {listen}; give each its own port"),
             );
         }
-        for (name, span) in
-            [("server.idle_timeout", &server.idle_timeout), ("server.header_timeout", &server.header_timeout)]
-        {
+        let limits = &self.scalars.limits;
+        for (name, span) in [
+            ("header_time", &limits.header_time),
+            ("idle_time", &limits.idle_time),
+            ("slow_client_time", &limits.slow_client_time),
+            ("admission_time", &limits.admission_time),
+            ("request_time", &limits.request_time),
+            ("transfer_time", &limits.transfer_time),
+        ] {
             if span.value.0.is_zero() {
-                problems.add(&span.source, format!("{name} must be longer than 0"));
+                problems.add(&span.source, format!("limits.{name} must be longer than 0"));
             }
+        }
+        const LEAST_HEADER: ByteSize = ByteSize(8 << 10);
+        if limits.header_size.value < LEAST_HEADER {
+            problems.add(
+                &limits.header_size.source,
+                format!("limits.header_size must be at least {LEAST_HEADER}"),
+            );
         }
         const LEAST_BUDGET: ByteSize = ByteSize(16 << 20);
         let budget = &self.scalars.memory.budget;

@@ -2,6 +2,8 @@
 //!
 //! Everything is read from the checkout; nothing is built. A failure names the file, the line and the rule.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,6 +3,7 @@
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::source::Sourced;
+use super::value::Value;
 
 /// The fields of one table, taken one by one, with messages that name the whole path.
 pub(super) struct Fields {
@@ -27,6 +28,22 @@ impl Fields {
             TomlValue::Text(value) if !value.is_empty() => Some(Sourced { value, source }),
             other => {
                 problems.add(&source, format!("{}.{key} must be text, not {}", self.path, describe(&other)));
+                None
+            }
+        }
+    }
+
+    /// A single value of any type.
+    pub fn single<T: Value>(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<T>> {
+        let Item { source, value } = self.take(key)?;
+        let read = match value.as_text() {
+            Ok(text) => T::parse(&text),
+            Err(kind) => Err(format!("{kind} cannot stand here; one value is needed")),
+        };
+        match read {
+            Ok(value) => Some(Sourced { value, source }),
+            Err(why) => {
+                problems.add(&source, format!("{}.{key}: {why}", self.path));
                 None
             }
         }

@@ -9,6 +9,7 @@ use super::Inputs;
 use super::access::{self, AccessKey};
 use super::document::{Table, Value as TomlValue};
 use super::fields::{Fields, tables};
+use super::local::LocalOptions;
 use super::problem::{Problems, nearest};
 use super::source::{Source, Sourced};
 use super::value::Value;
@@ -20,6 +21,8 @@ pub struct Store {
     pub name: Sourced<String>,
     /// Its directory.
     pub path: Sourced<PathBuf>,
+    /// What is set about it.
+    pub options: LocalOptions,
 }
 
 /// A `[volume.NAME]`: a stack of stores. Today that is one store.
@@ -118,6 +121,9 @@ impl Named {
             let name = &store.name.value;
             add(format!("store.{name}.type"), "local".to_owned(), &store.name.source);
             add(format!("store.{name}.path"), store.path.value.show(), &store.path.source);
+            for (option, value, source) in store.options.lines() {
+                add(format!("store.{name}.{option}"), value, &source);
+            }
         }
         for Volume { name, store } in &self.volumes {
             add(format!("volume.{}.stack", name.value), format!("[{:?}]", store.value), &store.source);
@@ -172,10 +178,12 @@ fn read_store(
     if path.is_none() {
         fields.missing("path", "\"/var/lib/tradewind\"", problems);
     }
+    let options = LocalOptions::read(&mut fields, problems);
+    options.check(&name.value, problems);
     fields.finish(&PLANNED_STORE_KEYS, problems);
     let path = path?;
     let value = inputs.file_directory().into_iter().fold(PathBuf::from(path.value), |p, d| d.join(p));
-    Some(Store { name, path: Sourced { value, source: path.source } })
+    Some(Store { name, path: Sourced { value, source: path.source }, options })
 }
 
 fn read_volume(name: Sourced<String>, mut fields: Fields, problems: &mut Problems) -> Option<Volume> {

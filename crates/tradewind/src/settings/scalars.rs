@@ -90,22 +90,42 @@ scalars! {
         listen: SocketAddr = "127.0.0.1:9000",
         /// Where health and metrics are served.
         admin: SocketAddr = "127.0.0.1:9001",
-        /// The region that signatures and answers name.
-        region: String = "us-east-1",
+        /// The region; signatures for another one are refused. Not set, any region is taken and answers
+        /// name us-east-1.
+        region: Option<String> = "",
         /// The certificate chain in PEM; with `tls_key`, S3 is served over TLS.
         tls_cert: Option<PathBuf> = "",
         /// The certificate's private key in PEM.
         tls_key: Option<PathBuf> = "",
         /// Threads that run requests; by default one a processor.
         workers: Option<NonZeroUsize> = "",
-        /// Connections at once.
-        max_connections: NonZeroUsize = "1024",
-        /// How long a connection may stay idle between requests.
-        idle_timeout: Span = "60s",
-        /// How long the headers of a request may take.
-        header_timeout: Span = "10s",
+        /// Connections at once; more are answered 503.
+        max_connections: NonZeroUsize = "10000",
         /// How long requests in flight may take to finish at shutdown.
         shutdown_grace: Span = "30s",
+    }
+    /// What one client may take of the server.
+    limits: Limits {
+        /// A request's line and headers together.
+        header_size: ByteSize = "32KiB",
+        /// Headers of a request.
+        headers: NonZeroUsize = "128",
+        /// A request's body.
+        body_size: ByteSize = "5GiB",
+        /// From a request's first byte to the last of its headers.
+        header_time: Span = "15s",
+        /// A connection without a request.
+        idle_time: Span = "2m",
+        /// A client that is waited for must move `slow_client_size` in this time.
+        slow_client_time: Span = "30s",
+        /// See `slow_client_time`.
+        slow_client_size: ByteSize = "4KiB",
+        /// How long a request waits for memory before it is answered 503 SlowDown.
+        admission_time: Span = "20s",
+        /// The deadline of requests that carry no object's bytes.
+        request_time: Span = "5m",
+        /// The deadline of requests that do.
+        transfer_time: Span = "12h",
     }
     /// Memory.
     memory: Memory {

@@ -110,11 +110,14 @@ fn wrong_values_say_what_to_write() {
         ("[server]\nworkers = 0", "\"0\" is not a whole number above 0"),
         ("[server]\ntls_cert = \"c.pem\"", "TLS needs the private key too"),
         ("[server]\nadmin = \"127.0.0.1:9000\"", "give each its own port"),
+        ("[limits]\nidle_time = \"0s\"", "limits.idle_time must be longer than 0"),
         ("[log]\nlevel = \"loud\"", "\"loud\" is no log level"),
         ("server = 1", "\"server\" must be a table"),
         ("[bucket.AB]\nanonymous_read = true", "bucket name \"AB\" is not valid"),
         ("[bucket.abc]\nanonymous_read = \"yes\"", "must be true or false, not text"),
         ("a = 1.5", "no setting takes a fraction"),
+        ("[store.a]\ntype=\"local\"\npath=\"p\"\ncompact_below = 60", "write for example \"60%\""),
+        ("[store.a]\ntype=\"local\"\npath=\"p\"\nsegment_size = \"3GiB\"", "must be within 64KiB and 2GiB"),
         ("a = [", "this is not TOML"),
     ] {
         let problems = problem(text);
@@ -163,7 +166,7 @@ fn keys_must_be_usable_and_unique() {
 
 #[test]
 fn what_is_shown_can_be_read_back() {
-    let settings = read("[memory]\nbudget = \"96MiB\"\n[server]\nidle_timeout = \"1500ms\"\n");
+    let settings = read("[memory]\nbudget = \"96MiB\"\n[limits]\nidle_time = \"1500ms\"\n");
     let mut again = Inputs::default();
     for (name, value, _) in settings.scalars.lines() {
         again.environment.insert(variable(&name), value);

@@ -110,6 +110,24 @@ macro_rules! counted {
 }
 counted!(NonZeroUsize, NonZeroU32);
 
+/// A share of a hundred, 0 to 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Percent(pub u8);
+
+impl Value for Percent {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+        match number {
+            Some(number) if number <= 100 => Ok(Self(number)),
+            _ => Err(format!("{text:?} is no share; write for example \"60%\"")),
+        }
+    }
+
+    fn show(&self) -> String {
+        format!("{}%", self.0)
+    }
+}
+
 macro_rules! choices {
     ($($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $text:literal,)* })*) => {$(
         $(#[$doc])*

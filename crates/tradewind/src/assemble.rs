@@ -1,0 +1,120 @@
+//! From settings to parts: the store that is served, the gateway's plain data and the access keys. The
+//! one place that knows how a setting is called on either side.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tradewind_backend::local::{self, LocalStore};
+use tradewind_core::Clock;
+use tradewind_core::store::ETagForm;
+use tradewind_gateway::auth;
+use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
+use tradewind_gateway::keys;
+use tradewind_gateway::s3;
+
+use crate::settings::{ByteSize, ETag, LocalOptions, Permissions, Settings, Span};
+
+/// Opens the store that the settings name, replaying its log where it was not closed.
+pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<LocalStore>> {
+    let directory = settings.store_directory();
+    let options = settings.named.stores.first().map(|store| local_options(&store.options));
+    LocalStore::open(directory, options.unwrap_or_default(), clock)
+        .with_context(|| format!("cannot open the store in {}", directory.display()))
+}
+
+fn local_options(set: &LocalOptions) -> local::LocalOptions {
+    let defaults = local::LocalOptions::default();
+    let bytes = |size: ByteSize| size.0;
+    let narrow = |size: ByteSize| u32::try_from(size.0).unwrap_or(u32::MAX);
+    local::LocalOptions {
+        segment_bytes: set.segment_size.as_ref().map_or(defaults.segment_bytes, |s| narrow(s.value)),
+        inline_bytes: set.inline_size.as_ref().map_or(defaults.inline_bytes, |s| s.value.as_usize()),
+        checkpoint_bytes: set.checkpoint_size.as_ref().map_or(defaults.checkpoint_bytes, |s| bytes(s.value)),
+        reserve_bytes: set.reserve.as_ref().map_or(defaults.reserve_bytes, |s| bytes(s.value)),
+        io_threads: set.io_threads.as_ref().map_or(defaults.io_threads, |s| s.value.get()),
+        hash_threads: set.hash_threads.as_ref().map_or(defaults.hash_threads, |s| s.value.get()),
+        compact_below: set
+            .compact_below
+            .as_ref()
+            .map_or(defaults.compact_below, |s| f64::from(s.value.0) / 100.0),
+        compact_bytes_per_second: set
+            .compact_rate
+            .as_ref()
+            .map_or(defaults.compact_bytes_per_second, |s| bytes(s.value)),
+        compact_interval: set.compact_interval.as_ref().map_or(defaults.compact_interval, |s| s.value.0),
+    }
+}
+
+/// The gateway's plain data. Reads the TLS files.
+pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
+    let (server, limits) = (&settings.scalars.server, &settings.scalars.limits);
+    let tls = match (&server.tls_cert.value, &server.tls_key.value) {
+        (Some(certificates), Some(key)) => Some(TlsIdentity {
+            certificates_pem: read(certificates, "the TLS certificates")?,
+            key_pem: read(key, "the TLS key")?,
+        }),
+        _ => None,
+    };
+    let time = |span: &crate::settings::Sourced<Span>| span.value.0;
+    let defaults = s3::Options::default();
+    Ok(GatewayConfig {
+        region: server.region.value.clone(),
+        operations: s3::Options {
+            region: server.region.value.clone().unwrap_or_else(|| defaults.region.clone()),
+            etag: match settings.scalars.top.etag.value {
+                ETag::Md5 => ETagForm::Md5,
+                ETag::Unique => ETagForm::Unique,
+            },
+            ..defaults
+        },
+        tls,
+        memory_bytes: settings.scalars.memory.budget.value.as_usize(),
+        limits: config::Limits {
+            connections: server.max_connections.value.get(),
+            header_bytes: limits.header_size.value.as_usize(),
+            headers: limits.headers.value.get(),
+            body_bytes: limits.body_size.value.0,
+            header_time: time(&limits.header_time),
+            idle_time: time(&limits.idle_time),
+            slow_client_time: time(&limits.slow_client_time),
+            slow_client_bytes: limits.slow_client_size.value.0,
+            admission_time: time(&limits.admission_time),
+            request_time: time(&limits.request_time),
+            transfer_time: time(&limits.transfer_time),
+            grace_time: time(&server.shutdown_grace),
+        },
+    })
+}
+
+fn read(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {what} in {}", path.display()))
+}
+
+/// The set of keys: root, those of the settings, and which buckets need none.
+#[must_use]
+pub fn keys(settings: &Settings, root_id: &str, root_secret: &str) -> keys::Keys {
+    let root = keys::AccessKey {
+        id: root_id.to_owned(),
+        secret: root_secret.to_owned(),
+        permissions: auth::Permissions::ReadWrite,
+        buckets: auth::Buckets::All,
+    };
+    let others = settings.named.access_keys.iter().map(|key| keys::AccessKey {
+        id: key.id.value.clone(),
+        secret: key.secret.value.reveal().to_owned(),
+        permissions: match key.permissions.value {
+            Permissions::Read => auth::Permissions::ReadOnly,
+            Permissions::ReadWrite => auth::Permissions::ReadWrite,
+        },
+        buckets: match &key.buckets.value {
+            None => auth::Buckets::All,
+            Some(names) => auth::Buckets::Names(names.iter().map(|name| name.as_str().to_owned()).collect()),
+        },
+    });
+    let is_open =
+        |bucket: &&crate::settings::Bucket| bucket.anonymous_read.as_ref().is_some_and(|set| set.value);
+    let open = settings.named.buckets.iter().filter(is_open).map(|bucket| bucket.name.value.to_string());
+    keys::Keys::new(std::iter::once(root).chain(others), open)
+}

@@ -1,0 +1,115 @@
+//! What `serve` prints when it is ready: where it is, whose key, and a line to paste that works. The
+//! secret is printed only in the moment it is made.
+
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::root_key::{self, KeptKey};
+use crate::settings::Settings;
+
+/// Everything that is said.
+#[derive(Debug)]
+pub struct Banner<'a> {
+    /// The settings in force.
+    pub settings: &'a Settings,
+    /// The root key.
+    pub root: &'a KeptKey,
+    /// Where S3 is served.
+    pub endpoint: SocketAddr,
+    /// Where health and metrics are served.
+    pub admin: SocketAddr,
+}
+
+impl Banner<'_> {
+    /// Prints it to stdout.
+    pub fn print(&self) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(self.text().as_bytes())?;
+        stdout.flush()
+    }
+
+    fn text(&self) -> String {
+        let scheme = if self.settings.scalars.server.tls_cert.value.is_some() { "https" } else { "http" };
+        let mut text = format!(
+            "tradewind {} is ready\n  endpoint    {scheme}://{}\n  admin       http://{}\n  access key  {}\n",
+            env!("CARGO_PKG_VERSION"),
+            self.endpoint,
+            self.admin,
+            self.root.id
+        );
+        let file = self.settings.data_directory().join(root_key::FILE_NAME);
+        let file = quoted(&file.display().to_string());
+        if self.root.is_new {
+            let secret = self.root.secret.reveal();
+            text += &format!("  secret key  {secret}  (printed this once; kept in {file})\n");
+        }
+        let credentials = match &self.settings.root_key {
+            None => format!("export $(cat {file}) "),
+            Some(key) if key.secret.source.kind() == "environment" => "export \
+                AWS_ACCESS_KEY_ID=$TRADEWIND_ACCESS_KEY AWS_SECRET_ACCESS_KEY=$TRADEWIND_SECRET_KEY "
+                .to_owned(),
+            Some(key) => {
+                format!("export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY=... ", quoted(&key.id.value))
+            }
+        };
+        let region = self.settings.scalars.server.region.value.as_deref().unwrap_or("us-east-1");
+        let endpoint = format!("{scheme}://{}", reachable(self.endpoint));
+        text += &format!(
+            "try it:\n  {credentials}AWS_ENDPOINT_URL={endpoint} AWS_DEFAULT_REGION={region}\n  \
+             aws s3 mb s3://first && echo hello | aws s3 cp - s3://first/hello.txt\n"
+        );
+        text
+    }
+}
+
+/// An address that a client on this machine can use.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// For a shell, in quotes where it needs them.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Inputs, Secret};
+
+    fn text(inputs: &Inputs, is_new: bool) -> String {
+        let settings = Settings::read(inputs).unwrap();
+        let root = KeptKey { id: "TWID".into(), secret: Secret::new("hush-hush"), is_new };
+        let endpoint = "0.0.0.0:9000".parse().unwrap();
+        Banner { settings: &settings, root: &root, endpoint, admin: "127.0.0.1:9001".parse().unwrap() }.text()
+    }
+
+    #[test]
+    fn the_secret_is_printed_once() {
+        let first = text(&Inputs::default(), true);
+        assert!(first.contains("hush-hush") && first.contains("export $(cat data/root-key) "), "{first}");
+        assert!(first.contains("AWS_ENDPOINT_URL=http://127.0.0.1:9000 "), "{first}");
+        assert!(!text(&Inputs::default(), false).contains("hush"));
+    }
+
+    #[test]
+    fn the_line_to_paste_fits_where_the_key_is_from() {
+        let mut inputs = Inputs::default();
+        inputs.environment.insert("TRADEWIND_ACCESS_KEY".into(), "root".into());
+        inputs.environment.insert("TRADEWIND_SECRET_KEY".into(), "hush-hush".into());
+        let printed = text(&inputs, false);
+        assert!(printed.contains("=$TRADEWIND_SECRET_KEY ") && !printed.contains("hush"), "{printed}");
+    }
+
+    #[test]
+    fn paths_are_quoted_for_a_shell() {
+        assert_eq!(quoted("a/b-c.d"), "a/b-c.d");
+        assert_eq!(quoted("it's mine"), r"'it'\''s mine'");
+    }
+}

@@ -1,0 +1,235 @@
+//! `tradewind serve`: opens the store, serves S3 and the admin listener on it, and ends in order: the
+//! first signal lets requests in flight finish, the second ends the process at once.
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use tradewind_backend::local::LocalStore;
+use tradewind_core::{Clock, ObjectStore, SystemClock};
+use tradewind_gateway::Gateway;
+use tradewind_gateway::admin::{self, Admin};
+
+use super::{Ended, SettingsFlags};
+use crate::banner::Banner;
+use crate::expiry::Expiry;
+use crate::root_key::{self, KeptKey};
+use crate::settings::{RootKey, Settings};
+use crate::{assemble, logs};
+
+/// Serve S3
+///
+/// With no settings at all this serves one store in the directory ./data on 127.0.0.1:9000. A root key
+/// is made at the first start, kept in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
+/// TRADEWIND_SECRET_KEY set another one. SIGTERM or SIGINT finishes requests in flight, a second one
+/// ends at once.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind serve --data ./data\n  \
+    tradewind serve --data /srv/tradewind --listen 0.0.0.0:9000 --tls-cert chain.pem --tls-key key.pem\n  \
+    tradewind serve --config tradewind.toml")]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    settings: SettingsFlags,
+}
+
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    let settings = arguments.settings.read()?;
+    logs::begin(&settings.scalars.log)?;
+    raise_file_limit();
+    let clock = SystemClock::shared();
+    // Before the runtime: it blocks while the log is replayed.
+    let store = open(&settings, clock.clone())?;
+    let root = root(&settings)?;
+    runtime(&settings)?.block_on(serve(settings, store, root, clock))?;
+    Ok(Ended::Done)
+}
+
+fn open(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<LocalStore>> {
+    let begun = clock.now();
+    let store = assemble::open_store(settings, clock.clone())?;
+    let recovery = store.recovery();
+    let took = clock.now().saturating_sub(begun);
+    info!(
+        directory = %settings.store_directory().display(),
+        took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        replayed = recovery.replayed,
+        reindexed = recovery.reindexed,
+        voided = recovery.voided,
+        "store open"
+    );
+    if recovery.damaged_bytes > 0 {
+        warn!(
+            bytes = recovery.damaged_bytes,
+            "the log holds damaged bytes; stop the server and run `tradewind store check` to see what they cost"
+        );
+    }
+    Ok(store)
+}
+
+/// The root key of the settings, else the one kept in the data directory. The store's lock is held.
+fn root(settings: &Settings) -> anyhow::Result<KeptKey> {
+    if let Some(RootKey { id, secret }) = &settings.root_key {
+        return Ok(KeptKey { id: id.value.clone(), secret: secret.value.clone(), is_new: false });
+    }
+    let directory = settings.data_directory();
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let root = root_key::load_or_create(directory)?;
+    if settings.named.access_keys.iter().any(|key| key.id.value == root.id) {
+        bail!(
+            "the settings hold an access key {:?}, which is the root key's id; give it another id",
+            root.id
+        );
+    }
+    Ok(root)
+}
+
+/// Every connection and every segment is a file; the soft limit is made for programs of another age.
+fn raise_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        warn!(%error, "could not raise the limit of open files");
+    }
+}
+
+fn runtime(settings: &Settings) -> anyhow::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.enable_all().thread_name("tradewind");
+    if let Some(workers) = settings.scalars.server.workers.value {
+        builder.worker_threads(workers.get());
+    }
+    builder.build().context("cannot start the threads that serve")
+}
+
+async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}; choose another address with {flag}"))?;
+    let bound = listener.local_addr()?;
+    Ok((listener, bound))
+}
+
+async fn serve(
+    settings: Settings,
+    store: Arc<LocalStore>,
+    root: KeptKey,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<()> {
+    let server = &settings.scalars.server;
+    let mut signals = Signals::new()?;
+    let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
+    let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
+    let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
+    let gateway = Gateway::new(assemble::gateway_config(&settings)?, store.clone(), keys, clock.clone())?;
+
+    // Admin outlives S3, so that a shutdown can be watched.
+    let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let mut serving = tokio::spawn({
+        let (gateway, stop) = (gateway.clone(), stop.clone());
+        async move { gateway.serve(s3, stop).await }
+    });
+    let watch = observation(&gateway, &store, &stop);
+    let watching = tokio::spawn(admin::serve(admin, watch, stop_admin.clone()));
+    let expire_after = settings.scalars.uploads.expire_after.value.0;
+    let expiring = (!expire_after.is_zero()).then(|| {
+        let expiry =
+            Expiry { store: store.clone(), budget: gateway.budget().clone(), clock, after: expire_after };
+        tokio::spawn(expiry.run(stop.clone()))
+    });
+
+    Banner { settings: &settings, root: &root, endpoint, admin: admin_address }.print()?;
+    info!(%endpoint, admin = %admin_address, "serving");
+    let outcome = tokio::select! {
+        name = signals.next() => {
+            info!(signal = name, "finishing requests in flight; signal again to end at once");
+            stop.cancel();
+            tokio::select! {
+                ended = &mut serving => ended,
+                name = signals.next() => {
+                    warn!(signal = name, "ending at once");
+                    // What was acknowledged is durable; everything else may be cut off.
+                    std::process::exit(1);
+                }
+            }
+        }
+        ended = &mut serving => ended,
+    };
+    stop.cancel();
+    if let Some(expiring) = expiring {
+        expiring.await.context("the task that expires uploads failed")?;
+    }
+    store.close().await.context("cannot close the store")?;
+    stop_admin.cancel();
+    watching.await.context("the admin listener failed")?;
+    outcome.context("the S3 listener failed")?;
+    info!("stopped");
+    io::stdout().flush()?;
+    Ok(())
+}
+
+/// What the admin listener answers: ready while writes are taken and nobody has asked for the end.
+fn observation(gateway: &Gateway, store: &Arc<LocalStore>, stop: &CancellationToken) -> Admin {
+    let ready = {
+        let (store, stop) = (store.clone(), stop.clone());
+        move || {
+            if stop.is_cancelled() {
+                return Err("shutting down".to_owned());
+            }
+            if store.is_read_only() {
+                return Err("a sync failed and the store takes no writes; restart the server".to_owned());
+            }
+            Ok(())
+        }
+    };
+    let (gateway_metrics, store) = (gateway.metrics().clone(), store.clone());
+    Admin {
+        ready: Arc::new(ready),
+        metrics: vec![
+            Arc::new(move |text| gateway_metrics.render(text)),
+            Arc::new(move |text| render_store(&store, text)),
+        ],
+    }
+}
+
+fn render_store(store: &LocalStore, text: &mut String) {
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        *text += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
+    };
+    gauge(
+        "tradewind_store_read_only",
+        "1 once a failed sync has made the store refuse writes.",
+        u64::from(store.is_read_only()),
+    );
+    // Left out where the device does not say: a figure that is not known must not be 0.
+    if let Ok(free) = store.free_bytes() {
+        gauge("tradewind_store_free_bytes", "Bytes free on the store's device.", free);
+    }
+}
+
+/// The signals that end the server.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Outside clients against the real binary: the suite in `tests/clients` (boto3, aws-cli, rclone and bare
+//! sockets), on a fresh store and free ports.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use support::server::Start;
+
+const SETTINGS: &str = r#"
+[bucket.e2e-public]
+anonymous_read = true
+
+[[access_key]]
+id = "e2e-reader"
+secret = "secret-of-the-reader"
+permissions = "read"
+buckets = ["e2e-shared"]
+
+[[access_key]]
+id = "e2e-writer"
+secret = "secret-of-the-writer"
+permissions = "read-write"
+buckets = ["e2e-writer"]
+"#;
+
+/// Why the suite cannot run here, if it cannot.
+fn missing() -> Option<String> {
+    let runs = |module: &str| {
+        Command::new("python3")
+            .args(["-c", &format!("import {module}")])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .map(|status| status.success())
+    };
+    if runs("sys").is_err() {
+        return Some("python3 is not installed".to_owned());
+    }
+    let missing: Vec<&str> =
+        ["pytest", "boto3"].into_iter().filter(|module| !runs(module).unwrap_or(false)).collect();
+    (!missing.is_empty()).then(|| format!("python3 has no {}", missing.join(" and no ")))
+}
+
+#[test]
+fn outside_clients_are_served() {
+    if let Some(reason) = missing() {
+        return support::skip("clients", &reason);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let settings = directory.path().join("settings.toml");
+    std::fs::write(&settings, SETTINGS).unwrap();
+    let start = Start::new(&directory.path().join("data"), &directory.path().join("log"))
+        .flag("--config", settings.as_os_str());
+    let mut server = start.start().unwrap();
+    let root = support::server::root_key();
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients");
+    let output = Command::new("python3")
+        .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--color=no"])
+        .current_dir(suite)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("TW_ENDPOINT", format!("http://{}", server.endpoint))
+        .env("TW_ADMIN", format!("http://{}", server.admin))
+        .env("TW_ACCESS_KEY", root.id)
+        .env("TW_SECRET_KEY", root.secret)
+        .env("TW_READONLY_ACCESS_KEY", "e2e-reader")
+        .env("TW_READONLY_SECRET_KEY", "secret-of-the-reader")
+        .env("TW_WRITER_ACCESS_KEY", "e2e-writer")
+        .env("TW_WRITER_SECRET_KEY", "secret-of-the-writer")
+        .env("TW_PUBLIC_BUCKET", "e2e-public")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
+        support::skip("clients", line);
+    }
+    assert!(
+        output.status.success(),
+        "{text}\n{}\nthe server's log:\n{}",
+        String::from_utf8_lossy(&output.stderr),
+        server.logged()
+    );
+    support::say(&format!("clients: {}", text.lines().last().unwrap_or_default()));
+    let status = server.terminate().unwrap();
+    assert!(status.success(), "{status}:\n{}", server.logged());
+}

@@ -1,0 +1,25 @@
+//! SIGKILL at random moments under concurrent PUT, DELETE, multipart and compaction: every acknowledged
+//! write is there byte for byte, every acknowledged delete stays, nothing is half visible.
+//!
+//! `TRADEWIND_CRASH_ROUNDS` sets how often, `TRADEWIND_CRASH_SEED` repeats a run.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+
+use support::rounds::Rounds;
+
+#[test]
+fn nothing_acknowledged_is_lost_to_sigkill() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = support::start_with_small_segments(directory.path(), &directory.path().join("data"));
+    let rounds = Rounds::from_environment("TRADEWIND_CRASH", 8);
+    rounds.run(
+        &start,
+        |server, _, is_struck| {
+            is_struck.store(true, Ordering::SeqCst);
+            server.kill();
+        },
+        |_| {},
+    );
+}

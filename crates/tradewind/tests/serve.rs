@@ -1,0 +1,234 @@
+//! The life of the server as a process: start, health, keys, the lock, shutdown, and words for what goes
+//! wrong.
+
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use support::content::Content;
+use support::s3::{Request, S3};
+use support::server::{Server, Start, root_key, run, tradewind};
+use support::sign::Credentials;
+
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn start(&self) -> Start {
+        Start::new(&self.directory.path().join("data"), &self.directory.path().join("log"))
+    }
+}
+
+fn admin(server: &Server, path: &str) -> (u16, String) {
+    let response = S3::anonymous(server.admin).get(path).unwrap();
+    (response.status, response.text())
+}
+
+/// Gives the server a moment until `holds`.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn starts_serves_and_stops() {
+    let place = Place::new();
+    let mut server = place.start().start().unwrap();
+    assert_eq!(admin(&server, "health/live").0, 200);
+    assert_eq!(admin(&server, "health/ready").0, 200);
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.put("first", &[]).unwrap().status, 200);
+    let body = Content { id: 1, size: 300_000 }.bytes();
+    assert_eq!(client.put("first/one", &body).unwrap().status, 200);
+    assert_eq!(client.get("first/one").unwrap().body, body);
+    let (status, metrics) = admin(&server, "metrics");
+    assert!(status == 200 && metrics.contains("# TYPE tradewind_"), "{metrics}");
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+
+    let mut server = place.start().start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.get("first/one").unwrap().body, body, "a restart keeps everything");
+    server.signal(Signal::INT);
+    assert!(server.wait().unwrap().success(), "{}", server.logged());
+    for line in server.logged().lines() {
+        let parsed: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(parsed["level"].is_string(), "away from a terminal every line of the log is JSON: {line}");
+    }
+}
+
+#[test]
+fn a_root_key_is_made_once_and_kept_private() {
+    let place = Place::new();
+    let start = place.start().without_environment();
+    let mut server = start.start().unwrap();
+    let printed = server.printed().join("\n");
+    let file = start.data.join("root-key");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let kept = fs::read_to_string(&file).unwrap();
+    let value = |name: &str| kept.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+    let credentials =
+        Credentials { id: value("AWS_ACCESS_KEY_ID="), secret: value("AWS_SECRET_ACCESS_KEY=") };
+    assert!(printed.contains(&credentials.id) && printed.contains(&credentials.secret), "{printed}");
+    assert!(printed.contains("aws s3 cp"), "{printed}");
+    assert_eq!(S3::new(server.endpoint, credentials.clone()).put("first", &[]).unwrap().status, 200);
+    let wrong = Credentials { secret: "wrong".repeat(8), ..credentials.clone() };
+    assert_eq!(S3::new(server.endpoint, wrong).put("other", &[]).unwrap().code(), "SignatureDoesNotMatch");
+    assert!(server.terminate().unwrap().success());
+
+    let mut server = start.start().unwrap();
+    let again = server.printed().join("\n");
+    assert!(again.contains(&credentials.id) && !again.contains(&credentials.secret), "{again}");
+    assert_eq!(S3::new(server.endpoint, credentials.clone()).get("first").unwrap().status, 200);
+    assert!(server.terminate().unwrap().success());
+    assert!(!server.logged().contains(&credentials.secret), "secrets are not logged");
+}
+
+#[test]
+fn one_process_a_directory() {
+    let place = Place::new();
+    let start = place.start();
+    let mut server = start.start().unwrap();
+    let second = Start { log: place.directory.path().join("second"), ..start.clone() };
+    let refused = second.start().unwrap_err().to_string();
+    assert!(refused.contains("exit status: 1") && refused.contains("in use"), "{refused}");
+    let checked = run(&["store", "check", start.data.to_str().unwrap()]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("in use"), "{checked:?}");
+    server.kill();
+    start.start().expect("the lock goes with the process");
+}
+
+#[test]
+fn an_address_in_use_is_said_in_words() {
+    let place = Place::new();
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let output = tradewind()
+        .args(["serve", "--listen", &address, "--admin", "127.0.0.1:0", "--data"])
+        .arg(place.directory.path().join("data"))
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains(&format!("cannot listen on {address}")) && error.contains("--listen"), "{error}");
+}
+
+#[test]
+fn requests_in_flight_are_finished_at_shutdown() {
+    let place = Place::new();
+    let mut server = place.start().start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.put("first", &[]).unwrap().status, 200);
+    let body = Content { id: 2, size: 8 << 20 }.bytes();
+    assert_eq!(client.put("first/large", &body).unwrap().status, 200);
+
+    // A reader that has begun and takes its time.
+    let settings = "[bucket.first]\nanonymous_read = true\n";
+    assert!(server.terminate().unwrap().success());
+    let file = place.directory.path().join("settings.toml");
+    fs::write(&file, settings).unwrap();
+    let mut server = place.start().flag("--config", file.as_os_str()).start().unwrap();
+    let mut slow = TcpStream::connect(server.endpoint).unwrap();
+    write!(slow, "GET /first/large HTTP/1.1\r\nhost: {}\r\n\r\n", server.endpoint).unwrap();
+    let mut answer = vec![0; 1000];
+    slow.read_exact(&mut answer).unwrap();
+    server.signal(Signal::TERM);
+    eventually("the listener closes at once", || TcpStream::connect(server.endpoint).is_err());
+    slow.read_to_end(&mut answer).unwrap();
+    assert!(answer.ends_with(&body), "{} bytes came", answer.len());
+    assert!(server.wait().unwrap().success(), "{}", server.logged());
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let place = Place::new();
+    let mut server = place.start().start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.put("first", &[]).unwrap().status, 200);
+    // An upload that never ends holds the shutdown up.
+    let mut stuck = TcpStream::connect(server.endpoint).unwrap();
+    let head = format!("PUT /first/stuck HTTP/1.1\r\nhost: {}\r\n", server.endpoint);
+    write!(stuck, "{head}content-length: 1000000\r\n\r\n").unwrap();
+    let mut half_open = TcpStream::connect(server.endpoint).unwrap();
+    half_open.write_all(b"GET /first/x HTTP/1.1\r\nhos").unwrap();
+    server.signal(Signal::TERM);
+    eventually("the listener closes", || TcpStream::connect(server.endpoint).is_err());
+    let asked = Instant::now();
+    server.signal(Signal::TERM);
+    let _ended = server.wait().unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
+    let mut server = place.start().start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.get("first/stuck").unwrap().status, 404, "what was cut off is not there");
+    assert!(server.terminate().unwrap().success());
+}
+
+#[test]
+fn unfinished_uploads_expire() {
+    let place = Place::new();
+    let mut start = place.start();
+    start.environment.push(("TRADEWIND_UPLOADS_EXPIRE_AFTER".to_owned(), "1s".to_owned()));
+    let mut server = start.start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.put("first", &[]).unwrap().status, 200);
+    let uploads = vec![("uploads", String::new())];
+    let begin = Request { method: "POST", path: "first/x", query: uploads.clone(), ..Request::default() };
+    assert_eq!(client.send(begin).unwrap().status, 200);
+    eventually("an upload that nobody finishes goes", || {
+        let list = Request { method: "GET", path: "first", query: uploads.clone(), ..Request::default() };
+        let listed = client.send(list).unwrap();
+        assert_eq!(listed.status, 200, "{}", listed.text());
+        !listed.text().contains("<UploadId>")
+    });
+    assert!(server.terminate().unwrap().success());
+}
+
+#[test]
+fn usage_and_settings_errors_end_with_two() {
+    let place = Place::new();
+    let file = place.directory.path().join("settings.toml");
+    fs::write(&file, "[server]\nlisen = \"127.0.0.1:1\"\n").unwrap();
+    let settings = run(&["serve", "--config", file.to_str().unwrap()]);
+    assert_eq!(settings.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&settings.stderr).into_owned();
+    assert!(error.contains("settings.toml:2") && error.contains("did you mean \"listen\""), "{error}");
+    assert_eq!(run(&["serve", "--listen", "nowhere"]).status.code(), Some(2));
+    assert_eq!(run(&["bench"]).status.code(), Some(2));
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    let nothing = run(&["store", "check", place.directory.path().join("nothing").to_str().unwrap()]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(!place.directory.path().join("nothing").exists(), "checking makes nothing");
+}
+
+#[test]
+fn settings_show_names_sources_and_hides_secrets() {
+    let output = tradewind()
+        .args(["settings", "show", "--json", "--listen", "127.0.0.1:7"])
+        .env("TRADEWIND_SERVER_ADMIN", "127.0.0.1:8")
+        .env("TRADEWIND_ACCESS_KEY", "somebody")
+        .env("TRADEWIND_SECRET_KEY", "hush-hush-hush")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("hush"), "{text}");
+    let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let find = |key: &str| shown.as_array().unwrap().iter().find(|line| line["key"] == key).unwrap().clone();
+    assert_eq!(find("server.listen")["place"], "--listen");
+    assert_eq!(find("server.admin")["place"], "TRADEWIND_SERVER_ADMIN");
+    assert_eq!(find("data")["source"], "default");
+    assert_eq!(find("root_key.id")["value"], "somebody");
+}

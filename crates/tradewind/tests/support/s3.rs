@@ -1,0 +1,199 @@
+//! A blocking S3 client on a bare socket: one connection, one request at a time, no retries. It tells an
+//! answer from no answer, which is all that a test of durability needs to know.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::sign::{self, Credentials};
+
+/// Longer than any request of the tests should take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bodies above this are not signed: the tests compare bytes themselves.
+const MAX_SIGNED_BODY: usize = 64 << 10;
+
+/// One client, with its connection.
+#[derive(Debug)]
+pub struct S3 {
+    address: SocketAddr,
+    credentials: Option<Credentials>,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+/// A request; `query` is not encoded yet.
+#[derive(Debug, Default, Clone)]
+pub struct Request<'a> {
+    pub method: &'a str,
+    /// `bucket/key`, `bucket` or nothing; not encoded.
+    pub path: &'a str,
+    pub query: Vec<(&'a str, String)>,
+    pub headers: Vec<(&'a str, String)>,
+    pub body: &'a [u8],
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The S3 error code of the body, or the status.
+    pub fn code(&self) -> String {
+        super::xml::text(&self.text(), "Code").unwrap_or_else(|| self.status.to_string())
+    }
+}
+
+impl S3 {
+    pub fn new(address: SocketAddr, credentials: Credentials) -> Self {
+        Self { address, credentials: Some(credentials), connection: None }
+    }
+
+    pub fn anonymous(address: SocketAddr) -> Self {
+        Self { address, credentials: None, connection: None }
+    }
+
+    pub fn get(&mut self, path: &str) -> io::Result<Response> {
+        self.send(Request { method: "GET", path, ..Request::default() })
+    }
+
+    pub fn put(&mut self, path: &str, body: &[u8]) -> io::Result<Response> {
+        self.send(Request { method: "PUT", path, body, ..Request::default() })
+    }
+
+    pub fn delete(&mut self, path: &str) -> io::Result<Response> {
+        self.send(Request { method: "DELETE", path, ..Request::default() })
+    }
+
+    /// Sends a request and reads the whole answer. After an error the connection is a new one.
+    pub fn send(&mut self, request: Request<'_>) -> io::Result<Response> {
+        let head = self.head(&request);
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                BufReader::new(stream)
+            }
+        };
+        connection.get_mut().write_all(head.as_bytes())?;
+        connection.get_mut().write_all(request.body)?;
+        let response = read_response(&mut connection, request.method)?;
+        if response.header("connection") != Some("close") {
+            self.connection = Some(connection);
+        }
+        Ok(response)
+    }
+
+    fn head(&self, request: &Request<'_>) -> String {
+        let path = format!("/{}", sign::encode(request.path, true));
+        let mut query: Vec<(String, String)> = request
+            .query
+            .iter()
+            .map(|(name, value)| (sign::encode(name, false), sign::encode(value, false)))
+            .collect();
+        query.sort();
+        let query: Vec<String> = query.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let query = query.join("&");
+        let mut headers: Vec<(String, String)> =
+            request.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        headers.push(("host".to_owned(), self.address.to_string()));
+        if let Some(credentials) = &self.credentials {
+            let timestamp = sign::timestamp();
+            let payload_hash = if request.body.len() > MAX_SIGNED_BODY {
+                sign::UNSIGNED.to_owned()
+            } else {
+                sign::sha256_hex(request.body)
+            };
+            headers.push(("x-amz-date".to_owned(), timestamp.clone()));
+            headers.push(("x-amz-content-sha256".to_owned(), payload_hash.clone()));
+            headers.sort();
+            let authorization =
+                credentials.authorization(request.method, &path, &query, &headers, &payload_hash, &timestamp);
+            headers.push(("authorization".to_owned(), authorization));
+        }
+        if !request.body.is_empty() || matches!(request.method, "PUT" | "POST") {
+            headers.push(("content-length".to_owned(), request.body.len().to_string()));
+        }
+        let target = if query.is_empty() { path } else { format!("{path}?{query}") };
+        let mut head = format!("{} {target} HTTP/1.1\r\n", request.method);
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head + "\r\n"
+    }
+}
+
+fn broken(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+fn read_line(connection: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    if connection.read_line(&mut line)? == 0 || !line.ends_with('\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    line.truncate(line.trim_end().len());
+    Ok(line)
+}
+
+fn read_response(connection: &mut BufReader<TcpStream>, method: &str) -> io::Result<Response> {
+    let (mut status, mut headers) = read_head(connection)?;
+    while status == 100 {
+        (status, headers) = read_head(connection)?;
+    }
+    let mut response = Response { status, headers, body: Vec::new() };
+    if method == "HEAD" || status == 204 || status == 304 {
+        return Ok(response);
+    }
+    if response.header("transfer-encoding") == Some("chunked") {
+        loop {
+            let size = read_line(connection)?;
+            let size = usize::from_str_radix(&size, 16).map_err(|_| broken("a chunk without a size"))?;
+            let start = response.body.len();
+            response.body.resize(start + size, 0);
+            connection.read_exact(&mut response.body[start..])?;
+            if !read_line(connection)?.is_empty() {
+                return Err(broken("a chunk without an end"));
+            }
+            if size == 0 {
+                return Ok(response);
+            }
+        }
+    }
+    let length = response.header("content-length").ok_or_else(|| broken("an answer without a length"))?;
+    let length: usize = length.parse().map_err(|_| broken("a length that is no number"))?;
+    response.body.resize(length, 0);
+    connection.read_exact(&mut response.body)?;
+    Ok(response)
+}
+
+fn read_head(connection: &mut BufReader<TcpStream>) -> io::Result<(u16, Vec<(String, String)>)> {
+    let line = read_line(connection)?;
+    let status = line
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .ok_or_else(|| broken(&format!("{line:?} is no status line")))?;
+    let mut headers = Vec::new();
+    loop {
+        let line = read_line(connection)?;
+        if line.is_empty() {
+            return Ok((status, headers));
+        }
+        let (name, value) = line.split_once(':').ok_or_else(|| broken("a header without a colon"))?;
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+}

@@ -1,0 +1,201 @@
+//! The binary as a child process: started on free ports, watched until it is ready, and ended by a
+//! signal.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::sign::Credentials;
+
+/// A start or an end that takes longer is a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The root key that tests give to the server.
+pub fn root_key() -> Credentials {
+    Credentials { id: "crash-root".to_owned(), secret: "root-secret-of-tests".to_owned() }
+}
+
+/// How to start it.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// `--data`.
+    pub data: PathBuf,
+    /// Further flags.
+    pub flags: Vec<OsString>,
+    /// Its variables, besides those of the process.
+    pub environment: Vec<(String, String)>,
+    /// Where its log goes.
+    pub log: PathBuf,
+}
+
+impl Start {
+    /// On free ports with the tests' root key, logging to `log`.
+    pub fn new(data: &Path, log: &Path) -> Self {
+        let root = root_key();
+        Self {
+            data: data.to_owned(),
+            flags: ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"].map(OsString::from).to_vec(),
+            environment: vec![
+                ("TRADEWIND_ACCESS_KEY".to_owned(), root.id),
+                ("TRADEWIND_SECRET_KEY".to_owned(), root.secret),
+            ],
+            log: log.to_owned(),
+        }
+    }
+
+    pub fn flag(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.flags.extend([OsString::from(name), value.into()]);
+        self
+    }
+
+    pub fn without_environment(mut self) -> Self {
+        self.environment.clear();
+        self
+    }
+
+    /// Starts it and waits until it serves.
+    pub fn start(&self) -> io::Result<Server> {
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        let mut child = tradewind()
+            .arg("serve")
+            .arg("--data")
+            .arg(&self.data)
+            .args(&self.flags)
+            .envs(self.environment.iter().cloned())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()?;
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = lines.clone();
+        // Reads to the end, so that the server can never block on a full pipe.
+        let reader = std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        let mut server = Server {
+            child: Some(child),
+            reader: Some(reader),
+            lines,
+            endpoint: SocketAddr::from(([127, 0, 0, 1], 0)),
+            admin: SocketAddr::from(([127, 0, 0, 1], 0)),
+            log: self.log.clone(),
+        };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+}
+
+/// The binary under test, without variables that would set something.
+pub fn tradewind() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tradewind"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRADEWIND_"))
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs it to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    tradewind().args(arguments).stdin(Stdio::null()).output().expect("the binary starts")
+}
+
+/// A running server; dropping it kills it.
+#[derive(Debug)]
+pub struct Server {
+    child: Option<Child>,
+    reader: Option<JoinHandle<()>>,
+    lines: Arc<Mutex<Vec<String>>>,
+    pub endpoint: SocketAddr,
+    pub admin: SocketAddr,
+    log: PathBuf,
+}
+
+impl Server {
+    /// What it has printed.
+    pub fn printed(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// What it has logged, this start and earlier ones into the same file.
+    pub fn logged(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn wait_until_ready(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let address = |lines: &[String], name: &str| {
+            let line = lines.iter().find(|line| line.trim_start().starts_with(name))?;
+            line.split("://").nth(1)?.trim().parse::<SocketAddr>().ok()
+        };
+        while Instant::now() < deadline {
+            let lines = self.printed();
+            if let (Some(endpoint), Some(admin)) = (address(&lines, "endpoint"), address(&lines, "admin")) {
+                (self.endpoint, self.admin) = (endpoint, admin);
+                TcpStream::connect(endpoint)?;
+                return Ok(());
+            }
+            if let Some(status) = self.child.as_mut().expect("it runs").try_wait()? {
+                return Err(io::Error::other(format!("the server ended with {status}:\n{}", self.logged())));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Err(io::Error::other(format!("the server was not ready in time:\n{}", self.logged())))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("it runs");
+        kill_process(Pid::from_child(child), signal).expect("it can be signalled");
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        let child = self.child.as_mut().expect("it runs");
+        loop {
+            if let Some(status) = child.try_wait()? {
+                self.child = None;
+                if let Some(reader) = self.reader.take() {
+                    reader.join().expect("the reader does not panic");
+                }
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other(format!("the server did not end:\n{}", self.logged())));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait().expect("a killed process ends");
+    }
+
+    /// SIGTERM, and its exit status.
+    pub fn terminate(&mut self) -> io::Result<ExitStatus> {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // A test that failed already has more to say than this.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

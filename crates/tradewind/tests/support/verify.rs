@@ -1,0 +1,234 @@
+//! The look at a restarted server with nothing in flight: every key by GET, every bucket by LIST, every
+//! unfinished upload by its parts; each must agree with the model and with the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use super::content::Content;
+use super::model::{Model, Value};
+use super::random::Random;
+use super::s3::{Request, S3};
+use super::sign::Credentials;
+use super::workload::{BUCKETS, observe};
+use super::xml;
+
+/// An object as GET and LIST must both show it.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    size: usize,
+    etag: String,
+}
+
+/// Compares everything and settles what was in doubt. What is wrong.
+pub fn verify(address: SocketAddr, credentials: &Credentials, model: &Model, seed: u64) -> Vec<String> {
+    let mut look = Look {
+        client: S3::new(address, credentials.clone()),
+        random: Random::new(seed),
+        model,
+        wrong: Vec::new(),
+    };
+    let mut there: BTreeMap<String, Shown> = BTreeMap::new();
+    for key in model.keys() {
+        if let Some(shown) = look.key(&key) {
+            there.insert(key, shown);
+        }
+    }
+    for bucket in BUCKETS {
+        let prefix = format!("{bucket}/");
+        let expected: BTreeMap<String, &Shown> = there
+            .iter()
+            .filter_map(|(key, shown)| Some((key.strip_prefix(&prefix)?.to_owned(), shown)))
+            .collect();
+        look.listing(bucket, &expected);
+        look.prefixes(bucket, expected.keys());
+    }
+    look.uploads();
+    look.wrong
+}
+
+struct Look<'a> {
+    client: S3,
+    random: Random,
+    model: &'a Model,
+    wrong: Vec<String>,
+}
+
+impl Look<'_> {
+    /// Looks at one key, or bucket, and settles it.
+    fn key(&mut self, key: &str) -> Option<Shown> {
+        let look = self.model.look();
+        if !key.contains('/') {
+            let request = Request { method: "HEAD", path: key, ..Request::default() };
+            let status = self.client.send(request).map(|response| response.status);
+            let seen = match status {
+                Ok(200) => Value::Present(Content { id: 0, size: 0 }),
+                Ok(404) => Value::Absent,
+                other => {
+                    self.wrong.push(format!("HEAD of bucket {key}: {other:?}"));
+                    return None;
+                }
+            };
+            self.wrong.extend(self.model.check(key, seen, look).err());
+            self.model.settle(key, seen);
+            return None;
+        }
+        let response = match self.client.get(key) {
+            Ok(response) => response,
+            Err(error) => {
+                self.wrong.push(format!("GET of {key:?}: {error}"));
+                return None;
+            }
+        };
+        let seen = match observe(&response) {
+            Ok(seen) => seen,
+            Err(why) => {
+                self.wrong.push(format!("{key:?}: {why}"));
+                return None;
+            }
+        };
+        self.wrong.extend(self.model.check(key, seen, look).err());
+        self.model.settle(key, seen);
+        let Value::Present(content) = seen else { return None };
+        if content.size > 0 && self.random.chance(30) {
+            self.range(key, &response.body);
+        }
+        Some(Shown { size: content.size, etag: response.header("etag").unwrap_or_default().to_owned() })
+    }
+
+    fn range(&mut self, key: &str, whole: &[u8]) {
+        let first = usize::try_from(self.random.below(whole.len() as u64)).unwrap();
+        let last = first + usize::try_from(self.random.below((whole.len() - first) as u64)).unwrap();
+        let headers = vec![("range", format!("bytes={first}-{last}"))];
+        match self.client.send(Request { method: "GET", path: key, headers, ..Request::default() }) {
+            Ok(response) if response.status == 206 && response.body == whole[first..=last] => {}
+            Ok(response) => self.wrong.push(format!(
+                "bytes {first}-{last} of {key:?} are answered {} with {} bytes that are not those",
+                response.status,
+                response.body.len()
+            )),
+            Err(error) => self.wrong.push(format!("a range of {key:?}: {error}")),
+        }
+    }
+
+    /// All pages of a listing with these parameters.
+    fn pages(&mut self, bucket: &str, parameters: &[(&'static str, &str)]) -> Vec<String> {
+        let mut pages = Vec::new();
+        let mut token = None;
+        loop {
+            let mut query = vec![("list-type", "2".to_owned()), ("encoding-type", "url".to_owned())];
+            query.extend(parameters.iter().map(|(name, value)| (*name, (*value).to_owned())));
+            query.extend(token.map(|token| ("continuation-token", token)));
+            let request = Request { method: "GET", path: bucket, query, ..Request::default() };
+            match self.client.send(request) {
+                Ok(response) if response.status == 200 => {
+                    let text = response.text();
+                    token = xml::text(&text, "NextContinuationToken");
+                    pages.push(text);
+                    if token.is_none() {
+                        return pages;
+                    }
+                }
+                other => {
+                    self.wrong.push(format!("LIST of {bucket}: {other:?}"));
+                    return pages;
+                }
+            }
+        }
+    }
+
+    fn listing(&mut self, bucket: &str, expected: &BTreeMap<String, &Shown>) {
+        let mut listed = Vec::new();
+        for page in self.pages(bucket, &[("max-keys", "7")]) {
+            for entry in xml::elements(&page, "Contents") {
+                let key = xml::decode_url(&xml::text(entry, "Key").unwrap_or_default());
+                let size = xml::text(entry, "Size").and_then(|size| size.parse().ok()).unwrap_or(usize::MAX);
+                listed.push((key, Shown { size, etag: xml::text(entry, "ETag").unwrap_or_default() }));
+            }
+        }
+        if !listed.is_sorted_by(|a, b| a.0 < b.0) {
+            self.wrong.push(format!("LIST of {bucket} is not in order"));
+        }
+        let listed: BTreeMap<String, &Shown> =
+            listed.iter().map(|(key, shown)| (key.clone(), shown)).collect();
+        for (key, shown) in expected {
+            if listed.get(key) != Some(shown) {
+                self.wrong.push(format!("{bucket}/{key}: GET shows {shown:?}, LIST {:?}", listed.get(key)));
+            }
+        }
+        for key in listed.keys().filter(|key| !expected.contains_key(*key)) {
+            self.wrong.push(format!("{bucket}/{key} is listed and cannot be read"));
+        }
+    }
+
+    fn prefixes<'k>(&mut self, bucket: &str, keys: impl Iterator<Item = &'k String>) {
+        let expected: BTreeSet<String> =
+            keys.filter_map(|key| Some(format!("{}/", key.split_once('/')?.0))).collect();
+        let pages = self.pages(bucket, &[("delimiter", "/")]);
+        let listed: BTreeSet<String> = pages
+            .iter()
+            .flat_map(|page| xml::elements(page, "CommonPrefixes"))
+            .filter_map(|entry| xml::text(entry, "Prefix"))
+            .map(|prefix| xml::decode_url(&prefix))
+            .collect();
+        if listed != expected {
+            self.wrong.push(format!("common prefixes of {bucket}: {listed:?}, not {expected:?}"));
+        }
+    }
+
+    /// Every upload that was begun is there with all its acknowledged parts, but those whose completion
+    /// was in doubt: they are there, or their object is.
+    fn uploads(&mut self) {
+        for upload in self.model.take_uploads() {
+            let request = Request {
+                method: "GET",
+                path: &upload.key,
+                query: vec![("uploadId", upload.id.clone())],
+                ..Request::default()
+            };
+            let response = match self.client.send(request) {
+                Ok(response) => response,
+                Err(error) => {
+                    self.wrong.push(format!("parts of an upload to {:?}: {error}", upload.key));
+                    continue;
+                }
+            };
+            let is_there = response.status == 200;
+            if upload.is_completing {
+                let look = self.model.look();
+                let is_done = self.model.check(&upload.key, Value::Present(upload.content), look).is_ok();
+                if is_there && is_done {
+                    self.wrong.push(format!("the upload to {:?} is there and so is its object", upload.key));
+                }
+                if is_there {
+                    self.abort(&upload.key, &upload.id);
+                }
+                continue;
+            }
+            let text = response.text();
+            let listed = xml::elements(&text, "Part");
+            for part in &upload.parts {
+                let is_listed = listed.iter().any(|entry| {
+                    xml::text(entry, "PartNumber") == Some(part.number.to_string())
+                        && xml::text(entry, "Size") == Some(part.size.to_string())
+                        && xml::text(entry, "ETag").as_ref() == Some(&part.etag)
+                });
+                if !is_listed {
+                    self.wrong.push(format!("upload to {:?} has lost {part:?}: {text}", upload.key));
+                }
+            }
+            if !is_there {
+                self.wrong.push(format!("the upload to {:?} is gone: {}", upload.key, response.code()));
+                continue;
+            }
+            self.model.put_aside(upload);
+        }
+    }
+
+    fn abort(&mut self, key: &str, id: &str) {
+        let query = vec![("uploadId", id.to_owned())];
+        match self.client.send(Request { method: "DELETE", path: key, query, ..Request::default() }) {
+            Ok(response) if response.status == 204 => {}
+            other => self.wrong.push(format!("aborting the upload to {key:?}: {other:?}")),
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Workers that write, delete, read and upload in parts, all over the same keys, until the server is
+//! gone. They tell the model what they send and what is answered.
+//!
+//! A seed fixes what each worker does, not how the workers interleave.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::content::Content;
+use super::model::{Model, Part, Upload, Value};
+use super::random::Random;
+use super::s3::{Request, Response, S3};
+use super::sign::Credentials;
+use super::xml;
+
+pub const BUCKETS: [&str; 2] = ["crash-one", "crash-two"];
+/// The header that names a write.
+pub const WRITE_HEADER: &str = "x-amz-meta-write";
+/// The least size of a part that is not the last.
+const PART_BYTES: usize = 5 << 20;
+
+/// What one run of workers shares.
+#[derive(Debug)]
+pub struct Workload<'a> {
+    pub address: SocketAddr,
+    pub credentials: Credentials,
+    pub model: &'a Model,
+    /// Set just before the server is struck: from then on, errors are what is expected.
+    pub is_struck: AtomicBool,
+}
+
+/// Why a worker ended.
+#[derive(Debug)]
+enum Ended {
+    /// The connection is gone.
+    Disconnected(io::Error),
+    /// The server did what it must not do.
+    Wrong(String),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Disconnected(error)
+    }
+}
+
+type Step = Result<(), Ended>;
+
+/// The keys: few enough that they are overwritten all the time, odd enough to be worth storing.
+pub fn key(number: u64) -> String {
+    let bucket = BUCKETS[usize::try_from(number % 2).unwrap()];
+    match number % 7 {
+        0 => format!("{bucket}/plain-{number}"),
+        1 => format!("{bucket}/deep/er/{number}"),
+        2 => format!("{bucket}/deep/{number} with space & more"),
+        3 => format!("{bucket}/größe/{number}"),
+        4 => format!("{bucket}//{number}//"),
+        5 => format!("{bucket}/../{number}"),
+        _ => format!("{bucket}/{number}+{}", "long".repeat(60)),
+    }
+}
+
+const KEYS: u64 = 96;
+
+/// What an answer to a GET of a key shows.
+pub fn observe(response: &Response) -> Result<Value, String> {
+    match response.status {
+        404 if response.code() == "NoSuchKey" => Ok(Value::Absent),
+        200 => {
+            let id = response.header(WRITE_HEADER).and_then(|id| id.parse().ok());
+            let id = id.ok_or("an object without the metadata it was written with")?;
+            let content = Content { id, size: response.body.len() };
+            if content.bytes() != response.body {
+                return Err(format!("{} bytes that are not those of write {id}", content.size));
+            }
+            Ok(Value::Present(content))
+        }
+        _ => Err(format!("unexpected answer {}: {}", response.status, response.code())),
+    }
+}
+
+/// Runs `workers` workers while `strike` lets the server live and then takes it away. What went wrong.
+pub fn run(workload: &Workload<'_>, workers: u64, seed: u64, strike: impl FnOnce()) -> Vec<String> {
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..workers)
+            .map(|number| scope.spawn(move || worker(workload, seed.wrapping_mul(1000) + number, number)))
+            .collect();
+        strike();
+        handles.into_iter().filter_map(|handle| handle.join().expect("a worker panicked")).collect()
+    })
+}
+
+fn worker(workload: &Workload<'_>, seed: u64, number: u64) -> Option<String> {
+    let mut worker = Worker {
+        shared: workload,
+        client: S3::new(workload.address, workload.credentials.clone()),
+        random: Random::new(seed),
+        number,
+    };
+    loop {
+        let ended = match worker.step() {
+            Ok(()) => continue,
+            Err(ended) => ended,
+        };
+        let was_struck = workload.is_struck.load(Ordering::SeqCst);
+        match ended {
+            Ended::Disconnected(_) if was_struck => return None,
+            Ended::Disconnected(error) => {
+                return Some(format!("a connection was lost for no reason: {error}"));
+            }
+            Ended::Wrong(why) => return Some(why),
+        }
+    }
+}
+
+struct Worker<'a> {
+    shared: &'a Workload<'a>,
+    client: S3,
+    random: Random,
+    number: u64,
+}
+
+impl Worker<'_> {
+    fn step(&mut self) -> Step {
+        let key = key(self.random.below(KEYS));
+        match self.random.below(100) {
+            0..42 => self.put(&key),
+            42..58 => self.delete(&key),
+            58..62 => self.delete_many(),
+            62..82 => self.read(&key),
+            82..88 => self.begin_upload(&key),
+            88..94 => match self.shared.model.take_upload() {
+                Some(upload) => self.go_on(upload),
+                None => self.put(&key),
+            },
+            94..97 => self.make_and_remove_bucket(),
+            _ => self.list(&key),
+        }
+    }
+
+    fn size(&mut self) -> usize {
+        let bound = match self.random.below(100) {
+            0..5 => 1,
+            5..70 => 4 << 10,
+            70..97 => 200 << 10,
+            _ => 3 << 20,
+        };
+        usize::try_from(self.random.below(bound)).unwrap()
+    }
+
+    fn content(&mut self) -> Content {
+        Content { id: self.shared.model.next_id(), size: self.size() }
+    }
+
+    /// An answer that nothing explains, unless the server was struck.
+    fn unexpected(&self, what: &str, response: &Response) -> Step {
+        if self.shared.is_struck.load(Ordering::SeqCst) && response.status >= 500 {
+            return Ok(());
+        }
+        Err(Ended::Wrong(format!("{what} was answered {}: {}", response.status, response.text())))
+    }
+
+    fn put(&mut self, key: &str) -> Step {
+        let content = self.content();
+        let body = content.bytes();
+        let mut headers = vec![(WRITE_HEADER, content.id.to_string())];
+        if self.random.chance(10) {
+            headers.push(("if-none-match", "*".to_owned()));
+        }
+        let ticket = self.shared.model.send(key, Value::Present(content));
+        let request = Request { method: "PUT", path: key, headers, body: &body, ..Request::default() };
+        let response = self.client.send(request)?;
+        match response.status {
+            200 => self.shared.model.acknowledge(&ticket),
+            409 | 412 => self.shared.model.refuse(&ticket),
+            _ => return self.unexpected("a PUT", &response),
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &str) -> Step {
+        let ticket = self.shared.model.send(key, Value::Absent);
+        let response = self.client.delete(key)?;
+        if response.status != 204 {
+            return self.unexpected("a DELETE", &response);
+        }
+        self.shared.model.acknowledge(&ticket);
+        Ok(())
+    }
+
+    fn delete_many(&mut self) -> Step {
+        let mut keys: Vec<String> = (0..5).map(|_| key(self.random.below(KEYS / 2) * 2)).collect();
+        keys.sort();
+        keys.dedup();
+        let bucket = BUCKETS[0];
+        let names: Vec<&str> =
+            keys.iter().filter_map(|key| key.split_once('/')).map(|(_, name)| name).collect();
+        let objects: String =
+            names.iter().map(|name| format!("<Object><Key>{}</Key></Object>", xml::escape(name))).collect();
+        let body = format!("<Delete>{objects}</Delete>");
+        let tickets: Vec<_> = keys.iter().map(|key| self.shared.model.send(key, Value::Absent)).collect();
+        let response = self.client.send(Request {
+            method: "POST",
+            path: bucket,
+            query: vec![("delete", String::new())],
+            headers: vec![(
+                "x-amz-checksum-sha256",
+                base64(&hex::decode(super::sign::sha256_hex(body.as_bytes())).expect("it is hex")),
+            )],
+            body: body.as_bytes(),
+        })?;
+        let text = response.text();
+        if response.status != 200 || !xml::elements(&text, "Error").is_empty() {
+            return self.unexpected("a multi-object delete", &response);
+        }
+        if xml::elements(&text, "Deleted").len() != tickets.len() {
+            return Err(Ended::Wrong(format!("a multi-object delete of {names:?} was answered {text}")));
+        }
+        tickets.iter().for_each(|ticket| self.shared.model.acknowledge(ticket));
+        Ok(())
+    }
+
+    fn read(&mut self, key: &str) -> Step {
+        let look = self.shared.model.look();
+        let response = self.client.get(key)?;
+        if !matches!(response.status, 200 | 404) {
+            return self.unexpected("a GET", &response);
+        }
+        let seen = observe(&response).map_err(|why| Ended::Wrong(format!("{key:?}: {why}")))?;
+        self.shared.model.check(key, seen, look).map_err(Ended::Wrong)
+    }
+
+    fn list(&mut self, key: &str) -> Step {
+        let (bucket, _) = key.split_once('/').expect("keys have buckets");
+        let response = self.client.send(Request {
+            method: "GET",
+            path: bucket,
+            query: vec![("list-type", "2".to_owned()), ("prefix", "deep/".to_owned())],
+            ..Request::default()
+        })?;
+        if response.status == 200 { Ok(()) } else { self.unexpected("a LIST", &response) }
+    }
+
+    /// A bucket of this worker's own: there and away again, each acknowledged on its own.
+    fn make_and_remove_bucket(&mut self) -> Step {
+        let bucket = format!("crash-own-{}", self.number);
+        let present = Value::Present(Content { id: 0, size: 0 });
+        let ticket = self.shared.model.send(&bucket, present);
+        let response = self.client.put(&bucket, &[])?;
+        if !matches!(response.status, 200 | 409) {
+            return self.unexpected("making a bucket", &response);
+        }
+        self.shared.model.acknowledge(&ticket);
+        if self.random.chance(50) {
+            let ticket = self.shared.model.send(&bucket, Value::Absent);
+            let response = self.client.delete(&bucket)?;
+            if response.status != 204 {
+                return self.unexpected("removing a bucket", &response);
+            }
+            self.shared.model.acknowledge(&ticket);
+        }
+        Ok(())
+    }
+
+    fn begin_upload(&mut self, key: &str) -> Step {
+        let mut content = self.content();
+        if self.random.chance(10) {
+            content.size += PART_BYTES;
+        }
+        let response = self.client.send(Request {
+            method: "POST",
+            path: key,
+            query: vec![("uploads", String::new())],
+            headers: vec![(WRITE_HEADER, content.id.to_string())],
+            ..Request::default()
+        })?;
+        let id = xml::text(&response.text(), "UploadId");
+        let (200, Some(id)) = (response.status, id) else {
+            return self.unexpected("beginning an upload", &response);
+        };
+        let upload = Upload { key: key.to_owned(), id, content, parts: Vec::new(), is_completing: false };
+        if self.random.chance(30) {
+            self.shared.model.put_aside(upload);
+            return Ok(());
+        }
+        self.go_on(upload)
+    }
+
+    /// Uploads what is missing and completes; whatever happens, the model gets the upload back as far as
+    /// it was acknowledged.
+    fn go_on(&mut self, mut upload: Upload) -> Step {
+        let result = self.finish(&mut upload);
+        if !matches!(result, Ok(true)) {
+            self.shared.model.put_aside(upload);
+        }
+        result.map(|_| ())
+    }
+
+    /// Whether it is completed.
+    fn finish(&mut self, upload: &mut Upload) -> Result<bool, Ended> {
+        let bytes = upload.content.bytes();
+        let first = if bytes.len() > PART_BYTES { PART_BYTES } else { bytes.len() };
+        let slices =
+            if first < bytes.len() { vec![&bytes[..first], &bytes[first..]] } else { vec![&bytes[..]] };
+        for (number, slice) in (1_u32..).zip(&slices) {
+            if upload.parts.iter().any(|part| part.number == number) {
+                continue;
+            }
+            // A part may be replaced; only its last upload counts.
+            if self.random.chance(10) && self.put_part(upload, number, b"not this").map(drop_part)? {
+                return Ok(false);
+            }
+            match self.put_part(upload, number, slice)? {
+                Some(part) => upload.parts.push(part),
+                None => return Ok(false),
+            }
+            if self.random.chance(10) {
+                return Ok(false);
+            }
+        }
+        self.complete(upload)
+    }
+
+    /// None where the server was struck meanwhile.
+    fn put_part(&mut self, upload: &Upload, number: u32, body: &[u8]) -> Result<Option<Part>, Ended> {
+        let response = self.client.send(Request {
+            method: "PUT",
+            path: &upload.key,
+            query: vec![("partNumber", number.to_string()), ("uploadId", upload.id.clone())],
+            body,
+            ..Request::default()
+        })?;
+        match (response.status, response.header("etag")) {
+            (200, Some(etag)) => Ok(Some(Part { number, size: body.len(), etag: etag.to_owned() })),
+            _ => self.unexpected("a part", &response).map(|()| None),
+        }
+    }
+
+    fn complete(&mut self, upload: &mut Upload) -> Result<bool, Ended> {
+        let parts: String = upload
+            .parts
+            .iter()
+            .map(|part| {
+                let etag = xml::escape(&part.etag);
+                format!("<Part><PartNumber>{}</PartNumber><ETag>{etag}</ETag></Part>", part.number)
+            })
+            .collect();
+        let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+        upload.is_completing = true;
+        let ticket = self.shared.model.send(&upload.key, Value::Present(upload.content));
+        let response = self.client.send(Request {
+            method: "POST",
+            path: &upload.key,
+            query: vec![("uploadId", upload.id.clone())],
+            body: body.as_bytes(),
+            ..Request::default()
+        })?;
+        if response.status != 200 || xml::text(&response.text(), "ETag").is_none() {
+            return self.unexpected("completing an upload", &response).map(|()| false);
+        }
+        self.shared.model.acknowledge(&ticket);
+        Ok(true)
+    }
+}
+
+fn drop_part(part: Option<Part>) -> bool {
+    part.is_none()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
