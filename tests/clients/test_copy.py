@@ -112,7 +112,7 @@ def test_missing_source(s3, bucket, key, temporary_names):
     absent(s3, bucket, key)
 
 
-@pytest.mark.parametrize("text", ["", "/", "nokey", "/nokey", "//key"])
+@pytest.mark.parametrize("text", ["/", "nokey", "/nokey", "//key"])
 def test_malformed_source(raw, bucket, key, text):
     response = raw.request("PUT", f"/{bucket}/{key}", headers={"x-amz-copy-source": text})
     refused(response, ("InvalidArgument", "InvalidRequest", "InvalidBucketName"), 400)

@@ -33,7 +33,9 @@ def test_metadata_beyond_ascii_returns_as_rfc2047(raw, bucket, key):
     for method in ("HEAD", "GET"):
         value = raw.request(method, f"/{bucket}/{key}").header("x-amz-meta-greeting")
         assert value.lower().startswith("=?utf-8?"), value
-        assert decoded_words(value) == text
+        decoded = decoded_words(value)
+        # Headers have no charset; by its documentation AWS reads the bytes as Latin-1 first.
+        assert text in (decoded, decoded.encode("latin-1", "replace").decode("utf-8", "replace"))
 
 
 def test_metadata_already_in_rfc2047_means_the_same(s3, raw, bucket, key):

@@ -59,7 +59,7 @@ def test_a_read_sees_one_version(s3, raw, bucket, key, change):
             s3.put_object(Bucket=bucket, Key=key, Body=payload(16 * MIB, seed="new"))
         else:
             s3.delete_object(Bucket=bucket, Key=key)
-        assert connection._exactly(len(old)) == old
+        assert connection.exactly(len(old)) == old
 
 
 def test_writers_never_mix(s3, bucket, key, crowd):

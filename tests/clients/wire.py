@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import hmac
 import re
+import select
 import socket
 import ssl
 import threading
@@ -252,7 +253,7 @@ class Connection:
         text, _, self.buffer = self.buffer.partition(mark)
         return text
 
-    def _exactly(self, size):
+    def exactly(self, size):
         pieces = [self.buffer]
         have = len(self.buffer)
         self.buffer = b""
@@ -286,13 +287,13 @@ class Connection:
         if "chunked" in (response.header("transfer-encoding") or "").lower():
             pieces = []
             while size := int(self._until(b"\r\n").split(b";")[0], 16):
-                pieces.append(self._exactly(size))
+                pieces.append(self.exactly(size))
                 self._until(b"\r\n")
             while self._until(b"\r\n"):
                 pass
             response.body = b"".join(pieces)
         elif (length := response.header("content-length")) is not None:
-            response.body = self._exactly(int(length))
+            response.body = self.exactly(int(length))
         else:
             try:
                 while True:
@@ -300,6 +301,10 @@ class Connection:
             except Disconnected:
                 response.body, self.buffer = self.buffer, b""
         return response
+
+    def ended(self):
+        """Whether an idle connection is no good any more: closed by the server, or speaking unasked."""
+        return bool(self.buffer or select.select([self.socket], [], [], 0)[0])
 
     def silent(self, seconds=0.2):
         """True if nothing more arrives: no stray bytes after a response. A closed end is silent."""
@@ -364,8 +369,12 @@ class Wire:
 
     def kept(self, method, path, query="", **options):
         """One exchange on this thread's kept connection, for tests that make thousands."""
-        connection = getattr(self.local, "connection", None) or self.connect()
+        connection = getattr(self.local, "connection", None)
         self.local.connection = None
+        if connection and connection.ended():
+            connection.close()
+            connection = None
+        connection = connection or self.connect()
         response = self.request(method, path, query, connection=connection, **options)
         if response.closes:
             connection.close()
