@@ -1,5 +1,5 @@
 //! The S3 operations over any store. Authentication and framing are done before a request comes here;
-//! `s3s` routes it to the operation and codes XML, nothing else. Invariants:
+//! `s3s` codes XML and routes the operations that have any, nothing else. Invariants:
 //! - a request is exactly one operation that is here, or it is refused (`operation`, `refusals`);
 //! - permission is checked before anything is read of the body or asked of the store;
 //! - payload goes from the body to the store and back buffer by buffer, never through `s3s`;
@@ -32,6 +32,7 @@ mod write;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tradewind_core::store::ETagForm;
@@ -44,7 +45,9 @@ use crate::body::{RequestBody, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::outcome;
 use crate::request_id::RequestId;
-use call::{Call, Status};
+use answer::Plain;
+use call::Call;
+use delegate::Delegate;
 use failure::{Failure, Result};
 use operation::{BodyUse, Operation, Target, resolve};
 use query::Query;
@@ -76,6 +79,7 @@ impl Default for Options {
 /// The S3 operations. Cheap to clone.
 #[derive(Clone)]
 pub struct Operations {
+    delegate: Delegate,
     service: S3Service,
 }
 
@@ -83,8 +87,9 @@ impl Operations {
     /// The operations over this store.
     #[must_use]
     pub fn new(store: Arc<dyn ObjectStore>, options: Options) -> Self {
-        let service = S3ServiceBuilder::new(delegate::Delegate { store, options }).build();
-        Self { service }
+        let delegate = Delegate { store, options: Arc::new(options) };
+        let service = S3ServiceBuilder::new(delegate.clone()).build();
+        Self { delegate, service }
     }
 
     /// Carries out a request. Its extensions must hold an [`Authenticated`] and a [`Context`]; without
@@ -103,7 +108,10 @@ impl Operations {
         let mut operation = None;
         let admitted = admit(&parts.method, &parts.uri, parts.headers, auth, context, body, &mut operation);
         let result = match admitted {
-            Ok(call) => self.carry_out(parts.method, parts.uri, Arc::new(call)).await,
+            Ok(call) => match self.delegate.plain(&call).await {
+                Some(plain) => plain.map(Plain::into_response),
+                None => self.by_codec(parts.method, parts.uri, Arc::new(call)).await,
+            },
             Err(failure) => Err(failure),
         };
         let mut response = result.unwrap_or_else(|failure| {
@@ -120,7 +128,8 @@ impl Operations {
         response
     }
 
-    async fn carry_out(&self, method: Method, uri: Uri, call: Arc<Call>) -> Result<Response<ResponseBody>> {
+    /// Carries out an operation that reads or answers XML.
+    async fn by_codec(&self, method: Method, uri: Uri, call: Arc<Call>) -> Result<Response<ResponseBody>> {
         let body = match call.operation.body() {
             BodyUse::Xml(limit) => s3s::Body::from(call.read_xml(limit).await?),
             BodyUse::None | BodyUse::Payload => s3s::Body::empty(),
@@ -144,26 +153,34 @@ impl Operations {
         if !answered.status().is_success() {
             return Err(refused_by_s3s(&answered, call.operation));
         }
-        let (mut parts, body) = answered.into_parts();
-        if let Some(Status(status)) = parts.extensions.remove::<Status>() {
-            parts.status = status;
-        }
-        let body = match call.take_object() {
-            Some(object) => ResponseBody::from(object),
-            None => match body.bytes() {
-                Some(bytes) => ResponseBody::from(attributes::unquoted(call.operation, bytes)),
-                None => ResponseBody::boxed(body),
-            },
+        let (parts, body) = answered.into_parts();
+        let body = match body.bytes() {
+            Some(bytes) => ResponseBody::from(reserved(&call, attributes::unquoted(call.operation, bytes))),
+            None => ResponseBody::boxed(body),
         };
         Ok(Response::from_parts(parts, body))
     }
 }
+
+/// From here on an answer in XML is worth counting.
+const LARGE_ANSWER_BYTES: usize = 16 << 10;
 
 const INTERNAL: &str = "We encountered an internal error. Please try again.";
 
 impl fmt::Debug for Operations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Operations")
+    }
+}
+
+/// Counts a large answer against the request's memory for as long as it is being sent.
+fn reserved(call: &Call, bytes: Bytes) -> Bytes {
+    if bytes.len() < LARGE_ANSWER_BYTES {
+        return bytes;
+    }
+    match call.context.window.try_reserve(bytes.len()) {
+        Some(reservation) => reservation.attach(bytes),
+        None => bytes,
     }
 }
 

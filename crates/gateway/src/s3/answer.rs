@@ -1,11 +1,39 @@
-//! The headers that answer a read: made once here for GET, HEAD and the fast path.
+//! Answers without XML, and the headers of a read: made once here for GET, HEAD and the fast path.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
 use tradewind_core::clock::Timestamp;
 use tradewind_core::object::ETag;
-use tradewind_core::{ObjectInfo, Span};
+use tradewind_core::{Body, ObjectInfo, Span};
 
 use super::encoded_word;
+use crate::body::ResponseBody;
+
+/// The answer of an operation that answers no XML.
+#[derive(Debug)]
+pub(super) struct Plain {
+    /// The status.
+    pub(super) status: StatusCode,
+    /// All of its own headers.
+    pub(super) headers: HeaderMap,
+    /// An object's bytes.
+    pub(super) body: Option<Body>,
+}
+
+impl Plain {
+    /// Without a body.
+    pub(super) const fn new(status: StatusCode, headers: HeaderMap) -> Self {
+        Self { status, headers, body: None }
+    }
+
+    /// As HTTP has it.
+    pub(super) fn into_response(self) -> Response<ResponseBody> {
+        let mut response = Response::new(self.body.map_or_else(ResponseBody::empty, ResponseBody::from));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
+}
 
 /// The type of an object that was given none.
 const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("binary/octet-stream");

@@ -1,17 +1,16 @@
 //! One request on its way through `s3s`. The request that `s3s` sees is bare: method, path, query and,
 //! where it has one, the XML body. Everything else waits here, in the request's extensions, because
 //! `s3s` would misread some of it (lists of tags, ranges to be ignored, dates, metadata that is not
-//! ASCII) and because payload must not pass through it. Failures and object bodies come back the same
-//! way.
+//! ASCII) and because payload must not pass through it. Failures come back the same way.
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-use http::{Extensions, HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap};
 use parking_lot::Mutex;
 use s3s::{S3Error, S3ErrorCode, S3Result};
-use tradewind_core::{Address, Body, BucketName, Context, ObjectKey, Staged};
+use tradewind_core::{Address, BucketName, Context, ObjectKey, Staged};
 
 use super::checksums::Plan;
 use super::failure::{Failure, Result};
@@ -35,12 +34,7 @@ pub(super) struct Call {
     pub(super) context: Context,
     body: Mutex<Option<RequestBody>>,
     failure: Mutex<Option<Failure>>,
-    object: Mutex<Option<Body>>,
 }
-
-/// The status of an answer where it is not what `s3s` makes of the output. Rides in the extensions.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Status(pub(super) StatusCode);
 
 impl Call {
     pub(super) fn new(
@@ -60,7 +54,6 @@ impl Call {
             context,
             body: Mutex::new(Some(body)),
             failure: Mutex::default(),
-            object: Mutex::default(),
         }
     }
 
@@ -80,16 +73,6 @@ impl Call {
     /// The failure that an operation left.
     pub(super) fn take_failure(&self) -> Option<Failure> {
         self.failure.lock().take()
-    }
-
-    /// Answers with an object's bytes.
-    pub(super) fn answer_with(&self, body: Body) {
-        *self.object.lock() = Some(body);
-    }
-
-    /// The bytes to answer with.
-    pub(super) fn take_object(&self) -> Option<Body> {
-        self.object.lock().take()
     }
 
     /// The bucket addressed.

@@ -1,14 +1,13 @@
 //! DeleteObject and DeleteObjects.
 
 use futures::StreamExt as _;
+use http::{HeaderMap, StatusCode};
 use s3s::S3Response;
-use s3s::dto::{
-    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, Error,
-    ObjectIdentifier,
-};
+use s3s::dto::{DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, Error, ObjectIdentifier};
 use tradewind_core::object::ETag;
 use tradewind_core::{Address, BucketName, ObjectKey, Precondition};
 
+use super::answer::Plain;
 use super::call::Call;
 use super::checksums::Plan;
 use super::conditions;
@@ -20,14 +19,10 @@ use super::operation::key_too_long;
 const MAX_KEYS: usize = 1000;
 
 /// DeleteObject: no error where there was nothing, unless it was a condition that there is something.
-pub(super) async fn one(
-    to: &Delegate,
-    call: &Call,
-    _: DeleteObjectInput,
-) -> Result<S3Response<DeleteObjectOutput>> {
+pub(super) async fn one(to: &Delegate, call: &Call) -> Result<Plain> {
     let precondition = conditions::of_delete(call)?;
     to.store.delete(&call.context, &call.address()?, precondition).await?;
-    Ok(S3Response::new(DeleteObjectOutput::default()))
+    Ok(Plain::new(StatusCode::NO_CONTENT, HeaderMap::new()))
 }
 
 /// DeleteObjects: many keys at a time, so that they share the store's commits; the answer keeps the

@@ -258,6 +258,27 @@ fn half_a_part() -> WireError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_path_and_query_is_decided(path in "/?[ -~]{0,40}", query in "[ -~]{0,40}", method in "[A-Z]{3,6}") {
+            if let (Ok(target), Ok(query)) = (Target::parse(&path), Query::parse(Some(&query))) {
+                let found = resolve(&method.parse().unwrap(), &target, &query, false);
+                if let Ok(operation) = found {
+                    prop_assert_eq!(target.bucket.is_none(), operation == Operation::ListBuckets);
+                }
+            }
+        }
+
+        #[test]
+        fn keys_are_decoded_once(key in "\\PC{1,60}") {
+            use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+            let path = format!("/abc/{}", utf8_percent_encode(&key, NON_ALPHANUMERIC));
+            let found = Target::parse(&path).unwrap().key.unwrap();
+            prop_assert_eq!(found.as_str(), key.as_str());
+        }
+    }
 
     fn asked(method: &str, path: &str, query: &str) -> Result<&'static str, &'static str> {
         let target = Target::parse(path).map_err(|e| e.code().as_str())?;

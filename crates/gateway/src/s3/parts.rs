@@ -1,16 +1,17 @@
 //! The parts of an upload: write, copy into, list.
 
-use http::header::ETAG;
+use http::StatusCode;
+use http::header::{ETAG, HeaderMap};
 use s3s::S3Response;
 use s3s::dto::{
     ChecksumAlgorithm, ChecksumType, CopyPartResult, ListPartsInput, ListPartsOutput, Part,
-    UploadPartCopyInput, UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
+    UploadPartCopyInput, UploadPartCopyOutput,
 };
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::store::{CommitRequest, CopyPartRequest, StageRequest};
 use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Precondition, Reason};
 
-use super::answer::{quoted, xml_tag, xml_time};
+use super::answer::{Plain, quoted, xml_tag, xml_time};
 use super::call::Call;
 use super::checksums::{self, Plan, fill_checksums, scope_name};
 use super::conditions;
@@ -27,11 +28,7 @@ fn number(call: &Call) -> Result<PartNumber> {
 
 /// UploadPart. The upload says which checksum its object needs: it is computed whether or not the client
 /// sends one.
-pub(super) async fn upload(
-    to: &Delegate,
-    call: &Call,
-    _: UploadPartInput,
-) -> Result<S3Response<UploadPartOutput>> {
+pub(super) async fn upload(to: &Delegate, call: &Call) -> Result<Plain> {
     let (address, number) = (call.address()?, number(call)?);
     let length = call.payload_length()?;
     let plan = Plan::read(call)?;
@@ -49,15 +46,15 @@ pub(super) async fn upload(
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(CommitRequest { precondition: Precondition::None, expected }).await?;
-    let mut response = S3Response::new(UploadPartOutput::default());
-    response.headers.insert(ETAG, quoted(&committed.etag));
+    let mut headers = HeaderMap::with_capacity(8);
+    headers.insert(ETAG, quoted(&committed.etag));
     let shown: Vec<Checksum> = committed
         .checksums
         .into_iter()
         .filter(|c| shown.is_none_or(|shown| c.algorithm() == shown))
         .collect();
-    checksums::add_headers(&mut response.headers, &shown, None, None);
-    Ok(response)
+    checksums::add_headers(&mut headers, &shown, None, None);
+    Ok(Plain::new(StatusCode::OK, headers))
 }
 
 /// What to compute of a part: what the object is made of, and what the client promised.

@@ -2,16 +2,14 @@
 
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use s3s::S3Response;
-use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::ETag;
 use tradewind_core::store::{Found, GetRequest, Select};
 use tradewind_core::{Body, ByteRange, Error, ObjectInfo, Reason, Span};
 
-use super::answer::{http_date, object_headers, quoted};
-use super::call::{Call, Status};
+use super::answer::{Plain, http_date, object_headers, quoted};
+use super::call::Call;
 use super::checksums;
 use super::conditions;
 use super::delegate::Delegate;
@@ -29,11 +27,7 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
 ];
 
 /// GetObject.
-pub(super) async fn get(
-    to: &Delegate,
-    call: &Call,
-    _: GetObjectInput,
-) -> Result<S3Response<GetObjectOutput>> {
+pub(super) async fn get(to: &Delegate, call: &Call) -> Result<Plain> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
     let (found, select) = match find(to, call, request.clone()).await {
@@ -41,16 +35,11 @@ pub(super) async fn get(
         Err(error) => return Err(explain(to, call, &request, error).await),
     };
     let (headers, status) = headers(to, call, select, (&found.info, found.span), overrides).await?;
-    call.answer_with(found.body);
-    Ok(response(GetObjectOutput::default(), headers, status))
+    Ok(Plain { status, headers, body: Some(found.body) })
 }
 
 /// HeadObject.
-pub(super) async fn head(
-    to: &Delegate,
-    call: &Call,
-    _: HeadObjectInput,
-) -> Result<S3Response<HeadObjectOutput>> {
+pub(super) async fn head(to: &Delegate, call: &Call) -> Result<Plain> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
     let found = match to.store.head(&call.context, &call.address()?, request.clone()).await {
@@ -58,14 +47,7 @@ pub(super) async fn head(
         Err(error) => return Err(explain(to, call, &request, error).await),
     };
     let (headers, status) = headers(to, call, request.select, (&found.info, found.span), overrides).await?;
-    Ok(response(HeadObjectOutput::default(), headers, status))
-}
-
-fn response<T>(output: T, headers: HeaderMap, status: StatusCode) -> S3Response<T> {
-    let mut response = S3Response::new(output);
-    response.headers = headers;
-    response.extensions.insert(Status(status));
-    response
+    Ok(Plain::new(status, headers))
 }
 
 /// Which bytes, under which conditions.

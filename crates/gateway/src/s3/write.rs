@@ -1,11 +1,10 @@
 //! PutObject.
 
-use http::header::ETAG;
-use s3s::S3Response;
-use s3s::dto::{PutObjectInput, PutObjectOutput};
+use http::StatusCode;
+use http::header::{ETAG, HeaderMap};
 use tradewind_core::store::{CommitRequest, StageRequest};
 
-use super::answer::quoted;
+use super::answer::{Plain, quoted};
 use super::call::Call;
 use super::checksums::{self, Plan};
 use super::conditions;
@@ -14,11 +13,7 @@ use super::failure::Result;
 use super::metadata;
 
 /// Stages, streams, and commits with everything that was promised.
-pub(super) async fn put(
-    to: &Delegate,
-    call: &Call,
-    _: PutObjectInput,
-) -> Result<S3Response<PutObjectOutput>> {
+pub(super) async fn put(to: &Delegate, call: &Call) -> Result<Plain> {
     let address = call.address()?;
     let length = call.payload_length()?;
     let plan = Plan::read(call)?;
@@ -34,8 +29,8 @@ pub(super) async fn put(
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(CommitRequest { precondition, expected }).await?;
-    let mut response = S3Response::new(PutObjectOutput::default());
-    response.headers.insert(ETAG, quoted(&committed.etag));
-    checksums::add_headers(&mut response.headers, &committed.checksums, Some(committed.scope), None);
-    Ok(response)
+    let mut headers = HeaderMap::with_capacity(8);
+    headers.insert(ETAG, quoted(&committed.etag));
+    checksums::add_headers(&mut headers, &committed.checksums, Some(committed.scope), None);
+    Ok(Plain::new(StatusCode::OK, headers))
 }
