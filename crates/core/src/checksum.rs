@@ -4,6 +4,8 @@
 //! MD5 is not among them: it is an ETag's business (`ETag`, `Content-MD5`), never an integrity check
 //! of ours.
 
+mod combine;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -170,9 +172,9 @@ impl Checksum {
         if self.algorithm != next.algorithm {
             return None;
         }
-        let crc = self.algorithm.crc()?;
-        let value = crc_fast::checksum_combine(crc, self.crc_value(), next.crc_value(), next_length);
-        Some(Self::from_crc(self.algorithm, value))
+        let polynomial = combine::Polynomial::of(self.algorithm)?;
+        let shift = polynomial.shift(next_length);
+        Some(Self::from_crc(self.algorithm, polynomial.multiply(shift, self.crc_value()) ^ next.crc_value()))
     }
 
     /// S3's composite form: the checksum of the concatenated part checksums.
@@ -284,10 +286,29 @@ pub fn crc64nvme(data: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, data)
 }
 
-/// The CRC-64/NVME of two neighbouring pieces, from theirs.
-#[must_use]
-pub fn crc64nvme_combine(first: u64, second: u64, second_length: u64) -> u64 {
-    crc_fast::checksum_combine(CrcAlgorithm::Crc64Nvme, first, second, second_length)
+/// Puts CRC-64/NVMEs of neighbouring pieces together where the pieces that follow have one length, the
+/// size of a block: some 60 ns a piece.
+#[derive(Debug, Clone, Copy)]
+pub struct Crc64Blocks {
+    length: u64,
+    shift: u64,
+}
+
+impl Crc64Blocks {
+    /// For blocks of `length` bytes.
+    #[must_use]
+    pub const fn new(length: u64) -> Self {
+        Self { length, shift: combine::CRC64_NVME.shift(length) }
+    }
+
+    /// The checksum of two neighbouring pieces, from theirs. A second piece of another length costs some
+    /// microseconds.
+    #[must_use]
+    pub const fn combine(&self, first: u64, second: u64, second_length: u64) -> u64 {
+        let shift =
+            if second_length == self.length { self.shift } else { combine::CRC64_NVME.shift(second_length) };
+        combine::CRC64_NVME.multiply(shift, first) ^ second
+    }
 }
 
 #[cfg(test)]

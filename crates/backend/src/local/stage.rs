@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tradewind_core::checksum::{ChecksumScope, Hasher, crc64nvme_combine};
+use tradewind_core::checksum::{ChecksumScope, Crc64Blocks, Hasher};
 use tradewind_core::error::Result;
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CommitRequest, ETagForm, StageRequest};
@@ -21,6 +21,8 @@ use super::commit::{PutObject, PutPart};
 use super::frame::{BLOCK_BYTES, MAX_PAYLOAD_BYTES};
 use super::open::Local;
 use super::record::{Content, ExtentAt, Object, Part, Run, UploadSeq};
+
+const BLOCKS: Crc64Blocks = Crc64Blocks::new(BLOCK_BYTES as u64);
 
 /// What the bytes will become.
 pub(crate) enum Target {
@@ -51,8 +53,8 @@ struct Gathered {
     bytes: usize,
     table: Vec<u64>,
     block: Option<(Hasher, usize)>,
-    /// Checksum of everything before the open block, and its length.
-    whole: (u64, u64),
+    /// Checksum of everything before the open block.
+    whole: u64,
 }
 
 impl Gathered {
@@ -77,7 +79,7 @@ impl Gathered {
         if let Some((hasher, length)) = self.block.take() {
             let crc = hasher.finish().crc64_value();
             self.table.push(crc);
-            self.whole = (crc64nvme_combine(self.whole.0, crc, length as u64), self.whole.1 + length as u64);
+            self.whole = BLOCKS.combine(self.whole, crc, length as u64);
         }
     }
 
@@ -185,7 +187,7 @@ impl Staged for LocalStaged {
             }
             (Vec::new(), Vec::new())
         };
-        let whole = Checksum::crc64nvme(self.gathered.whole.0);
+        let whole = Checksum::crc64nvme(self.gathered.whole);
         let mut computed = checksums.clone();
         computed.push(whole);
         request.expected.verify(self.size, md5, &computed)?;
