@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
+use crate::clock::{Clock as _, SystemClock};
 use crate::store::{Capabilities, ObjectStore};
 
 pub use desk::BUCKETS;
@@ -37,6 +38,9 @@ pub use model::model;
 
 /// A case that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A case that takes this long is told with its time.
+const SLOW: Duration = Duration::from_millis(500);
 
 /// One promise, tested on one store.
 #[derive(Clone, Copy)]
@@ -114,11 +118,17 @@ pub fn cases() -> Vec<Case> {
 
 /// Runs every case that suits, one after another, each on a store of its own, and prints each name.
 pub async fn run(make: impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>) {
+    let clock = SystemClock::new();
     for case in cases() {
         let store = make().await;
         if case.suits(store.capabilities()) {
             say(&format!("conformance: {}", case.name));
+            let begun = clock.now();
             case.run(store).await;
+            let took = clock.now() - begun;
+            if took >= SLOW {
+                say(&format!("  took {took:.1?}"));
+            }
         } else {
             say(&format!("conformance: {} left out: {} cannot", case.name, store.capabilities().kind));
             store.close().await.expect("a store closes");

@@ -247,15 +247,22 @@ pub(super) async fn drain(mut body: Body) -> Result<Bytes> {
     Ok(all.freeze())
 }
 
-/// `size` bytes that differ at every eight bytes and for every seed.
+/// `size` bytes drawn from a seed. They repeat at a prime distance, so that bytes from an offset that
+/// is wrong by blocks, pages or parts are always other bytes.
 pub(super) fn pattern(size: usize, seed: u64) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(size + 8);
+    const PERIOD: usize = 65_521;
+    let mut block = BytesMut::with_capacity(PERIOD + 8);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    while bytes.len() < size {
+    while block.len() < size.min(PERIOD) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
+        block.extend_from_slice(&state.to_le_bytes());
+    }
+    block.truncate(PERIOD);
+    let mut bytes = BytesMut::with_capacity(size + PERIOD);
+    while bytes.len() < size {
+        bytes.extend_from_slice(&block);
     }
     bytes.truncate(size);
     bytes.freeze()

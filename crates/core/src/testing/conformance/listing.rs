@@ -214,15 +214,17 @@ async fn is_one_snapshot(desk: Desk) {
     let writer = tokio::spawn({
         let (desk, done) = (desk.clone(), done.clone());
         async move {
-            for size in 1..150 {
+            let mut size = 0;
+            while !done.load(Ordering::Acquire) {
+                size += 1;
                 desk.put("a", pattern(size, 1)).await;
                 desk.put("z", pattern(size, 1)).await;
             }
-            done.store(true, Ordering::Release);
+            size
         }
     });
-    let mut pages = 0;
-    while !done.load(Ordering::Acquire) && !writer.is_finished() {
+    let mut last_seen = 0;
+    for n in 0..200 {
         let page = desk.list(ListRequest { limit: 1000, ..ListRequest::default() }).await;
         assert_eq!(page.len(), 202);
         let size = |entry: &ListEntry<ObjectSummary>| match entry {
@@ -230,8 +232,12 @@ async fn is_one_snapshot(desk: Desk) {
             ListEntry::CommonPrefix(name) => panic!("{name:?} without a delimiter"),
         };
         let (first, last) = (size(&page[0]), size(&page[201]));
-        assert!(first == last || first == last + 1, "page {pages} mixes states: {first} and {last}");
-        pages += 1;
+        assert!(first == last || first == last + 1, "page {n} mixes states: {first} and {last}");
+        assert!(first >= last_seen, "page {n} goes back");
+        last_seen = first;
+        tokio::task::yield_now().await;
     }
-    writer.await.expect("the writer succeeds");
+    done.store(true, Ordering::Release);
+    let sizes = writer.await.expect("the writer succeeds");
+    super::say(&format!("  {sizes} sizes were written meanwhile"));
 }

@@ -64,23 +64,33 @@ async fn leave_parts_alone(desk: Desk) {
     assert!(desk.read("k").await == parts.concat());
 }
 
-/// One task writes, another sets tags all the while: what the writer wrote last stays.
+/// One task writes, others set tags all the while: what the writer wrote stays until it writes again.
 async fn do_not_bring_back_old_bytes(desk: Desk) {
     desk.put("k", "version 0").await;
-    let tagger = tokio::spawn({
+    let taggers = (0..3).map(|tagger| {
         let desk = desk.clone();
-        async move {
-            for n in 0..150 {
-                set(&desk, tags(&[("n", &n.to_string())])).await;
+        tokio::spawn(async move {
+            for n in 0..60 {
+                set(&desk, tags(&[(&format!("by-{tagger}"), &n.to_string())])).await;
             }
-        }
+        })
     });
+    let taggers: Vec<_> = taggers.collect();
     let mut version = 0;
-    while !tagger.is_finished() || version < 50 {
+    while version < 50 || taggers.iter().any(|tagger| !tagger.is_finished()) {
         version += 1;
         desk.put("k", format!("version {version}")).await;
-        assert_eq!(desk.read("k").await, format!("version {version}"), "tags brought an older write back");
+        for _ in 0..3 {
+            assert_eq!(
+                desk.read("k").await,
+                format!("version {version}"),
+                "tags brought an older write back"
+            );
+            tokio::task::yield_now().await;
+        }
     }
-    tagger.await.expect("tags are set");
+    for tagger in taggers {
+        tagger.await.expect("tags are set");
+    }
     assert_eq!(desk.read("k").await, format!("version {version}"));
 }
