@@ -305,6 +305,9 @@ impl Crc64Blocks {
     /// microseconds.
     #[must_use]
     pub const fn combine(&self, first: u64, second: u64, second_length: u64) -> u64 {
+        if first == 0 {
+            return second;
+        }
         let shift =
             if second_length == self.length { self.shift } else { combine::CRC64_NVME.shift(second_length) };
         combine::CRC64_NVME.multiply(shift, first) ^ second
