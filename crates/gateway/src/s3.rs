@@ -70,7 +70,8 @@ impl Default for Options {
         Self {
             region: "us-east-1".to_owned(),
             etag: ETagForm::Md5,
-            owner_id: "7261646577696e6400000000000000000000000000000000000000000000007d".to_owned(),
+            // "tradewind", in the form of AWS's canonical ids: 64 hexadecimal digits.
+            owner_id: format!("{:0<64}", "747261646577696e64"),
             delete_concurrency: 64,
         }
     }
