@@ -130,7 +130,10 @@ mod tests {
         assert_eq!(ask(&well, Method::GET, "/").await.0, 404);
         assert_eq!(ask(&well, Method::POST, "/metrics").await.0, 405);
         let ill = admin(Err("the store is read-only".to_owned()));
-        assert_eq!(ask(&ill, Method::GET, "/health/ready").await, (503, "the store is read-only\n".to_owned()));
+        assert_eq!(
+            ask(&ill, Method::GET, "/health/ready").await,
+            (503, "the store is read-only\n".to_owned())
+        );
         assert_eq!(ask(&ill, Method::GET, "/health/live").await.0, 200);
     }
 }

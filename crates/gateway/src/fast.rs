@@ -51,8 +51,12 @@ fn is_plain_query(query: &str) -> bool {
     query.split('&').all(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match name {
-            "X-Amz-Algorithm" | "X-Amz-Credential" | "X-Amz-Date" | "X-Amz-Expires"
-            | "X-Amz-SignedHeaders" | "X-Amz-Signature" => true,
+            "X-Amz-Algorithm"
+            | "X-Amz-Credential"
+            | "X-Amz-Date"
+            | "X-Amz-Expires"
+            | "X-Amz-SignedHeaders"
+            | "X-Amz-Signature" => true,
             "x-id" => matches!(value, "GetObject" | "HeadObject"),
             _ => false,
         }
@@ -97,7 +101,11 @@ fn plain_headers(parts: &Parts) -> Option<GetRequest> {
 }
 
 /// Reads. `None` where that fails in any way.
-pub(crate) async fn read(store: &dyn ObjectStore, context: &Context, read: Read) -> Option<Response<ResponseBody>> {
+pub(crate) async fn read(
+    store: &dyn ObjectStore,
+    context: &Context,
+    read: Read,
+) -> Option<Response<ResponseBody>> {
     let Read { address, request, is_head } = read;
     let select = request.select;
     let (info, span, body, operation) = if is_head {

@@ -82,10 +82,7 @@ struct Set {
 }
 
 impl Set {
-    fn new(
-        keys: impl IntoIterator<Item = AccessKey>,
-        anonymous: impl IntoIterator<Item = String>,
-    ) -> Self {
+    fn new(keys: impl IntoIterator<Item = AccessKey>, anonymous: impl IntoIterator<Item = String>) -> Self {
         let readable: BTreeSet<String> = anonymous.into_iter().collect();
         let keys = keys.into_iter().map(|key| (key.id.clone(), Arc::new(KnownKey::new(key)))).collect();
         Self { keys, anonymous: Arc::new(Identity::anonymous(Arc::new(readable))) }

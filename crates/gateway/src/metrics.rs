@@ -22,10 +22,8 @@ const BOUNDS_MICROS: [u64; 18] = [
 /// The label `status`.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-const REQUESTS: Metric = Metric::counter(
-    "tradewind_s3_requests_total",
-    "Requests answered, by operation and class of status.",
-);
+const REQUESTS: Metric =
+    Metric::counter("tradewind_s3_requests_total", "Requests answered, by operation and class of status.");
 const SECONDS: Metric = Metric {
     name: "tradewind_s3_request_seconds",
     kind: "histogram",
@@ -45,8 +43,7 @@ const SLOW: Metric = Metric::counter(
     "tradewind_s3_slow_clients_total",
     "Connections closed because their client was too slow.",
 );
-const CAPACITY: Metric =
-    Metric::gauge("tradewind_memory_budget_bytes", "The memory that requests share.");
+const CAPACITY: Metric = Metric::gauge("tradewind_memory_budget_bytes", "The memory that requests share.");
 const FREE: Metric = Metric::gauge("tradewind_memory_free_bytes", "The part of it not reserved now.");
 const WAITING: Metric =
     Metric::gauge("tradewind_memory_waiting_requests", "Requests waiting for memory now.");

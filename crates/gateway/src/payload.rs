@@ -13,8 +13,9 @@ use bytes::Bytes;
 use futures::Stream;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, header};
-use http_body::Body as _;
+use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use ring::digest;
 
 use crate::auth::Trailers;
@@ -36,11 +37,57 @@ pub(crate) struct Prepared {
     pub(crate) sha256: Option<[u8; 32]>,
 }
 
+/// A request's body as the connection has it. Dropped before its end, it goes back to its [`Rest`], so
+/// that the server can read the little that is left and go on with the connection.
+pub(crate) struct WireBody {
+    incoming: Option<Incoming>,
+    home: Option<Arc<Mutex<Option<Incoming>>>>,
+}
+
+/// Where a body that was not read to its end comes back to.
+pub(crate) struct Rest(Option<Arc<Mutex<Option<Incoming>>>>);
+
+impl Rest {
+    /// The body, where it came back.
+    pub(crate) fn take(self) -> Option<Incoming> {
+        self.0.and_then(|home| home.lock().take())
+    }
+}
+
+impl WireBody {
+    pub(crate) fn new(incoming: Incoming) -> (Self, Rest) {
+        if incoming.is_end_stream() {
+            return (Self { incoming: None, home: None }, Rest(None));
+        }
+        let home = Some(Arc::<Mutex<Option<Incoming>>>::default());
+        (Self { incoming: Some(incoming), home: home.clone() }, Rest(home))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(Incoming::is_end_stream)
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.incoming {
+            Some(incoming) => Pin::new(incoming).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+impl Drop for WireBody {
+    fn drop(&mut self) {
+        if let (Some(incoming), Some(home)) = (self.incoming.take(), self.home.take()) {
+            *home.lock() = Some(incoming);
+        }
+    }
+}
+
 /// Prepares a request's body, and takes out of its headers what belongs to framing and signature:
 /// `Content-Length` says the decoded length then.
 pub(crate) fn prepare(
     parts: &mut Parts,
-    incoming: Incoming,
+    incoming: WireBody,
     payload: Payload,
     watch: Arc<Watch>,
     limit: u64,
@@ -66,9 +113,10 @@ pub(crate) fn prepare(
         Payload::Sha256(expected) => {
             Decode::Hashed { hash: digest::Context::new(&digest::SHA256), expected, left: length }
         }
-        Payload::SignedChunks { signer, trailer } => {
-            Decode::chunked(Decoder::new(length.unwrap_or(0), Some(signer), trailer, announced.clone()), length)
-        }
+        Payload::SignedChunks { signer, trailer } => Decode::chunked(
+            Decoder::new(length.unwrap_or(0), Some(signer), trailer, announced.clone()),
+            length,
+        ),
         Payload::UnsignedChunks => {
             Decode::chunked(Decoder::new(length.unwrap_or(0), None, true, announced.clone()), length)
         }
@@ -107,13 +155,18 @@ fn decoded_length(headers: &HeaderMap) -> Result<u64, WireError> {
         )
     })?;
     let digits = value.to_str().ok().filter(|text| text.bytes().all(|c| c.is_ascii_digit()));
-    digits.and_then(|text| text.parse().ok()).ok_or_else(|| {
-        WireError::new(Code::InvalidArgument, "x-amz-decoded-content-length is not a number.")
-    })
+    digits
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| WireError::new(Code::InvalidArgument, "x-amz-decoded-content-length is not a number."))
 }
 
 fn announced_trailers(headers: &HeaderMap) -> Result<Vec<HeaderName>, WireError> {
-    let malformed = || WireError::new(Code::InvalidRequest, "The value specified in the x-amz-trailer header is not supported");
+    let malformed = || {
+        WireError::new(
+            Code::InvalidRequest,
+            "The value specified in the x-amz-trailer header is not supported",
+        )
+    };
     let mut names = Vec::new();
     for value in headers.get_all("x-amz-trailer") {
         for name in value.to_str().map_err(|_| malformed())?.split(',') {
@@ -201,7 +254,7 @@ fn check_hash(hash: digest::Context, expected: &[u8; 32]) -> Result<(), WireErro
 }
 
 struct PayloadStream {
-    incoming: Incoming,
+    incoming: WireBody,
     decode: Decode,
     /// What came and was not decoded yet.
     input: Bytes,
@@ -321,7 +374,7 @@ impl PayloadStream {
                      period. Idle connections will be closed.",
                 )));
             }
-            let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
+            let frame = match self.incoming.poll_frame(cx) {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
                     self.watch.set_phase(Phase::Body);

@@ -67,8 +67,7 @@ impl Gateway {
         let mut http = http1::Builder::new();
         http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes))
             .max_headers(config.limits.headers)
-            .half_close(false)
-            .pipeline_flush(true);
+            .half_close(false);
         Ok(Self(Arc::new(Shared {
             operations: Operations::new(store.clone(), config.operations.clone()),
             verifier: Verifier::new(keys, clock.clone(), config.region.clone()),
@@ -128,7 +127,10 @@ impl Gateway {
             watch.tell(Command::Finish);
         }
         if !join_until(shared, &mut tasks, shared.config.limits.grace_time).await {
-            tracing::warn!(connections = tasks.len(), "the grace time is over; requests in flight are cancelled");
+            tracing::warn!(
+                connections = tasks.len(),
+                "the grace time is over; requests in flight are cancelled"
+            );
             shared.cancel.cancel();
             if !join_until(shared, &mut tasks, ABORT_TIME).await {
                 tasks.shutdown().await;

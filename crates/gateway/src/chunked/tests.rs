@@ -84,7 +84,8 @@ fn published_example() {
     let seed = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9";
     let seed: [u8; 32] = hex::decode(seed).unwrap().try_into().unwrap();
     let body = [
-        b"10000;chunk-signature=ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648\r\n".as_slice(),
+        b"10000;chunk-signature=ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648\r\n"
+            .as_slice(),
         &[b'a'; 65_536],
         b"\r\n400;chunk-signature=0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497\r\n",
         &[b'a'; 1024],
@@ -100,7 +101,8 @@ fn published_example() {
 
 #[test]
 fn unsigned_with_a_trailer() {
-    let (data, trailers) = unsigned(5, b"3\r\nabc\r\n2\r\nde\r\n0\r\nx-amz-checksum-crc32c: AAAA \r\n\r\n").unwrap();
+    let (data, trailers) =
+        unsigned(5, b"3\r\nabc\r\n2\r\nde\r\n0\r\nx-amz-checksum-crc32c: AAAA \r\n\r\n").unwrap();
     assert_eq!(data, b"abcde");
     assert_eq!(trailers[CRC], "AAAA");
     assert!(unsigned(0, b"0\r\nx-amz-checksum-crc32c:A\r\n\r\n").is_ok());
@@ -123,7 +125,10 @@ fn bad_framing() {
     assert_eq!(refused(0, "0\r\n\r\n"), Code::MalformedTrailer);
     assert_eq!(refused(0, "0\r\nother: 1\r\n\r\n"), Code::MalformedTrailer);
     assert_eq!(refused(0, "0\r\nnothing\r\n\r\n"), Code::MalformedTrailer);
-    assert_eq!(refused(0, "0\r\nx-amz-checksum-crc32c:A\r\nx-amz-checksum-crc32c:B\r\n\r\n"), Code::MalformedTrailer);
+    assert_eq!(
+        refused(0, "0\r\nx-amz-checksum-crc32c:A\r\nx-amz-checksum-crc32c:B\r\n\r\n"),
+        Code::MalformedTrailer
+    );
     assert_eq!(refused(0, "0\r\nx-amz-checksum-crc32c:A\r\n\r\nmore"), Code::InvalidRequest);
 }
 
@@ -132,7 +137,10 @@ fn every_flipped_byte_of_a_signed_body_is_noticed() {
     let trailers = [(CRC, "sOO8/Q==")];
     let body = signed_body(&[b"hello, ", b"world"], &trailers);
     let whole = decode(signed_decoder(12, true), &[&body], usize::MAX).unwrap();
-    assert_eq!((whole.0.as_slice(), &whole.1[CRC]), (b"hello, world".as_slice(), &"sOO8/Q==".parse().unwrap()));
+    assert_eq!(
+        (whole.0.as_slice(), &whole.1[CRC]),
+        (b"hello, world".as_slice(), &"sOO8/Q==".parse().unwrap())
+    );
     assert_eq!(whole.1.len(), 1, "the signature is no trailer of the client's");
     for at in 0..body.len() {
         let mut flipped = body.clone();

@@ -24,9 +24,8 @@ pub(super) struct Grant {
 
 /// Decides. `length` is the body's, where it is known.
 pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Grant {
-    let is_object = parts.uri.path().get(1..).is_some_and(|path| {
-        path.find('/').is_some_and(|at| at + 1 < path.len())
-    });
+    let is_object =
+        parts.uri.path().get(1..).is_some_and(|path| path.find('/').is_some_and(|at| at + 1 < path.len()));
     let (window, patience) = match parts.method {
         Method::GET if is_object => (read_window(parts), limits.transfer_time),
         Method::PUT if is_object && parts.headers.contains_key("x-amz-copy-source") => {
@@ -34,13 +33,14 @@ pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Gran
         }
         // A small object needs its bytes twice (received, staged) and some room for XML bodies.
         Method::PUT if is_object => {
-            let window = length.map_or(WRITE_WINDOW, |length| {
-                length.saturating_mul(2).clamp(SMALL_WINDOW, WRITE_WINDOW)
-            });
+            let window = length
+                .map_or(WRITE_WINDOW, |length| length.saturating_mul(2).clamp(SMALL_WINDOW, WRITE_WINDOW));
             (window, limits.transfer_time)
         }
         // Completions and multi-deletes: XML, read whole.
-        Method::POST => (length.map_or(WRITE_WINDOW, |n| n.clamp(SMALL_WINDOW, WRITE_WINDOW)), limits.request_time),
+        Method::POST => {
+            (length.map_or(WRITE_WINDOW, |n| n.clamp(SMALL_WINDOW, WRITE_WINDOW)), limits.request_time)
+        }
         _ => (SMALL_WINDOW, limits.request_time),
     };
     Grant { window_bytes: usize::try_from(window).unwrap_or(usize::MAX), patience }

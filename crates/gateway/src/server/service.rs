@@ -2,7 +2,7 @@
 //! the fast path or by the operations, logged once and counted.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tracing::Instrument as _;
 use tradewind_core::context::Deadline;
-use tradewind_core::Context;
+use tradewind_core::{Context, Window};
 
 use super::Shared;
 use super::admission::{self, Grant};
@@ -23,8 +23,8 @@ use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::fast;
 use crate::metrics::OperationMetrics;
-use crate::outcome::{Failure, Operation};
-use crate::payload;
+use crate::outcome::{self, Failure, Operation};
+use crate::payload::{self, Rest, WireBody};
 use crate::request_id::{RequestId, host_id};
 use crate::sigv4::Verified;
 
@@ -36,6 +36,9 @@ const SERVER: HeaderValue = HeaderValue::from_static("Tradewind");
 /// closed behind the answer.
 const DRAIN_BYTES: u64 = 64 << 10;
 
+/// How long an answer is held back for such a body: it is under way already, or it does not come.
+const DRAIN_TIME: Duration = Duration::from_millis(200);
+
 /// Answers a request.
 pub(super) async fn serve(
     shared: Arc<Shared>,
@@ -45,108 +48,190 @@ pub(super) async fn serve(
     let started = shared.clock.now();
     let id = RequestId::next();
     let (parts, incoming) = request.into_parts();
-    watch.begin_request(!incoming.is_end_stream());
     let asked = Asked::of(&parts, &incoming);
+    watch.begin_request(asked.has_body);
+    let (body, rest) = WireBody::new(incoming);
     let span = tracing::debug_span!("request", %id, operation = tracing::field::Empty, class = tracing::field::Empty);
+    let exchange = Exchange { shared, watch, id, window: OnceLock::new() };
     let mut response = if span.is_disabled() {
-        respond(&shared, &watch, id, parts, incoming).await
+        exchange.respond(parts, body).await
     } else {
-        respond(&shared, &watch, id, parts, incoming).instrument(span.clone()).await
+        exchange.respond(parts, body).instrument(span.clone()).await
     };
-    if watch.is_body_unread() && asked.closes_unread {
+    if exchange.watch.is_body_unread() && !exchange.drain(&asked, rest).await {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    finish(&shared, watch, id, started, &asked, &span, response)
+    exchange.finish(started, &asked, &span, response)
 }
 
 /// What is remembered of a request's head.
 struct Asked {
     is_head: bool,
+    has_body: bool,
     body_bytes: u64,
-    closes_unread: bool,
+    drains: bool,
 }
 
 impl Asked {
     fn of(parts: &Parts, incoming: &Incoming) -> Self {
         let length = incoming.size_hint().exact();
+        let expects = parts.headers.contains_key(header::EXPECT);
         Self {
             is_head: parts.method == Method::HEAD,
+            has_body: !incoming.is_end_stream(),
             body_bytes: length.unwrap_or(0),
-            closes_unread: length.is_none_or(|length| length > DRAIN_BYTES)
-                || parts.headers.contains_key(header::EXPECT),
+            // Whoever expects a 100 and did not get it may not send the body at all.
+            drains: !expects && length.is_some_and(|length| length <= DRAIN_BYTES),
         }
     }
 }
 
-async fn respond(
-    shared: &Arc<Shared>,
-    watch: &Arc<Watch>,
+/// A request being answered.
+struct Exchange {
+    shared: Arc<Shared>,
+    watch: Arc<Watch>,
     id: RequestId,
-    parts: Parts,
-    incoming: Incoming,
-) -> Response<ResponseBody> {
-    let verified = match check_head(shared, &parts).and_then(|()| shared.verifier.verify(&parts)) {
-        Ok(verified) => verified,
-        Err(error) => return refuse(error, id, &parts),
-    };
-    if let Some(read) = fast::plan(&parts, &verified) {
-        let context = match admit(shared, admission::grant(&parts, Some(0), &shared.config.limits)).await {
-            Ok(context) => context,
-            Err(error) => return refuse(error, id, &parts),
+    /// The request's memory. It is kept until the answer is out, whatever the store does with it.
+    window: OnceLock<Arc<Window>>,
+}
+
+impl Exchange {
+    async fn respond(&self, parts: Parts, body: WireBody) -> Response<ResponseBody> {
+        let verified =
+            match check_head(&self.shared, &parts).and_then(|()| self.shared.verifier.verify(&parts)) {
+                Ok(verified) => verified,
+                Err(error) => return self.refuse(error, &parts),
+            };
+        let Some(read) = fast::plan(&parts, &verified) else {
+            return Box::pin(self.carry_out(parts, body, verified, None)).await;
         };
-        match fast::read(&*shared.store, &context, read).await {
-            Some(response) => return response,
+        let grant = admission::grant(&parts, Some(0), &self.shared.config.limits);
+        let context = match self.admit(grant).await {
+            Ok(context) => context,
+            Err(error) => return self.refuse(error, &parts),
+        };
+        match fast::read(&*self.shared.store, &context, read).await {
+            Some(response) => response,
             // Whatever is not plain success is explained by the operations, in one place.
-            None => return Box::pin(carry_out(shared, watch, id, parts, incoming, verified, Some(context))).await,
+            None => Box::pin(self.carry_out(parts, body, verified, Some(context))).await,
         }
     }
-    Box::pin(carry_out(shared, watch, id, parts, incoming, verified, None)).await
-}
 
-/// The way of all requests but plain reads.
-async fn carry_out(
-    shared: &Arc<Shared>,
-    watch: &Arc<Watch>,
-    id: RequestId,
-    mut parts: Parts,
-    incoming: Incoming,
-    verified: Verified,
-    context: Option<Context>,
-) -> Response<ResponseBody> {
-    let Verified { identity, payload, .. } = verified;
-    if identity.key_id().is_none() && !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS) {
-        return refuse(WireError::access_denied(), id, &parts);
-    }
-    let limit = shared.config.limits.body_bytes;
-    let prepared = match payload::prepare(&mut parts, incoming, payload, watch.clone(), limit) {
-        Ok(prepared) => prepared,
-        Err(error) => return refuse(error, id, &parts),
-    };
-    let context = match context {
-        Some(context) => context,
-        None => {
-            let grant = admission::grant(&parts, prepared.length, &shared.config.limits);
-            match admit(shared, grant).await {
-                Ok(context) => context,
-                Err(error) => return refuse(error, id, &parts),
-            }
+    /// The way of all requests but plain reads.
+    async fn carry_out(
+        &self,
+        mut parts: Parts,
+        body: WireBody,
+        verified: Verified,
+        context: Option<Context>,
+    ) -> Response<ResponseBody> {
+        let Verified { identity, payload, .. } = verified;
+        if identity.key_id().is_none()
+            && !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS)
+        {
+            return self.refuse(WireError::access_denied(), &parts);
         }
-    };
-    parts.extensions.insert(context);
-    parts.extensions.insert(Authenticated {
-        identity,
-        trailers: prepared.trailers,
-        announced_trailers: prepared.announced,
-        decoded_length: prepared.length,
-        request_id: id,
-        payload_sha256: prepared.sha256,
-    });
-    shared.operations.call(Request::from_parts(parts, prepared.body)).await
+        let limits = &self.shared.config.limits;
+        let prepared = payload::prepare(&mut parts, body, payload, self.watch.clone(), limits.body_bytes);
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return self.refuse(error, &parts),
+        };
+        let context = match context {
+            Some(context) => Ok(context),
+            None => self.admit(admission::grant(&parts, prepared.length, limits)).await,
+        };
+        match context {
+            Ok(context) => parts.extensions.insert(context),
+            Err(error) => return self.refuse(error, &parts),
+        };
+        parts.extensions.insert(Authenticated {
+            identity,
+            trailers: prepared.trailers,
+            announced_trailers: prepared.announced,
+            decoded_length: prepared.length,
+            request_id: self.id,
+            payload_sha256: prepared.sha256,
+        });
+        self.shared.operations.call(Request::from_parts(parts, prepared.body)).await
+    }
+
+    async fn admit(&self, grant: Grant) -> Result<Context, WireError> {
+        let Shared { clock, cancel, budget, config, .. } = &*self.shared;
+        let after = |patience| Deadline::after(clock.clone(), patience).with_cancellation(cancel.clone());
+        let window = budget.admit(grant.window_bytes, &after(config.limits.admission_time)).await?;
+        let window = self.window.get_or_init(|| window).clone();
+        Ok(Context::new(after(grant.patience), window))
+    }
+
+    fn refuse(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
+        let mut response = error.answer(self.id, parts.uri.path(), parts.method == Method::HEAD);
+        outcome::note_failure(&mut response, error);
+        response
+    }
+
+    /// Reads what is left of a short body, so that the connection can be used on; `false` where it
+    /// cannot.
+    async fn drain(&self, asked: &Asked, rest: Rest) -> bool {
+        let Some(mut rest) = rest.take().filter(|_| asked.drains) else { return false };
+        let clock = &self.shared.clock;
+        let mut late = clock.sleep_until(clock.now() + DRAIN_TIME);
+        let end = std::future::poll_fn(|cx| {
+            loop {
+                if late.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(false);
+                }
+                match std::task::ready!(Pin::new(&mut rest).poll_frame(cx)) {
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) => return Poll::Ready(false),
+                    None => return Poll::Ready(true),
+                }
+            }
+        });
+        let is_read = end.await;
+        if is_read {
+            self.watch.set_body_read();
+        }
+        is_read
+    }
+
+    /// Adds what every answer carries, logs a failure, and counts when the last byte is out.
+    fn finish(
+        self,
+        started: Duration,
+        asked: &Asked,
+        span: &tracing::Span,
+        mut response: Response<ResponseBody>,
+    ) -> Response<AnswerBody> {
+        let headers = response.headers_mut();
+        headers.insert(REQUEST_ID, self.id.to_header());
+        headers.insert(HOST_ID, host_id().clone());
+        headers.insert(header::SERVER, SERVER);
+        let operation =
+            response.extensions_mut().remove::<Operation>().map_or("Unknown", |operation| operation.0);
+        let failure = response.extensions_mut().remove::<Failure>();
+        let status = response.status();
+        span.record("operation", operation);
+        log(self.id, operation, status, failure.as_ref());
+        let counted = Counted {
+            metrics: self.shared.metrics.operation(operation),
+            shared: self.shared,
+            watch: self.watch,
+            _window: self.window.into_inner(),
+            started,
+            status,
+            body_bytes: asked.body_bytes,
+            sent: 0,
+        };
+        let is_head = asked.is_head;
+        response.map(|body| AnswerBody { body: if is_head { ResponseBody::empty() } else { body }, counted })
+    }
 }
 
 /// Limits that hyper does not keep.
 fn check_head(shared: &Shared, parts: &Parts) -> Result<(), WireError> {
-    let headers: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let headers: usize =
+        parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     let target = parts.uri.path().len() + parts.uri.query().map_or(0, str::len);
     if headers + target > shared.config.limits.header_bytes {
         return Err(WireError::new(
@@ -155,54 +240,6 @@ fn check_head(shared: &Shared, parts: &Parts) -> Result<(), WireError> {
         ));
     }
     Ok(())
-}
-
-async fn admit(shared: &Shared, grant: Grant) -> Result<Context, WireError> {
-    let limits = &shared.config.limits;
-    let wait = Deadline::after(shared.clock.clone(), limits.admission_time).with_cancellation(shared.cancel.clone());
-    let window = shared.budget.admit(grant.window_bytes, &wait).await?;
-    let deadline =
-        Deadline::after(shared.clock.clone(), grant.patience).with_cancellation(shared.cancel.clone());
-    Ok(Context::new(deadline, window))
-}
-
-fn refuse(error: WireError, id: RequestId, parts: &Parts) -> Response<ResponseBody> {
-    let mut response = error.answer(id, parts.uri.path(), parts.method == Method::HEAD);
-    crate::outcome::note_failure(&mut response, error);
-    response
-}
-
-/// Adds what every answer carries, logs a failure, and counts when the last byte is out.
-fn finish(
-    shared: &Arc<Shared>,
-    watch: Arc<Watch>,
-    id: RequestId,
-    started: Duration,
-    asked: &Asked,
-    span: &tracing::Span,
-    mut response: Response<ResponseBody>,
-) -> Response<AnswerBody> {
-    let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, id.to_header());
-    headers.insert(HOST_ID, host_id().clone());
-    headers.insert(header::SERVER, SERVER);
-    let operation = response.extensions_mut().remove::<Operation>().map_or("Unknown", |operation| operation.0);
-    let failure = response.extensions_mut().remove::<Failure>();
-    let status = response.status();
-    span.record("operation", operation);
-    log(id, operation, status, failure.as_ref());
-    let counted = Counted {
-        metrics: shared.metrics.operation(operation),
-        shared: shared.clone(),
-        watch,
-        started,
-        status,
-        body_bytes: asked.body_bytes,
-        sent: 0,
-        complete: false,
-    };
-    let is_head = asked.is_head;
-    response.map(|body| AnswerBody { body: if is_head { ResponseBody::empty() } else { body }, counted })
 }
 
 /// The one place where a failure is logged.
@@ -235,15 +272,13 @@ impl Body for AnswerBody {
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 self.counted.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
-                self.counted.complete = self.body.is_end_stream();
             }
-            Poll::Ready(None) => self.counted.complete = true,
             Poll::Ready(Some(Err(error))) => {
                 // The head is out: all that is left is to cut the connection, so that the client sees
                 // that bytes are missing.
                 tracing::warn!(error = %error, "an answer broke off");
             }
-            Poll::Pending => {}
+            Poll::Ready(None) | Poll::Pending => {}
         }
         polled
     }
@@ -262,11 +297,11 @@ struct Counted {
     metrics: Arc<OperationMetrics>,
     shared: Arc<Shared>,
     watch: Arc<Watch>,
+    _window: Option<Arc<Window>>,
     started: Duration,
     status: StatusCode,
     body_bytes: u64,
     sent: u64,
-    complete: bool,
 }
 
 impl Drop for Counted {

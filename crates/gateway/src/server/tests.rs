@@ -1,0 +1,78 @@
+//! The whole front door over a memory store, spoken to by a plain socket.
+
+mod client;
+mod limits;
+mod reads;
+mod writes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tradewind_core::testing::MemoryStore;
+use tradewind_core::{Clock, ObjectStore, SystemClock, Timestamp};
+
+use super::Gateway;
+use crate::auth::{Buckets, Permissions};
+use crate::config::{GatewayConfig, Limits};
+use crate::keys::{AccessKey, Keys};
+use crate::sigv4::testing::SIGNER;
+
+/// Real time, but for the date on the wall, which is that of the signer.
+#[derive(Debug)]
+struct OldWall(SystemClock);
+
+impl Clock for OldWall {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_millis(1_369_353_600_000)
+    }
+
+    fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(until)
+    }
+}
+
+/// A gateway at work.
+struct House {
+    address: std::net::SocketAddr,
+    gateway: Gateway,
+    shutdown: CancellationToken,
+    served: JoinHandle<()>,
+}
+
+fn config(change: impl FnOnce(&mut Limits)) -> GatewayConfig {
+    let mut config = GatewayConfig::default();
+    change(&mut config.limits);
+    config
+}
+
+async fn house(config: GatewayConfig) -> House {
+    let clock: Arc<dyn Clock> = Arc::new(OldWall(SystemClock::new()));
+    house_over(config, MemoryStore::new(clock.clone()), clock).await
+}
+
+async fn house_over(config: GatewayConfig, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> House {
+    let key = AccessKey {
+        id: SIGNER.id.into(),
+        secret: SIGNER.secret.into(),
+        permissions: Permissions::ReadWrite,
+        buckets: Buckets::All,
+    };
+    let keys = Keys::new([key], ["open".to_owned()]);
+    let gateway = Gateway::new(config, store, keys, clock).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = CancellationToken::new();
+    let served = tokio::spawn({
+        let (gateway, shutdown) = (gateway.clone(), shutdown.clone());
+        async move { gateway.serve(listener, shutdown).await }
+    });
+    House { address, gateway, shutdown, served }
+}

@@ -30,8 +30,7 @@ pub(super) fn acceptor(identity: &TlsIdentity) -> Result<TlsAcceptor, TlsError> 
     if certificates.is_empty() {
         return Err(TlsError::Certificates("there is no certificate in it".to_owned()));
     }
-    let key =
-        PrivateKeyDer::from_pem_slice(&identity.key_pem).map_err(|e| TlsError::Key(e.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(&identity.key_pem).map_err(|e| TlsError::Key(e.to_string()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

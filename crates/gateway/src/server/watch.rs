@@ -253,7 +253,11 @@ mod tests {
         watch.note_write(Some(1));
         watch.set_phase(Phase::Body);
         assert_eq!(verdict(&watch, |_| ()), Some((3, Command::FailBody)));
-        assert_eq!(verdict(&watch, |w| w.note_read(10)), Some((3, Command::FailBody)), "a drip is no progress");
+        assert_eq!(
+            verdict(&watch, |w| w.note_read(10)),
+            Some((3, Command::FailBody)),
+            "a drip is no progress"
+        );
         assert_eq!(verdict(&watch, |w| w.note_read(100)), None);
         watch.tell(Command::FailBody);
         assert_eq!(verdict(&watch, |_| ()), Some((3, Command::Close)));

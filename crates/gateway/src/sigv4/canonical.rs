@@ -67,9 +67,8 @@ impl Signed<'_> {
 /// Refuses a request with a header that matters and is not signed.
 pub(crate) fn check_coverage(headers: &HeaderMap, names: &str) -> Result<(), WireError> {
     let signed = |name: &str| names.split(';').any(|n| n == name);
-    let matters = |name: &str| {
-        name.starts_with("x-amz-") || name.starts_with("x-dss-") || name == "content-md5"
-    };
+    let matters =
+        |name: &str| name.starts_with("x-amz-") || name.starts_with("x-dss-") || name == "content-md5";
     let uncovered = headers.keys().map(http::HeaderName::as_str).any(|name| matters(name) && !signed(name));
     if uncovered || !signed("host") {
         return Err(WireError::new(
@@ -113,7 +112,9 @@ fn write_query(query: &str, text: &mut Vec<u8>) -> Result<(), WireError> {
         pairs.push((start..middle, middle..encoded.len()));
     }
     pairs.sort_by(|a, b| {
-        encoded[a.0.clone()].cmp(&encoded[b.0.clone()]).then_with(|| encoded[a.1.clone()].cmp(&encoded[b.1.clone()]))
+        encoded[a.0.clone()]
+            .cmp(&encoded[b.0.clone()])
+            .then_with(|| encoded[a.1.clone()].cmp(&encoded[b.1.clone()]))
     });
     for (i, (name, value)) in pairs.into_iter().enumerate() {
         if i > 0 {
@@ -152,11 +153,7 @@ fn encode(text: &[u8], place: Place, out: &mut Vec<u8>) -> Result<(), WireError>
             out.push(byte);
         } else {
             const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-            out.extend_from_slice(&[
-                b'%',
-                DIGITS[usize::from(byte >> 4)],
-                DIGITS[usize::from(byte & 15)],
-            ]);
+            out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
         }
     }
     Ok(())
@@ -196,7 +193,10 @@ mod tests {
         assert_eq!(encoded("/b/a b+c~%7e%2f%c3%a9=", Place::Path), "/b/a%20b%2Bc~~/%C3%A9%3D");
         assert_eq!(encoded("a/b+c%2B", Place::Query), "a%2Fb%20c%2B");
         for bad in ["%", "%2", "%zz", "abc%"] {
-            assert_eq!(encode(bad.as_bytes(), Place::Path, &mut Vec::new()).unwrap_err().code(), Code::InvalidUri);
+            assert_eq!(
+                encode(bad.as_bytes(), Place::Path, &mut Vec::new()).unwrap_err().code(),
+                Code::InvalidUri
+            );
         }
     }
 

@@ -80,9 +80,9 @@ impl<'a> Claim<'a> {
                  \"<YOUR-AKID>/YYYYMMDD/REGION/s3/aws4_request\".",
             )
         })?;
-        let signed_headers = signed_headers.filter(|names| !names.is_empty()).ok_or_else(|| {
-            malformed("The authorization header is malformed; missing SignedHeaders.")
-        })?;
+        let signed_headers = signed_headers
+            .filter(|names| !names.is_empty())
+            .ok_or_else(|| malformed("The authorization header is malformed; missing SignedHeaders."))?;
         let signature = signature
             .ok_or_else(|| malformed("The authorization header is malformed; missing Signature."))?;
         Ok(Self { credential, signed_headers, signature: read_signature(signature)? })
@@ -216,7 +216,9 @@ impl<'a> Presigned<'a> {
         }
         let seconds = text.parse::<u64>().unwrap_or(u64::MAX);
         if seconds > MAX_EXPIRES {
-            return Err(wrong("X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than 604800 seconds"));
+            return Err(wrong(
+                "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than 604800 seconds",
+            ));
         }
         Ok(i64::try_from(seconds).unwrap_or(i64::MAX))
     }
@@ -254,7 +256,8 @@ mod tests {
         assert_eq!(code("AWS4-HMAC-SHA256 Credential=a/b"), Code::AuthorizationHeaderMalformed);
         let twice = "AWS4-HMAC-SHA256 Signature=a, Signature=b";
         assert_eq!(code(twice), Code::AuthorizationHeaderMalformed);
-        let short = "AWS4-HMAC-SHA256 Credential=k/20130524/r/s3/aws4_request,SignedHeaders=host,Signature=ab";
+        let short =
+            "AWS4-HMAC-SHA256 Credential=k/20130524/r/s3/aws4_request,SignedHeaders=host,Signature=ab";
         assert_eq!(code(short), Code::SignatureDoesNotMatch);
         let query = |q: &str| Presigned::from_query(q).map(|p| p.is_some()).map_err(|e| e.code());
         assert_eq!(query("AWSAccessKeyId=a&Signature=b&Expires=1"), Err(Code::InvalidRequest));

@@ -17,7 +17,9 @@ impl AmzDate {
             return None;
         }
         let number = |from: usize, to: usize| {
-            text[from..to].iter().try_fold(0_i64, |n, c| c.is_ascii_digit().then(|| n * 10 + i64::from(c - b'0')))
+            text[from..to]
+                .iter()
+                .try_fold(0_i64, |n, c| c.is_ascii_digit().then(|| n * 10 + i64::from(c - b'0')))
         };
         let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
         let (hour, minute, second) = (number(9, 11)?, number(11, 13)?, number(13, 15)?);
@@ -36,12 +38,8 @@ impl AmzDate {
         let seconds = time.seconds();
         let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
         let rest = seconds.rem_euclid(86_400);
-        let text = format!(
-            "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z",
-            rest / 3600,
-            rest / 60 % 60,
-            rest % 60
-        );
+        let text =
+            format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60);
         Self::parse(text.as_bytes())
     }
 
@@ -88,8 +86,7 @@ const fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;
@@ -107,7 +104,9 @@ mod tests {
         assert_eq!(AmzDate::parse(b"19700101T000000Z").unwrap().seconds(), 0);
         assert_eq!(AmzDate::parse(b"20130524T000000Z").unwrap().seconds(), 1_369_353_600);
         assert_eq!(AmzDate::parse(b"20240229T235959Z").unwrap().seconds(), 1_709_251_199);
-        for bad in ["20230229T000000Z", "20231301T000000Z", "20230101T240000Z", "20230101 000000Z", "2023", ""] {
+        for bad in
+            ["20230229T000000Z", "20231301T000000Z", "20230101T240000Z", "20230101 000000Z", "2023", ""]
+        {
             assert_eq!(AmzDate::parse(bad.as_bytes()), None, "{bad}");
         }
     }

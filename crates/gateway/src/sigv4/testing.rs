@@ -29,8 +29,11 @@ impl Signer {
 
     fn signature(&self, canonical: &str) -> [u8; 32] {
         let scope = self.scope();
-        let text =
-            format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{}", self.date, hex::encode(sha256(canonical.as_bytes())));
+        let text = format!(
+            "AWS4-HMAC-SHA256\n{}\n{scope}\n{}",
+            self.date,
+            hex::encode(sha256(canonical.as_bytes()))
+        );
         SigningKey::derive(self.secret, &scope).sign(text.as_bytes())
     }
 
@@ -71,11 +74,8 @@ impl Signer {
             query = format!("{query}&{more}");
         }
         let path = request.uri().path().to_owned();
-        let canonical = format!(
-            "{}\n{path}\n{}\n{lines}\n{names}\nUNSIGNED-PAYLOAD",
-            request.method(),
-            sorted(&query)
-        );
+        let canonical =
+            format!("{}\n{path}\n{}\n{lines}\n{names}\nUNSIGNED-PAYLOAD", request.method(), sorted(&query));
         let signature = hex::encode(self.signature(&canonical));
         *request.uri_mut() = format!("{path}?{query}&X-Amz-Signature={signature}").parse().unwrap();
     }

@@ -189,7 +189,8 @@ fn errors_by_name() {
 
 #[test]
 fn presigned_parameters() {
-    for (expires, expected) in [("604801", false), ("-1", false), ("", false), ("x", false), ("604800", true)] {
+    for (expires, expected) in [("604801", false), ("-1", false), ("", false), ("x", false), ("604800", true)]
+    {
         let mut request = get("/b/k");
         SIGNER.presign(&mut request, expires);
         match verify_at(THEN, request) {
@@ -208,7 +209,6 @@ fn presigned_parameters() {
 fn anonymous_requests_have_no_key() {
     let verified = verify_at(THEN, get("/b/k")).unwrap();
     assert_eq!(verified.identity.key_id(), None);
-    let streaming =
-        with(get("/b/k"), "x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
+    let streaming = with(get("/b/k"), "x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
     assert_eq!(code(streaming), Code::AccessDenied);
 }

@@ -1,0 +1,147 @@
+//! A client that can misbehave: it writes what it is told and reads what comes.
+
+use std::time::Duration;
+
+use http::Request;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::House;
+use crate::sigv4::testing::SIGNER;
+
+pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// The S3 code of an error.
+    pub(super) fn code(&self) -> &str {
+        let (_, rest) = self.text().split_once("<Code>").expect("an error in XML");
+        rest.split_once("</Code>").unwrap().0
+    }
+}
+
+/// A request's head, signed.
+pub(super) fn signed(
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    payload: &str,
+) -> (String, [u8; 32]) {
+    let mut request = Request::builder().method(method).uri(target).header("host", "localhost");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut request = request.body(()).unwrap();
+    let signature = SIGNER.sign(&mut request, payload);
+    (head(&request), signature)
+}
+
+/// A request's head as text.
+pub(super) fn head(request: &Request<()>) -> String {
+    let mut text = format!("{} {} HTTP/1.1\r\n", request.method(), request.uri());
+    for (name, value) in request.headers() {
+        text.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
+    }
+    text + "\r\n"
+}
+
+pub(super) struct Client(pub(super) TcpStream);
+
+impl Client {
+    pub(super) async fn new(house: &House) -> Self {
+        Self(TcpStream::connect(house.address).await.unwrap())
+    }
+
+    pub(super) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// The next answer; `None` where the connection ends instead.
+    pub(super) async fn answer(&mut self, to_head: bool) -> Option<Answer> {
+        tokio::time::timeout(Duration::from_secs(20), self.read(to_head)).await.expect("an answer in time")
+    }
+
+    async fn read(&mut self, to_head: bool) -> Option<Answer> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match self.0.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(_) => return None,
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        let mut lines = head.trim_end().split("\r\n");
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers: Vec<(String, String)> = lines
+            .map(|line| {
+                let (name, value) = line.split_once(':').unwrap();
+                (name.to_owned(), value.trim().to_owned())
+            })
+            .collect();
+        let mut answer = Answer { status, headers, body: Vec::new() };
+        if let Some(length) = answer.header("content-length").filter(|_| !to_head && status != 304) {
+            answer.body = vec![0; length.parse().unwrap()];
+            self.0.read_exact(&mut answer.body).await.ok()?;
+        } else if answer.header("transfer-encoding") == Some("chunked") {
+            answer.body = self.read_chunks().await?;
+        }
+        Some(answer)
+    }
+
+    async fn read_chunks(&mut self) -> Option<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let mut line = Vec::new();
+            while !line.ends_with(b"\r\n") {
+                line.push(self.0.read_u8().await.ok()?);
+            }
+            let size = usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
+            let mut chunk = vec![0; size + 2];
+            self.0.read_exact(&mut chunk).await.ok()?;
+            if size == 0 {
+                return Some(body);
+            }
+            body.extend_from_slice(&chunk[..size]);
+        }
+    }
+
+    /// Whether the other side closes without another byte.
+    pub(super) async fn is_closed(&mut self) -> bool {
+        let read = tokio::time::timeout(Duration::from_secs(20), self.0.read_u8()).await;
+        read.expect("the connection ends in time").is_err()
+    }
+
+    /// Sends a signed request and reads its answer.
+    pub(super) async fn ask(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let length = body.len().to_string();
+        let mut all = headers.to_vec();
+        if !body.is_empty() || method == "PUT" {
+            all.push(("content-length", &length));
+        }
+        let (head, _) = signed(method, target, &all, UNSIGNED);
+        self.send(head).await;
+        self.send(body).await;
+        self.answer(method == "HEAD").await.expect("an answer")
+    }
+}

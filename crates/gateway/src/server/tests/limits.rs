@@ -1,0 +1,155 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::client::{Client, UNSIGNED, signed};
+use super::{config, house};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn connections_over_the_limit_are_turned_away() {
+    let house = house(config(|limits| limits.connections = 1)).await;
+    let mut first = Client::new(&house).await;
+    assert_eq!(first.ask("GET", "/", &[], b"").await.status, 200);
+    let mut second = Client::new(&house).await;
+    let answer = second.answer(false).await.unwrap();
+    assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
+    assert!(second.is_closed().await);
+    assert_eq!(first.ask("GET", "/", &[], b"").await.status, 200);
+    drop(first);
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(Client::new(&house).await.ask("GET", "/", &[], b"").await.status, 200);
+}
+
+#[tokio::test]
+async fn slow_headers_and_idle_connections_are_closed() {
+    let house = house(config(|limits| {
+        limits.header_time = SHORT;
+        limits.idle_time = 3 * SHORT;
+    }))
+    .await;
+    let started = Instant::now();
+    let mut slow = Client::new(&house).await;
+    slow.send("GET / HTTP/1.1\r\nhost:").await;
+    assert!(slow.is_closed().await);
+    assert!(started.elapsed() < 10 * SHORT);
+    let mut idle = Client::new(&house).await;
+    assert_eq!(idle.ask("GET", "/", &[], b"").await.status, 200);
+    assert!(idle.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_answered_and_frees_its_memory() {
+    let house = house(config(|limits| limits.slow_client_time = SHORT)).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1000000")], UNSIGNED);
+    client.send(head).await;
+    client.send([0; 1000]).await;
+    let answer = client.answer(false).await.unwrap();
+    assert_eq!((answer.status, answer.code()), (400, "RequestTimeout"));
+    assert!(client.is_closed().await);
+    assert_eq!(house.gateway.budget().free(), house.gateway.budget().capacity());
+}
+
+#[tokio::test]
+async fn a_slow_reader_loses_its_connection_and_its_memory() {
+    let house = house(config(|limits| limits.slow_client_time = SHORT)).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    assert_eq!(client.ask("PUT", "/bucket/key", &[], &vec![1; 32 << 20]).await.status, 200);
+    // The kernel takes little on behalf of the client.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    let mut client = Client(socket.connect(house.address).await.unwrap());
+    let (head, _) = signed("GET", "/bucket/key", &[], UNSIGNED);
+    client.send(head).await;
+    let full = house.gateway.budget().capacity();
+    let started = Instant::now();
+    let mut was_held = false;
+    while started.elapsed() < 50 * SHORT {
+        tokio::time::sleep(SHORT / 10).await;
+        let free = house.gateway.budget().free();
+        was_held |= free < full;
+        if was_held && free == full {
+            return;
+        }
+    }
+    panic!("a reader that does not read still holds memory");
+}
+
+#[tokio::test]
+async fn heads_over_the_limits_are_refused() {
+    let house = house(config(|limits| {
+        limits.header_bytes = 2000;
+        limits.headers = 16;
+    }))
+    .await;
+    let mut client = Client::new(&house).await;
+    let long = "v".repeat(2000);
+    let answer = client.ask("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
+    assert_eq!((answer.status, answer.code()), (400, "RequestHeaderSectionTooLarge"));
+    let mut client = Client::new(&house).await;
+    let many: String = (0..20).map(|n| format!("h{n}: v\r\n")).collect();
+    client.send(format!("GET / HTTP/1.1\r\n{many}\r\n")).await;
+    assert_eq!(client.answer(false).await.unwrap().status, 431);
+    let mut client = Client::new(&house).await;
+    client.send("nonsense\r\n\r\n").await;
+    assert!(client.answer(false).await.is_none_or(|answer| answer.status == 400));
+}
+
+#[tokio::test]
+async fn shutdown_finishes_what_is_in_flight() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "4")], UNSIGNED);
+    client.send(head).await;
+    client.send("te").await;
+    let idle = Client::new(&house).await;
+    tokio::time::sleep(SHORT).await;
+    house.shutdown.cancel();
+    tokio::time::sleep(SHORT).await;
+    assert!(!house.served.is_finished(), "a request is in flight");
+    assert!(tokio::net::TcpStream::connect(house.address).await.is_err(), "nobody listens");
+    client.send("xt").await;
+    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    assert!(client.is_closed().await);
+    drop(idle);
+    tokio::time::timeout(20 * SHORT, house.served).await.expect("the end").unwrap();
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_beyond_its_grace() {
+    let house = house(config(|limits| limits.grace_time = SHORT)).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "4")], UNSIGNED);
+    client.send(head).await;
+    tokio::time::sleep(SHORT).await;
+    let started = Instant::now();
+    house.shutdown.cancel();
+    tokio::time::timeout(Duration::from_secs(10), house.served).await.expect("the end").unwrap();
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn one_window_serves_many() {
+    let mut config = config(|_| ());
+    config.memory_bytes = 512 << 10;
+    let house = Arc::new(house(config).await);
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    client.ask("PUT", "/bucket/key", &[], &vec![1; 300_000]).await;
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let house = house.clone();
+        all.spawn(async move {
+            let mut client = Client::new(&house).await;
+            for _ in 0..4 {
+                assert_eq!(client.ask("GET", "/bucket/key", &[], b"").await.body.len(), 300_000);
+            }
+        });
+    }
+    assert_eq!(tokio::time::timeout(Duration::from_secs(60), all.join_all()).await.unwrap().len(), 32);
+}

@@ -1,0 +1,168 @@
+use http::Request;
+
+use super::client::{Client, head, signed};
+use super::{config, house};
+use crate::sigv4::testing::SIGNER;
+
+/// A header that the fast path leaves to the operations, and that changes nothing here.
+const BY_OPERATIONS: (&str, &str) = ("if-unmodified-since", "Fri, 31 Dec 2100 00:00:00 GMT");
+
+#[tokio::test]
+async fn both_ways_answer_alike() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
+    let rich = [
+        ("content-type", "text/plain"),
+        ("content-encoding", "zstd"),
+        ("content-language", "de"),
+        ("content-disposition", "attachment"),
+        ("cache-control", "max-age=5"),
+        ("expires", "Fri, 31 Dec 2100 00:00:00 GMT"),
+        ("x-amz-meta-a", "1"),
+        ("x-amz-meta-b", "two words"),
+        ("x-amz-tagging", "k=v&l=w"),
+        ("x-dss-object-class", "25"),
+    ];
+    assert_eq!(client.ask("PUT", "/bucket/rich", &rich, b"0123456789").await.status, 200);
+    assert_eq!(client.ask("PUT", "/bucket/poor", &[], b"0123456789").await.status, 200);
+    assert_eq!(client.ask("PUT", "/bucket/empty", &[], b"").await.status, 200);
+    let mut compared = 0;
+    for method in ["GET", "HEAD"] {
+        for key in ["rich", "poor", "empty", "absent"] {
+            for more in [
+                None,
+                Some(("range", "bytes=2-4")),
+                Some(("range", "bytes=-3")),
+                Some(("range", "bytes=99-")),
+                Some(("range", "nonsense")),
+                Some(("if-none-match", "*")),
+                Some(("if-match", "\"x\"")),
+            ] {
+                let target = format!("/bucket/{key}");
+                let headers: Vec<_> = more.into_iter().collect();
+                let fast = client.ask(method, &target, &headers, b"").await;
+                let headers: Vec<_> = more.into_iter().chain([BY_OPERATIONS]).collect();
+                let slow = client.ask(method, &target, &headers, b"").await;
+                let own = ["x-amz-request-id", "date"];
+                let shown = |answer: &super::client::Answer| {
+                    let mut headers = answer.headers.clone();
+                    headers.retain(|(name, _)| !own.contains(&name.as_str()));
+                    headers.sort();
+                    headers
+                };
+                assert_eq!(
+                    (fast.status, shown(&fast)),
+                    (slow.status, shown(&slow)),
+                    "{method} {key} {more:?}"
+                );
+                if fast.status < 300 {
+                    assert_eq!(fast.body, slow.body);
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared >= 16, "only {compared} answers were compared");
+    let mut text = String::new();
+    house.gateway.metrics().render(&mut text);
+    assert!(text.contains("tradewind_s3_requests_total{operation=\"GetObject\",status=\"2xx\"}"), "{text}");
+}
+
+#[tokio::test]
+async fn every_answer_is_named_and_errors_are_xml() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    let absent = client.ask("GET", "/absent/key", &[], b"").await;
+    assert_eq!((absent.status, absent.code()), (404, "NoSuchBucket"));
+    let id = absent.header("x-amz-request-id").unwrap();
+    assert!(absent.text().contains(&format!("<RequestId>{id}</RequestId>")));
+    assert!(absent.header("x-amz-id-2").is_some() && absent.header("server").is_some());
+    let head = client.ask("HEAD", "/absent/key", &[], b"").await;
+    assert_eq!((head.status, head.body.len()), (404, 0));
+    assert_ne!(head.header("x-amz-request-id").unwrap(), id);
+}
+
+#[tokio::test]
+async fn anonymous_and_presigned() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    for bucket in ["open", "closed"] {
+        client.ask("PUT", &format!("/{bucket}"), &[], b"").await;
+        client.ask("PUT", &format!("/{bucket}/key"), &[], b"text").await;
+    }
+    let plain = async |client: &mut Client, method: &str, target: &str| {
+        client
+            .send(format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"))
+            .await;
+        client.answer(false).await.unwrap()
+    };
+    assert_eq!(plain(&mut client, "GET", "/open/key").await.body, b"text");
+    for (method, target) in [
+        ("GET", "/closed/key"),
+        ("GET", "/open"),
+        ("GET", "/"),
+        ("PUT", "/open/key"),
+        ("DELETE", "/open/key"),
+        ("POST", "/open?delete"),
+    ] {
+        let refused = plain(&mut client, method, target).await;
+        assert_eq!((refused.status, refused.code()), (403, "AccessDenied"), "{method} {target}");
+    }
+    let mut request = Request::get("/closed/key").header("host", "localhost").body(()).unwrap();
+    SIGNER.presign(&mut request, "60");
+    client.send(head(&request)).await;
+    assert_eq!(client.answer(false).await.unwrap().body, b"text");
+    let bent = head(&request).replace("/closed/key", "/closed/kez");
+    client.send(bent).await;
+    assert_eq!(client.answer(false).await.unwrap().code(), "SignatureDoesNotMatch");
+}
+
+#[tokio::test]
+async fn a_wrong_hash_of_nothing_is_refused() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    client.ask("PUT", "/bucket/key", &[], b"text").await;
+    let (head, _) = signed("GET", "/bucket/key", &[], &"0".repeat(64));
+    client.send(head).await;
+    assert_eq!(client.answer(false).await.unwrap().code(), "XAmzContentSHA256Mismatch");
+}
+
+#[tokio::test]
+async fn tls() {
+    use std::sync::Arc;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let certificate = include_bytes!("localhost.cert.pem");
+    let mut config = config(|_| ());
+    config.tls = Some(crate::config::TlsIdentity {
+        certificates_pem: certificate.to_vec(),
+        key_pem: include_bytes!("localhost.key.pem").to_vec(),
+    });
+    let house = house(config).await;
+    let mut roots = rustls::RootCertStore::empty();
+    use rustls_pki_types::pem::PemObject as _;
+    roots.add(rustls_pki_types::CertificateDer::from_pem_slice(certificate).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let socket = Client::new(&house).await.0;
+    let name = "localhost".try_into().unwrap();
+    let mut socket = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, socket).await.unwrap();
+    let (head, _) = signed("GET", "/", &[("connection", "close")], super::client::UNSIGNED);
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let _end = socket.read_to_string(&mut answer).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("ListAllMyBucketsResult"),
+        "{answer}"
+    );
+    // Plain HTTP on the TLS port is no answer and no crash.
+    let mut plain = Client::new(&house).await;
+    plain.send("GET / HTTP/1.1\r\n\r\n").await;
+    assert!(plain.answer(false).await.is_none_or(|answer| answer.status == 400));
+}

@@ -1,0 +1,178 @@
+use super::client::{Answer, Client, UNSIGNED, signed};
+use super::{House, config, house};
+use crate::sigv4::ChunkSigner;
+use crate::sigv4::testing::SIGNER;
+
+async fn with_bucket() -> (House, Client) {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
+    (house, client)
+}
+
+/// Sends a PUT with this payload word and raw body; the answer, and what the key holds then.
+async fn put(
+    house: &House,
+    payload: &str,
+    headers: &[(&str, &str)],
+    body: impl AsRef<[u8]>,
+) -> (Answer, Answer) {
+    let mut client = Client::new(house).await;
+    client.ask("DELETE", "/bucket/key", &[], b"").await;
+    let length = body.as_ref().len().to_string();
+    let mut all = headers.to_vec();
+    all.push(("content-length", &length));
+    let (head, _) = signed("PUT", "/bucket/key", &all, payload);
+    client.send(head).await;
+    client.send(body).await;
+    let answer = client.answer(false).await.expect("an answer");
+    let mut second = Client::new(house).await;
+    (answer, second.ask("GET", "/bucket/key", &[], b"").await)
+}
+
+fn sha256(data: &[u8]) -> [u8; 32] {
+    ring::digest::digest(&ring::digest::SHA256, data).as_ref().try_into().unwrap()
+}
+
+#[tokio::test]
+async fn a_signed_hash_is_verified() {
+    let (house, _client) = with_bucket().await;
+    let body = vec![7; 700_000];
+    let right = hex::encode(sha256(&body));
+    let (answer, found) = put(&house, &right, &[], &body).await;
+    assert_eq!((answer.status, found.body == body), (200, true));
+    let (answer, found) = put(&house, &hex::encode([1; 32]), &[], &body).await;
+    assert_eq!((answer.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
+    let (answer, found) = put(&house, &hex::encode([1; 32]), &[], "").await;
+    assert_eq!((answer.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
+}
+
+#[tokio::test]
+async fn unsigned_chunks_with_a_checksum() {
+    let (house, _client) = with_bucket().await;
+    let word = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
+    let headers = [
+        ("x-amz-decoded-content-length", "9"),
+        ("x-amz-trailer", "x-amz-checksum-crc32"),
+        ("content-encoding", "zstd,aws-chunked"),
+    ];
+    let body = |crc: &str| format!("4\r\n1234\r\n5\r\n56789\r\n0\r\nx-amz-checksum-crc32:{crc}\r\n\r\n");
+    let (answer, found) = put(&house, word, &headers, body("y/Q5Jg==")).await;
+    assert_eq!((answer.status, found.text()), (200, "123456789"), "{answer:?}");
+    assert_eq!(found.header("content-encoding"), Some("zstd"));
+    assert_eq!(answer.header("x-amz-checksum-crc32"), Some("y/Q5Jg=="));
+    for (bad, code) in [
+        (body("AAAAAA=="), "BadDigest"),
+        (body("y/Q5Jg==").replace("56789", "5678"), "InvalidRequest"),
+        (body("y/Q5Jg==").replace("x-amz-checksum-crc32", "x-amz-checksum-crc64"), "MalformedTrailerError"),
+        (body("y/Q5Jg==") + "more", "InvalidRequest"),
+        ("4\r\n1234\r\n0\r\n\r\n".to_owned(), "IncompleteBody"),
+        ("4\r\n1234\r\n5\r\n56789\r\n".to_owned(), "IncompleteBody"),
+    ] {
+        let (answer, found) = put(&house, word, &headers, &bad).await;
+        assert_eq!((answer.code(), found.status), (code, 404), "{bad:?}");
+    }
+    let (answer, _) = put(&house, word, &headers[1..], body("y/Q5Jg==")).await;
+    assert_eq!((answer.status, answer.code()), (411, "MissingContentLength"));
+}
+
+#[tokio::test]
+async fn signed_chunks() {
+    let (house, mut client) = with_bucket().await;
+    let data = vec![b'a'; 300_000];
+    for bend in [None, Some(100), Some(200_500), Some(299_999)] {
+        client.ask("DELETE", "/bucket/key", &[], b"").await;
+        let decoded = data.len().to_string();
+        let chunks = [&data[..200_000], &data[200_000..], &[]];
+        let framing = |chunk: &[u8]| format!("{:x};chunk-signature=", chunk.len()).len() + 64 + 4;
+        let length: usize = chunks.iter().map(|chunk| chunk.len() + framing(chunk)).sum();
+        let length = length.to_string();
+        let headers = [("content-length", length.as_str()), ("x-amz-decoded-content-length", &decoded)];
+        let (head, seed) = signed("PUT", "/bucket/key", &headers, "STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
+        let mut signer = ChunkSigner::client(SIGNER.secret, SIGNER.date, &SIGNER.scope(), &seed);
+        let mut body = Vec::new();
+        for chunk in chunks {
+            let signature = signer.sign("PAYLOAD", &sha256(chunk));
+            body.extend_from_slice(format!("{:x};chunk-signature={signature}\r\n", chunk.len()).as_bytes());
+            body.extend_from_slice(chunk);
+            body.extend_from_slice(b"\r\n");
+        }
+        assert_eq!(body.len().to_string(), length);
+        if let Some(at) = bend {
+            // Behind the first chunk's header, or behind both.
+            let at =
+                at + framing(&data[..200_000]) - 2 + if at < 200_000 { 0 } else { framing(&data[200_000..]) };
+            assert_eq!(body[at], b'a');
+            body[at] = b'b';
+        }
+        let mut sender = Client::new(&house).await;
+        sender.send(head).await;
+        sender.send(&body).await;
+        let answer = sender.answer(false).await.unwrap();
+        let found = client.ask("GET", "/bucket/key", &[], b"").await;
+        match bend {
+            None => assert_eq!((answer.status, found.body == data), (200, true), "{answer:?}"),
+            Some(_) => assert_eq!((answer.code(), found.status), ("SignatureDoesNotMatch", 404)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_leaves_nothing() {
+    let (house, mut client) = with_bucket().await;
+    let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1000")], UNSIGNED);
+    let mut gone = Client::new(&house).await;
+    gone.send(head).await;
+    gone.send([1; 999]).await;
+    drop(gone);
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert_eq!(client.ask("GET", "/bucket/key", &[], b"").await.status, 404);
+    assert_eq!(house.gateway.budget().free(), house.gateway.budget().capacity());
+}
+
+#[tokio::test]
+async fn a_refusal_is_read_although_a_large_body_is_under_way() {
+    let (house, _client) = with_bucket().await;
+    let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "8000000")], UNSIGNED);
+    let mut client = Client::new(&house).await;
+    client.send(head.replace("Signature=", "Signature=0")).await;
+    client.send(vec![0; 8_000_000]).await;
+    let answer = client.answer(false).await.expect("the answer, not a reset");
+    assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_small_refused_body_keeps_the_connection() {
+    let (_house, mut client) = with_bucket().await;
+    for _ in 0..3 {
+        let absent = client.ask("PUT", "/absent-bucket/key", &[], b"small").await;
+        assert_eq!(absent.code(), "NoSuchBucket");
+    }
+}
+
+#[tokio::test]
+async fn expect_continue() {
+    let (house, _client) = with_bucket().await;
+    let headers = [("content-length", "4"), ("expect", "100-continue")];
+    let (head, _) = signed("PUT", "/bucket/key", &headers, UNSIGNED);
+    let mut client = Client::new(&house).await;
+    client.send(&head).await;
+    assert_eq!(client.answer(true).await.unwrap().status, 100);
+    client.send("text").await;
+    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    // Refused before the body was asked for.
+    let mut client = Client::new(&house).await;
+    client.send(head.replace("Signature=", "Signature=0")).await;
+    let answer = client.answer(false).await.unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
+}
+
+#[tokio::test]
+async fn too_large_bodies_are_refused_before_they_are_read() {
+    let house = house(config(|limits| limits.body_bytes = 1000)).await;
+    let mut client = Client::new(&house).await;
+    let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1001")], UNSIGNED);
+    client.send(head).await;
+    assert_eq!(client.answer(false).await.unwrap().code(), "EntityTooLarge");
+}
