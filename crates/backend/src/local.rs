@@ -24,6 +24,7 @@ mod position;
 mod read;
 mod record;
 mod reindex;
+mod replay;
 mod scan;
 mod segment;
 mod shared;

@@ -3,15 +3,18 @@
 //! wins, and of equal ones the last seen.
 //!
 //! Two things are counted so that compaction knows what may go: the live bytes of each segment, and
-//! for each key (and upload) the *other* records of it that are still on disk. A tombstone may go when
-//! there are none, because then nothing is left that it would have to hide.
+//! for each key the *other* records of it that are still on disk (for each upload: all records of it
+//! but its end). A tombstone may go when there are none, because then nothing is left that it would
+//! have to hide.
 
 use tradewind_core::error::Result;
 
 use super::fields::malformed;
 use super::frame::{Header, RecordKind};
 use super::index::Changes;
-use super::index::entries::{BucketEntry, DeletedEntry, ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry};
+use super::index::entries::{
+    BucketEntry, DeletedEntry, ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry, UploadRecords,
+};
 use super::index::keys;
 use super::position::Position;
 use super::record::{Bucket, Content, ExtentAt, Object, Part, Record, Run, Upload, UploadSeq};
@@ -23,6 +26,9 @@ pub(crate) struct Located<'a> {
     /// The encoded fields of the record.
     pub fields: &'a [u8],
     pub at: Position,
+    /// Whether the extents that it names first lie where it says. Not so for a copy, whose extents may
+    /// have moved since, nor where the index is made anew, which looks for them itself.
+    pub places_extents: bool,
 }
 
 impl Located<'_> {
@@ -54,9 +60,8 @@ pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<
         Record::UploadCreated(upload) => upload_created(changes, upload, located),
         Record::Part(part) => part_written(changes, part, located),
         Record::UploadEnded { upload } => {
-            let used = [];
-            end_upload(changes, *upload, &used)?;
-            upload_ended(changes, *upload, located)
+            end_upload(changes, *upload, &[])?;
+            replace_place(changes, &keys::upload_ended(*upload), located.place())
         }
         Record::Void { at } => replace_place(changes, &keys::void(*at), located.place()),
     }
@@ -107,8 +112,7 @@ fn object_written(changes: &mut Changes<'_>, object: &Object, located: &Located<
     let mut in_extents = false;
     if let Content::Extents { runs, fresh } = &object.content {
         in_extents = true;
-        // A relocated copy repeats where its extents were at first; they may have moved since.
-        if !located.header.relocated {
+        if located.places_extents {
             extents_written(changes, fresh)?;
         }
         if let Some(upload) = object.upload {
@@ -119,7 +123,8 @@ fn object_written(changes: &mut Changes<'_>, object: &Object, located: &Located<
     let entry = ObjectEntry {
         seq,
         place: located.place(),
-        head_bytes: u32::try_from(located.header.head_bytes()).map_err(|_| malformed("a head is too long"))?,
+        head_bytes: u32::try_from(located.header.head_bytes())
+            .map_err(|_| malformed("a head is too long"))?,
         size: object.size,
         modified: object.modified,
         etag: object.etag.clone(),
@@ -131,7 +136,12 @@ fn object_written(changes: &mut Changes<'_>, object: &Object, located: &Located<
     Ok(())
 }
 
-fn tombstone(changes: &mut Changes<'_>, key: Vec<u8>, deleted_key: Vec<u8>, located: &Located<'_>) -> Result<()> {
+fn tombstone(
+    changes: &mut Changes<'_>,
+    key: Vec<u8>,
+    deleted_key: Vec<u8>,
+    located: &Located<'_>,
+) -> Result<()> {
     let seq = located.header.seq;
     let mut others = 0;
     if let Some(value) = changes.get(&key)? {
@@ -172,32 +182,26 @@ fn extents_written(changes: &mut Changes<'_>, fresh: &[ExtentAt]) -> Result<()> 
 
 fn upload_created(changes: &mut Changes<'_>, upload: &Upload, located: &Located<'_>) -> Result<()> {
     let seq = located.header.seq;
-    if count_other_of_ended(changes, seq)? {
+    count_record(changes, seq, 0)?;
+    if changes.get(&keys::upload_ended(seq))?.is_some() {
         return Ok(());
     }
-    let mut others = 0;
     if let Some(value) = changes.get(&keys::upload(seq))? {
-        let old = UploadEntry::decode(&value)?;
-        release(changes, old.place)?;
-        others = old.others + 1;
+        release(changes, UploadEntry::decode(&value)?.place)?;
     }
     hold(changes, located.place())?;
-    let entry = UploadEntry { bucket: upload.bucket, key: upload.key.clone(), place: located.place(), others };
+    let entry = UploadEntry { bucket: upload.bucket, key: upload.key.clone(), place: located.place() };
     changes.put(keys::upload(seq), entry.encode());
     Ok(())
 }
 
 fn part_written(changes: &mut Changes<'_>, part: &Part, located: &Located<'_>) -> Result<()> {
-    if count_other_of_ended(changes, part.upload)? {
+    let seq = located.header.seq;
+    count_record(changes, part.upload, seq)?;
+    if changes.get(&keys::upload_ended(part.upload))?.is_some() {
         return Ok(());
     }
-    if let Some(value) = changes.get(&keys::upload(part.upload))? {
-        let mut upload = UploadEntry::decode(&value)?;
-        upload.others += 1;
-        changes.put(keys::upload(part.upload), upload.encode());
-    }
     let key = keys::part(part.upload, part.number);
-    let seq = located.header.seq;
     if let Some(value) = changes.get(&key)? {
         let old = PartEntry::decode(&value)?;
         if seq < old.seq {
@@ -208,7 +212,7 @@ fn part_written(changes: &mut Changes<'_>, part: &Part, located: &Located<'_>) -
             changes.put(keys::reclaim(old.seq), old.place.encode());
         }
     }
-    if !located.header.relocated {
+    if located.places_extents {
         extents_written(changes, &part.fresh)?;
     }
     hold(changes, located.place())?;
@@ -216,11 +220,25 @@ fn part_written(changes: &mut Changes<'_>, part: &Part, located: &Located<'_>) -
     Ok(())
 }
 
+/// Counts a record of an upload, under way or ended: its creation or the part with this seq.
+fn count_record(changes: &mut Changes<'_>, upload: UploadSeq, part: u64) -> Result<()> {
+    let mut records = upload_records(changes, upload)?;
+    records.count += 1;
+    records.newest_part = records.newest_part.max(part);
+    changes.put(keys::upload_records(upload), records.encode());
+    Ok(())
+}
+
+/// What is on disk of an upload.
+pub(crate) fn upload_records(changes: &Changes<'_>, upload: UploadSeq) -> Result<UploadRecords> {
+    let value = changes.get(&keys::upload_records(upload))?;
+    Ok(value.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default())
+}
+
 /// Removes an upload and its parts. Extents of parts that `used` does not take over are freed.
 fn end_upload(changes: &mut Changes<'_>, upload: UploadSeq, used: &[Run]) -> Result<()> {
     let Some(value) = changes.get(&keys::upload(upload))? else { return Ok(()) };
-    let entry = UploadEntry::decode(&value)?;
-    release(changes, entry.place)?;
+    release(changes, UploadEntry::decode(&value)?.place)?;
     changes.remove(keys::upload(upload));
     let used: std::collections::HashSet<u64> = used.iter().map(|run| run.first).collect();
     for (key, value) in changes.with_prefix(&keys::parts(upload))? {
@@ -234,34 +252,10 @@ fn end_upload(changes: &mut Changes<'_>, upload: UploadSeq, used: &[Run]) -> Res
         }
         changes.remove(key);
     }
-    // The end is a tombstone for all that is left of the upload on disk.
-    let others = entry.others + 1;
+    // The record of the end, which hides all that is left of the upload on disk, is still to come.
     let nowhere = Place { at: Position::default(), record_bytes: 0 };
-    changes.put(keys::upload_ended(upload), DeletedEntry { seq: 0, place: nowhere, others }.encode());
+    changes.put(keys::upload_ended(upload), nowhere.encode());
     Ok(())
-}
-
-fn upload_ended(changes: &mut Changes<'_>, upload: UploadSeq, located: &Located<'_>) -> Result<()> {
-    let key = keys::upload_ended(upload);
-    let mut others = 0;
-    if let Some(value) = changes.get(&key)? {
-        let old = DeletedEntry::decode(&value)?;
-        others = old.others;
-        release(changes, old.place)?;
-    }
-    hold(changes, located.place())?;
-    changes.put(key, DeletedEntry { seq: located.header.seq, place: located.place(), others }.encode());
-    Ok(())
-}
-
-/// Counts a record of an upload that has ended. False where the upload has not ended.
-fn count_other_of_ended(changes: &mut Changes<'_>, upload: UploadSeq) -> Result<bool> {
-    let key = keys::upload_ended(upload);
-    let Some(value) = changes.get(&key)? else { return Ok(false) };
-    let mut ended = DeletedEntry::decode(&value)?;
-    ended.others += 1;
-    changes.put(key, ended.encode());
-    Ok(true)
 }
 
 fn replace_place(changes: &mut Changes<'_>, key: &[u8], place: Place) -> Result<()> {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::commit::write_all;
+use super::commit::{create_segment, write_all};
 use super::frame::{Header, RecordKind, padding};
 use super::io::io_error;
 use super::position::Position;
@@ -66,7 +66,10 @@ impl BulkWriter {
             durable: Position::default(),
         };
         let record_bytes = u32::try_from(header.record_bytes()).map_err(too_long)?;
-        shared.space.admit(record_bytes.into(), extent.relocated)?;
+        // Compaction has seen to it that there is room for all that it writes.
+        if !extent.relocated {
+            shared.space.admit(record_bytes.into())?;
+        }
         let (pin, at) = self.reserve(shared, record_bytes).await?;
         let mut pieces = Vec::with_capacity(extent.payload.len() + 2);
         pieces.push(Bytes::from(header.encode_head(shared.layout.salt, at, &fields, &extent.table)));
@@ -77,7 +80,8 @@ impl BulkWriter {
         }
         let segment = pin.0.clone();
         let write = move || {
-            write_all(&segment, &pieces, at.offset.into()).map_err(|e| io_error("an extent could not be written", e))
+            write_all(&segment, &pieces, at.offset.into())
+                .map_err(|e| io_error("an extent could not be written", e))
         };
         shared.io.run(write).await?;
         start_write_out(shared, &pin.0, at.offset, record_bytes);
@@ -90,15 +94,8 @@ impl BulkWriter {
             if let Some(place) = self.try_reserve(shared, record_bytes) {
                 return Ok(place);
             }
-            let number = shared.next_segment.fetch_add(1, Ordering::AcqRel);
             let making = shared.clone();
-            let segment = shared
-                .io
-                .run(move || {
-                    Segment::create(&making.layout.segments(), making.layout.salt, number, SegmentKind::Bulk)
-                })
-                .await?;
-            shared.segments.add(segment.clone());
+            let segment = shared.io.run(move || create_segment(&making, SegmentKind::Bulk)).await?;
             let mut active = self.active.lock();
             match active.as_ref() {
                 // Somebody else was faster; both are used, one after the other.

@@ -15,6 +15,7 @@ use super::index::keys;
 use super::layout::Layout;
 use super::open::{Local, Recovery};
 use super::options::LocalOptions;
+use super::position::Position;
 use super::read::length;
 use super::record::{Content, Record, Run};
 use super::scan::{Item, Scanned, Scanner, read_payload};
@@ -113,11 +114,13 @@ pub fn check(root: &Path) -> Result<CheckReport> {
     let local = open(root)?;
     let shared = &local.shared;
     let mut report = CheckReport::default();
-    let names: BTreeMap<u32, String> = shared.buckets.read().values().map(|b| (b.id, b.name.clone())).collect();
+    let names: BTreeMap<u32, String> =
+        shared.buckets.read().values().map(|b| (b.id, b.name.clone())).collect();
     let view = shared.index.view();
     for entry in view.prefix(&[keys::space::OBJECT]) {
         let (key, value) = entry?;
-        let bucket = key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
+        let bucket =
+            key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
         let name = names.get(&bucket).map_or("(no bucket)", String::as_str);
         let what = format!("{name}/{}", keys::object_name(&key)?);
         report.objects += 1;
@@ -135,7 +138,8 @@ pub fn check(root: &Path) -> Result<CheckReport> {
         }
         for entry in view.prefix(&keys::parts(seq)) {
             report.parts += 1;
-            if let Record::Part(part) = Record::decode(RecordKind::Part, &PartEntry::decode(&entry?.1)?.fields)?
+            if let Record::Part(part) =
+                Record::decode(RecordKind::Part, &PartEntry::decode(&entry?.1)?.fields)?
                 && let Err(why) = check_runs(&local, &part.runs, part.size, &mut report.bytes)?
             {
                 report.damage.push(Damage { what: format!("part {} of {what}", part.number), why });
@@ -153,10 +157,9 @@ fn record_at(local: &Local, place: Place) -> Result<Result<(Scanned, Arc<Segment
     let Some(segment) = local.shared.segments.get(place.at.segment) else {
         return Ok(Err(format!("its record at {} is in a segment that is not there", place.at)));
     };
-    let mut scanner = Scanner::new(segment.clone(), local.shared.layout.salt, place.at.offset);
-    match scanner.next()? {
-        Some(Item::Record(scanned)) if scanned.at == place.at => Ok(Ok((scanned, segment))),
-        _ => Ok(Err(format!("the head of its record at {} is damaged", place.at))),
+    match super::scan::record_at(&segment, local.shared.layout.salt, place.at.offset)? {
+        Some(scanned) => Ok(Ok((scanned, segment))),
+        None => Ok(Err(format!("the head of its record at {} is damaged", place.at))),
     }
 }
 
@@ -225,9 +228,17 @@ fn check_logs(local: &Local) -> Result<Vec<Damage>> {
         }
     }
     gaps.retain(|(segment, from, _)| durable.get(&segment.number).is_some_and(|until| from < until));
+    // What a crash tore was never acknowledged, and a void says so.
+    let voided = |segment: u32, from: u32| local.shared.index.get(&keys::void(Position::new(segment, from)));
+    let mut damaged = Vec::with_capacity(gaps.len());
+    for gap in gaps {
+        if voided(gap.0.number, gap.1)?.is_none() {
+            damaged.push(gap);
+        }
+    }
     let describe = |(segment, from, to): (Arc<Segment>, u32, u32)| Damage {
         what: segment.path.display().to_string(),
         why: format!("bytes {from} to {to} of the log are damaged"),
     };
-    Ok(gaps.into_iter().map(describe).collect())
+    Ok(damaged.into_iter().map(describe).collect())
 }

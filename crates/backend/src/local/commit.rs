@@ -15,10 +15,11 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
 
-pub(crate) use self::batch::{Batch, LogWriter, SegmentNumbers, write_all};
+use self::batch::Failed;
+pub(crate) use self::batch::{Batch, LogWriter, SegmentNumbers, create_segment, write_all};
 pub(crate) use self::operations::{
-    AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, PutObject, PutPart,
-    Relocate,
+    AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject,
+    PutObject, PutPart, Relocate,
 };
 use super::shared::Shared;
 
@@ -35,7 +36,8 @@ pub(crate) trait Operation: Send + 'static {
 
 /// A change in the queue, with its answer on the way.
 trait Waiting: Send {
-    fn decide(&mut self, batch: &mut Batch<'_>);
+    /// An error means that the batch cannot go on.
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()>;
     fn settle(self: Box<Self>, outcome: Result<(), &Error>);
 }
 
@@ -46,13 +48,24 @@ struct Submitted<O: Operation> {
 }
 
 impl<O: Operation> Waiting for Submitted<O> {
-    fn decide(&mut self, batch: &mut Batch<'_>) {
-        self.decision = Some(self.operation.decide(batch));
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        let before = batch.begin_change();
+        let decision = self.operation.decide(batch);
+        if let Err(e) = &decision
+            && (batch.records() > before || e.reason() == Reason::ReadOnly)
+        {
+            // Half of a change cannot be committed, nor taken back out of the batch.
+            return Err(Error::new(e.reason(), e.message()));
+        }
+        self.decision = Some(decision);
+        Ok(())
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), &Error>) {
         let answer = match outcome {
-            Ok(()) => self.decision.unwrap_or_else(|| Err(Error::new(Reason::Defect, "a change was never decided"))),
+            Ok(()) => {
+                self.decision.unwrap_or_else(|| Err(Error::new(Reason::Defect, "a change was never decided")))
+            }
             Err(e) => Err(Error::new(e.reason(), e.message())),
         };
         // Nobody may be waiting any more; the change stands all the same.
@@ -153,6 +166,7 @@ impl Drop for Committer {
 }
 
 fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
+    let _ended = Ended(queue);
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
@@ -169,6 +183,17 @@ fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
     }
 }
 
+/// Closes the queue when the thread ends, however it ends: nobody waits for an answer for ever.
+struct Ended<'a>(&'a Queue);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.closed = true;
+        state.waiting.clear();
+    }
+}
+
 /// Commits as many changes as fit into one batch and gives back the rest.
 fn commit_some(
     queue: &Queue,
@@ -182,28 +207,37 @@ fn commit_some(
         return Vec::new();
     }
     let mut decided = 0;
-    let outcome = log.begin(shared).and_then(|mut batch| {
-        for change in waiting.iter_mut().take(MAX_BATCH) {
-            change.decide(&mut batch);
-            decided += 1;
-            if batch.bytes() >= MAX_BATCH_BYTES {
-                break;
-            }
-        }
-        batch.commit()
-    });
-    if let Err(e) = &outcome {
-        tracing::error!(error = ?e, changes = decided, "a batch of changes failed");
-        decided = decided.max(1);
-        if e.reason() != Reason::Full {
+    let outcome = decide(log.begin(shared), &mut waiting, &mut decided).and_then(Batch::commit);
+    if let Err(failed) = &outcome {
+        tracing::error!(error = ?failed.error, changes = decided, "a batch of changes failed");
+        if !failed.may_go_on {
             queue.failed.store(true, Ordering::Release);
         }
     }
     let rest = waiting.split_off(decided);
     for change in waiting {
-        change.settle(outcome.as_ref().map(|()| ()));
+        change.settle(outcome.as_ref().copied().map_err(|failed| &failed.error));
     }
     rest
+}
+
+/// Lets changes decide, one on the state that the other leaves, until the batch is full.
+fn decide<'a>(
+    mut batch: Batch<'a>,
+    waiting: &mut [Box<dyn Waiting>],
+    decided: &mut usize,
+) -> Result<Batch<'a>, Failed> {
+    for change in waiting.iter_mut().take(MAX_BATCH) {
+        *decided += 1;
+        if let Err(e) = change.decide(&mut batch) {
+            let for_good = e.reason() == Reason::ReadOnly;
+            return Err(if for_good { Failed::for_good(e) } else { Failed::for_now(e) });
+        }
+        if batch.bytes() >= MAX_BATCH_BYTES {
+            break;
+        }
+    }
+    Ok(batch)
 }
 
 fn read_only() -> Error {

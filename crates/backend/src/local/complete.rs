@@ -13,12 +13,12 @@ use tradewind_core::{Address, Algorithm, BucketName, ETag};
 use super::commit::{CompleteUpload, PutObject};
 use super::frame::RecordKind;
 use super::index::View;
-use super::index::entries::{PartEntry, UploadEntry};
+use super::index::entries::{PartEntry, UploadEntry, UploadRecords};
 use super::index::keys;
 use super::open::Local;
 use super::read::corrupt;
 use super::record::{Content, Object, Part, PartSummary, Record, Upload, UploadSeq};
-use super::scan::{Item, Scanner};
+use super::scan::record_at;
 use super::uploads::{format_id, parse_id};
 
 impl Local {
@@ -38,14 +38,12 @@ impl Local {
 
     fn upload_record(&self, entry: &UploadEntry) -> Result<Upload> {
         let at = entry.place.at;
-        let segment = self.shared.segments.get(at.segment).ok_or_else(|| corrupt(at, "its segment is gone"))?;
-        let mut scanner = Scanner::new(segment, self.shared.layout.salt, at.offset);
-        match scanner.next()? {
-            Some(Item::Record(scanned)) if scanned.at == at => match scanned.record()? {
-                Record::UploadCreated(upload) => Ok(*upload),
-                _ => Err(corrupt(at, "it is not an upload")),
-            },
-            _ => Err(corrupt(at, "its head is damaged")),
+        let segment =
+            self.shared.segments.get(at.segment).ok_or_else(|| corrupt(at, "its segment is gone"))?;
+        let scanned = record_at(&segment, self.shared.layout.salt, at.offset)?;
+        match scanned.ok_or_else(|| corrupt(at, "its head is damaged"))?.record()? {
+            Record::UploadCreated(upload) => Ok(*upload),
+            _ => Err(corrupt(at, "it is not an upload")),
         }
     }
 
@@ -108,6 +106,8 @@ impl Local {
     ) -> Result<(CompleteUpload, Committed)> {
         let view = self.shared.index.view();
         let entry = self.upload_entry(&view, address, upload)?;
+        let records = view.get(&keys::upload_records(upload))?;
+        let records = records.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default();
         let begun = self.upload_record(&entry)?;
         let broken = std::cell::RefCell::new(None);
         let matched = match_parts(&order.parts, |number| {
@@ -129,14 +129,18 @@ impl Local {
         if let Some(expected) = order.expected_size
             && expected != size
         {
-            return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in all, not {expected}")));
+            return Err(Error::new(
+                Reason::InvalidRequest,
+                format!("the parts have {size} bytes in all, not {expected}"),
+            ));
         }
         let (algorithm, scope) = begun.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
         let checksum = checksum_of_parts(algorithm, scope, &infos);
         if let Some(expected) = order.expected_checksum {
             if expected.algorithm() != algorithm {
                 let (is, sent) = (algorithm.name(), expected.algorithm().name());
-                let why = format!("the upload was begun with {is}; a {sent} of the object cannot be verified");
+                let why =
+                    format!("the upload was begun with {is}; a {sent} of the object cannot be verified");
                 return Err(Error::new(Reason::InvalidRequest, why));
             }
             if checksum != Some(expected) {
@@ -152,7 +156,10 @@ impl Local {
             metadata: begun.metadata,
             checksums: checksum.into_iter().collect(),
             scope,
-            content: Content::Extents { runs: parts.iter().flat_map(|part| part.runs.clone()).collect(), fresh: Vec::new() },
+            content: Content::Extents {
+                runs: parts.iter().flat_map(|part| part.runs.clone()).collect(),
+                fresh: Vec::new(),
+            },
             parts: parts.iter().map(summary).collect(),
             upload: Some(upload),
             rewrites: None,
@@ -173,7 +180,7 @@ impl Local {
             precondition: order.precondition.clone(),
             pins: Vec::new(),
         };
-        Ok((CompleteUpload { put, upload, others: entry.others }, committed))
+        Ok((CompleteUpload { put, upload, newest_part: records.newest_part }, committed))
     }
 
     /// The MD5 of the parts' MD5s, or a unique tag where a part has none.

@@ -121,7 +121,6 @@ fn as_text(bytes: &[u8]) -> Result<String> {
 
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        #[expect(clippy::cast_possible_truncation, reason = "seven bits")]
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
     }

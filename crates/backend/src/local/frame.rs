@@ -97,7 +97,10 @@ impl Header {
 
     /// Writes header, fields and table as they lie on disk at `position`.
     pub fn encode_head(&self, salt: u64, position: Position, fields: &[u8], table: &[u64]) -> Vec<u8> {
-        debug_assert_eq!((fields.len(), table.len()), (self.fields_bytes as usize, blocks(self.payload_bytes as usize)));
+        debug_assert_eq!(
+            (fields.len(), table.len()),
+            (self.fields_bytes as usize, blocks(self.payload_bytes as usize))
+        );
         let mut head = Vec::with_capacity(self.head_bytes());
         head.extend_from_slice(&MAGIC.to_le_bytes());
         head.push(self.kind as u8);
@@ -133,7 +136,10 @@ impl Header {
         }
         let kind = RecordKind::from_byte(bytes[4]).ok_or(NotARecord::Unknown)?;
         let (fields_bytes, payload_bytes) = (u32_at(8), u32_at(12));
-        if fields_bytes as usize > MAX_FIELDS_BYTES || payload_bytes as usize > MAX_PAYLOAD_BYTES || bytes[5] > 1 {
+        if fields_bytes as usize > MAX_FIELDS_BYTES
+            || payload_bytes as usize > MAX_PAYLOAD_BYTES
+            || bytes[5] > 1
+        {
             return Err(NotARecord::NoHeader);
         }
         Ok(Self {

@@ -38,11 +38,14 @@ impl Index {
             .worker_threads(1)
             .open()
             .map_err(failed)?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES).manual_journal_persist(true);
+        let options = || {
+            KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES).manual_journal_persist(true)
+        };
         let entries = database.keyspace(KEYSPACE, options).map_err(failed)?;
         // The library does not make all of its directories' names durable itself.
         for made in [directory.join("keyspaces"), directory.to_owned(), directory.join("..")] {
-            sync_directory(&made).map_err(|e| io_error("the index's directory could not be made durable", e))?;
+            sync_directory(&made)
+                .map_err(|e| io_error("the index's directory could not be made durable", e))?;
         }
         Ok(Self { database, entries })
     }
@@ -69,7 +72,9 @@ impl Index {
 
     /// Makes everything applied so far survive a power loss: the end of replay's work.
     pub fn checkpoint(&self) -> Result<()> {
-        self.database.persist(PersistMode::SyncAll).map_err(|e| index_error("the index could not be made durable", e))
+        self.database
+            .persist(PersistMode::SyncAll)
+            .map_err(|e| index_error("the index could not be made durable", e))
     }
 
     /// Bytes of the index on disk.
@@ -90,7 +95,11 @@ impl View {
     }
 
     /// Entries from `from` (included) to `to` (excluded), in order.
-    pub fn range(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
+    pub fn range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+    ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
         // An inverted range is an empty one; the tree would panic.
         let to = if to < from { from } else { to };
         let range = self.snapshot.range(&self.entries, from.to_vec()..to.to_vec());
@@ -98,8 +107,13 @@ impl View {
     }
 
     /// Entries whose key begins with `prefix`, in order.
-    pub fn prefix(&self, prefix: &[u8]) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
-        self.snapshot.prefix(&self.entries, prefix.to_vec()).map(|guard| guard.into_inner().map_err(read_error))
+    pub fn prefix(
+        &self,
+        prefix: &[u8],
+    ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
+        self.snapshot
+            .prefix(&self.entries, prefix)
+            .map(|guard| guard.into_inner().map_err(read_error))
     }
 }
 
@@ -132,7 +146,9 @@ impl Changes<'_> {
             let (key, value) = entry?;
             found.insert(key.to_vec(), value.to_vec());
         }
-        for (key, value) in self.pending.range(prefix.to_vec()..).take_while(|(key, _)| key.starts_with(prefix)) {
+        for (key, value) in
+            self.pending.range(prefix.to_vec()..).take_while(|(key, _)| key.starts_with(prefix))
+        {
             match value {
                 Some(value) => found.insert(key.clone(), value.clone()),
                 None => found.remove(key),

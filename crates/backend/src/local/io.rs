@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -24,6 +24,7 @@ pub(crate) struct IoThreads {
     /// Whether reads can be tried without waiting: 0 not known, 1 yes, 2 this file system cannot say
     /// (tmpfs, where a read never waits).
     nowait: AtomicU8,
+    read_bytes: AtomicU64,
 }
 
 struct Shared {
@@ -45,20 +46,40 @@ impl IoThreads {
         let mut threads = Vec::with_capacity(count);
         for number in 0..count {
             let shared = shared.clone();
-            let thread = std::thread::Builder::new().name(format!("local-io-{number}")).spawn(move || shared.work());
+            let thread =
+                std::thread::Builder::new().name(format!("local-io-{number}")).spawn(move || shared.work());
             threads.push(thread.map_err(|e| io_error("a thread could not be started", e))?);
         }
-        Ok(Arc::new(Self { shared, threads: Mutex::new(threads), nowait: AtomicU8::new(0) }))
+        Ok(Arc::new(Self {
+            shared,
+            threads: Mutex::new(threads),
+            nowait: AtomicU8::new(0),
+            read_bytes: AtomicU64::new(0),
+        }))
     }
 
     /// Runs `work` on one of the threads. Dropping the future does not stop work that has begun.
-    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         self.spawn(move || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(work));
-            let _ = answer.send(result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "file work panicked"))));
+            let _ =
+                answer.send(result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "file work panicked"))));
         });
         answered.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
+    }
+
+    /// Counts bytes that a request reads.
+    pub fn count_read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that requests read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
     }
 
     /// Runs `work` on one of the threads without waiting for it.
@@ -73,7 +94,9 @@ impl IoThreads {
     /// Reads exactly `buffer.len()` bytes where that needs no waiting; `None` where it would.
     pub fn try_read(&self, file: &File, buffer: &mut [u8], offset: u64) -> Option<Result<()>> {
         if self.nowait.load(Ordering::Relaxed) == 2 {
-            return Some(file.read_exact_at(buffer, offset).map_err(|e| io_error("a segment could not be read", e)));
+            return Some(
+                file.read_exact_at(buffer, offset).map_err(|e| io_error("a segment could not be read", e)),
+            );
         }
         let wanted = buffer.len();
         match rustix::io::preadv2(file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
@@ -136,7 +159,11 @@ impl Shared {
 /// An I/O error as the port's error.
 pub(crate) fn io_error(what: &str, e: std::io::Error) -> Error {
     if e.kind() == std::io::ErrorKind::StorageFull || e.raw_os_error() == Some(Errno::DQUOT.raw_os_error()) {
-        return Error::with_source(Reason::Full, "the store's device is full; delete objects or add space", e);
+        return Error::with_source(
+            Reason::Full,
+            "the store's device is full; delete objects or add space",
+            e,
+        );
     }
     if e.kind() == std::io::ErrorKind::UnexpectedEof {
         return Error::with_source(Reason::CorruptData, what.to_owned(), e);

@@ -1,4 +1,5 @@
-//! The files of a store's directory, and what names it: `FORMAT`, `LOCK`, `segments/`, `index/`.
+//! The files of a store's directory, and what names it: `FORMAT`, `LOCK`, `RESERVE`, `segments/`,
+//! `index/`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -24,10 +25,7 @@ impl Layout {
     /// Opens a directory, making it into an empty store where nothing is there.
     pub fn open_or_create(root: &Path) -> Result<Self> {
         let make = || -> std::io::Result<()> {
-            std::fs::create_dir_all(root)?;
-            if let Some(parent) = root.canonicalize()?.parent() {
-                sync_directory(parent)?;
-            }
+            create_directories(root)?;
             std::fs::create_dir_all(root.join("segments"))?;
             sync_directory(root)
         };
@@ -66,16 +64,47 @@ impl Layout {
         self.root.join("index")
     }
 
-    /// Removes the index directory; it will be made again from the log.
-    pub fn remove_index(&self) -> Result<()> {
-        let index = self.index();
-        if index.exists() {
-            std::fs::remove_dir_all(&index)
-                .and_then(|()| sync_directory(&self.root))
-                .map_err(|e| io_error("the old index could not be removed", e))?;
-        }
-        Ok(())
+    /// The file that keeps blocks for a full device.
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join("RESERVE")
     }
+
+    /// Removes the index directory; it will be made again from the log. A stop half way leaves no
+    /// index that is half there: the directory loses its name first.
+    pub fn remove_index(&self) -> Result<()> {
+        let (index, old) = (self.index(), self.root.join("index.old"));
+        let remove = || -> std::io::Result<()> {
+            if old.exists() {
+                std::fs::remove_dir_all(&old)?;
+            }
+            if index.exists() {
+                std::fs::rename(&index, &old)?;
+                sync_directory(&self.root)?;
+                std::fs::remove_dir_all(&old)?;
+            }
+            Ok(())
+        };
+        remove().map_err(|e| io_error("the old index could not be removed", e))
+    }
+}
+
+/// Makes a directory and whatever lies above it, and makes their names durable.
+fn create_directories(path: &Path) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    if parent != path {
+        create_directories(parent)?;
+    }
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    sync_directory(parent)
 }
 
 fn lock(root: &Path) -> Result<File> {
@@ -104,7 +133,11 @@ fn lock(root: &Path) -> Result<File> {
         file.set_len(0)?;
         file.write_all(std::process::id().to_string().as_bytes())
     };
-    name().map_err(|e| io_error("the lock file could not be written", e))?;
+    if let Err(e) = name() {
+        // The lock is held all the same; only a second process will not learn by whom. A full device
+        // must not keep the store from being opened.
+        tracing::warn!(error = %e, "the lock file could not be written");
+    }
     Ok(file)
 }
 
@@ -120,12 +153,18 @@ fn read_format(root: &Path) -> Result<Option<u64>> {
     if version != Some(FORMAT_VERSION) {
         return Err(Error::new(
             Reason::InvalidArgument,
-            format!("{} is of a format that this program does not know (it knows {FORMAT_VERSION})", root.display()),
+            format!(
+                "{} is of a format that this program does not know (it knows {FORMAT_VERSION})",
+                root.display()
+            ),
         ));
     }
     let salt = field("salt ").and_then(|v| u64::from_str_radix(v, 16).ok());
     salt.map(Some).ok_or_else(|| {
-        Error::new(Reason::CorruptData, format!("{} names no salt; restore it from a segment's header", path.display()))
+        Error::new(
+            Reason::CorruptData,
+            format!("{} names no salt; restore it from a segment's header", path.display()),
+        )
     })
 }
 
@@ -136,7 +175,10 @@ fn refuse_orphaned_segments(root: &Path) -> Result<()> {
     if entries.next().is_some() {
         return Err(Error::new(
             Reason::CorruptData,
-            format!("{} holds segments but no FORMAT file; restore it before opening the store", root.display()),
+            format!(
+                "{} holds segments but no FORMAT file; restore it before opening the store",
+                root.display()
+            ),
         ));
     }
     Ok(())
@@ -144,13 +186,20 @@ fn refuse_orphaned_segments(root: &Path) -> Result<()> {
 
 fn create_format(root: &Path) -> Result<u64> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random)
-        .map_err(|e| Error::with_source(Reason::Io, "the system gave no random bytes", std::io::Error::other(e.to_string())))?;
+    getrandom::fill(&mut random).map_err(|e| {
+        Error::with_source(
+            Reason::Io,
+            "the system gave no random bytes",
+            std::io::Error::other(e.to_string()),
+        )
+    })?;
     let salt = u64::from_le_bytes(random);
     let write = || -> std::io::Result<()> {
         let temporary = root.join("FORMAT.new");
         let mut file = File::create(&temporary)?;
-        file.write_all(format!("tradewind local store\nformat {FORMAT_VERSION}\nsalt {salt:016x}\n").as_bytes())?;
+        file.write_all(
+            format!("tradewind local store\nformat {FORMAT_VERSION}\nsalt {salt:016x}\n").as_bytes(),
+        )?;
         file.sync_all()?;
         std::fs::rename(&temporary, root.join("FORMAT"))?;
         sync_directory(root)

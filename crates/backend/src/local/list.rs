@@ -28,7 +28,9 @@ impl KeyCursor for IndexCursor {
     }
 
     fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
-        let Some((key, value)) = self.entries.as_mut().and_then(Iterator::next).transpose()? else { return Ok(None) };
+        let Some((key, value)) = self.entries.as_mut().and_then(Iterator::next).transpose()? else {
+            return Ok(None);
+        };
         let entry = ObjectEntry::decode(&value)?;
         let summary = ObjectSummary {
             size: entry.size,
@@ -42,7 +44,11 @@ impl KeyCursor for IndexCursor {
 }
 
 /// One page of a bucket.
-pub(super) fn page_of(shared: &Shared, bucket: BucketId, request: &ListRequest) -> Result<ListPage<ObjectSummary>> {
+pub(super) fn page_of(
+    shared: &Shared,
+    bucket: BucketId,
+    request: &ListRequest,
+) -> Result<ListPage<ObjectSummary>> {
     let mut cursor = IndexCursor { view: shared.index.view(), bucket, entries: None };
     page(&mut cursor, request)
 }

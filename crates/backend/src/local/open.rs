@@ -1,36 +1,33 @@
 //! Opening a store: what is on disk becomes an open store again. The index says how far it covers the
-//! log; the rest is replayed. A commit record that a crash tore was never acknowledged: it is voided,
-//! so that no later rebuild takes it for a whole one.
+//! log; the rest is replayed. An index that is broken, or that is not of this log, is made anew.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::apply::{Located, apply};
 use super::buffers::Buffers;
-use super::bulk::BulkWriter;
-use super::commit::{Amendment, Batch, Committer, LogWriter};
-use super::index::entries::{BucketEntry, Coverage, DeletedEntry, SegmentEntry};
-use super::index::{Changes, Index, keys};
+use super::bulk::{BulkWriter, ExtentBytes, Pin};
+use super::commit::{Amendment, Batch, Committer, LogWriter, SegmentNumbers};
+use super::index::entries::{BucketEntry, Coverage, Place, SegmentEntry};
+use super::index::{Index, keys};
 use super::io::{IoThreads, io_error};
 use super::layout::Layout;
 use super::options::LocalOptions;
 use super::position::Position;
-use super::record::{Bucket, Record};
+use super::record::{Bucket, ExtentAt, Record};
 use super::reindex::reindex;
-use super::scan::{Item, Scanned, Scanner, read_payload};
-use super::segment::{Segment, SegmentKind, Segments, parse_name};
+use super::replay::{Mode, Survey, apply_with_coverage, take_log};
+use super::scan::{Item, Scanner};
+use super::segment::{HeaderState, Segment, Segments, parse_name};
 use super::shared::Shared;
 use super::space::Space;
 use super::upkeep::Upkeep;
 
-/// Entries changed in one batch of a replay.
-pub(super) const REPLAY_BATCH: usize = 4096;
 /// Numbers kept ahead of those in use, so that numbers given to writes that were never committed are
 /// not given out again after a crash.
 pub(super) const ID_MARGIN: u64 = 1 << 32;
@@ -42,6 +39,8 @@ pub(crate) struct Local {
     pub committer: Committer,
     pub bulk: BulkWriter,
     pub upkeep: Mutex<Option<Upkeep>>,
+    /// Held during a round of upkeep: there is one at a time.
+    pub round: Mutex<()>,
 }
 
 /// What opening did, for logs and tests.
@@ -64,36 +63,29 @@ impl Local {
         Self::open_layout(layout, options, clock)
     }
 
-    pub fn open_layout(layout: Layout, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<(Arc<Self>, Recovery)> {
+    pub fn open_layout(
+        layout: Layout,
+        options: LocalOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Arc<Self>, Recovery)> {
         let mut recovery = Recovery::default();
-        let segments = open_segments(&layout)?;
-        let mut index = open_index(&layout)?;
-        if !covers(&index, &segments)? {
-            if index.coverage()?.is_some() {
-                tracing::warn!("the index does not fit the log; it is made anew");
-            }
-            drop(index);
-            layout.remove_index()?;
-            index = Index::open(&layout.index())?;
-        }
-        let (coverage, voids) = match index.coverage()? {
-            Some(coverage) => replay(&layout, &index, &segments, coverage, &mut recovery)?,
-            None if segments.is_empty() => (Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() }, Vec::new()),
-            None => {
-                recovery.reindexed = true;
-                reindex(&layout, &index, &segments, &mut recovery)?
-            }
-        };
+        let found = open_segments(&layout)?;
+        let space = Space::open(&layout, options.reserve_bytes)?;
+        let segments = found.segments;
+        let (index, mut coverage, torn) = ready_index(&layout, &segments, &found.numbers, &mut recovery)?;
         remove_retired(&layout, &index, &segments)?;
-        let last = segments.all().keys().max().copied().unwrap_or(0);
+        let last = found.numbers.last().copied().unwrap_or(0).max(coverage.covered.segment);
+        coverage.next_segment = coverage.next_segment.max(last + 1);
+        reserve_numbers(&index, coverage)?;
+        found.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
         let io = IoThreads::start(options.io_threads.max(1))?;
         let shared = Arc::new(Shared {
-            space: Space::open(layout.segments(), options.reserve_bytes)?,
+            space,
             hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
             buffers: Arc::new(Buffers::default()),
             buckets: RwLock::new(read_buckets(&index)?),
             next_id: AtomicU64::new(coverage.next_id),
-            next_segment: AtomicU32::new(last + 1),
+            next_segment: SegmentNumbers::new(coverage.next_segment),
             layout,
             options,
             clock,
@@ -109,9 +101,10 @@ impl Local {
             committer,
             bulk: BulkWriter::default(),
             upkeep: Mutex::new(None),
+            round: Mutex::new(()),
         });
-        recovery.voided = voids.len() as u64;
-        local.repair(voids)?;
+        recovery.voided = torn.len() as u64;
+        local.repair(torn)?;
         Ok((local, recovery))
     }
 
@@ -124,12 +117,21 @@ impl Local {
         }
     }
 
+    /// Writes an extent, which is not durable yet. A failed sync (of the directory) ends all writing.
+    pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
+        let written = self.bulk.write(&self.shared, extent).await;
+        if written.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
+            self.committer.fail();
+        }
+        written
+    }
+
     /// Writes what a crash left unsaid: voids of torn records, ends of completed uploads.
     fn repair(&self, voids: Vec<Position>) -> Result<()> {
         let mut unended = Vec::new();
         for entry in self.shared.index.view().prefix(&[keys::space::UPLOAD_ENDED]) {
             let (key, value) = entry?;
-            if DeletedEntry::decode(&value)?.place.record_bytes == 0 {
+            if Place::decode(&value)?.record_bytes == 0 {
                 unended.push(keys::number(&key)?);
             }
         }
@@ -150,118 +152,140 @@ impl Local {
     }
 }
 
-fn open_segments(layout: &Layout) -> Result<Segments> {
+/// The files among the segments.
+struct Found {
+    segments: Segments,
+    /// The numbers of all files, unfinished ones included, in order.
+    numbers: Vec<u32>,
+    unfinished: Vec<PathBuf>,
+}
+
+fn open_segments(layout: &Layout) -> Result<Found> {
     let directory = layout.segments();
     let failed = |e| io_error(&format!("{} could not be read", directory.display()), e);
-    let mut found = Vec::new();
+    let (mut segments, mut numbers, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     for entry in std::fs::read_dir(&directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        if parse_name(&path).is_none() {
+        let Some(name) = parse_name(&path) else {
             tracing::warn!(path = %path.display(), "a file among the segments is not a segment; it is left alone");
             continue;
-        }
-        match Segment::open(&path, layout.salt)? {
-            Some(segment) => found.push(segment),
-            None => {
-                // A crash while it was made: nothing in it was ever acknowledged.
-                tracing::warn!(path = %path.display(), "an unfinished segment is removed");
-                std::fs::remove_file(&path).map_err(failed)?;
-            }
-        }
-    }
-    Ok(Segments::new(found))
-}
-
-/// A broken index is not worth a repair: it is made anew from the log.
-fn open_index(layout: &Layout) -> Result<Index> {
-    match Index::open(&layout.index()) {
-        Ok(index) => Ok(index),
-        Err(e) => {
-            tracing::error!(error = ?e, "the index cannot be opened; it is made anew from the log");
-            layout.remove_index()?;
-            Index::open(&layout.index())
+        };
+        numbers.push(name.0);
+        let (segment, header) = Segment::open(&path, name, layout.salt)?;
+        if header == HeaderState::Sound {
+            segments.push(segment);
+        } else if holds_records(&segment, layout.salt)? {
+            tracing::error!(path = %path.display(), "a segment's header is damaged; its records are read all the same");
+            segments.push(segment);
+        } else {
+            unfinished.push(path);
         }
     }
+    numbers.sort_unstable();
+    Ok(Found { segments: Segments::new(segments), numbers, unfinished })
 }
 
-/// Whether the log reaches as far as the index says.
-fn covers(index: &Index, segments: &Segments) -> Result<bool> {
-    let covered = match index.coverage() {
-        Ok(Some(coverage)) => coverage.covered,
-        Ok(None) => return Ok(true),
-        Err(e) if e.reason() == Reason::CorruptData => return Ok(false),
+fn holds_records(segment: &Arc<Segment>, salt: u64) -> Result<bool> {
+    let mut scanner = Scanner::new(segment.clone(), salt, 0);
+    while let Some(item) = scanner.next()? {
+        if matches!(item, Item::Record(_)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes what a crash left of a segment that was being made: it has neither a header nor a single
+/// whole record, so nothing in it was ever acknowledged.
+fn remove_unfinished(path: &Path) -> Result<()> {
+    tracing::warn!(path = %path.display(), "an unfinished segment is removed");
+    std::fs::remove_file(path).map_err(|e| io_error(&format!("{} could not be removed", path.display()), e))
+}
+
+/// The index, brought up to the log. One that is broken, or is not of this log, is not worth a repair:
+/// it is made anew. Answers what it covers and the torn records found.
+fn ready_index(
+    layout: &Layout,
+    segments: &Segments,
+    numbers: &[u32],
+    recovery: &mut Recovery,
+) -> Result<(Index, Coverage, Vec<Position>)> {
+    let reason = match bring_up(layout, segments, numbers, recovery) {
+        Ok(Some(ready)) => return Ok(ready),
+        Ok(None) => None,
+        Err(e) if e.reason() == Reason::CorruptData => Some(e),
         Err(e) => return Err(e),
     };
-    let Some(segment) = segments.get(covered.segment) else { return Ok(true) };
-    Ok(segment.end.load(std::sync::atomic::Ordering::Acquire) >= covered.offset)
+    if let Some(reason) = reason {
+        tracing::error!(error = ?reason, "the index cannot be used; it is made anew from the log");
+    }
+    *recovery = Recovery::default();
+    layout.remove_index()?;
+    let index = Index::open(&layout.index())?;
+    if segments.is_empty() {
+        return Ok((index, Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() }, Vec::new()));
+    }
+    recovery.reindexed = true;
+    let (coverage, torn) = reindex(layout, &index, segments, recovery)?;
+    Ok((index, coverage, torn))
 }
 
-/// The log segments in the order they were written.
-pub(super) fn log_segments(segments: &Segments) -> Vec<Arc<Segment>> {
-    let mut logs: Vec<_> = segments.all().values().filter(|s| s.kind == SegmentKind::Log).cloned().collect();
-    logs.sort_by_key(|segment| segment.number);
-    logs
-}
-
-/// Takes into the index what the log has beyond it. Answers the new coverage and the torn records.
-fn replay(
+/// Replays into the index that is there; `None` where there is none.
+fn bring_up(
     layout: &Layout,
-    index: &Index,
     segments: &Segments,
-    coverage: Coverage,
+    numbers: &[u32],
     recovery: &mut Recovery,
-) -> Result<(Coverage, Vec<Position>)> {
-    let mut new = coverage;
-    let mut voids = Vec::new();
-    let mut changes = index.changes();
-    let from = coverage.covered;
-    for segment in log_segments(segments).into_iter().filter(|s| s.number >= from.segment) {
-        let start = if segment.number == from.segment { from.offset } else { 0 };
-        let mut scanner = Scanner::new(segment.clone(), layout.salt, start);
-        let mut replayed = false;
-        while let Some(item) = scanner.next()? {
-            let scanned = match item {
-                Item::Record(scanned) => scanned,
-                Item::Gap { from, to } => {
-                    tracing::warn!(segment = %segment.path.display(), from, to, "bytes that are no record");
-                    recovery.damaged_bytes += u64::from(to - from);
-                    continue;
-                }
-            };
-            replayed = true;
-            new.next_id = new.next_id.max(scanned.header.seq + 1);
-            new.covered = Position::new(segment.number, scanned.end());
-            if read_payload(&segment, &scanned)?.is_none() {
-                voids.push(scanned.at);
-                continue;
-            }
-            let record = scanned.record()?;
-            if let Record::BucketCreated(bucket) = &record {
-                new.next_bucket = new.next_bucket.max(bucket.id + 1);
-            }
-            take_in(&mut changes, &scanned, &record)?;
-            recovery.replayed += 1;
-            if changes.len() >= REPLAY_BATCH {
-                apply_with_coverage(std::mem::replace(&mut changes, index.changes()), new)?;
-            }
-        }
-        if replayed {
-            // What is served from now on must not be lost any more.
-            segment.file.sync_data().map_err(|e| io_error("a segment could not be made durable", e))?;
+) -> Result<Option<(Index, Coverage, Vec<Position>)>> {
+    if !layout.index().exists() {
+        return Ok(None);
+    }
+    let index = Index::open(&layout.index())?;
+    let Some(coverage) = index.coverage()? else { return Ok(None) };
+    if let Some(why) = misfit(&index, coverage, segments, numbers)? {
+        return Err(Error::new(Reason::CorruptData, why));
+    }
+    let known = Survey::of(layout, segments, coverage)?;
+    let torn = take_log(layout, &index, segments, (coverage.covered, Mode::Onward), &known, recovery)?;
+    Ok(Some((index, known.coverage, torn)))
+}
+
+/// Why an index is not of this log, where it is not: the log is shorter than it, or segments went that
+/// it has not taken leave of (a copy from before a compaction).
+fn misfit(index: &Index, coverage: Coverage, segments: &Segments, numbers: &[u32]) -> Result<Option<String>> {
+    if let Some(segment) = segments.get(coverage.covered.segment)
+        && segment.end.load(Ordering::Acquire) < coverage.covered.offset
+    {
+        return Ok(Some(format!("the index covers the log up to {}, where there is none", coverage.covered)));
+    }
+    for entry in index.view().prefix(&[keys::space::SEGMENT]) {
+        let (key, value) = entry?;
+        let number = segment_number(&key)?;
+        if numbers.binary_search(&number).is_err() && !SegmentEntry::decode(&value)?.retired {
+            return Ok(Some(format!("the index refers to segment {number}, which is not there")));
         }
     }
-    apply_with_coverage(changes, new)?;
-    Ok((new, voids))
+    // Segments made after the index was last written: none can have gone without its being told.
+    let newer = numbers.iter().filter(|number| **number >= coverage.next_segment);
+    for (expected, number) in (coverage.next_segment..).zip(newer) {
+        if *number != expected {
+            return Ok(Some(format!("segment {expected} came and went after the index was written")));
+        }
+    }
+    Ok(None)
 }
 
-pub(super) fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record) -> Result<()> {
-    let located = Located { header: &scanned.header, record, fields: &scanned.fields, at: scanned.at };
-    apply(changes, &located)
+/// Makes durable that the numbers used from now on are used: those given to writes that were never
+/// committed must not be given out again after a crash.
+fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
+    let reserved = Coverage { next_id: coverage.next_id + ID_MARGIN, ..coverage };
+    apply_with_coverage(index.changes(), reserved)?;
+    index.checkpoint()
 }
 
-pub(super) fn apply_with_coverage(mut changes: Changes<'_>, coverage: Coverage) -> Result<()> {
-    changes.put(keys::META, coverage.encode());
-    changes.apply()
+fn segment_number(key: &[u8]) -> Result<u32> {
+    u32::try_from(keys::number(key)?)
+        .map_err(|e| Error::with_source(Reason::CorruptData, "the index names a segment that cannot be", e))
 }
 
 /// Removes segments that were emptied before the last stop.
@@ -272,9 +296,7 @@ fn remove_retired(layout: &Layout, index: &Index, segments: &Segments) -> Result
         if !SegmentEntry::decode(&value)?.retired {
             continue;
         }
-        let number = u32::try_from(keys::number(&key)?).map_err(|e| {
-            Error::with_source(Reason::CorruptData, "the index names a segment that cannot be", e)
-        })?;
+        let number = segment_number(&key)?;
         if let Some(segment) = segments.get(number) {
             index.checkpoint()?;
             super::upkeep::unlink(layout, segments, &segment)?;
@@ -289,8 +311,9 @@ fn read_buckets(index: &Index) -> Result<BTreeMap<String, Bucket>> {
     for entry in index.view().prefix(&[keys::space::BUCKET]) {
         let (key, value) = entry?;
         let entry = BucketEntry::decode(&value)?;
-        let id = u32::try_from(keys::number(&key)?)
-            .map_err(|e| Error::with_source(Reason::CorruptData, "the index names a bucket that cannot be", e))?;
+        let id = u32::try_from(keys::number(&key)?).map_err(|e| {
+            Error::with_source(Reason::CorruptData, "the index names a bucket that cannot be", e)
+        })?;
         buckets.insert(entry.name.clone(), Bucket { id, name: entry.name, created: entry.created });
     }
     Ok(buckets)

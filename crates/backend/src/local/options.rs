@@ -13,7 +13,9 @@ pub struct LocalOptions {
     /// The index is made durable after this many bytes of log: what a start after a power loss reads
     /// again at the most.
     pub checkpoint_bytes: u64,
-    /// Free space, in bytes, below which writes are refused so that deletes and compaction still work.
+    /// Free space, in bytes, below which writes are refused so that deletes and compaction still work:
+    /// room for the live part of one segment. A quarter of it (at most 32 MiB) is a file of allocated
+    /// blocks, which other programs cannot take. At most an eighth of the device.
     pub reserve_bytes: u64,
     /// Threads for file work that may wait for the device.
     pub io_threads: usize,
@@ -33,7 +35,7 @@ impl Default for LocalOptions {
             segment_bytes: 512 << 20,
             inline_bytes: 128 << 10,
             checkpoint_bytes: 64 << 20,
-            reserve_bytes: 64 << 20,
+            reserve_bytes: 384 << 20,
             io_threads: 4,
             hash_threads: 1,
             compact_below: 0.6,

@@ -44,14 +44,28 @@ impl Local {
     pub(super) fn entry(&self, address: &Address) -> Result<ObjectEntry> {
         let bucket = self.shared.bucket(address.bucket.as_str())?;
         let value = self.shared.index.get(&keys::object(bucket.id, address.key.as_str()))?;
-        value.map_or_else(|| Err(Error::no_such_key(address.key.as_str())), |value| ObjectEntry::decode(&value))
+        value.map_or_else(
+            || Err(Error::no_such_key(address.key.as_str())),
+            |value| ObjectEntry::decode(&value),
+        )
     }
 
     /// Reads an object's record; with its payload where it is inline and `with_payload`.
-    pub(super) async fn object(&self, context: &Context, address: &Address, with_payload: bool) -> Result<ObjectRecord> {
+    pub(super) async fn object(
+        &self,
+        context: &Context,
+        address: &Address,
+        with_payload: bool,
+    ) -> Result<ObjectRecord> {
+        let mut missing = None;
         for _ in 0..MOVED_RETRIES {
             let entry = self.entry(address)?;
-            let Some(segment) = self.shared.segments.get(entry.place.at.segment) else { continue };
+            let Some(segment) = self.shared.segments.get(entry.place.at.segment) else {
+                if missing.replace(entry.place) == Some(entry.place) {
+                    return Err(corrupt(entry.place.at, "its segment is gone"));
+                }
+                continue;
+            };
             let record = self.object_at(context, &segment, &entry, with_payload).await?;
             if record.object.key != address.key.as_str() {
                 return Err(corrupt(entry.place.at, "it is of another key"));
@@ -72,8 +86,8 @@ impl Local {
         let head_bytes = entry.head_bytes as usize;
         let payload_bytes = if with_payload && !entry.in_extents { length(entry.size)? } else { 0 };
         let bytes = self.read(context, segment, at.offset.into(), head_bytes + payload_bytes).await?;
-        let (header, head) =
-            Header::decode(self.shared.layout.salt, at, &bytes).map_err(|_| corrupt(at, "its head is damaged"))?;
+        let (header, head) = Header::decode(self.shared.layout.salt, at, &bytes)
+            .map_err(|_| corrupt(at, "its head is damaged"))?;
         if header.kind != RecordKind::Object {
             return Err(corrupt(at, "it is not an object"));
         }
@@ -94,9 +108,16 @@ impl Local {
     }
 
     /// Reads bytes of a segment, within the request's window.
-    pub(super) async fn read(&self, context: &Context, segment: &Arc<Segment>, offset: u64, length: usize) -> Result<Bytes> {
+    pub(super) async fn read(
+        &self,
+        context: &Context,
+        segment: &Arc<Segment>,
+        offset: u64,
+        length: usize,
+    ) -> Result<Bytes> {
         let reservation = context.guard(context.window.reserve_own(length)).await?;
         let mut buffer = self.shared.buffers.take(length);
+        self.shared.io.count_read(length);
         let buffer = match self.shared.io.try_read(&segment.file, buffer.as_mut(), offset) {
             Some(result) => result.map(|()| buffer),
             None => context.guard(self.read_waiting(segment, buffer, offset)).await?,
@@ -115,7 +136,12 @@ impl Local {
     }
 
     /// Opens an object for reading.
-    pub(super) async fn find(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    pub(super) async fn find(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<Found<Body>> {
         context.check()?;
         let begun = self.shared.clock.now();
         // The view must see the extents as they were when the object was found: it is taken first.
@@ -138,7 +164,12 @@ impl Local {
             (Content::Extents { runs, .. }, _, Some(moment)) => {
                 ExtentBody::new(self.this(), context.clone(), moment, runs, span).into_body()
             }
-            _ => return Err(Error::new(Reason::Defect, "the index and the record disagree on where the bytes are")),
+            _ => {
+                return Err(Error::new(
+                    Reason::Defect,
+                    "the index and the record disagree on where the bytes are",
+                ));
+            }
         };
         let observation = Observation {
             first_byte: self.shared.clock.now().saturating_sub(begun),
@@ -149,7 +180,12 @@ impl Local {
     }
 
     /// The same without the bytes.
-    pub(super) async fn find_head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    pub(super) async fn find_head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<Found<()>> {
         context.check()?;
         let begun = self.shared.clock.now();
         let record = self.object(context, address, false).await?;
@@ -216,7 +252,11 @@ fn select(object: &Object, select: Select) -> Result<Span> {
 }
 
 /// Parts of an object as the port describes them.
-pub(super) fn object_parts(object: &Object, after: Option<PartNumber>, limit: usize) -> Result<(Vec<PartInfo>, bool)> {
+pub(super) fn object_parts(
+    object: &Object,
+    after: Option<PartNumber>,
+    limit: usize,
+) -> Result<(Vec<PartInfo>, bool)> {
     let behind = |number: u16| after.is_none_or(|after| number > after.get());
     let mut parts = Vec::new();
     for part in object.parts.iter().filter(|part| behind(part.number)) {

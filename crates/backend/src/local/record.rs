@@ -24,15 +24,26 @@ pub(crate) type UploadSeq = u64;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Record {
     BucketCreated(Bucket),
-    BucketDeleted { id: BucketId },
+    BucketDeleted {
+        id: BucketId,
+    },
     Object(Box<Object>),
-    Tombstone { bucket: BucketId, key: String },
-    Extent { id: u64 },
+    Tombstone {
+        bucket: BucketId,
+        key: String,
+    },
+    Extent {
+        id: u64,
+    },
     UploadCreated(Box<Upload>),
     Part(Box<Part>),
-    UploadEnded { upload: UploadSeq },
+    UploadEnded {
+        upload: UploadSeq,
+    },
     /// The record at this position was found torn after a crash and never happened.
-    Void { at: Position },
+    Void {
+        at: Position,
+    },
 }
 
 /// A bucket.

@@ -9,13 +9,15 @@ use bytes::Bytes;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::Result;
 
-use super::frame::{ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, Header, NotARecord, table_entry};
+use super::frame::{ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, Head, Header, NotARecord, table_entry};
 use super::io::io_error;
 use super::position::Position;
 use super::record::Record;
 use super::segment::{SEGMENT_HEADER_BYTES, Segment};
 
 const READ_BYTES: usize = 1 << 20;
+/// Read at first where one head is wanted.
+const LIKELY_HEAD_BYTES: usize = 512;
 
 /// A record found, its head verified.
 pub(crate) struct Scanned {
@@ -26,6 +28,11 @@ pub(crate) struct Scanned {
 }
 
 impl Scanned {
+    fn new(at: Position, header: Header, head: Head<'_>) -> Self {
+        let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
+        Self { at, header, fields: head.fields.to_vec(), table }
+    }
+
     pub fn record(&self) -> Result<Record> {
         Record::decode(self.header.kind, &self.fields)
     }
@@ -41,7 +48,10 @@ impl Scanned {
 pub(crate) enum Item {
     Record(Scanned),
     /// Bytes that are no record: a torn tail, a hole of a write that never happened, or damage.
-    Gap { from: u32, to: u32 },
+    Gap {
+        from: u32,
+        to: u32,
+    },
 }
 
 /// Reads a segment from front to back.
@@ -92,10 +102,8 @@ impl Scanner {
             let Some(bytes) = self.bytes(at, wanted)? else { return Ok(None) };
             match Header::decode(salt, position, bytes) {
                 Ok((header, head)) => {
-                    let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
-                    let scanned = Scanned { at: position, header, fields: head.fields.to_vec(), table };
                     let fits = header.record_bytes() <= (end - at) as usize;
-                    return Ok(fits.then_some(scanned));
+                    return Ok(fits.then(|| Scanned::new(position, header, head)));
                 }
                 Err(NotARecord::Short(more)) if more > wanted => wanted = more,
                 Err(_) => return Ok(None),
@@ -113,23 +121,55 @@ impl Scanner {
             let read = READ_BYTES.max(length).min((self.end - at) as usize);
             self.buffer.resize(read, 0);
             self.buffer_at = at;
-            self.segment
-                .file
-                .read_exact_at(&mut self.buffer, at.into())
-                .map_err(|e| io_error(&format!("{} could not be read", self.segment.path.display()), e))?;
+            let filled = read_up_to(&self.segment, &mut self.buffer, at)?;
+            self.buffer.truncate(filled);
+            if filled < read {
+                // A write at the end that failed left its place empty.
+                #[expect(clippy::cast_possible_truncation, reason = "a segment is shorter than 4 GiB")]
+                let filled = filled as u32;
+                self.end = at + filled;
+            }
         }
-        Ok(Some(&self.buffer[(at - self.buffer_at) as usize..]))
+        Ok(self.buffer.get((at - self.buffer_at) as usize..).filter(|bytes| bytes.len() >= length))
     }
+}
+
+/// The record at an offset, its head verified; `None` where none is there.
+pub(crate) fn record_at(segment: &Arc<Segment>, salt: u64, offset: u32) -> Result<Option<Scanned>> {
+    let position = Position::new(segment.number, offset);
+    let mut bytes = vec![0; LIKELY_HEAD_BYTES];
+    loop {
+        let filled = read_up_to(segment, &mut bytes, offset)?;
+        match Header::decode(salt, position, &bytes[..filled]) {
+            Ok((header, head)) => return Ok(Some(Scanned::new(position, header, head))),
+            Err(NotARecord::Short(more)) if more > bytes.len() => bytes.resize(more, 0),
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// Reads until the buffer is full or the file ends. Answers how many bytes there were.
+fn read_up_to(segment: &Segment, buffer: &mut [u8], offset: u32) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match segment.file.read_at(&mut buffer[filled..], u64::from(offset) + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(io_error(&format!("{} could not be read", segment.path.display()), e)),
+        }
+    }
+    Ok(filled)
 }
 
 /// Reads a record's payload and verifies it; `None` where it is damaged.
 pub(crate) fn read_payload(segment: &Segment, scanned: &Scanned) -> Result<Option<Bytes>> {
     let mut payload = vec![0; scanned.header.payload_bytes as usize];
-    let from = scanned.at.offset as usize + scanned.header.head_bytes();
-    segment
-        .file
-        .read_exact_at(&mut payload, from as u64)
-        .map_err(|e| io_error(&format!("{} could not be read", segment.path.display()), e))?;
+    #[expect(clippy::cast_possible_truncation, reason = "a record lies within its segment")]
+    let from = scanned.at.offset + scanned.header.head_bytes() as u32;
+    if read_up_to(segment, &mut payload, from)? < payload.len() {
+        return Ok(None);
+    }
     let intact = payload.chunks(BLOCK_BYTES).zip(&scanned.table).all(|(block, crc)| crc64nvme(block) == *crc);
     Ok(intact.then(|| payload.into()))
 }

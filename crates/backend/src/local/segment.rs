@@ -38,6 +38,14 @@ impl SegmentKind {
     }
 }
 
+/// What opening a segment found at its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeaderState {
+    Sound,
+    /// Damaged, or never written: the records, each of which carries its own proof, tell which.
+    Broken,
+}
+
 /// One segment file. Readers that hold it can read on after the file was removed.
 pub(crate) struct Segment {
     pub number: u32,
@@ -48,6 +56,8 @@ pub(crate) struct Segment {
     pub end: AtomicU32,
     /// No record is added any more.
     pub sealed: AtomicBool,
+    /// A live record here is damaged: compaction leaves the segment alone.
+    pub damaged: AtomicBool,
     /// Extents written here by requests that are neither committed nor given up.
     pub pins: AtomicU32,
     sync: Mutex<SyncQueue>,
@@ -67,21 +77,27 @@ impl Segment {
         let make = || -> std::io::Result<File> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
             file.write_all_at(&encode_header(salt, number, kind), 0)?;
-            sync_directory(directory)?;
             Ok(file)
         };
         let file = make().map_err(|e| {
-            // What was made so far is no segment; a later start would not know what to do with it.
+            // What was made so far is no segment; a later start would have to find that out.
             let _ = std::fs::remove_file(&path);
             io_error("a segment could not be made", e)
         })?;
+        if let Err(e) = sync_directory(directory) {
+            let _ = std::fs::remove_file(&path);
+            return Err(sync_failed(Some(e)));
+        }
         Ok(Arc::new(Self::over(number, kind, file, path, SEGMENT_HEADER_BYTES, false)))
     }
 
-    /// Opens an existing, sealed segment. `None` where the file is no segment of this store: empty or
-    /// torn at its very beginning, so that it holds nothing that was acknowledged.
-    pub fn open(path: &Path, salt: u64) -> Result<Option<Arc<Self>>> {
-        let Some((number, kind)) = parse_name(path) else { return Ok(None) };
+    /// Opens an existing, sealed segment, whose name says what it is; the header is there to notice a
+    /// file of another store, which is refused. A header that does not check is told to the caller.
+    pub fn open(
+        path: &Path,
+        (number, kind): (u32, SegmentKind),
+        salt: u64,
+    ) -> Result<(Arc<Self>, HeaderState)> {
         let open = || -> std::io::Result<(File, u64, [u8; SEGMENT_HEADER_BYTES as usize])> {
             let file = OpenOptions::new().read(true).write(true).open(path)?;
             let length = file.metadata()?.len();
@@ -93,13 +109,27 @@ impl Segment {
         };
         let (file, length, header) =
             open().map_err(|e| io_error(&format!("segment {} could not be opened", path.display()), e))?;
-        if header != encode_header(salt, number, kind) {
-            return Ok(None);
-        }
+        let state = match decode_header(&header) {
+            Some(found) if found == (salt, number, kind) => HeaderState::Sound,
+            Some((other, ..)) if other != salt => {
+                let why = "the FORMAT file says that this store's salt is";
+                return Err(Error::new(
+                    Reason::CorruptData,
+                    format!(
+                        "{why} {salt:016x}, but {} has {other:016x}: one of the two is not of this store",
+                        path.display()
+                    ),
+                ));
+            }
+            _ => HeaderState::Broken,
+        };
         let end = u32::try_from(length).map_err(|_| {
-            Error::new(Reason::CorruptData, format!("segment {} is longer than a segment can be", path.display()))
+            Error::new(
+                Reason::CorruptData,
+                format!("segment {} is longer than a segment can be", path.display()),
+            )
         })?;
-        Ok(Some(Arc::new(Self::over(number, kind, file, path.to_owned(), end, true))))
+        Ok((Arc::new(Self::over(number, kind, file, path.to_owned(), end, true)), state))
     }
 
     fn over(number: u32, kind: SegmentKind, file: File, path: PathBuf, end: u32, sealed: bool) -> Self {
@@ -110,6 +140,7 @@ impl Segment {
             path,
             end: AtomicU32::new(end),
             sealed: AtomicBool::new(sealed),
+            damaged: AtomicBool::new(false),
             pins: AtomicU32::new(0),
             sync: Mutex::default(),
             sync_failed: AtomicBool::new(false),
@@ -165,7 +196,8 @@ impl Segment {
 
 /// The error of everything that waited for a sync that failed.
 pub(crate) fn sync_failed(cause: Option<std::io::Error>) -> Error {
-    const WHAT: &str = "the device failed to make data durable; the store takes no writes until it is reopened";
+    const WHAT: &str =
+        "the device failed to make data durable; the store takes no writes until it is reopened";
     match cause {
         Some(e) => Error::with_source(Reason::ReadOnly, WHAT, e),
         None => Error::new(Reason::ReadOnly, WHAT),
@@ -181,6 +213,18 @@ pub(crate) fn parse_name(path: &Path) -> Option<(u32, SegmentKind)> {
     };
     let stem = path.file_stem()?.to_str()?;
     (stem.len() == 8).then(|| u32::from_str_radix(stem, 16).ok()).flatten().map(|number| (number, kind))
+}
+
+/// Salt, number and kind in a header whose checksum is right.
+fn decode_header(header: &[u8; SEGMENT_HEADER_BYTES as usize]) -> Option<(u64, u32, SegmentKind)> {
+    let kind = match header[20] {
+        1 => SegmentKind::Log,
+        2 => SegmentKind::Bulk,
+        _ => return None,
+    };
+    let salt = u64::from_le_bytes(header[8..16].try_into().ok()?);
+    let number = u32::from_le_bytes(header[16..20].try_into().ok()?);
+    (*header == encode_header(salt, number, kind)).then_some((salt, number, kind))
 }
 
 fn encode_header(salt: u64, number: u32, kind: SegmentKind) -> [u8; SEGMENT_HEADER_BYTES as usize] {
@@ -245,7 +289,8 @@ impl Segments {
         let _one_at_a_time = self.change.lock();
         let mut map = HashMap::clone(&self.map.load());
         map.remove(&number);
+        // Counted first: whoever then still sees the old count also sees the segment.
+        self.removals.fetch_add(1, Ordering::AcqRel);
         self.map.store(Arc::new(map));
-        self.removals.fetch_add(1, Ordering::Release);
     }
 }

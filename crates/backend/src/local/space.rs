@@ -1,18 +1,35 @@
-//! Free space: writes are refused while some is left, so that what frees space (deletes, compaction)
-//! and the index can still be written.
+//! Free space. Writes are refused while there is still room for what frees space: deletes, compaction
+//! and the index. A part of that room is a real file of allocated blocks, so that other programs
+//! cannot eat it; it is let go when a delete needs it and taken again when there is room.
 
-use std::fs::File;
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::io::io_error;
+use super::layout::Layout;
+
+/// The most bytes of the file.
+const LARGEST_FILE_BYTES: u64 = 32 << 20;
+/// At most this share of a device is kept free.
+const SHARE_OF_DEVICE: u64 = 8;
+/// The device is asked again after this many bytes, or when its answer was near the limit.
+const ASK_EVERY_BYTES: u64 = 16 << 20;
 
 /// Watches the device's free space.
 pub(crate) struct Space {
     directory: File,
+    /// Kept free in all, the file included.
     reserve_bytes: u64,
+    file: File,
+    file_bytes: u64,
+    /// Whether the file has its blocks.
+    held: AtomicBool,
     known: Mutex<Known>,
 }
 
@@ -23,33 +40,45 @@ struct Known {
     written_since: u64,
 }
 
-/// The device is asked again after this many bytes, or when its answer was near the reserve.
-const ASK_EVERY_BYTES: u64 = 16 << 20;
-
 impl Space {
-    pub fn open(directory: PathBuf, reserve_bytes: u64) -> Result<Self> {
-        let directory = File::open(&directory).map_err(|e| io_error("the store's directory could not be opened", e))?;
-        Ok(Self { directory, reserve_bytes, known: Mutex::default() })
+    pub fn open(layout: &Layout, reserve_bytes: u64) -> Result<Self> {
+        let directory = File::open(layout.segments())
+            .map_err(|e| io_error("the store's directory could not be opened", e))?;
+        let path = layout.reserve();
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|e| io_error(&format!("{} could not be opened", path.display()), e))?;
+        let device = stat(&directory)?;
+        let reserve_bytes = reserve_bytes.min(device.total / SHARE_OF_DEVICE);
+        let file_bytes = (reserve_bytes / 4).min(LARGEST_FILE_BYTES);
+        let allocated =
+            file.metadata().map_err(|e| io_error("the reserve could not be read", e))?.blocks() * 512;
+        let held = AtomicBool::new(file_bytes > 0 && allocated >= file_bytes);
+        let space = Self { directory, reserve_bytes, file, file_bytes, held, known: Mutex::default() };
+        space.restore()?;
+        // Opening itself writes to the index.
+        space.make_room()?;
+        Ok(space)
     }
 
-    /// Refuses a write of `bytes` that would leave less than the reserve; `uses_reserve` is for writes
-    /// that free space in the end.
-    pub fn admit(&self, bytes: u64, uses_reserve: bool) -> Result<()> {
-        if uses_reserve {
-            return Ok(());
-        }
+    /// Refuses a write of `bytes` that would leave less than is kept.
+    pub fn admit(&self, bytes: u64) -> Result<()> {
+        let kept = self.reserve_bytes - if self.held.load(Ordering::Acquire) { self.file_bytes } else { 0 };
         let mut known = self.known.lock();
         let left = |known: &Known| known.free.saturating_sub(known.written_since + bytes);
-        if known.written_since >= ASK_EVERY_BYTES || left(&known) < self.reserve_bytes + ASK_EVERY_BYTES {
+        if known.written_since >= ASK_EVERY_BYTES || left(&known) < kept + ASK_EVERY_BYTES {
             *known = Known { free: self.free()?, written_since: 0 };
         }
-        if left(&known) < self.reserve_bytes {
+        if left(&known) < kept {
             return Err(Error::new(
                 Reason::Full,
                 format!(
                     "the store's device has {} MiB free and keeps {} MiB for deletes and compaction; delete objects or add space",
                     known.free >> 20,
-                    self.reserve_bytes >> 20
+                    kept >> 20
                 ),
             ));
         }
@@ -57,10 +86,71 @@ impl Space {
         Ok(())
     }
 
+    /// Lets the file go where little else is left: for writes that free space in the end. True where
+    /// that made room.
+    pub fn make_room(&self) -> Result<bool> {
+        if !self.held.load(Ordering::Acquire) || self.free()? >= self.file_bytes {
+            return Ok(false);
+        }
+        tracing::warn!("the device is full; the store's reserve is used for deletes and compaction");
+        self.file.set_len(0).map_err(|e| io_error("the reserve could not be let go", e))?;
+        self.held.store(false, Ordering::Release);
+        *self.known.lock() = Known::default();
+        Ok(true)
+    }
+
+    /// Takes the file's blocks again, where there is room for all that is kept.
+    pub fn restore(&self) -> Result<()> {
+        if self.file_bytes == 0 || self.held.load(Ordering::Acquire) || self.free()? < self.reserve_bytes {
+            return Ok(());
+        }
+        if let Err(e) = allocate(&self.file, self.file_bytes) {
+            tracing::warn!(error = %e, "no blocks could be reserved; free space is only watched");
+            return self.file.set_len(0).map_err(|e| io_error("the reserve could not be let go", e));
+        }
+        self.held.store(true, Ordering::Release);
+        *self.known.lock() = Known::default();
+        Ok(())
+    }
+
+    /// How much upkeep can write and leave room for deletes.
+    pub fn room(&self) -> Result<u64> {
+        let file = if self.held.load(Ordering::Acquire) { 0 } else { self.file_bytes };
+        Ok(self.free()?.saturating_sub(file))
+    }
+
     /// Bytes free on the device for this process.
     pub fn free(&self) -> Result<u64> {
-        let stat = rustix::fs::fstatvfs(&self.directory)
-            .map_err(|e| io_error("the device's free space could not be read", e.into()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Ok(stat(&self.directory)?.free)
     }
+}
+
+struct Device {
+    total: u64,
+    free: u64,
+}
+
+fn stat(directory: &File) -> Result<Device> {
+    let stat = rustix::fs::fstatvfs(directory)
+        .map_err(|e| io_error("the device's free space could not be read", e.into()))?;
+    Ok(Device {
+        total: stat.f_blocks.saturating_mul(stat.f_frsize),
+        free: stat.f_bavail.saturating_mul(stat.f_frsize),
+    })
+}
+
+/// Gives a file blocks of its own.
+fn allocate(file: &File, bytes: u64) -> std::io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        done => return Ok(done?),
+    }
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        let piece = usize::try_from(bytes - at).unwrap_or(zeros.len()).min(zeros.len());
+        file.write_all_at(&zeros[..piece], at)?;
+        at += piece as u64;
+    }
+    Ok(())
 }

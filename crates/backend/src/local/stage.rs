@@ -61,8 +61,7 @@ impl Gathered {
     fn push(&mut self, frame: Bytes) {
         let mut rest = &frame[..];
         while !rest.is_empty() {
-            let (hasher, filled) =
-                self.block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
+            let (hasher, filled) = self.block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
             let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - *filled));
             hasher.update(now);
             *filled += now.len();
@@ -115,7 +114,7 @@ impl LocalStaged {
         let (payload, payload_bytes, table) = self.gathered.take();
         let id = self.ids.next(&self.local.shared.next_id);
         let extent = ExtentBytes { id, payload, payload_bytes, table, relocated: false };
-        let write = self.local.bulk.write(&self.local.shared, extent);
+        let write = self.local.write_extent(extent);
         let (at, pin) = self.context.guard(write).await??;
         self.extents.push(at);
         if !self.pins.iter().any(|held| held.0.number == pin.0.number) {
@@ -175,7 +174,9 @@ impl Staged for LocalStaged {
         self.context.check()?;
         let begun = self.local.shared.clock.now();
         let is_object = matches!(self.target, Target::Object { .. });
-        let small = is_object && self.extents.is_empty() && self.gathered.bytes <= self.local.shared.options.inline_bytes;
+        let small = is_object
+            && self.extents.is_empty()
+            && self.gathered.bytes <= self.local.shared.options.inline_bytes;
         let digests = std::mem::take(&mut self.digests);
         let (md5, mut checksums) = self.context.guard(digests.finish()).await?;
         let (payload, table) = if small {

@@ -14,14 +14,16 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Select,
-    StageRequest,
+    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
+    Select, StageRequest,
 };
 use tradewind_core::{
-    Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged, Tags,
+    Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged,
+    Tags,
 };
 
 use super::commit;
+use super::io::io_error;
 use super::open::{Local, Recovery};
 use super::options::LocalOptions;
 use super::read::object_parts;
@@ -85,6 +87,12 @@ impl LocalStore {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.local.committer.has_failed()
+    }
+
+    /// Bytes read from segments so far: what reads cost the device or the page cache.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.local.shared.io.read_bytes()
     }
 
     /// Bytes free on the store's device.
@@ -160,7 +168,10 @@ impl ObjectStore for LocalStore {
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
         self.check_open(context)?;
         let buckets = self.local.shared.buckets.read();
-        buckets.values().map(|b| Ok(BucketInfo { name: BucketName::new(&b.name)?, created: b.created })).collect()
+        buckets
+            .values()
+            .map(|b| Ok(BucketInfo { name: BucketName::new(&b.name)?, created: b.created }))
+            .collect()
     }
 
     async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
@@ -173,7 +184,12 @@ impl ObjectStore for LocalStore {
         self.local.find(context, address, request).await
     }
 
-    async fn stage(&self, context: &Context, address: &Address, request: StageRequest) -> Result<Box<dyn Staged>> {
+    async fn stage(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
         self.check_open(context)?;
         request.metadata.check()?;
         self.local.shared.bucket(address.bucket.as_str())?;
@@ -185,13 +201,23 @@ impl ObjectStore for LocalStore {
         Ok(Box::new(LocalStaged::new(self.local.clone(), context.clone(), target, request)))
     }
 
-    async fn delete(&self, context: &Context, address: &Address, precondition: Precondition) -> Result<Deleted> {
+    async fn delete(
+        &self,
+        context: &Context,
+        address: &Address,
+        precondition: Precondition,
+    ) -> Result<Deleted> {
         let (bucket, key) = (address.bucket.as_str().to_owned(), address.key.as_str().to_owned());
         let existed = self.submit(context, commit::DeleteObject { bucket, key, precondition }).await?;
         Ok(Deleted { existed })
     }
 
-    async fn list(&self, context: &Context, bucket: &BucketName, request: &ListRequest) -> Result<ListPage<ObjectSummary>> {
+    async fn list(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
         self.check_open(context)?;
         let bucket = self.local.shared.bucket(bucket.as_str())?;
         let (shared, request) = (self.local.shared.clone(), request.clone());
@@ -203,7 +229,8 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
         let found = self.get(context, &request.source, get).await?;
-        let kept = (found.info.scope == ChecksumScope::FullObject).then(|| found.info.checksums.first()).flatten();
+        let kept =
+            (found.info.scope == ChecksumScope::FullObject).then(|| found.info.checksums.first()).flatten();
         let algorithm = request.algorithm.or(kept.map(|c| c.algorithm()));
         let mut metadata = request.metadata.unwrap_or_else(|| found.info.metadata.clone());
         metadata.tags = request.tags.unwrap_or_else(|| found.info.metadata.tags.clone());
@@ -217,7 +244,8 @@ impl ObjectStore for LocalStore {
         let mut staged = self.stage(context, &request.destination, stage).await?;
         let size = Self::fill(context, &mut *staged, found.body).await?;
         let expected = Expected { size: Some(found.info.size.max(size)), ..Expected::default() };
-        let (committed, _) = staged.commit(CommitRequest { precondition: request.precondition, expected }).await?;
+        let (committed, _) =
+            staged.commit(CommitRequest { precondition: request.precondition, expected }).await?;
         Ok(committed)
     }
 
@@ -260,7 +288,12 @@ impl ObjectStore for LocalStore {
         object_parts(&record.object, after, limit)
     }
 
-    async fn create_upload(&self, context: &Context, address: &Address, request: CreateUpload) -> Result<UploadId> {
+    async fn create_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: CreateUpload,
+    ) -> Result<UploadId> {
         request.check()?;
         let upload = Upload {
             bucket: 0,
@@ -309,7 +342,11 @@ impl ObjectStore for LocalStore {
         {
             return Err(Error::new(Reason::InvalidRange, "the range reaches behind the end of the source"));
         }
-        let stage = StageRequest { size_hint: Some(found.span.length), etag: request.etag, ..StageRequest::default() };
+        let stage = StageRequest {
+            size_hint: Some(found.span.length),
+            etag: request.etag,
+            ..StageRequest::default()
+        };
         let mut staged =
             self.stage_part(context, &request.destination, &request.upload, request.number, stage).await?;
         let length = found.span.length;
@@ -331,7 +368,12 @@ impl ObjectStore for LocalStore {
         self.local.parts_page(address, upload, after, limit)
     }
 
-    async fn list_uploads(&self, context: &Context, bucket: &BucketName, request: &ListUploads) -> Result<UploadsPage> {
+    async fn list_uploads(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListUploads,
+    ) -> Result<UploadsPage> {
         self.check_open(context)?;
         let (local, bucket, request) = (self.local.clone(), bucket.clone(), request.clone());
         let listing = move || local.uploads_page(&bucket, &request);
@@ -368,10 +410,16 @@ impl ObjectStore for LocalStore {
             return Ok(());
         }
         let local = self.local.clone();
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        // Not on a file thread: upkeep, whose end is waited for, may be waiting for one.
         let closing = move || {
             shut(&local);
-            local.shared.index.checkpoint()
+            let closed = if local.committer.has_failed() { Ok(()) } else { local.shared.index.checkpoint() };
+            drop(local);
+            let _ = answer.send(closed);
         };
-        self.local.shared.io.run(closing).await
+        let spawned = std::thread::Builder::new().name("local-close".to_owned()).spawn(closing);
+        spawned.map_err(|e| io_error("a thread could not be started", e))?;
+        answered.await.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "closing the store panicked")))
     }
 }

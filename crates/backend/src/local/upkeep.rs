@@ -112,17 +112,23 @@ fn run(local: &Weak<Local>, control: &Control, interval: Duration) {
 }
 
 /// One round of upkeep: frees what can be freed, compacts what is worth it. Answers how many segments
-/// were removed.
+/// were removed. A segment that makes trouble does not keep the others from their turn.
 pub(super) fn round(local: &Local, control: &Control) -> Result<usize> {
+    let _alone = local.round.lock();
     let mut removed = 0;
+    local.shared.space.restore()?;
     reclaim(local, control)?;
     let mut skipped = Vec::new();
     while !control.stopped() {
-        let Some(segment) = worst_segment(local, &skipped)? else { break };
-        if compact(local, &segment, control)? {
-            removed += 1;
-        } else {
-            skipped.push(segment.number);
+        let Some(segment) = next_segment(local, &skipped)? else { break };
+        match compact(local, &segment, control) {
+            Ok(true) => removed += 1,
+            Ok(false) => skipped.push(segment.number),
+            Err(e) if matches!(e.reason(), Reason::ShuttingDown | Reason::ReadOnly) => return Err(e),
+            Err(e) => {
+                tracing::error!(error = ?e, segment = %segment.path.display(), "a segment could not be compacted");
+                skipped.push(segment.number);
+            }
         }
     }
     Ok(removed)
@@ -133,21 +139,32 @@ pub(super) fn run_once(local: &Local) -> Result<usize> {
     round(local, &Control::default())
 }
 
-/// The sealed segment with the smallest live share, if that is small enough.
-fn worst_segment(local: &Local, skipped: &[u32]) -> Result<Option<Arc<Segment>>> {
+/// The segment to compact now: one whose removal was begun and interrupted, else the sealed one with the
+/// smallest live share, if that is small enough and there is room for what lives.
+fn next_segment(local: &Local, skipped: &[u32]) -> Result<Option<Arc<Segment>>> {
     let shared = &local.shared;
+    let room = shared.space.room()?;
     let mut worst: Option<(f64, Arc<Segment>)> = None;
     let mut small = Vec::new();
     for segment in shared.segments.all().values() {
+        let entry = shared.index.get(&keys::segment(segment.number))?;
+        let entry = entry.map(|value| SegmentEntry::decode(&value)).transpose()?.unwrap_or_default();
+        if entry.forgotten > 0 {
+            // Its records are not counted any more but still there: until they are gone, no tombstone may go.
+            return Ok((!skipped.contains(&segment.number)).then(|| segment.clone()));
+        }
         let busy = !segment.sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
-        if busy || skipped.contains(&segment.number) {
+        let live = entry.live_bytes.max(0);
+        if busy
+            || segment.damaged.load(Ordering::Acquire)
+            || skipped.contains(&segment.number)
+            || live.cast_unsigned() > room
+        {
             continue;
         }
-        let entry = shared.index.get(&keys::segment(segment.number))?;
-        let live = entry.map(|value| SegmentEntry::decode(&value)).transpose()?.unwrap_or_default().live_bytes;
         let size = segment.end.load(Ordering::Acquire);
         #[expect(clippy::cast_precision_loss, reason = "a share")]
-        let share = live.max(0) as f64 / f64::from(size.max(1));
+        let share = live as f64 / f64::from(size.max(1));
         if share < shared.options.compact_below && worst.as_ref().is_none_or(|(least, _)| share < *least) {
             worst = Some((share, segment.clone()));
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 
 use crate::local::apply::{Located, apply};
-use crate::local::frame::{Header, padding};
+use crate::local::frame::{Header, MAX_FIELDS_BYTES, padding};
 use crate::local::index::entries::Coverage;
 use crate::local::index::{Changes, keys};
 use crate::local::io::io_error;
@@ -34,9 +34,9 @@ impl LogWriter {
     }
 
     /// Begins a batch.
-    pub fn begin<'a>(&'a mut self, shared: &'a Shared) -> Result<Batch<'a>> {
+    pub fn begin<'a>(&'a mut self, shared: &'a Shared) -> Batch<'a> {
         let base = self.active.as_ref().map_or(0, |segment| segment.end.load(Ordering::Acquire));
-        Ok(Batch {
+        Batch {
             base,
             end: base,
             pieces: Vec::new(),
@@ -45,10 +45,11 @@ impl LogWriter {
             buckets: Vec::new(),
             next_bucket: self.next_bucket,
             durable: self.durable,
-            uses_reserve: false,
+            may_use_reserve: false,
+            needs_room: false,
             log: self,
             shared,
-        })
+        }
     }
 
     fn segment_for_batch(&mut self, shared: &Shared) -> Result<Arc<Segment>> {
@@ -59,9 +60,7 @@ impl LogWriter {
             active.sealed.store(true, Ordering::Release);
             self.active = None;
         }
-        let number = shared.next_segment.fetch_add(1, Ordering::AcqRel);
-        let segment = Segment::create(&shared.layout.segments(), shared.layout.salt, number, SegmentKind::Log)?;
-        shared.segments.add(segment.clone());
+        let segment = create_segment(shared, SegmentKind::Log)?;
         self.active = Some(segment.clone());
         Ok(segment)
     }
@@ -80,7 +79,10 @@ pub(crate) struct Batch<'a> {
     buckets: Vec<BucketChange>,
     next_bucket: BucketId,
     durable: Position,
-    uses_reserve: bool,
+    /// The change that is being decided frees space in the end.
+    may_use_reserve: bool,
+    /// Such a change added a record.
+    needs_room: bool,
 }
 
 enum BucketChange {
@@ -92,6 +94,17 @@ impl Batch<'_> {
     /// Payload and record bytes so far.
     pub const fn bytes(&self) -> usize {
         (self.end - self.base) as usize
+    }
+
+    /// Begins with the next change. Answers how many records there are before it.
+    pub const fn begin_change(&mut self) -> usize {
+        self.may_use_reserve = false;
+        self.records
+    }
+
+    /// Records so far.
+    pub const fn records(&self) -> usize {
+        self.records
     }
 
     /// A number that was never used before.
@@ -131,7 +144,7 @@ impl Batch<'_> {
 
     /// This change frees space in the end: it may use the space kept for that.
     pub fn use_reserve(&mut self) {
-        self.uses_reserve = true;
+        self.may_use_reserve = true;
     }
 
     /// Adds a record without payload.
@@ -139,7 +152,8 @@ impl Batch<'_> {
         self.append_with_payload(record, seq, false, &[], &[])
     }
 
-    /// Adds a record and takes it into the state.
+    /// Adds a record and takes it into the state. After an error of a change that had added something
+    /// before, the batch as a whole cannot go on.
     pub fn append_with_payload(
         &mut self,
         record: &Record,
@@ -148,16 +162,10 @@ impl Batch<'_> {
         payload: &[Bytes],
         table: &[u64],
     ) -> Result<()> {
-        if self.records == 0 {
-            let segment = self.log.segment_for_batch(self.shared)?;
-            self.base = segment.end.load(Ordering::Acquire);
-            self.end = self.base;
-        }
-        let segment = self.log.active.as_ref().map_or(0, |segment| segment.number);
-        let at = Position::new(segment, self.end);
         let fields = record.encode();
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
-        let too_long = |_| Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long");
+        let too_long =
+            |_| Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long");
         let header = Header {
             kind: record.kind(),
             relocated,
@@ -166,12 +174,27 @@ impl Batch<'_> {
             seq,
             durable: self.durable,
         };
-        if fields.len() > crate::local::frame::MAX_FIELDS_BYTES {
+        if fields.len() > MAX_FIELDS_BYTES {
             return Err(Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long"));
         }
-        let end = self.end.checked_add(u32::try_from(header.record_bytes()).map_err(too_long)?);
+        let record_bytes = u32::try_from(header.record_bytes()).map_err(too_long)?;
+        if self.may_use_reserve {
+            self.needs_room = true;
+        } else {
+            self.shared.space.admit(record_bytes.into())?;
+        }
+        if self.records == 0 {
+            let segment = self.segment()?;
+            self.base = segment.end.load(Ordering::Acquire);
+            self.end = self.base;
+        }
+        let segment = self.log.active.as_ref().map_or(0, |segment| segment.number);
+        let at = Position::new(segment, self.end);
+        let end = self.end.checked_add(record_bytes);
         let end = end.ok_or_else(|| Error::new(Reason::Defect, "a batch is longer than a segment can be"))?;
-        apply(&mut self.changes, &Located { header: &header, record, fields: &fields, at })?;
+        self.records += 1;
+        let located = Located { header: &header, record, fields: &fields, at, places_extents: !relocated };
+        apply(&mut self.changes, &located)?;
         self.pieces.push(header.encode_head(self.shared.layout.salt, at, &fields, table).into());
         self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
         let pad = padding(header.head_bytes() + payload_bytes);
@@ -179,29 +202,45 @@ impl Batch<'_> {
             self.pieces.push(Bytes::from_static(&[0; 8]).slice(..pad));
         }
         self.end = end;
-        self.records += 1;
         Ok(())
     }
 
-    /// Writes, syncs and applies the batch. After an error nothing of it happened, unless the error is
-    /// one that makes the store read-only.
-    pub fn commit(mut self) -> Result<()> {
+    fn segment(&mut self) -> Result<Arc<Segment>> {
+        match self.log.segment_for_batch(self.shared) {
+            Err(e)
+                if e.reason() == Reason::Full && self.may_use_reserve && self.shared.space.make_room()? =>
+            {
+                self.log.segment_for_batch(self.shared)
+            }
+            other => other,
+        }
+    }
+
+    /// Writes, syncs and applies the batch.
+    pub fn commit(mut self) -> Result<(), Failed> {
         if self.records > 0 {
             self.write()?;
         } else if self.changes.is_empty() {
             return Ok(());
         }
+        self.apply().map_err(Failed::for_good)
+    }
+
+    fn apply(mut self) -> Result<()> {
         let covered = self.log.active.as_ref().map_or(self.durable, |s| Position::new(s.number, self.end));
         let coverage = Coverage {
             covered,
             next_id: self.shared.next_id.load(Ordering::Acquire) + ID_MARGIN,
             next_bucket: self.next_bucket,
+            next_segment: self.shared.next_segment.load(Ordering::Acquire),
         };
         self.changes.put(keys::META, coverage.encode());
         self.changes.apply()?;
         for change in self.buckets {
             match change {
-                BucketChange::Created(bucket) => self.shared.buckets.write().insert(bucket.name.clone(), bucket),
+                BucketChange::Created(bucket) => {
+                    self.shared.buckets.write().insert(bucket.name.clone(), bucket)
+                }
                 BucketChange::Deleted(name) => self.shared.buckets.write().remove(&name),
             };
         }
@@ -215,21 +254,51 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn write(&mut self) -> Result<()> {
+    fn write(&mut self) -> Result<(), Failed> {
         let Some(segment) = self.log.active.clone() else {
-            return Err(Error::new(Reason::Defect, "a batch has records but no segment"));
+            return Err(Failed::for_good(Error::new(Reason::Defect, "a batch has records but no segment")));
         };
-        self.shared.space.admit((self.end - self.base).into(), self.uses_reserve)?;
+        if self.needs_room {
+            // The index needs some as well.
+            self.shared.space.make_room().map_err(Failed::for_now)?;
+        }
         if let Err(e) = write_all(&segment, &self.pieces, self.base.into()) {
             // Nothing of this may come to life at the next start.
             if let Err(worse) = erase(&segment, self.base, self.end) {
                 tracing::error!(error = %worse, "a failed write could not be undone");
-                return Err(sync_failed(Some(worse)));
+                return Err(Failed::for_good(sync_failed(Some(worse))));
             }
-            return Err(io_error("the log could not be written", e));
+            let e = io_error("the log could not be written", e);
+            return Err(if e.reason() == Reason::Full { Failed::for_now(e) } else { Failed::for_good(e) });
+        }
+        if let Err(e) = segment.file.sync_data() {
+            // Nobody was told that this happened, and what the device has of it cannot be known. Cut off,
+            // it is not taken for whole by a start that finds it in memory only.
+            if let Err(worse) = segment.file.set_len(self.base.into()) {
+                tracing::error!(error = %worse, "a failed write could not be cut off");
+            }
+            return Err(Failed::for_good(sync_failed(Some(e))));
         }
         segment.end.store(self.end, Ordering::Release);
-        segment.file.sync_data().map_err(|e| sync_failed(Some(e)))
+        Ok(())
+    }
+}
+
+/// Why a batch failed.
+pub(crate) struct Failed {
+    pub error: Error,
+    /// Nothing of the batch happened, and the next one may succeed. Otherwise the store takes no more
+    /// writes until it is opened again.
+    pub may_go_on: bool,
+}
+
+impl Failed {
+    pub const fn for_now(error: Error) -> Self {
+        Self { error, may_go_on: true }
+    }
+
+    pub const fn for_good(error: Error) -> Self {
+        Self { error, may_go_on: false }
     }
 }
 
@@ -263,6 +332,24 @@ fn erase(segment: &Segment, base: u32, end: u32) -> std::io::Result<()> {
     debug_assert!(base >= SEGMENT_HEADER_BYTES && end >= base);
     segment.file.set_len(base.into())?;
     segment.file.sync_data()
+}
+
+/// Makes a segment and adds it to those that are read.
+pub(crate) fn create_segment(shared: &Shared, kind: SegmentKind) -> Result<Arc<Segment>> {
+    let number = shared.next_segment.fetch_add(1, Ordering::AcqRel);
+    match Segment::create(&shared.layout.segments(), shared.layout.salt, number, kind) {
+        Ok(segment) => {
+            shared.segments.add(segment.clone());
+            Ok(segment)
+        }
+        Err(e) => {
+            // The number goes back where nobody took the next one: a missing number looks to the next start
+            // like a segment that was removed.
+            let next = &shared.next_segment;
+            let _ = next.compare_exchange(number + 1, number, Ordering::AcqRel, Ordering::Relaxed);
+            Err(e)
+        }
+    }
 }
 
 /// Gives out numbers for segments.

@@ -8,6 +8,7 @@ use tradewind_core::object::Generation;
 
 use super::Operation;
 use super::batch::Batch;
+use crate::local::apply::upload_records;
 use crate::local::bulk::Pin;
 use crate::local::frame::{Header, RecordKind};
 use crate::local::index::entries::{ObjectEntry, UploadEntry};
@@ -42,7 +43,10 @@ impl Operation for DeleteBucket {
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
         let bucket = batch.bucket(&self.name)?;
         if batch.changes.any_within(&keys::object_from(bucket.id, b""), &keys::bucket_end(bucket.id))? {
-            return Err(Error::new(Reason::BucketNotEmpty, format!("bucket {:?} still holds objects", self.name)));
+            return Err(Error::new(
+                Reason::BucketNotEmpty,
+                format!("bucket {:?} still holds objects", self.name),
+            ));
         }
         batch.use_reserve();
         for (key, value) in batch.changes.with_prefix(&[keys::space::UPLOAD])? {
@@ -157,12 +161,12 @@ impl Operation for PutPart {
     }
 }
 
-/// Makes the object of an upload visible. It was put together from the parts as they were when the
-/// upload had `others` records; another number means that a part came or moved meanwhile.
+/// Makes the object of an upload visible. It was put together when `newest_part` was the last part
+/// that had come; another one means that the object would be made of a part that was replaced.
 pub(crate) struct CompleteUpload {
     pub put: PutObject,
     pub upload: UploadSeq,
-    pub others: u32,
+    pub newest_part: u64,
 }
 
 impl Operation for CompleteUpload {
@@ -170,11 +174,12 @@ impl Operation for CompleteUpload {
     type Answer = Option<Generation>;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<Generation>> {
-        let entry = upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
-        if entry.others != self.others {
+        upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
+        if upload_records(&batch.changes, self.upload)?.newest_part != self.newest_part {
             return Ok(None);
         }
         let generation = self.put.decide(batch)?;
+        batch.use_reserve();
         let seq = batch.next_id();
         batch.append(&Record::UploadEnded { upload: self.upload }, seq)?;
         Ok(Some(generation))
@@ -215,7 +220,7 @@ impl Operation for Relocate {
         debug_assert!(self.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
         batch.use_reserve();
         let record = Record::decode(self.header.kind, &self.fields)?;
-        batch.append_with_payload(&record, self.header.seq, true, &[self.payload.clone()], &self.table)
+        batch.append_with_payload(&record, self.header.seq, true, std::slice::from_ref(&self.payload), &self.table)
     }
 }
 
@@ -249,7 +254,8 @@ fn check(batch: &Batch<'_>, bucket: BucketId, key: &str, precondition: &Precondi
 
 fn upload(batch: &Batch<'_>, bucket: &str, key: &str, upload: UploadSeq) -> Result<UploadEntry> {
     let bucket = batch.bucket(bucket)?.id;
-    let entry = batch.changes.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+    let entry =
+        batch.changes.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
     entry
         .filter(|entry| entry.bucket == bucket && entry.key == key)
         .ok_or_else(|| Error::no_such_upload(&crate::local::uploads::format_id(upload)))

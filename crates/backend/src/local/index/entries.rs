@@ -94,9 +94,22 @@ impl ObjectEntry {
             }
         };
         let flags = decoder.byte()?;
-        let etag =
-            if flags & 2 == 0 { ETag::from_text(&decoder.text()?) } else { ETag::from_md5(&decoder.array()?) };
-        Ok(Self { seq, place, head_bytes, size, modified, etag, checksum, in_extents: flags & 1 == 1, others })
+        let etag = if flags & 2 == 0 {
+            ETag::from_text(&decoder.text()?)
+        } else {
+            ETag::from_md5(&decoder.array()?)
+        };
+        Ok(Self {
+            seq,
+            place,
+            head_bytes,
+            size,
+            modified,
+            etag,
+            checksum,
+            in_extents: flags & 1 == 1,
+            others,
+        })
     }
 }
 
@@ -130,8 +143,6 @@ pub(crate) struct UploadEntry {
     pub bucket: BucketId,
     pub key: String,
     pub place: Place,
-    /// Records of this upload and its parts on disk, beside the one at `place`.
-    pub others: u32,
 }
 
 impl UploadEntry {
@@ -140,14 +151,37 @@ impl UploadEntry {
         put_varint(&mut out, self.bucket.into());
         put_block(&mut out, self.key.as_bytes());
         self.place.put(&mut out);
-        put_varint(&mut out, self.others.into());
         out
     }
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
         let (bucket, key) = (decoder.narrow()?, decoder.text()?);
-        Ok(Self { bucket, key, place: Place::read(&mut decoder)?, others: decoder.narrow()? })
+        Ok(Self { bucket, key, place: Place::read(&mut decoder)? })
+    }
+}
+
+/// What is on disk of an upload, under way or ended, in whatever order its records were seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UploadRecords {
+    /// Records of its creation and of its parts, superseded ones and copies included. The record of
+    /// its end may go when there are none.
+    pub count: u32,
+    /// The highest seq of a part: grows with every part that comes.
+    pub newest_part: u64,
+}
+
+impl UploadRecords {
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(12);
+        put_varint(&mut out, self.count.into());
+        put_varint(&mut out, self.newest_part);
+        out
+    }
+
+    pub fn decode(value: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder(value);
+        Ok(Self { count: decoder.narrow()?, newest_part: decoder.number()? })
     }
 }
 
@@ -239,9 +273,12 @@ pub(crate) struct Coverage {
     pub next_id: u64,
     /// No bucket at or over this number was ever made.
     pub next_bucket: BucketId,
+    /// No segment at or over this number had been made when this was written. Numbers of removed
+    /// segments are not used again: a position means one record for ever.
+    pub next_segment: u32,
 }
 
-const COVERAGE_VERSION: u8 = 1;
+const COVERAGE_VERSION: u8 = 2;
 
 impl Coverage {
     pub fn encode(self) -> Vec<u8> {
@@ -249,6 +286,7 @@ impl Coverage {
         put_varint(&mut out, self.covered.pack());
         put_varint(&mut out, self.next_id);
         put_varint(&mut out, self.next_bucket.into());
+        put_varint(&mut out, self.next_segment.into());
         out
     }
 
@@ -261,6 +299,7 @@ impl Coverage {
             covered: Position::unpack(decoder.number()?),
             next_id: decoder.number()?,
             next_bucket: decoder.narrow()?,
+            next_segment: decoder.narrow()?,
         })
     }
 }

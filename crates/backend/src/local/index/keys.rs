@@ -20,6 +20,7 @@ pub(crate) mod space {
     pub const SEGMENT: u8 = b's';
     pub const UPLOAD: u8 = b'u';
     pub const UPLOAD_ENDED: u8 = b'e';
+    pub const UPLOAD_RECORDS: u8 = b'c';
     pub const VOID: u8 = b'v';
 }
 
@@ -82,6 +83,10 @@ pub(crate) fn upload(upload: UploadSeq) -> [u8; 9] {
 
 pub(crate) fn upload_ended(upload: UploadSeq) -> [u8; 9] {
     numbered(space::UPLOAD_ENDED, upload)
+}
+
+pub(crate) fn upload_records(upload: UploadSeq) -> [u8; 9] {
+    numbered(space::UPLOAD_RECORDS, upload)
 }
 
 pub(crate) fn part(upload: UploadSeq, number: u16) -> [u8; 11] {

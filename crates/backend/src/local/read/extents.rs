@@ -75,7 +75,8 @@ impl ExtentBody {
         let (id, payload_bytes, offset) = self.locate()?;
         let first_block = offset / BLOCK_BYTES;
         let wanted = usize::try_from(self.span.end() - self.at).unwrap_or(usize::MAX);
-        let end = (offset.saturating_add(wanted)).min(payload_bytes).min((first_block * BLOCK_BYTES) + PIECE_BYTES);
+        let end =
+            (offset.saturating_add(wanted)).min(payload_bytes).min((first_block * BLOCK_BYTES) + PIECE_BYTES);
         let from = first_block * BLOCK_BYTES;
         let to = end.next_multiple_of(BLOCK_BYTES).min(payload_bytes);
         let bytes = match self.open.take().filter(|open| open.id == id) {
@@ -115,7 +116,13 @@ impl ExtentBody {
     }
 
     /// Finds an extent, verifies its head and reads blocks of it: at once where they follow the head.
-    async fn open_and_read(&mut self, id: u64, payload_bytes: usize, from: usize, to: usize) -> Result<Bytes> {
+    async fn open_and_read(
+        &mut self,
+        id: u64,
+        payload_bytes: usize,
+        from: usize,
+        to: usize,
+    ) -> Result<Bytes> {
         let missing = || corrupt(Position::default(), &format!("extent {id} is missing"));
         let place = self.moment.view.get(&keys::extent(id))?.ok_or_else(missing)?;
         let at = Place::decode(&place)?.at;

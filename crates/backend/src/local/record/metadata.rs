@@ -76,7 +76,11 @@ pub(super) fn read_metadata_field(metadata: &mut Metadata, tag: u8, mut value: D
         CLASS_RANGES => {
             while !value.is_empty() {
                 let (first_sector, sectors) = (value.narrow()?, value.narrow()?);
-                metadata.classes.ranges.push(ClassRange { first_sector, sectors, class: class(value.byte()?)? });
+                metadata.classes.ranges.push(ClassRange {
+                    first_sector,
+                    sectors,
+                    class: class(value.byte()?)?,
+                });
             }
         }
         _ => {}

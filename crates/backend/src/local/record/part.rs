@@ -3,7 +3,10 @@
 use tradewind_core::error::Result;
 use tradewind_core::{Checksum, ETag, Timestamp};
 
-use super::{UploadSeq, algorithm_byte, algorithm_from, put_checksum, put_etag, put_time, read_checksum, read_time, tag};
+use super::{
+    UploadSeq, algorithm_byte, algorithm_from, put_checksum, put_etag, put_time, read_checksum, read_time,
+    tag,
+};
 use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_block, put_varint};
 use crate::local::frame::MAX_PAYLOAD_BYTES;
 use crate::local::position::Position;
@@ -109,7 +112,10 @@ impl PartSummary {
             while !one.is_empty() {
                 let algorithm = algorithm_from(one.byte()?)?;
                 let bytes = one.block()?;
-                checksums.push(Checksum::new(algorithm, bytes).map_err(|_| malformed("a checksum has the wrong length"))?);
+                checksums.push(
+                    Checksum::new(algorithm, bytes)
+                        .map_err(|_| malformed("a checksum has the wrong length"))?,
+                );
             }
             parts.push(Self { number, size, etag, checksums });
         }
@@ -132,7 +138,9 @@ pub(crate) struct Part {
 
 impl Part {
     pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.number(tag::UPLOAD, self.upload).number(tag::NUMBER, self.number.into()).number(tag::SIZE, self.size);
+        out.number(tag::UPLOAD, self.upload)
+            .number(tag::NUMBER, self.number.into())
+            .number(tag::SIZE, self.size);
         put_time(out, self.modified);
         put_etag(out, &self.etag);
         for checksum in &self.checksums {

@@ -22,7 +22,8 @@ fn metadata() -> Metadata {
 
 fn examples() -> Vec<Record> {
     let checksum = Checksum::of(Algorithm::Crc64Nvme, b"x");
-    let summary = PartSummary { number: 3, size: 9, etag: ETag::from_text("abc-3"), checksums: vec![checksum] };
+    let summary =
+        PartSummary { number: 3, size: 9, etag: ETag::from_text("abc-3"), checksums: vec![checksum] };
     let object = Object {
         bucket: 4,
         key: "a/\0/é".into(),

@@ -24,14 +24,23 @@ enum Md5 {
     #[default]
     NotWanted,
     /// Few bytes so far: they are still gathered and will be hashed at the end.
-    Later { engine: Engine, frames: Vec<Bytes>, bytes: usize },
+    Later {
+        engine: Engine,
+        frames: Vec<Bytes>,
+        bytes: usize,
+    },
     Stream(Md5Stream),
 }
 
 impl Digests {
     pub fn new(engine: &Engine, md5: bool, algorithms: &[Algorithm]) -> Self {
-        let md5 = if md5 { Md5::Later { engine: engine.clone(), frames: Vec::new(), bytes: 0 } } else { Md5::NotWanted };
-        let others = algorithms.iter().filter(|a| **a != Algorithm::Crc64Nvme).map(|a| Hasher::new(*a)).collect();
+        let md5 = if md5 {
+            Md5::Later { engine: engine.clone(), frames: Vec::new(), bytes: 0 }
+        } else {
+            Md5::NotWanted
+        };
+        let others =
+            algorithms.iter().filter(|a| **a != Algorithm::Crc64Nvme).map(|a| Hasher::new(*a)).collect();
         Self { md5, others }
     }
 

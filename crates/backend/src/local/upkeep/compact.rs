@@ -2,13 +2,14 @@
 //! dead is taken out of the counts that keep tombstones alive, and the file is removed.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::executor::block_on;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::reclaim::reclaim;
 use super::{Control, Pace, unlink};
-use crate::local::apply::{hold, release};
+use crate::local::apply::{hold, release, upload_records};
 use crate::local::bulk::ExtentBytes;
 use crate::local::commit::{Amendment, Batch, Relocate};
 use crate::local::frame::RecordKind;
@@ -59,7 +60,9 @@ pub(super) fn compact(local: &Local, segment: &Arc<Segment>, control: &Control) 
     }
     // Records here may have been superseded meanwhile: what they held is freed while they can be read.
     reclaim(local, control)?;
-    forget(local, segment, control)?;
+    if segment.kind == SegmentKind::Log {
+        forget(local, segment, control)?;
+    }
     let number = segment.number;
     local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
         let entry = SegmentEntry { retired: true, ..SegmentEntry::default() };
@@ -67,7 +70,11 @@ pub(super) fn compact(local: &Local, segment: &Arc<Segment>, control: &Control) 
         Ok(())
     }))?;
     local.shared.index.checkpoint()?;
-    unlink(&local.shared.layout, &local.shared.segments, segment)?;
+    if let Err(e) = unlink(&local.shared.layout, &local.shared.segments, segment) {
+        // Whether the records are gone cannot be known: what hides them must not go, nor anything else.
+        local.committer.fail();
+        return Err(e);
+    }
     local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
         batch.changes.remove(keys::segment(number));
         Ok(())
@@ -89,7 +96,10 @@ fn move_records(local: &Local, segment: &Arc<Segment>, control: &Control) -> Res
         if fate(&local.shared.index.changes(), local, &scanned)? == Fate::Dead {
             continue;
         }
-        let Some(payload) = read_payload(segment, &scanned)? else { return Ok(damaged(&scanned)) };
+        let Some(payload) = read_payload(segment, &scanned)? else {
+            keep_damaged(segment, &scanned);
+            continue;
+        };
         let bytes = scanned.header.record_bytes() as u64;
         let Scanned { header, fields, table, .. } = scanned;
         local.committer.submit_blocking(Relocate { header, fields, payload, table })?;
@@ -112,20 +122,32 @@ fn move_extents(local: &Local, segment: &Arc<Segment>, control: &Control) -> Res
         if fate(&local.shared.index.changes(), local, &scanned)? == Fate::Dead {
             continue;
         }
-        let Some(payload) = read_payload(segment, &scanned)? else { return Ok(damaged(&scanned)) };
+        let Some(payload) = read_payload(segment, &scanned)? else {
+            keep_damaged(segment, &scanned);
+            continue;
+        };
         let payload_bytes = payload.len();
-        let extent = ExtentBytes { id, payload: vec![payload], payload_bytes, table: scanned.table.clone(), relocated: true };
-        let (new, pin) = block_on(local.bulk.write(&local.shared, extent))?;
+        let extent = ExtentBytes {
+            id,
+            payload: vec![payload],
+            payload_bytes,
+            table: scanned.table.clone(),
+            relocated: true,
+        };
+        let (new, pin) = block_on(local.write_extent(extent))?;
         let old = Place { at: scanned.at, record_bytes: scanned.end() - scanned.at.offset };
         moved.push((id, old, Place { at: new.at, record_bytes: new.record_bytes }, pin));
         if moved.len() >= CHUNK {
             swap(local, std::mem::take(&mut moved))?;
         }
         if !pace.spend(payload_bytes as u64, control) {
-            return Ok(false);
+            break;
         }
     }
     swap(local, moved)?;
+    if control.stopped() {
+        return Ok(false);
+    }
     Ok(true)
 }
 
@@ -154,9 +176,10 @@ fn swap(local: &Local, moved: Vec<(u64, Place, Place, crate::local::bulk::Pin)>)
     }))
 }
 
-fn damaged(scanned: &Scanned) -> bool {
+/// What lives but is damaged stays where it is, and its segment with it; the rest moves.
+fn keep_damaged(segment: &Segment, scanned: &Scanned) {
     tracing::error!(at = %scanned.at, "a live record is damaged; its segment is kept; run `tradewind store check`");
-    false
+    segment.damaged.store(true, Ordering::Release);
 }
 
 fn about(scanned: &Scanned) -> Result<About> {
@@ -184,30 +207,37 @@ fn fate(changes: &Changes<'_>, local: &Local, scanned: &Scanned) -> Result<Fate>
     let place_of = |key: &[u8]| -> Result<Fate> {
         Ok(changes.get(key)?.map(|value| Place::decode(&value)).transpose()?.map_or(Fate::Dead, is_here))
     };
-    // A tombstone that hides nothing any more is not worth a copy.
-    let tombstone = |key: &[u8]| -> Result<Fate> {
-        let entry = changes.get(key)?.map(|value| DeletedEntry::decode(&value)).transpose()?;
-        Ok(entry.filter(|entry| entry.others > 0).map_or(Fate::Dead, |entry| is_here(entry.place)))
-    };
     match about(scanned)? {
         About::Key { bucket, key } => match changes.get(&keys::object(bucket, &key))? {
             Some(value) => Ok(is_here(ObjectEntry::decode(&value)?.place)),
-            None => tombstone(&keys::deleted(bucket, &key)),
+            None => {
+                let entry = changes.get(&keys::deleted(bucket, &key))?;
+                let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
+                // A tombstone that hides nothing any more is not worth a copy.
+                Ok(entry.filter(|entry| entry.others > 0).map_or(Fate::Dead, |entry| is_here(entry.place)))
+            }
         },
         About::Bucket(id) => {
-            let entry = changes.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;
+            let entry =
+                changes.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;
             Ok(entry.map_or(Fate::Dead, |entry| is_here(entry.place)))
         }
         About::BucketEnd(id) => place_of(&keys::bucket_deleted(id)),
         About::Upload(seq) => {
-            let entry = changes.get(&keys::upload(seq))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+            let entry =
+                changes.get(&keys::upload(seq))?.map(|value| UploadEntry::decode(&value)).transpose()?;
             Ok(entry.map_or(Fate::Dead, |entry| is_here(entry.place)))
         }
         About::Part { upload, number } => {
-            let entry = changes.get(&keys::part(upload, number))?.map(|value| PartEntry::decode(&value)).transpose()?;
+            let entry = changes
+                .get(&keys::part(upload, number))?
+                .map(|value| PartEntry::decode(&value))
+                .transpose()?;
             Ok(entry.map_or(Fate::Dead, |entry| is_here(entry.place)))
         }
-        About::UploadEnd(seq) => tombstone(&keys::upload_ended(seq)),
+        // Nor is the end of an upload of which nothing is left.
+        About::UploadEnd(seq) if upload_records(changes, seq)?.count == 0 => Ok(Fate::Dead),
+        About::UploadEnd(seq) => place_of(&keys::upload_ended(seq)),
         About::Extent(id) => place_of(&keys::extent(id)),
         // A void is needed as long as the record that it voids is there.
         About::Void(target) if local.shared.segments.get(target.segment).is_none() => Ok(Fate::Dead),
@@ -263,6 +293,10 @@ fn forget(local: &Local, segment: &Arc<Segment>, control: &Control) -> Result<()
 }
 
 fn forget_one(changes: &mut Changes<'_>, at: Position, about: &About) -> Result<()> {
+    if changes.get(&keys::void(at))?.is_some() {
+        // It never happened, so it never counted.
+        return Ok(());
+    }
     match about {
         About::Key { bucket, key } => {
             let object_key = keys::object(*bucket, key);
@@ -275,35 +309,31 @@ fn forget_one(changes: &mut Changes<'_>, at: Position, about: &About) -> Result<
             forget_tombstone(changes, &keys::deleted(*bucket, key), at)
         }
         About::Upload(upload) | About::Part { upload, .. } => {
-            let key = keys::upload(*upload);
-            if let Some(value) = changes.get(&key)? {
-                let mut entry = UploadEntry::decode(&value)?;
-                entry.others = entry.others.saturating_sub(1);
-                changes.put(key, entry.encode());
-                return Ok(());
-            }
-            forget_tombstone(changes, &keys::upload_ended(*upload), at)
-        }
-        About::UploadEnd(upload) => {
-            // Only the end itself: its copies are not counted.
-            let key = keys::upload_ended(*upload);
-            match changes.get(&key)?.map(|value| DeletedEntry::decode(&value)).transpose()? {
-                Some(entry) if entry.place.at == at => remove_tombstone(changes, &key, entry),
-                _ => Ok(()),
-            }
-        }
-        About::Void(target) => {
-            let key = keys::void(*target);
-            if let Some(value) = changes.get(&key)?
-                && Place::decode(&value)?.at == at
-            {
-                release(changes, Place::decode(&value)?)?;
+            let mut records = upload_records(changes, *upload)?;
+            records.count = records.count.saturating_sub(1);
+            let key = keys::upload_records(*upload);
+            if records.count == 0 {
                 changes.remove(key);
+            } else {
+                changes.put(key, records.encode());
             }
             Ok(())
         }
+        About::UploadEnd(upload) => forget_place(changes, &keys::upload_ended(*upload), at),
+        About::Void(target) => forget_place(changes, &keys::void(*target), at),
         About::Bucket(_) | About::BucketEnd(_) | About::Extent(_) => Ok(()),
     }
+}
+
+/// An entry that refers to the record here goes; copies of it elsewhere were never counted.
+fn forget_place(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result<()> {
+    if let Some(value) = changes.get(key)?
+        && Place::decode(&value)?.at == at
+    {
+        release(changes, Place::decode(&value)?)?;
+        changes.remove(key);
+    }
+    Ok(())
 }
 
 /// A tombstone here goes; one elsewhere has one record less to hide.
@@ -320,7 +350,10 @@ fn forget_tombstone(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Resu
 
 fn remove_tombstone(changes: &mut Changes<'_>, key: &[u8], entry: DeletedEntry) -> Result<()> {
     if entry.others > 0 {
-        return Err(Error::new(Reason::Defect, "a tombstone that still hides a record was about to be removed"));
+        return Err(Error::new(
+            Reason::Defect,
+            "a tombstone that still hides a record was about to be removed",
+        ));
     }
     release(changes, entry.place)?;
     changes.remove(key);

@@ -10,7 +10,7 @@ use crate::local::index::entries::Place;
 use crate::local::index::keys;
 use crate::local::open::Local;
 use crate::local::record::{Content, Record, Run};
-use crate::local::scan::{Item, Scanner};
+use crate::local::scan::record_at;
 
 /// Extents freed in one change.
 const CHUNK: usize = 256;
@@ -39,7 +39,14 @@ pub(super) fn reclaim(local: &Local, control: &Control) -> Result<()> {
 }
 
 fn free(local: &Local, seq: u64, place: Place) -> Result<()> {
-    let ids: Vec<u64> = runs_of(local, place)?.into_iter().flat_map(Run::ids).collect();
+    let runs = match runs_of(local, place) {
+        Err(e) if e.reason() == Reason::CorruptData => {
+            tracing::error!(error = ?e, "extents stay occupied until the index is made anew");
+            Vec::new()
+        }
+        runs => runs?,
+    };
+    let ids: Vec<u64> = runs.into_iter().flat_map(Run::ids).collect();
     let mut chunks = ids.chunks(CHUNK).peekable();
     loop {
         let chunk: Vec<u64> = chunks.next().unwrap_or_default().to_vec();
@@ -66,11 +73,15 @@ fn free(local: &Local, seq: u64, place: Place) -> Result<()> {
 /// The runs that a superseded record refers to.
 fn runs_of(local: &Local, place: Place) -> Result<Vec<Run>> {
     let missing = |why: &str| {
-        Error::new(Reason::CorruptData, format!("the extents of the record at {} cannot be freed: {why}", place.at))
+        Error::new(
+            Reason::CorruptData,
+            format!("the extents of the record at {} cannot be freed: {why}", place.at),
+        )
     };
-    let segment = local.shared.segments.get(place.at.segment).ok_or_else(|| missing("its segment is gone"))?;
-    let mut scanner = Scanner::new(segment, local.shared.layout.salt, place.at.offset);
-    let Some(Item::Record(scanned)) = scanner.next()? else { return Err(missing("it is damaged")) };
+    let segment =
+        local.shared.segments.get(place.at.segment).ok_or_else(|| missing("its segment is gone"))?;
+    let scanned = record_at(&segment, local.shared.layout.salt, place.at.offset)?;
+    let scanned = scanned.ok_or_else(|| missing("it is damaged"))?;
     match scanned.record()? {
         Record::Object(object) => match object.content {
             Content::Extents { runs, .. } => Ok(runs),
