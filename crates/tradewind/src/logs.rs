@@ -10,7 +10,12 @@ use crate::settings::{Log, LogFormat};
 
 /// Begins to log. Once a process.
 pub fn begin(settings: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(settings.level.value.directives()).context("log.level")?;
+    let directives = settings.level.value.directives();
+    let mut filter = EnvFilter::try_new(directives).context("log.level")?;
+    if !directives.contains("s3s") {
+        // It would log once more, with the answer's body, what the gateway logs already.
+        filter = filter.add_directive("s3s=off".parse()?);
+    }
     let is_text = match settings.format.value {
         LogFormat::Auto => io::stderr().is_terminal(),
         LogFormat::Text => true,

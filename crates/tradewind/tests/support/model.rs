@@ -57,6 +57,7 @@ struct State {
     /// Waiting for a worker to go on with them.
     uploads: Vec<Upload>,
     acknowledged: u64,
+    acknowledged_bytes: u64,
     in_doubt: u64,
 }
 
@@ -118,6 +119,9 @@ impl Model {
         let history = state.history(&ticket.key);
         let write = history.iter_mut().find(|write| write.sent == ticket.sent).expect("it was sent");
         write.acknowledged = Some(now);
+        if let Value::Present(content) = write.value {
+            state.acknowledged_bytes += content.size as u64;
+        }
     }
 
     /// It was refused: it has not happened and never will.
@@ -165,10 +169,10 @@ impl Model {
         std::mem::take(&mut self.state().uploads)
     }
 
-    /// Writes acknowledged so far, and writes whose answer never came.
-    pub fn counts(&self) -> (u64, u64) {
+    /// Writes acknowledged so far, their bytes, and writes whose answer never came.
+    pub fn counts(&self) -> (u64, u64, u64) {
         let state = self.state();
-        (state.acknowledged, state.in_doubt)
+        (state.acknowledged, state.acknowledged_bytes, state.in_doubt)
     }
 }
 

@@ -44,7 +44,6 @@ impl Rounds {
         mut strike: impl FnMut(&mut Server, &mut Random, &AtomicBool),
         mut before_start: impl FnMut(u64),
     ) {
-        println!("seed {}, {} rounds", self.seed, self.rounds);
         let began = Instant::now();
         let model = Model::default();
         let credentials = server::root_key();
@@ -101,14 +100,22 @@ impl Rounds {
             String::from_utf8_lossy(&check.stdout),
             String::from_utf8_lossy(&check.stderr)
         );
-        let (acknowledged, in_doubt) = model.counts();
-        println!(
-            "{} rounds in {:.1?}: {acknowledged} writes acknowledged, {in_doubt} cut off, slowest start {:.0?}",
+        let stats = server::run(&["store", "stats", data, "--json"]);
+        let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).expect("it is JSON");
+        let on_disk = stats["segment_bytes"].as_u64().expect("it is a number");
+        let (acknowledged, bytes, in_doubt) = model.counts();
+        super::say(&format!(
+            "{} rounds of seed {} in {:.1?}: {acknowledged} writes of {} MiB acknowledged, {in_doubt} cut off, \
+             {} MiB on disk, slowest start {slowest_start:.0?}",
             self.rounds,
+            self.seed,
             began.elapsed(),
-            slowest_start
-        );
+            bytes >> 20,
+            on_disk >> 20,
+        ));
         assert!(acknowledged > self.rounds, "the workload must have worked");
+        // What is live is a few MiB; without compaction everything ever written would lie there.
+        assert!(bytes < 64 << 20 || on_disk < bytes / 2, "compaction must have been at work");
     }
 
     fn fail(&self, round: u64, wrong: &[String], log: &str) -> ! {

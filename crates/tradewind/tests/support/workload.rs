@@ -155,7 +155,8 @@ impl Worker<'_> {
 
     /// An answer that nothing explains, unless the server was struck.
     fn unexpected(&self, what: &str, response: &Response) -> Step {
-        if self.shared.is_struck.load(Ordering::SeqCst) && response.status >= 500 {
+        let says_failed = response.status >= 500 || response.text().contains("<Error>");
+        if self.shared.is_struck.load(Ordering::SeqCst) && says_failed {
             return Ok(());
         }
         Err(Ended::Wrong(format!("{what} was answered {}: {}", response.status, response.text())))
@@ -210,14 +211,18 @@ impl Worker<'_> {
             )],
             body: body.as_bytes(),
         })?;
+        // Each key is answered for itself.
         let text = response.text();
-        if response.status != 200 || !xml::elements(&text, "Error").is_empty() {
+        let entries = xml::elements(&text, "Deleted");
+        let deleted: Vec<String> = entries.iter().filter_map(|entry| xml::text(entry, "Key")).collect();
+        for (name, ticket) in names.iter().zip(&tickets) {
+            if deleted.iter().any(|deleted| deleted == name) {
+                self.shared.model.acknowledge(ticket);
+            }
+        }
+        if response.status != 200 || deleted.len() != tickets.len() {
             return self.unexpected("a multi-object delete", &response);
         }
-        if xml::elements(&text, "Deleted").len() != tickets.len() {
-            return Err(Ended::Wrong(format!("a multi-object delete of {names:?} was answered {text}")));
-        }
-        tickets.iter().for_each(|ticket| self.shared.model.acknowledge(ticket));
         Ok(())
     }
 
