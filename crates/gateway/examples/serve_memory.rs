@@ -4,7 +4,6 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use tradewind_core::context::Deadline;

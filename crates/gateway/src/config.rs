@@ -83,7 +83,7 @@ impl Default for Limits {
         Self {
             connections: 10_000,
             header_bytes: 32 << 10,
-            headers: 128,
+            headers: 100,
             body_bytes: 5 << 30,
             header_time: Duration::from_secs(15),
             idle_time: Duration::from_secs(120),

@@ -111,7 +111,7 @@ pub(crate) fn prepare(
     let decode = match payload {
         Payload::Unsigned => Decode::Plain,
         Payload::Sha256(expected) => {
-            Decode::Hashed { hash: digest::Context::new(&digest::SHA256), expected, left: length }
+            Decode::Hashed { hash: Box::new(digest::Context::new(&digest::SHA256)), expected, left: length }
         }
         Payload::SignedChunks { signer, trailer } => Decode::chunked(
             Decoder::new(length.unwrap_or(0), Some(signer), trailer, announced.clone()),
@@ -216,7 +216,7 @@ enum Decode {
     /// As it comes.
     Plain,
     /// As it comes, and its hash must be right at the end.
-    Hashed { hash: digest::Context, expected: [u8; 32], left: Option<u64> },
+    Hashed { hash: Box<digest::Context>, expected: [u8; 32], left: Option<u64> },
     /// Framed. `held` is the last piece of data, held back; `left` counts data bytes to come.
     Chunked { decoder: Box<Decoder>, held: Option<Bytes>, left: u64 },
 }
@@ -237,14 +237,14 @@ impl Decode {
     fn check_empty(&self) -> Result<(), WireError> {
         match self {
             Self::Plain => Ok(()),
-            Self::Hashed { hash, expected, .. } => check_hash(hash.clone(), expected),
+            Self::Hashed { hash, expected, .. } => check_hash(hash, expected),
             Self::Chunked { decoder, .. } => decoder.finish(),
         }
     }
 }
 
-fn check_hash(hash: digest::Context, expected: &[u8; 32]) -> Result<(), WireError> {
-    if hash.finish().as_ref() == expected {
+fn check_hash(hash: &digest::Context, expected: &[u8; 32]) -> Result<(), WireError> {
+    if hash.clone().finish().as_ref() == expected {
         return Ok(());
     }
     Err(WireError::new(
@@ -301,7 +301,7 @@ impl PayloadStream {
                     if let Some(left) = left {
                         *left = left.saturating_sub(piece.len() as u64);
                         if *left == 0 {
-                            check_hash(hash.clone(), expected)?;
+                            check_hash(hash, expected)?;
                         }
                     }
                     return Poll::Ready(Ok(Some(piece)));

@@ -65,9 +65,11 @@ impl Gateway {
         let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
         let budget = Budget::new(config.memory_bytes);
         let mut http = http1::Builder::new();
-        http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes))
-            .max_headers(config.limits.headers)
-            .half_close(false);
+        http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
+        // hyper's own limit is 100 and needs no allocation; any other one does, on every request.
+        if config.limits.headers != 100 {
+            http.max_headers(config.limits.headers);
+        }
         Ok(Self(Arc::new(Shared {
             operations: Operations::new(store.clone(), config.operations.clone()),
             verifier: Verifier::new(keys, clock.clone(), config.region.clone()),

@@ -12,6 +12,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, heade
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tracing::Instrument as _;
+use tracing::field::Empty;
 use tradewind_core::context::Deadline;
 use tradewind_core::{Context, Window};
 
@@ -51,7 +52,7 @@ pub(super) async fn serve(
     let asked = Asked::of(&parts, &incoming);
     watch.begin_request(asked.has_body);
     let (body, rest) = WireBody::new(incoming);
-    let span = tracing::debug_span!("request", %id, operation = tracing::field::Empty, class = tracing::field::Empty);
+    let span = tracing::debug_span!("request", %id, operation = Empty, class = Empty, outcome = Empty);
     let exchange = Exchange { shared, watch, id, window: OnceLock::new() };
     let mut response = if span.is_disabled() {
         exchange.respond(parts, body).await
@@ -211,7 +212,13 @@ impl Exchange {
             response.extensions_mut().remove::<Operation>().map_or("Unknown", |operation| operation.0);
         let failure = response.extensions_mut().remove::<Failure>();
         let status = response.status();
-        span.record("operation", operation);
+        if !span.is_disabled() {
+            span.record("operation", operation);
+            span.record("outcome", status.as_u16());
+            if let Some(class) = response.headers().get("x-dss-object-class").and_then(|v| v.to_str().ok()) {
+                span.record("class", class);
+            }
+        }
         log(self.id, operation, status, failure.as_ref());
         let counted = Counted {
             metrics: self.shared.metrics.operation(operation),
