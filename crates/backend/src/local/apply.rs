@@ -19,6 +19,9 @@ use super::index::keys;
 use super::position::Position;
 use super::record::{Bucket, Content, ExtentAt, Object, Part, Record, Run, Upload, UploadSeq};
 
+/// The place of no record.
+pub(crate) const NOWHERE: Place = Place { at: Position::new(0, 0), record_bytes: 0 };
+
 /// A record and where it lies.
 pub(crate) struct Located<'a> {
     pub header: &'a Header,
@@ -61,7 +64,7 @@ pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<
         Record::Part(part) => part_written(changes, part, located),
         Record::UploadEnded { upload } => {
             end_upload(changes, *upload, &[])?;
-            replace_place(changes, &keys::upload_ended(*upload), located.place())
+            put_upload_end(changes, *upload, located.place())
         }
         Record::Void { at } => replace_place(changes, &keys::void(*at), located.place()),
     }
@@ -103,11 +106,9 @@ fn object_written(changes: &mut Changes<'_>, object: &Object, located: &Located<
         others = deleted.others + 1;
         if seq < deleted.seq {
             deleted.others = others;
-            changes.put(deleted_key, deleted.encode());
-            return Ok(());
+            return put_tombstone(changes, deleted_key, deleted);
         }
-        release(changes, deleted.place)?;
-        changes.remove(deleted_key);
+        remove_tombstone(changes, deleted_key)?;
     }
     let mut in_extents = false;
     if let Content::Extents { runs, fresh } = &object.content {
@@ -162,13 +163,31 @@ fn tombstone(
         others = current.others + 1;
         if seq < current.seq {
             current.others = others;
-            changes.put(deleted_key, current.encode());
-            return Ok(());
+            return put_tombstone(changes, deleted_key, current);
         }
-        release(changes, current.place)?;
     }
-    hold(changes, located.place())?;
-    changes.put(deleted_key, DeletedEntry { seq, place: located.place(), others }.encode());
+    put_tombstone(changes, deleted_key, DeletedEntry { seq, place: located.place(), others })
+}
+
+/// Enters a tombstone or replaces it. Its record counts as live as long as it hides something.
+pub(crate) fn put_tombstone(changes: &mut Changes<'_>, key: Vec<u8>, tombstone: DeletedEntry) -> Result<()> {
+    remove_tombstone(changes, key.clone())?;
+    if tombstone.others > 0 {
+        hold(changes, tombstone.place)?;
+    }
+    changes.put(key, tombstone.encode());
+    Ok(())
+}
+
+/// Removes a tombstone from the index.
+pub(crate) fn remove_tombstone(changes: &mut Changes<'_>, key: Vec<u8>) -> Result<()> {
+    if let Some(value) = changes.get(&key)? {
+        let old = DeletedEntry::decode(&value)?;
+        if old.others > 0 {
+            release(changes, old.place)?;
+        }
+        changes.remove(key);
+    }
     Ok(())
 }
 
@@ -225,7 +244,39 @@ fn count_record(changes: &mut Changes<'_>, upload: UploadSeq, part: u64) -> Resu
     let mut records = upload_records(changes, upload)?;
     records.count += 1;
     records.newest_part = records.newest_part.max(part);
+    if records.count == 1 {
+        hold(changes, upload_end(changes, upload)?)?;
+    }
     changes.put(keys::upload_records(upload), records.encode());
+    Ok(())
+}
+
+/// A record of an upload is gone.
+pub(crate) fn forget_record(changes: &mut Changes<'_>, upload: UploadSeq) -> Result<()> {
+    let mut records = upload_records(changes, upload)?;
+    if records.count > 1 {
+        records.count -= 1;
+        changes.put(keys::upload_records(upload), records.encode());
+    } else if records.count == 1 {
+        release(changes, upload_end(changes, upload)?)?;
+        changes.remove(keys::upload_records(upload));
+    }
+    Ok(())
+}
+
+/// Where the end of an upload is recorded.
+fn upload_end(changes: &Changes<'_>, upload: UploadSeq) -> Result<Place> {
+    let value = changes.get(&keys::upload_ended(upload))?;
+    value.map_or(Ok(NOWHERE), |value| Place::decode(&value))
+}
+
+/// Enters the end of an upload. Its record counts as live as long as it hides something.
+fn put_upload_end(changes: &mut Changes<'_>, upload: UploadSeq, place: Place) -> Result<()> {
+    if upload_records(changes, upload)?.count > 0 {
+        release(changes, upload_end(changes, upload)?)?;
+        hold(changes, place)?;
+    }
+    changes.put(keys::upload_ended(upload), place.encode());
     Ok(())
 }
 
@@ -253,8 +304,7 @@ fn end_upload(changes: &mut Changes<'_>, upload: UploadSeq, used: &[Run]) -> Res
         changes.remove(key);
     }
     // The record of the end, which hides all that is left of the upload on disk, is still to come.
-    let nowhere = Place { at: Position::default(), record_bytes: 0 };
-    changes.put(keys::upload_ended(upload), nowhere.encode());
+    changes.put(keys::upload_ended(upload), NOWHERE.encode());
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use futures::executor::block_on;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
@@ -113,9 +114,9 @@ impl Committer {
         self.enqueue(operation)?.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// The same for callers on threads of their own.
+    /// The same for callers that may block.
     pub fn submit_blocking<O: Operation>(&self, operation: O) -> Result<O::Answer> {
-        self.enqueue(operation)?.blocking_recv().unwrap_or_else(|_| Err(closed()))
+        block_on(self.enqueue(operation)?).unwrap_or_else(|_| Err(closed()))
     }
 
     /// Whether a failed sync or index update made the store read-only.

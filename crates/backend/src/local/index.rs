@@ -111,9 +111,7 @@ impl View {
         &self,
         prefix: &[u8],
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
-        self.snapshot
-            .prefix(&self.entries, prefix)
-            .map(|guard| guard.into_inner().map_err(read_error))
+        self.snapshot.prefix(&self.entries, prefix).map(|guard| guard.into_inner().map_err(read_error))
     }
 }
 
@@ -193,8 +191,19 @@ impl Changes<'_> {
     }
 }
 
+/// What is not the device's doing is a broken index, which can be made anew.
 fn index_error(what: &str, e: fjall::Error) -> Error {
-    Error::with_source(Reason::Io, what.to_owned(), e)
+    let device = match &e {
+        fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => Some(e.kind()),
+        fjall::Error::Poisoned | fjall::Error::Locked => Some(std::io::ErrorKind::Other),
+        _ => None,
+    };
+    let reason = match device {
+        Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => Reason::Full,
+        Some(_) => Reason::Io,
+        None => Reason::CorruptData,
+    };
+    Error::with_source(reason, what.to_owned(), e)
 }
 
 fn read_error(e: fjall::Error) -> Error {

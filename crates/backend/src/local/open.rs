@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 
+use super::apply::NOWHERE;
 use super::buffers::Buffers;
 use super::bulk::{BulkWriter, ExtentBytes, Pin};
 use super::commit::{Amendment, Batch, Committer, LogWriter, SegmentNumbers};
@@ -126,26 +127,31 @@ impl Local {
         written
     }
 
-    /// Writes what a crash left unsaid: voids of torn records, ends of completed uploads.
+    /// Writes what a crash or damage left unsaid: voids of torn records, ends of completed uploads, names of
+    /// buckets whose record was lost.
     fn repair(&self, voids: Vec<Position>) -> Result<()> {
-        let mut unended = Vec::new();
-        for entry in self.shared.index.view().prefix(&[keys::space::UPLOAD_ENDED]) {
+        let mut records: Vec<Record> = voids.into_iter().map(|at| Record::Void { at }).collect();
+        let view = self.shared.index.view();
+        for entry in view.prefix(&[keys::space::UPLOAD_ENDED]) {
             let (key, value) = entry?;
-            if Place::decode(&value)?.record_bytes == 0 {
-                unended.push(keys::number(&key)?);
+            if Place::decode(&value)? == NOWHERE {
+                records.push(Record::UploadEnded { upload: keys::number(&key)? });
             }
         }
-        if voids.is_empty() && unended.is_empty() {
+        for entry in view.prefix(&[keys::space::BUCKET]) {
+            let (key, value) = entry?;
+            let entry = BucketEntry::decode(&value)?;
+            if entry.place == NOWHERE {
+                records.push(Record::BucketCreated(entry.into_bucket(&key)?));
+            }
+        }
+        if records.is_empty() {
             return Ok(());
         }
         self.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
-            for at in &voids {
+            for record in &records {
                 let seq = batch.next_id();
-                batch.append(&Record::Void { at: *at }, seq)?;
-            }
-            for upload in &unended {
-                let seq = batch.next_id();
-                batch.append(&Record::UploadEnded { upload: *upload }, seq)?;
+                batch.append(record, seq)?;
             }
             Ok(())
         }))
@@ -240,7 +246,10 @@ fn bring_up(
     if !layout.index().exists() {
         return Ok(None);
     }
-    let index = Index::open(&layout.index())?;
+    let index = Index::open(&layout.index()).map_err(|e| match e.reason() {
+        Reason::Full => e,
+        _ => Error::with_source(Reason::CorruptData, "the index cannot be opened", e),
+    })?;
     let Some(coverage) = index.coverage()? else { return Ok(None) };
     if let Some(why) = misfit(&index, coverage, segments, numbers)? {
         return Err(Error::new(Reason::CorruptData, why));
@@ -310,11 +319,8 @@ fn read_buckets(index: &Index) -> Result<BTreeMap<String, Bucket>> {
     let mut buckets = BTreeMap::new();
     for entry in index.view().prefix(&[keys::space::BUCKET]) {
         let (key, value) = entry?;
-        let entry = BucketEntry::decode(&value)?;
-        let id = u32::try_from(keys::number(&key)?).map_err(|e| {
-            Error::with_source(Reason::CorruptData, "the index names a bucket that cannot be", e)
-        })?;
-        buckets.insert(entry.name.clone(), Bucket { id, name: entry.name, created: entry.created });
+        let bucket = BucketEntry::decode(&value)?.into_bucket(&key)?;
+        buckets.insert(bucket.name.clone(), bucket);
     }
     Ok(buckets)
 }

@@ -2,16 +2,17 @@
 //! live, and where, is worked out at the end from the manifests, since extents may have been moved in
 //! any order.
 
+use tradewind_core::Timestamp;
 use tradewind_core::error::Result;
 
-use super::apply::{hold, release};
+use super::apply::{NOWHERE, hold, release};
 use super::frame::RecordKind;
-use super::index::entries::{Coverage, ObjectEntry, PartEntry, Place, UploadEntry};
-use super::index::{Index, keys};
+use super::index::entries::{BucketEntry, Coverage, ObjectEntry, PartEntry, Place, UploadEntry};
+use super::index::{Changes, Index, keys};
 use super::layout::Layout;
 use super::open::Recovery;
 use super::position::Position;
-use super::record::{Content, Record, Run};
+use super::record::{BucketId, Content, Record, Run};
 use super::replay::{Mode, REPLAY_BATCH, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner, read_payload, record_at};
 use super::segment::{SegmentKind, Segments};
@@ -26,22 +27,24 @@ pub(super) fn reindex(
     let nothing = Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() };
     let known = Survey::of(layout, segments, nothing)?;
     let torn = take_log(layout, index, segments, (Position::default(), Mode::Anew), &known, recovery)?;
-    drop_orphans(index)?;
     let mut coverage = known.coverage;
+    drop_orphans(index, &mut coverage)?;
     place_extents(layout, index, segments, &mut coverage)?;
     apply_with_coverage(index.changes(), coverage)?;
     index.checkpoint()?;
     Ok((coverage, torn))
 }
 
-/// Removes what belongs to nothing: objects of buckets that are gone, parts without an upload.
-fn drop_orphans(index: &Index) -> Result<()> {
+/// Removes what belongs to nothing: objects and uploads of buckets that were removed, parts without an
+/// upload. Where a bucket was never removed and yet is not there, its record was lost: what it held is
+/// kept, under a name that says so.
+fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
     let mut changes = index.changes();
     for entry in index.view().prefix(&[keys::space::OBJECT]) {
         let (key, value) = entry?;
         let bucket =
             key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
-        if changes.get(&keys::bucket(bucket))?.is_none() {
+        if !keep_bucket(&mut changes, bucket, coverage)? {
             release(&mut changes, ObjectEntry::decode(&value)?.place)?;
             changes.remove(key.to_vec());
         }
@@ -49,7 +52,7 @@ fn drop_orphans(index: &Index) -> Result<()> {
     for entry in index.view().prefix(&[keys::space::UPLOAD]) {
         let (key, value) = entry?;
         let entry = UploadEntry::decode(&value)?;
-        if changes.get(&keys::bucket(entry.bucket))?.is_none() {
+        if !keep_bucket(&mut changes, entry.bucket, coverage)? {
             release(&mut changes, entry.place)?;
             changes.remove(key.to_vec());
         }
@@ -66,6 +69,26 @@ fn drop_orphans(index: &Index) -> Result<()> {
         changes.remove(entry?.0.to_vec());
     }
     changes.apply()
+}
+
+/// Whether a bucket is there; made again where only its record is missing.
+fn keep_bucket(changes: &mut Changes<'_>, id: BucketId, coverage: &mut Coverage) -> Result<bool> {
+    if changes.get(&keys::bucket(id))?.is_some() {
+        return Ok(true);
+    }
+    if changes.get(&keys::bucket_deleted(id))?.is_some() {
+        return Ok(false);
+    }
+    let name = format!("recovered-{id:08x}");
+    tracing::error!(
+        bucket = id,
+        name,
+        "the record of a bucket was lost; its objects are kept under another name"
+    );
+    coverage.next_bucket = coverage.next_bucket.max(id + 1);
+    let entry = BucketEntry { place: NOWHERE, created: Timestamp::default(), name };
+    changes.put(keys::bucket(id), entry.encode());
+    Ok(true)
 }
 
 /// Finds every extent that a manifest refers to.

@@ -119,11 +119,14 @@ pub(super) fn take_log(
             if known.voided.contains(&scanned.at) {
                 continue;
             }
-            if known.is_torn(scanned.at) && read_payload(&segment, &scanned)?.is_none() {
+            let record = scanned.record()?;
+            if known.is_torn(scanned.at)
+                && (read_payload(&segment, &scanned)?.is_none() || lacks_bucket(&changes, &record)?)
+            {
                 torn.push(scanned.at);
                 continue;
             }
-            take_in(&mut changes, &scanned, mode)?;
+            take_in(&mut changes, &scanned, &record, mode)?;
             recovery.replayed += 1;
             if changes.len() >= REPLAY_BATCH {
                 let batch = std::mem::replace(&mut changes, index.changes());
@@ -144,16 +147,20 @@ pub(super) fn take_log(
     Ok(torn)
 }
 
-fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, mode: Mode) -> Result<()> {
-    let record = scanned.record()?;
-    let places_extents = mode == Mode::Onward && !scanned.header.relocated;
-    let located = Located {
-        header: &scanned.header,
-        record: &record,
-        fields: &scanned.fields,
-        at: scanned.at,
-        places_extents,
+/// Whether a crash tore the record of the bucket that a record needs, out of the same batch.
+fn lacks_bucket(changes: &Changes<'_>, record: &Record) -> Result<bool> {
+    let bucket = match record {
+        Record::Object(object) => object.bucket,
+        Record::UploadCreated(upload) => upload.bucket,
+        _ => return Ok(false),
     };
+    Ok(changes.get(&keys::bucket(bucket))?.is_none())
+}
+
+fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: Mode) -> Result<()> {
+    let places_extents = mode == Mode::Onward && !scanned.header.relocated;
+    let located =
+        Located { header: &scanned.header, record, fields: &scanned.fields, at: scanned.at, places_extents };
     apply(changes, &located)
 }
 

@@ -220,7 +220,13 @@ impl Operation for Relocate {
         debug_assert!(self.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
         batch.use_reserve();
         let record = Record::decode(self.header.kind, &self.fields)?;
-        batch.append_with_payload(&record, self.header.seq, true, std::slice::from_ref(&self.payload), &self.table)
+        batch.append_with_payload(
+            &record,
+            self.header.seq,
+            true,
+            std::slice::from_ref(&self.payload),
+            &self.table,
+        )
     }
 }
 

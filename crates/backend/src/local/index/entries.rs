@@ -4,9 +4,10 @@ use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::Result;
 use tradewind_core::{Algorithm, ETag, Timestamp};
 
+use super::keys;
 use crate::local::fields::{Decoder, malformed, put_block, put_varint};
 use crate::local::position::Position;
-use crate::local::record::{BucketId, algorithm_byte, algorithm_from};
+use crate::local::record::{Bucket, BucketId, algorithm_byte, algorithm_from};
 
 /// Where a record is and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,6 +222,12 @@ pub(crate) struct BucketEntry {
 }
 
 impl BucketEntry {
+    /// The bucket of this entry, whose number is in its key.
+    pub fn into_bucket(self, key: &[u8]) -> Result<Bucket> {
+        let id = keys::number(key)?.try_into().map_err(|_| malformed("a bucket id is out of range"))?;
+        Ok(Bucket { id, name: self.name, created: self.created })
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.place.put(&mut out);

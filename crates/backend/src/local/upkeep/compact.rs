@@ -9,7 +9,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::reclaim::reclaim;
 use super::{Control, Pace, unlink};
-use crate::local::apply::{hold, release, upload_records};
+use crate::local::apply::{forget_record, hold, put_tombstone, release, remove_tombstone, upload_records};
 use crate::local::bulk::ExtentBytes;
 use crate::local::commit::{Amendment, Batch, Relocate};
 use crate::local::frame::RecordKind;
@@ -308,54 +308,40 @@ fn forget_one(changes: &mut Changes<'_>, at: Position, about: &About) -> Result<
             }
             forget_tombstone(changes, &keys::deleted(*bucket, key), at)
         }
-        About::Upload(upload) | About::Part { upload, .. } => {
-            let mut records = upload_records(changes, *upload)?;
-            records.count = records.count.saturating_sub(1);
-            let key = keys::upload_records(*upload);
-            if records.count == 0 {
-                changes.remove(key);
-            } else {
-                changes.put(key, records.encode());
-            }
-            Ok(())
-        }
-        About::UploadEnd(upload) => forget_place(changes, &keys::upload_ended(*upload), at),
-        About::Void(target) => forget_place(changes, &keys::void(*target), at),
+        About::Upload(upload) | About::Part { upload, .. } => forget_record(changes, *upload),
+        // The end of an upload of which nothing is left, and a void of what is not there any more, hide
+        // nothing. Copies of them elsewhere were never counted.
+        About::UploadEnd(upload) => remove_if_here(changes, &keys::upload_ended(*upload), at).map(|_| ()),
+        About::Void(target) => match remove_if_here(changes, &keys::void(*target), at)? {
+            Some(place) => release(changes, place),
+            None => Ok(()),
+        },
         About::Bucket(_) | About::BucketEnd(_) | About::Extent(_) => Ok(()),
     }
 }
 
-/// An entry that refers to the record here goes; copies of it elsewhere were never counted.
-fn forget_place(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result<()> {
-    if let Some(value) = changes.get(key)?
-        && Place::decode(&value)?.at == at
-    {
-        release(changes, Place::decode(&value)?)?;
+fn remove_if_here(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result<Option<Place>> {
+    let place =
+        changes.get(key)?.map(|value| Place::decode(&value)).transpose()?.filter(|place| place.at == at);
+    if place.is_some() {
         changes.remove(key);
     }
-    Ok(())
+    Ok(place)
 }
 
 /// A tombstone here goes; one elsewhere has one record less to hide.
 fn forget_tombstone(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result<()> {
     let Some(value) = changes.get(key)? else { return Ok(()) };
-    let mut entry = DeletedEntry::decode(&value)?;
-    if entry.place.at == at {
-        return remove_tombstone(changes, key, entry);
+    let entry = DeletedEntry::decode(&value)?;
+    if entry.place.at != at {
+        let others = entry.others.saturating_sub(1);
+        return put_tombstone(changes, key.to_vec(), DeletedEntry { others, ..entry });
     }
-    entry.others = entry.others.saturating_sub(1);
-    changes.put(key, entry.encode());
-    Ok(())
-}
-
-fn remove_tombstone(changes: &mut Changes<'_>, key: &[u8], entry: DeletedEntry) -> Result<()> {
     if entry.others > 0 {
         return Err(Error::new(
             Reason::Defect,
             "a tombstone that still hides a record was about to be removed",
         ));
     }
-    release(changes, entry.place)?;
-    changes.remove(key);
-    Ok(())
+    remove_tombstone(changes, key.to_vec())
 }

@@ -1,0 +1,361 @@
+//! Compaction frees space and nothing else, also while the store is read and written.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/desk.rs"]
+mod desk;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use tradewind_backend::local::{LocalOptions, check, stats};
+use tradewind_core::ObjectStore;
+use tradewind_core::error::Reason;
+use tradewind_core::store::{CommitRequest, GetRequest, StageRequest};
+use tradewind_core::testing::context;
+
+use desk::{Desk, Random, at, copy, drain, find, flip, pattern, reason, segment_bytes, segments, small};
+
+fn tiny() -> LocalOptions {
+    LocalOptions { segment_bytes: 64 << 10, inline_bytes: 4 << 10, ..small() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn space_is_freed() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(place.path(), tiny()).await;
+    for round in 0..4 {
+        for n in 0..40 {
+            desk.put(&format!("small{n}"), pattern(3000, round * 100 + n)).await;
+            desk.put(&format!("large{n}"), pattern(30_000, round * 100 + n)).await;
+        }
+    }
+    for n in 4..40 {
+        desk.delete(&format!("small{n}")).await.unwrap();
+        desk.delete(&format!("large{n}")).await.unwrap();
+    }
+    let before = segment_bytes(place.path());
+    desk.compact().await;
+    let desk = desk.reopen().await;
+    desk.compact().await;
+    let after = segment_bytes(place.path());
+    assert!(after < 4 * 33_000 * 3, "of {before} bytes {after} are left");
+    for n in 0..4 {
+        desk.assert_holds(&format!("small{n}"), &pattern(3000, 300 + n)).await;
+        desk.assert_holds(&format!("large{n}"), &pattern(30_000, 300 + n)).await;
+    }
+    let root = desk.close().await;
+    assert_eq!(check(&root).unwrap().damage, vec![]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traffic_goes_on_while_everything_moves() {
+    let place = tempfile::tempdir().unwrap();
+    let options = LocalOptions { compact_interval: Duration::from_millis(5), ..tiny() };
+    let desk = Arc::new(Desk::with(place.path(), options).await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..6_u64 {
+        let (desk, stop) = (desk.clone(), stop.clone());
+        tasks.spawn(async move {
+            let mut random = Random(task * 31 + 7);
+            let mut expected: HashMap<String, (usize, u64)> = HashMap::new();
+            let mut step = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                step += 1;
+                let key = format!("{task}/{}", random.below(8));
+                match random.below(5) {
+                    0 => {
+                        assert_eq!(desk.delete(&key).await.unwrap(), expected.remove(&key).is_some());
+                    }
+                    1 | 2 => {
+                        let size =
+                            if random.below(4) == 0 { random.below(90_000) } else { random.below(6000) };
+                        desk.put(&key, pattern(size, task * 100_000 + step)).await;
+                        expected.insert(key, (size, task * 100_000 + step));
+                    }
+                    _ => match expected.get(&key) {
+                        Some((size, seed)) => desk.assert_holds(&key, &pattern(*size, *seed)).await,
+                        None => assert_eq!(reason(desk.get(&key).await), Reason::NoSuchKey),
+                    },
+                }
+            }
+            expected
+        });
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut all = HashMap::new();
+    while let Some(expected) = tasks.join_next().await {
+        all.extend(expected.unwrap());
+    }
+    let desk = Arc::into_inner(desk).unwrap().reindex().await;
+    for (key, (size, seed)) in &all {
+        desk.assert_holds(key, &pattern(*size, *seed)).await;
+    }
+    assert_eq!(desk.names().await.len(), all.len());
+    let root = desk.close().await;
+    assert_eq!(check(&root).unwrap().damage, vec![]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tombstones_go_only_when_nothing_older_is_left() {
+    let place = tempfile::tempdir().unwrap();
+    let mut desk = Desk::with(place.path(), tiny()).await;
+    // Old versions in a segment that mostly lives, and so is not compacted at first.
+    for n in 0..10 {
+        desk.put(&format!("victim{n}"), pattern(500, n)).await;
+        desk.put(&format!("stay{n}"), pattern(4000, n)).await;
+    }
+    for n in 0..10 {
+        desk.put(&format!("victim{n}"), pattern(600, n)).await;
+    }
+    for n in 0..10 {
+        desk.delete(&format!("victim{n}")).await.unwrap();
+    }
+    for _ in 0..6 {
+        desk.compact().await;
+        desk = desk.reindex().await;
+        assert_eq!(desk.names().await.len(), 10, "nothing comes back");
+    }
+    for n in 0..10 {
+        desk.delete(&format!("stay{n}")).await.unwrap();
+    }
+    for _ in 0..3 {
+        desk = desk.reopen().await;
+        desk.compact().await;
+    }
+    assert_eq!(desk.names().await, Vec::<String>::new());
+    let root = desk.close().await;
+    assert_eq!(stats(&root).unwrap().tombstones, 0, "tombstones go in the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_uploads_do_not_come_back() {
+    let place = tempfile::tempdir().unwrap();
+    let mut desk = Desk::with(place.path(), tiny()).await;
+    for n in 0..6_u64 {
+        let key = format!("u{n}");
+        let upload = desk.create_upload(&key).await;
+        desk.part(&key, &upload, 1, pattern(20_000, 1)).await.unwrap();
+        desk.part(&key, &upload, 2, pattern(20_000, 2)).await.unwrap();
+        desk.part(&key, &upload, 2, pattern(20_000, n)).await.unwrap();
+        match n % 3 {
+            0 => desk.abort(&key, &upload).await.unwrap(),
+            1 => {
+                let part = desk.part(&key, &upload, 3, pattern(100_000, n)).await.unwrap();
+                drop(desk.complete(&key, &upload, vec![part]).await.unwrap());
+            }
+            _ => {}
+        }
+        desk.put(&format!("between{n}"), pattern(3000, n)).await;
+        desk.compact().await;
+    }
+    for _ in 0..4 {
+        desk.compact().await;
+        desk = desk.reindex().await;
+        assert_eq!(desk.uploads().await, 2);
+        for n in [1_u64, 4] {
+            desk.assert_holds(&format!("u{n}"), &pattern(100_000, n)).await;
+        }
+    }
+    let root = desk.close().await;
+    assert_eq!(check(&root).unwrap().damage, vec![]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_replaced_during_a_completion_is_not_used() {
+    // Compaction takes the replaced part out of the counts in between.
+    let place = tempfile::tempdir().unwrap();
+    let options = LocalOptions { compact_interval: Duration::from_millis(1), ..tiny() };
+    let desk = Arc::new(Desk::with(place.path(), options).await);
+    for round in 0..30_u64 {
+        let upload = desk.create_upload("u").await;
+        let first = desk.part("u", &upload, 1, pattern(10_000, round)).await.unwrap();
+        let replacing = {
+            let (desk, upload) = (desk.clone(), upload.clone());
+            tokio::spawn(async move { desk.part("u", &upload, 1, pattern(10_001, round)).await })
+        };
+        let completed = desk.complete("u", &upload, vec![first]).await;
+        drop(replacing.await.unwrap());
+        match completed {
+            Ok(_) => desk.assert_holds("u", &pattern(10_000, round)).await,
+            Err(e) => assert_eq!(e.reason(), Reason::InvalidPart),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_reader_reads_on() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(place.path(), tiny()).await;
+    desk.put("slow", pattern(3 << 20, 1)).await;
+    let mut body = desk.store.get(&context(), &at("slow"), GetRequest::default()).await.unwrap().body;
+    let mut read = body.next().await.unwrap().unwrap().to_vec();
+    desk.put("slow", pattern(100, 2)).await;
+    desk.put("other", pattern(100_000, 3)).await;
+    assert!(desk.compact().await > 0);
+    desk.put("more", pattern(3 << 20, 4)).await;
+    read.extend_from_slice(&drain(body).await.unwrap());
+    assert!(read == pattern(3 << 20, 1));
+    desk.assert_holds("slow", &pattern(100, 2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn staged_bytes_are_left_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(place.path(), tiny()).await;
+    let context = context();
+    let mut staged = desk.store.stage(&context, &at("late"), StageRequest::default()).await.unwrap();
+    for n in 0..3 {
+        staged.write(pattern(1 << 20, n)).await.unwrap();
+    }
+    // The segments that hold them are sealed and hold nothing else.
+    for n in 0..20 {
+        desk.put("churn", pattern(50_000, n)).await;
+    }
+    desk.compact().await;
+    staged.commit(CommitRequest::default()).await.unwrap();
+    desk.compact().await;
+    let bytes = [pattern(1 << 20, 0), pattern(1 << 20, 1), pattern(1 << 20, 2)].concat();
+    desk.assert_holds("late", &bytes).await;
+    desk.reindex().await.assert_holds("late", &bytes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_given_up_are_freed() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(place.path(), tiny()).await;
+    for n in 0..8 {
+        let context = context();
+        let mut staged = desk.store.stage(&context, &at("never"), StageRequest::default()).await.unwrap();
+        staged.write(pattern(1 << 20, n)).await.unwrap();
+        drop(staged);
+    }
+    let desk = desk.reopen().await;
+    desk.compact().await;
+    assert!(segment_bytes(place.path()) < 100_000, "{}", segment_bytes(place.path()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_keeps_its_segment_and_nothing_else() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(place.path(), tiny()).await;
+    for n in 0..30 {
+        desk.put(&format!("small{n}"), pattern(3000, n)).await;
+        desk.put(&format!("large{n}"), pattern(30_000, n)).await;
+    }
+    let root = desk.close().await;
+    for (path, needle) in
+        [(segments(&root, "log"), pattern(3000, 0)), (segments(&root, "bulk"), pattern(30_000, 0))]
+    {
+        let (path, offset) = path.iter().find_map(|path| Some((path, find(path, &needle[..64])?))).unwrap();
+        flip(path, offset + 1000);
+    }
+    let desk = Desk::open(&root, tiny()).unwrap();
+    for n in 0..30 {
+        if n % 4 != 0 {
+            desk.delete(&format!("small{n}")).await.unwrap();
+            desk.delete(&format!("large{n}")).await.unwrap();
+        }
+    }
+    desk.compact().await;
+    let bytes = segment_bytes(&root);
+    assert!(
+        bytes < 8 * 33_000 + 4 * (64 << 10) + 2 * (30_000 + 3000),
+        "the other segments are freed: {bytes}"
+    );
+    // Nothing is copied again and again for the damaged one's sake.
+    for _ in 0..5 {
+        desk.compact().await;
+    }
+    assert!(segment_bytes(&root) <= bytes + 2000);
+    for n in (0..30).step_by(4) {
+        for (key, size) in [(format!("small{n}"), 3000), (format!("large{n}"), 30_000)] {
+            if n == 0 {
+                assert_eq!(reason(desk.get(&key).await), Reason::CorruptData);
+            } else {
+                desk.assert_holds(&key, &pattern(size, n)).await;
+            }
+        }
+    }
+    let root = desk.close().await;
+    let named: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.what).collect();
+    assert_eq!(named, ["bucket/large0", "bucket/small0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_manifest_of_something_deleted_stops_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(place.path(), tiny()).await;
+    desk.put("gone", pattern(30_000, 1)).await;
+    for n in 0..40 {
+        desk.put("churn", pattern(3000, n)).await;
+    }
+    let root = desk.close().await;
+    let (log, offset) = segments(&root, "log")
+        .into_iter()
+        .find_map(|path| find(&path, b"gone").map(|at| (path, at)))
+        .unwrap();
+    flip(&log, offset);
+    let desk = Desk::open(&root, tiny()).unwrap();
+    desk.delete("gone").await.unwrap();
+    let before = segment_bytes(&root);
+    desk.compact().await;
+    assert!(segment_bytes(&root) < before - 60_000, "upkeep goes on");
+    desk.assert_absent("gone").await;
+    desk.assert_holds("churn", &pattern(3000, 39)).await;
+}
+
+/// The store stops at every stage of a compaction in turn: nothing is lost and nothing comes back,
+/// whether or not the index survives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_can_stop_anywhere() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    // So slow that the thread is stopped somewhere in the middle of it.
+    let slow = LocalOptions {
+        compact_bytes_per_second: 20_000,
+        compact_interval: Duration::from_millis(1),
+        ..tiny()
+    };
+    let desk = Desk::with(&root, tiny()).await;
+    for n in 0..60 {
+        desk.put(&format!("k{n}"), pattern(2000, n)).await;
+        desk.put(&format!("large{n}"), pattern(8000, n)).await;
+    }
+    for n in (0..60).filter(|n| n % 3 != 0) {
+        desk.delete(&format!("k{n}")).await.unwrap();
+        desk.delete(&format!("large{n}")).await.unwrap();
+    }
+    desk.close().await;
+    for stop in 0..12_u64 {
+        let desk = Desk::open(&root, slow.clone()).unwrap();
+        tokio::time::sleep(Duration::from_millis(20 + stop * 17)).await;
+        desk.close().await;
+        let copied = place.path().join(stop.to_string());
+        copy(&root, &copied);
+        if stop % 2 == 0 {
+            std::fs::remove_dir_all(copied.join("index")).unwrap();
+        }
+        let mut desk = Desk::open(&copied, tiny()).unwrap();
+        for turn in 0..2 {
+            for n in 0..60 {
+                if n % 3 == 0 {
+                    desk.assert_holds(&format!("k{n}"), &pattern(2000, n)).await;
+                    desk.assert_holds(&format!("large{n}"), &pattern(8000, n)).await;
+                } else {
+                    assert_eq!(reason(desk.get(&format!("k{n}")).await), Reason::NoSuchKey);
+                }
+            }
+            if turn == 0 {
+                desk.compact().await;
+                desk = desk.reindex().await;
+            }
+        }
+        std::fs::remove_dir_all(copied).unwrap();
+    }
+}

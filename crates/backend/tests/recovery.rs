@@ -1,0 +1,397 @@
+//! A store opens again after whatever end it came to, with everything that was acknowledged.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/desk.rs"]
+mod desk;
+
+use std::io::Write;
+
+use tradewind_backend::local::{LocalOptions, LocalStore, check};
+use tradewind_core::SystemClock;
+use tradewind_core::error::Reason;
+
+use desk::{Desk, copy, find, flip, pattern, reason, segments, small};
+
+fn options() -> LocalOptions {
+    LocalOptions { segment_bytes: 64 << 10, ..small() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_is_in_a_copy_made_while_the_store_runs() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(&place.path().join("live"), options()).await;
+    for round in 0..3_u64 {
+        for n in 0..40_u64 {
+            desk.put(&format!("k{n}"), pattern((n * 997 % 40_000) as usize, round * 100 + n)).await;
+        }
+        let upload = desk.create_upload("u").await;
+        desk.part("u", &upload, 1, pattern(100_000, round)).await.unwrap();
+        desk.delete(&format!("k{round}")).await.unwrap();
+        // The power goes here: the copy has what the disk has, and the store knows nothing of it. It
+        // runs on, so that index and log are written to while they are read.
+        let copied = place.path().join(format!("copy{round}"));
+        let running = tokio::spawn({
+            let store = desk.store.clone();
+            async move {
+                let desk = Desk::over(store, options());
+                for n in 0..20 {
+                    desk.put(&format!("later{n}"), pattern(3000, n)).await;
+                }
+            }
+        });
+        copy(&desk.root.join("index"), &copied.join("index"));
+        copy(&desk.root, &copied);
+        if round == 1 {
+            std::fs::remove_dir_all(copied.join("index")).unwrap();
+        }
+        running.await.unwrap();
+        let found = Desk::open(&copied, options()).unwrap();
+        for n in 0..40_u64 {
+            let key = format!("k{n}");
+            if n == round {
+                found.assert_absent(&key).await;
+            } else {
+                found.assert_holds(&key, &pattern((n * 997 % 40_000) as usize, round * 100 + n)).await;
+            }
+        }
+        assert_eq!(found.uploads().await, round as usize + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_of_any_kind_is_passed_over() {
+    let tails: [&[u8]; 4] = [&[0; 5000], &[0xaa; 333], b"TWr1", &[]];
+    for (number, tail) in tails.into_iter().enumerate() {
+        for keep_index in [true, false] {
+            let place = tempfile::tempdir().unwrap();
+            let desk = Desk::new(place.path()).await;
+            desk.put("a", pattern(1000, 1)).await;
+            let root = desk.close().await;
+            let last = segments(&root, "log").pop().unwrap();
+            let mut bytes = std::fs::read(&last).unwrap();
+            if tail.is_empty() {
+                // The beginning of a record, cut off.
+                bytes.extend_from_slice(&bytes[32..32 + 60].to_vec());
+            }
+            bytes.extend_from_slice(tail);
+            std::fs::write(&last, bytes).unwrap();
+            if !keep_index {
+                std::fs::remove_dir_all(root.join("index")).unwrap();
+            }
+            let desk = Desk::open(&root, small()).unwrap();
+            assert_eq!(desk.store.recovery().damaged_bytes, 0, "tail {number}: a tail is no damage");
+            desk.assert_holds("a", &pattern(1000, 1)).await;
+            desk.put("b", pattern(1000, 2)).await;
+            let desk = desk.reindex().await;
+            desk.assert_holds("b", &pattern(1000, 2)).await;
+            let root = desk.close().await;
+            assert_eq!(check(&root).unwrap().damage, vec![], "tail {number}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_in_the_middle_of_the_log_hides_nothing_else() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(place.path()).await;
+    for n in 0..20 {
+        desk.put(&format!("key-{n:02}"), pattern(500, n)).await;
+    }
+    let root = desk.close().await;
+    let log = segments(&root, "log").pop().unwrap();
+    // The head of one record and a piece of the next two: one gap.
+    let at = find(&log, b"key-07").unwrap();
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[at..at + 700].fill(0x55);
+    std::fs::write(&log, bytes).unwrap();
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    let desk = Desk::open(&root, small()).unwrap();
+    assert!(desk.store.recovery().damaged_bytes > 0);
+    for n in (0..20).filter(|n| ![7, 8].contains(n)) {
+        desk.assert_holds(&format!("key-{n:02}"), &pattern(500, n)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_commit_is_voided_and_stays_so() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(&place.path().join("store")).await;
+    desk.put("a", pattern(3000, 1)).await;
+    let root = desk.close().await;
+    copy(&root, &place.path().join("before"));
+    let desk = Desk::open(&root, small()).unwrap();
+    desk.put("a", pattern(3000, 2)).await;
+    let root = desk.close().await;
+    // Its payload never reached the disk, nor did the index: as if it had been in flight.
+    let log = segments(&root, "log").pop().unwrap();
+    flip(&log, find(&log, &pattern(3000, 2)[..64]).unwrap() + 100);
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("before/index"), &root.join("index"));
+    let desk = Desk::open(&root, small()).unwrap();
+    assert_eq!(desk.store.recovery().voided, 1);
+    desk.assert_holds("a", &pattern(3000, 1)).await;
+    desk.put("b", pattern(10, 3)).await;
+    // Later records say that all before them was durable; the void says that this one was not.
+    let desk = desk.reindex().await;
+    assert_eq!(desk.store.recovery().voided, 0);
+    desk.assert_holds("a", &pattern(3000, 1)).await;
+    // The voided record does not count among those that a tombstone hides.
+    desk.delete("a").await.unwrap();
+    desk.compact().await;
+    let desk = desk.reindex().await;
+    desk.assert_absent("a").await;
+    desk.compact().await;
+    let desk = desk.reindex().await;
+    desk.assert_absent("a").await;
+    desk.assert_holds("b", &pattern(10, 3)).await;
+    let root = desk.close().await;
+    assert_eq!(check(&root).unwrap().damage, vec![]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_to_what_was_durable_is_no_torn_record() {
+    // An index from before, and a record behind it whose payload rotted after later ones were written.
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(&place.path().join("store")).await;
+    desk.put("a", pattern(3000, 1)).await;
+    let root = desk.close().await;
+    copy(&root, &place.path().join("before"));
+    let desk = Desk::open(&root, small()).unwrap();
+    desk.put("a", pattern(3000, 2)).await;
+    desk.put("b", pattern(3000, 3)).await;
+    let root = desk.close().await;
+    let log = segments(&root, "log").pop().unwrap();
+    flip(&log, find(&log, &pattern(3000, 2)[..64]).unwrap() + 100);
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("before/index"), &root.join("index"));
+    let desk = Desk::open(&root, small()).unwrap();
+    assert_eq!(desk.store.recovery().voided, 0);
+    assert_eq!(reason(desk.get("a").await), Reason::CorruptData, "the older version must not come back");
+    desk.assert_holds("b", &pattern(3000, 3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_segments_are_removed_and_damaged_ones_are_read() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(place.path()).await;
+    desk.put("a", pattern(1000, 1)).await;
+    desk.put("large", pattern(40_000, 2)).await;
+    let root = desk.close().await;
+    let unfinished =
+        ["000000f0.log", "000000f1.bulk", "000000f2.log"].map(|name| root.join("segments").join(name));
+    std::fs::write(&unfinished[0], b"").unwrap();
+    std::fs::write(&unfinished[1], [0; 32]).unwrap();
+    std::fs::write(&unfinished[2], [7; 100]).unwrap();
+    // A header that rotted is no reason to throw the records away.
+    for path in [segments(&root, "log")[0].clone(), segments(&root, "bulk")[0].clone()] {
+        flip(&path, 3);
+        flip(&path, 17);
+    }
+    let desk = Desk::open(&root, small()).unwrap();
+    assert!(unfinished.iter().all(|path| !path.exists()));
+    desk.assert_holds("a", &pattern(1000, 1)).await;
+    desk.assert_holds("large", &pattern(40_000, 2)).await;
+    let desk = desk.reindex().await;
+    desk.assert_holds("a", &pattern(1000, 1)).await;
+    desk.assert_holds("large", &pattern(40_000, 2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_index_is_made_anew() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(&place.path().join("store")).await;
+    for n in 0..50 {
+        desk.put(&format!("k{n}"), pattern(300, n)).await;
+    }
+    desk.delete("k7").await.unwrap();
+    let root = desk.close().await;
+    let mut files = Vec::new();
+    let mut directories = vec![root.join("index")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { directories.push(path) } else { files.push(path) }
+        }
+    }
+    assert!(files.len() >= 3, "{files:?}");
+    for (number, file) in files.iter().enumerate() {
+        for damage in ["gone", "empty", "cut", "garbled"] {
+            let copied = place.path().join(format!("{number}-{damage}"));
+            copy(&root, &copied);
+            let file = copied.join(file.strip_prefix(&root).unwrap());
+            let length = std::fs::metadata(&file).unwrap().len();
+            match damage {
+                "gone" => std::fs::remove_file(&file).unwrap(),
+                "empty" => std::fs::write(&file, b"").unwrap(),
+                "cut" => {
+                    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length / 2).unwrap()
+                }
+                _ => {
+                    let garble = vec![0x5a; usize::try_from(length.min(8192)).unwrap()];
+                    let mut open = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+                    open.write_all(&garble).unwrap();
+                }
+            }
+            let desk = Desk::open(&copied, small())
+                .unwrap_or_else(|e| panic!("{}: {damage}: {e:?}", file.display()));
+            for n in (0..50).filter(|n| *n != 7) {
+                desk.assert_holds(&format!("k{n}"), &pattern(300, n)).await;
+            }
+            desk.assert_absent("k7").await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_from_before_a_compaction_is_found_out() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(&place.path().join("store"), options()).await;
+    for n in 0..60 {
+        desk.put(&format!("k{n}"), pattern(4000, n)).await;
+        desk.put(&format!("large{n}"), pattern(40_000, n)).await;
+    }
+    let root = desk.close().await;
+    copy(&root.join("index"), &place.path().join("old"));
+    let desk = Desk::open(&root, options()).unwrap();
+    for n in 0..60 {
+        if n % 3 == 0 {
+            desk.delete(&format!("k{n}")).await.unwrap();
+            desk.delete(&format!("large{n}")).await.unwrap();
+        } else {
+            desk.put(&format!("k{n}"), pattern(4000, n + 1000)).await;
+        }
+    }
+    assert!(desk.compact().await > 0);
+    let root = desk.close().await;
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("old"), &root.join("index"));
+    let desk = Desk::open(&root, options()).unwrap();
+    assert!(desk.store.recovery().reindexed);
+    for n in 0..60 {
+        if n % 3 == 0 {
+            desk.assert_absent(&format!("k{n}")).await;
+            desk.assert_absent(&format!("large{n}")).await;
+        } else {
+            desk.assert_holds(&format!("k{n}"), &pattern(4000, n + 1000)).await;
+            desk.assert_holds(&format!("large{n}"), &pattern(40_000, n)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_without_a_compaction_in_between_is_brought_up() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(&place.path().join("store"), options()).await;
+    desk.put("a", pattern(40_000, 1)).await;
+    let root = desk.close().await;
+    copy(&root.join("index"), &place.path().join("old"));
+    let desk = Desk::open(&root, options()).unwrap();
+    for n in 0..60 {
+        desk.put(&format!("k{n}"), pattern(4000, n)).await;
+    }
+    desk.put("a", pattern(50_000, 2)).await;
+    let root = desk.close().await;
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("old"), &root.join("index"));
+    let desk = Desk::open(&root, options()).unwrap();
+    assert!(!desk.store.recovery().reindexed);
+    assert!(desk.store.recovery().replayed >= 61);
+    desk.assert_holds("a", &pattern(50_000, 2)).await;
+    desk.assert_holds("k59", &pattern(4000, 59)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_newer_than_the_log_is_made_anew() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(&place.path().join("store"), options()).await;
+    desk.put("a", pattern(1000, 1)).await;
+    let root = desk.close().await;
+    copy(&root, &place.path().join("old"));
+    for (case, fill) in [("one more", 1), ("several segments more", 60)] {
+        let newer = place.path().join(case);
+        copy(&root, &newer);
+        let desk = Desk::open(&newer, options()).unwrap();
+        for n in 0..fill {
+            desk.put(&format!("k{n}"), pattern(4000, n)).await;
+        }
+        let newer = desk.close().await;
+        std::fs::remove_dir_all(newer.join("segments")).unwrap();
+        copy(&place.path().join("old/segments"), &newer.join("segments"));
+        let desk = Desk::open(&newer, options()).unwrap();
+        assert!(desk.store.recovery().reindexed, "{case}");
+        assert_eq!(desk.names().await, ["a"], "{case}");
+        desk.assert_holds("a", &pattern(1000, 1)).await;
+        desk.put("b", pattern(1000, 2)).await;
+        let desk = desk.reopen().await;
+        desk.assert_holds("b", &pattern(1000, 2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_of_removed_segments_are_not_used_again() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(&place.path().join("store"), options()).await;
+    desk.put("a", pattern(1000, 1)).await;
+    let desk = desk.reopen().await;
+    // The last segment: all of it dies, and it is removed after the next start.
+    desk.put("b", pattern(1000, 2)).await;
+    desk.delete("b").await.unwrap();
+    let root = desk.close().await;
+    let last = segments(&root, "log").pop().unwrap();
+    let desk = Desk::open(&root, options()).unwrap();
+    desk.compact().await;
+    assert!(!last.exists(), "the segment is empty and goes");
+    let root = desk.close().await;
+    copy(&root.join("index"), &place.path().join("old"));
+    let desk = Desk::open(&root, options()).unwrap();
+    for n in 0..10 {
+        desk.put(&format!("k{n}"), pattern(100, n)).await;
+    }
+    assert!(!last.exists(), "a position means one record for ever");
+    let root = desk.close().await;
+    // A power loss: the index is as it was when it was last made durable.
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("old"), &root.join("index"));
+    let desk = Desk::open(&root, options()).unwrap();
+    for n in 0..10 {
+        desk.assert_holds(&format!("k{n}"), &pattern(100, n)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_open_is_refused_and_names_the_first() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(place.path()).await;
+    let refused = LocalStore::open(place.path(), small(), SystemClock::shared()).unwrap_err();
+    assert!(refused.message().contains(&std::process::id().to_string()), "{refused}");
+    assert!(check(place.path()).is_err());
+    desk.reopen().await.put("a", "b").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_store_of_ours_is_refused_and_left_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(&place.path().join("store")).await;
+    desk.put("a", pattern(1000, 1)).await;
+    let root = desk.close().await;
+    let good = std::fs::read_to_string(root.join("FORMAT")).unwrap();
+    let before = segments(&root, "log");
+    let salt = good.lines().find_map(|line| line.strip_prefix("salt ")).unwrap();
+    let bad = [
+        good.replace("format 1", "format 2"),
+        good.replace("salt", "pepper"),
+        good.replace(salt, "0123456789abcdef"),
+        String::new(),
+    ];
+    for text in bad {
+        std::fs::write(root.join("FORMAT"), &text).unwrap();
+        let refused = LocalStore::open(&root, small(), SystemClock::shared()).unwrap_err();
+        assert!(!refused.message().is_empty());
+        assert_eq!(segments(&root, "log"), before, "nothing was removed with {text:?}");
+    }
+    std::fs::remove_file(root.join("FORMAT")).unwrap();
+    assert!(LocalStore::open(&root, small(), SystemClock::shared()).is_err());
+    std::fs::write(root.join("FORMAT"), good).unwrap();
+    Desk::open(&root, small()).unwrap().assert_holds("a", &pattern(1000, 1)).await;
+}

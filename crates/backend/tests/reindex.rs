@@ -1,0 +1,100 @@
+//! The index made anew from the log says the same as the one that was kept while the log was written,
+//! whatever compaction did in between: random sequences, compared with the memory store at every step.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/desk.rs"]
+mod desk;
+#[path = "support/restarting.rs"]
+mod restarting;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::FutureExt;
+use tradewind_backend::local::{LocalOptions, check, reindex, stats};
+use tradewind_core::ObjectStore;
+use tradewind_core::testing::conformance;
+
+use desk::{Desk, Random, pattern, small};
+use restarting::{Restarting, Turn};
+
+fn tiny() -> LocalOptions {
+    LocalOptions { segment_bytes: 16 << 10, inline_bytes: 4 << 10, checkpoint_bytes: 16 << 10, ..small() }
+}
+
+async fn play(seeds: std::ops::Range<u64>, every: usize, turns: &[Turn]) {
+    let place = Box::leak(Box::new(tempfile::tempdir().unwrap()));
+    let number = AtomicUsize::new(0);
+    let make = || {
+        let root = place.path().join(number.fetch_add(1, Ordering::Relaxed).to_string());
+        let store = Restarting::open(root, tiny(), every, turns.to_vec());
+        async move { store as Arc<dyn ObjectStore> }.boxed()
+    };
+    for seed in seeds {
+        println!("seed {seed}");
+        conformance::model(make, seed, 150).await;
+    }
+    std::fs::remove_dir_all(place.path()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_comes_back_between_starts() {
+    play(100..104, 9, &[Turn::Reopen, Turn::Reindex]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_comes_back_after_compaction() {
+    play(200..206, 6, &[Turn::Compact, Turn::Compact, Turn::Reindex, Turn::Compact, Turn::Reopen]).await;
+}
+
+/// What counts agree as well, not only what can be seen: otherwise tombstones stay for ever or go too
+/// soon, and segments are compacted for nothing or never.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_are_the_same_after_a_reindex() {
+    for seed in 1..5 {
+        println!("seed {seed}");
+        let place = tempfile::tempdir().unwrap();
+        let mut desk = Desk::with(place.path(), tiny()).await;
+        let mut random = Random(seed * 7919);
+        let mut uploads = Vec::new();
+        for step in 0..400_u64 {
+            let key = format!("k{}", random.below(12));
+            match random.below(20) {
+                0..8 => drop(desk.put(&key, pattern(random.below(9000), step)).await),
+                8..12 => drop(desk.delete(&key).await.unwrap()),
+                12 => {
+                    uploads.push((key.clone(), desk.create_upload(&key).await));
+                }
+                13..16 if !uploads.is_empty() => {
+                    let (key, upload) = &uploads[random.below(uploads.len())];
+                    let number = 1 + i64::try_from(random.below(3)).unwrap();
+                    desk.part(key, upload, number, pattern(random.below(5000), step)).await.unwrap();
+                }
+                16 if !uploads.is_empty() => {
+                    let (key, upload) = uploads.swap_remove(random.below(uploads.len()));
+                    let part = desk.part(&key, &upload, 4, pattern(random.below(9000), step)).await.unwrap();
+                    desk.complete(&key, &upload, vec![part]).await.unwrap();
+                }
+                17 if !uploads.is_empty() => {
+                    let (key, upload) = uploads.swap_remove(random.below(uploads.len()));
+                    desk.abort(&key, &upload).await.unwrap();
+                }
+                18 => drop(desk.compact().await),
+                19 if step % 3 == 0 => desk = desk.reopen().await,
+                _ => {}
+            }
+        }
+        // Nothing waits to be freed when the two are compared.
+        desk.compact().await;
+        let root = desk.close().await;
+        let (mut live, report) = (stats(&root).unwrap(), check(&root).unwrap());
+        assert_eq!(report.damage, vec![]);
+        reindex(&root).unwrap();
+        let mut anew = stats(&root).unwrap();
+        (live.free_bytes, live.index_bytes) = (0, 0);
+        (anew.free_bytes, anew.index_bytes) = (0, 0);
+        assert_eq!(format!("{live:?}"), format!("{anew:?}"));
+        assert_eq!(check(&root).unwrap().damage, vec![]);
+    }
+}
