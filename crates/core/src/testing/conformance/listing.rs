@@ -219,6 +219,7 @@ async fn is_one_snapshot(desk: Desk) {
                 size += 1;
                 desk.put("a", pattern(size, 1)).await;
                 desk.put("z", pattern(size, 1)).await;
+                tokio::task::yield_now().await;
             }
             size
         }
