@@ -228,6 +228,9 @@ fn decide<'a>(
     waiting: &mut [Box<dyn Waiting>],
     decided: &mut usize,
 ) -> Result<Batch<'a>, Failed> {
+    if let Err(e) = batch.shared.space.make_room() {
+        tracing::warn!(error = ?e, "the device could not be asked for its free space");
+    }
     for change in waiting.iter_mut().take(MAX_BATCH) {
         *decided += 1;
         if let Err(e) = change.decide(&mut batch) {

@@ -86,10 +86,13 @@ impl Space {
         Ok(())
     }
 
-    /// Lets the file go where little else is left: for writes that free space in the end. True where
-    /// that made room.
+    /// Asks the device, before every batch of changes, and lets the file go where little else is left:
+    /// another program may have taken what was free, and the index must not run out behind the log.
+    /// True where that made room.
     pub fn make_room(&self) -> Result<bool> {
-        if !self.held.load(Ordering::Acquire) || self.free()? >= self.file_bytes {
+        let free = self.free()?;
+        *self.known.lock() = Known { free, written_since: 0 };
+        if !self.held.load(Ordering::Acquire) || free >= self.file_bytes {
             return Ok(false);
         }
         tracing::warn!("the device is full; the store's reserve is used for deletes and compaction");

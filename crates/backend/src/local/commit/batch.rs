@@ -46,7 +46,6 @@ impl LogWriter {
             next_bucket: self.next_bucket,
             durable: self.durable,
             may_use_reserve: false,
-            needs_room: false,
             log: self,
             shared,
         }
@@ -81,8 +80,6 @@ pub(crate) struct Batch<'a> {
     durable: Position,
     /// The change that is being decided frees space in the end.
     may_use_reserve: bool,
-    /// Such a change added a record.
-    needs_room: bool,
 }
 
 enum BucketChange {
@@ -178,9 +175,7 @@ impl Batch<'_> {
             return Err(Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long"));
         }
         let record_bytes = u32::try_from(header.record_bytes()).map_err(too_long)?;
-        if self.may_use_reserve {
-            self.needs_room = true;
-        } else {
+        if !self.may_use_reserve {
             self.shared.space.admit(record_bytes.into())?;
         }
         if self.records == 0 {
@@ -218,10 +213,11 @@ impl Batch<'_> {
 
     /// Writes, syncs and applies the batch.
     pub fn commit(mut self) -> Result<(), Failed> {
+        if self.records == 0 && self.changes.is_empty() {
+            return Ok(());
+        }
         if self.records > 0 {
             self.write()?;
-        } else if self.changes.is_empty() {
-            return Ok(());
         }
         self.apply().map_err(Failed::for_good)
     }
@@ -258,10 +254,6 @@ impl Batch<'_> {
         let Some(segment) = self.log.active.clone() else {
             return Err(Failed::for_good(Error::new(Reason::Defect, "a batch has records but no segment")));
         };
-        if self.needs_room {
-            // The index needs some as well.
-            self.shared.space.make_room().map_err(Failed::for_now)?;
-        }
         if let Err(e) = write_all(&segment, &self.pieces, self.base.into()) {
             // Nothing of this may come to life at the next start.
             if let Err(worse) = erase(&segment, self.base, self.end) {

@@ -1,0 +1,199 @@
+//! On a full disk writes are refused, reads go on, and what frees space works.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+#[path = "support/desk.rs"]
+mod desk;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tradewind_backend::local::{LocalOptions, check};
+use tradewind_core::error::Reason;
+
+use desk::{Desk, pattern, reason, small};
+
+/// A small file system of its own, gone when dropped.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    /// `None`, with a line that says why, where nothing can be mounted.
+    fn mount(mebibytes: u32) -> Option<Self> {
+        let place = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "tmpfs"])
+            .arg(place.path())
+            .output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(place)),
+            Ok(output) => {
+                println!("skipped: no tmpfs can be mounted: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(e) => {
+                println!("skipped: mount cannot be run: {e}");
+                None
+            }
+        }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.0.path().join("store")
+    }
+
+    /// Another program takes all that is left, to the last byte.
+    fn eat(&self) -> PathBuf {
+        let path = self.0.path().join("eaten");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while std::io::Write::write(&mut file, &[1; 4096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+fn options() -> LocalOptions {
+    LocalOptions { segment_bytes: 1 << 20, reserve_bytes: 8 << 20, ..small() }
+}
+
+/// Writes until something is refused. Answers the error and what is stored.
+async fn fill(desk: &Desk, size: usize, from: u64) -> (tradewind_core::Error, BTreeMap<String, (usize, u64)>) {
+    let mut stored = BTreeMap::new();
+    for n in from.. {
+        let (key, size) = (format!("k{n:05}"), size + (n % 7) as usize);
+        match desk.try_put(&key, pattern(size, n)).await {
+            Ok(_) => stored.insert(key, (size, n)),
+            Err(e) => return (e, stored),
+        };
+    }
+    unreachable!("no disk is without end")
+}
+
+async fn assert_all(desk: &Desk, stored: &BTreeMap<String, (usize, u64)>) {
+    for (key, (size, seed)) in stored {
+        desk.assert_holds(key, &pattern(*size, *seed)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn space_can_be_freed_and_used_again() {
+    for size in [8_000, 100_000] {
+        let Some(disk) = Disk::mount(32) else { return };
+        let desk = Desk::with(&disk.root(), options()).await;
+        let (refused, mut stored) = fill(&desk, size, 0).await;
+        assert_eq!(refused.reason(), Reason::Full, "{refused:?}");
+        assert!(!desk.store.is_read_only());
+        assert_all(&desk, &stored).await;
+        // Every other object goes: no segment is empty then, so compaction has to copy.
+        let gone: Vec<_> = stored.keys().step_by(2).cloned().collect();
+        for key in &gone {
+            assert!(desk.delete(key).await.unwrap());
+            stored.remove(key);
+        }
+        desk.compact().await;
+        let again = fill(&desk, size, 50_000).await.1;
+        assert!(again.len() * 3 > gone.len(), "after {} were deleted there is room for {}", gone.len(), again.len());
+        stored.extend(again);
+        assert_all(&desk, &stored).await;
+        // A store on a full disk opens, from the log alone as well.
+        let desk = desk.reopen().await;
+        assert_all(&desk, &stored).await;
+        let desk = desk.reindex().await;
+        assert_all(&desk, &stored).await;
+        assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletes_work_when_another_program_took_everything() {
+    let Some(disk) = Disk::mount(32) else { return };
+    let desk = Desk::with(&disk.root(), options()).await;
+    let mut stored = BTreeMap::new();
+    for n in 0..60_u64 {
+        desk.put(&format!("k{n}"), pattern(100_000, n)).await;
+        stored.insert(format!("k{n}"), (100_000, n));
+    }
+    let held = |root: &Path| std::os::unix::fs::MetadataExt::blocks(&root.join("RESERVE").metadata().unwrap());
+    assert!(held(&disk.root()) > 0, "the reserve has blocks of its own");
+    let eaten = disk.eat();
+    assert_eq!(reason(desk.try_put("x", pattern(12_000, 1)).await), Reason::Full);
+    assert_eq!(reason(desk.try_put("x", pattern(300_000, 1)).await), Reason::Full);
+    assert_all(&desk, &stored).await;
+    for n in 0..40 {
+        assert!(desk.delete(&format!("k{n}")).await.unwrap());
+        stored.remove(&format!("k{n}"));
+    }
+    assert!(!desk.store.is_read_only());
+    assert!(desk.compact().await > 0, "what is all dead goes without a copy");
+    assert_all(&desk, &stored).await;
+    // And it takes that, too; the store stops and starts in the middle of it.
+    std::fs::rename(&eaten, disk.0.path().join("eaten before")).unwrap();
+    disk.eat();
+    let desk = desk.reopen().await;
+    assert_all(&desk, &stored).await;
+    std::fs::remove_file(disk.0.path().join("eaten before")).unwrap();
+    std::fs::remove_file(eaten).unwrap();
+    desk.compact().await;
+    assert!(held(&disk.root()) > 0, "the reserve is taken again");
+    desk.put("x", pattern(300_000, 1)).await;
+    let desk = desk.reindex().await;
+    assert_all(&desk, &stored).await;
+    desk.assert_holds("x", &pattern(300_000, 1)).await;
+    assert_eq!(desk.names().await.len(), stored.len() + 1);
+}
+
+/// Without a reserve the device itself refuses: in the middle of log writes, of extents or of the index.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_the_device_refuses_leaves_nothing() {
+    for (size, left) in [(1_000, 300_000), (9_000, 50_000), (9_000, 500_000), (100_000, 1_000_000)] {
+        let Some(disk) = Disk::mount(32) else { return };
+        let options = LocalOptions { reserve_bytes: 0, ..options() };
+        let desk = Desk::with(&disk.root(), options.clone()).await;
+        desk.put("before", pattern(5000, 1)).await;
+        let eaten = disk.eat();
+        let length = eaten.metadata().unwrap().len();
+        std::fs::OpenOptions::new().write(true).open(&eaten).unwrap().set_len(length - left).unwrap();
+        let mut stored = BTreeMap::new();
+        let mut refused = Vec::new();
+        for n in 0..2000_u64 {
+            // Several at a time, so that batches hold more than one.
+            let puts = (0..4).map(|m| {
+                let key = format!("k{n}-{m}");
+                let desk = &desk;
+                async move { (desk.try_put(&key, pattern(size, n * 4 + m)).await, key, n * 4 + m) }
+            });
+            for (put, key, seed) in futures::future::join_all(puts).await {
+                match put {
+                    Ok(_) => drop(stored.insert(key, (size, seed))),
+                    Err(e) => refused.push((key, e.reason())),
+                }
+            }
+            if refused.len() > 12 {
+                break;
+            }
+        }
+        assert_eq!(refused[0].1, Reason::Full, "{size} {left}: {refused:?}");
+        assert_all(&desk, &stored).await;
+        drop(desk);
+        std::fs::remove_file(eaten).unwrap();
+        let mut desk = Desk::open(&disk.root(), options).unwrap();
+        for _ in 0..2 {
+            assert_all(&desk, &stored).await;
+            desk.assert_holds("before", &pattern(5000, 1)).await;
+            for (key, why) in &refused {
+                // Once the index cannot be written either, what is in the log already may come to life.
+                if *why == Reason::Full {
+                    desk.assert_absent(key).await;
+                }
+            }
+            desk = desk.reindex().await;
+        }
+        desk.put("after", pattern(100_000, 2)).await;
+        assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
+    }
+}
