@@ -124,6 +124,11 @@ impl Committer {
         self.queue.failed.load(Ordering::Acquire)
     }
 
+    /// An error where the store takes no writes any more.
+    pub fn check(&self) -> Result<()> {
+        if self.has_failed() { Err(read_only()) } else { Ok(()) }
+    }
+
     /// Makes the store read-only, after a sync failed elsewhere.
     pub fn fail(&self) {
         self.queue.failed.store(true, Ordering::Release);
@@ -135,9 +140,7 @@ impl Committer {
         if state.closed {
             return Err(closed());
         }
-        if self.has_failed() {
-            return Err(read_only());
-        }
+        self.check()?;
         state.waiting.push(Box::new(Submitted { operation, decision: None, answer }));
         if state.waiting.len() == 1 {
             self.queue.ready.notify_one();

@@ -120,6 +120,7 @@ impl Local {
 
     /// Writes an extent, which is not durable yet. A failed sync (of the directory) ends all writing.
     pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
+        self.committer.check()?;
         let written = self.bulk.write(&self.shared, extent).await;
         if written.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
             self.committer.fail();

@@ -132,6 +132,7 @@ impl LocalStaged {
     /// Makes the extents durable, before any record refers to them.
     async fn sync_extents(&self) -> Result<()> {
         for pin in &self.pins {
+            self.local.committer.check()?;
             let synced = self.context.guard(pin.0.sync(&self.local.shared.io)).await?;
             if let Err(e) = synced {
                 self.local.committer.fail();

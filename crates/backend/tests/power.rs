@@ -1,0 +1,230 @@
+//! Power cuts and failing syncs, on a file system that loses what was not synced.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+#[path = "support/desk.rs"]
+mod desk;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tradewind_backend::local::{LocalOptions, check};
+use tradewind_core::Precondition;
+use tradewind_core::error::Reason;
+use tradewind_core::multipart::UploadId;
+use tradewind_powerloss::{FsyncFailure, Handle, Mode, PowerLossFs, unavailable};
+
+use desk::{Desk, Random, pattern, reason, small};
+
+fn options() -> LocalOptions {
+    LocalOptions {
+        segment_bytes: 48 << 10,
+        inline_bytes: 4 << 10,
+        checkpoint_bytes: 64 << 10,
+        compact_interval: Duration::from_millis(30),
+        ..small()
+    }
+}
+
+fn mounted() -> Option<(Handle, tempfile::TempDir)> {
+    if let Some(reason) = unavailable() {
+        println!("skipped: {reason}");
+        return None;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let disk = PowerLossFs::mount(place.path(), None).unwrap();
+    Some((disk, place))
+}
+
+/// What may be found under a key: the last acknowledged state, and what was under way.
+#[derive(Default, Debug, Clone)]
+struct Possible {
+    acknowledged: Option<(usize, u64)>,
+    under_way: Option<Option<(usize, u64)>>,
+}
+
+/// Writes and deletes keys of its own until something fails.
+async fn work(desk: Arc<Desk>, worker: u64, mut random: Random) -> BTreeMap<String, Possible> {
+    let mut keys: BTreeMap<String, Possible> = BTreeMap::new();
+    for step in 0.. {
+        let key = format!("{worker}/{}", random.below(6));
+        let entry = keys.entry(key.clone()).or_default();
+        let wanted = match random.below(10) {
+            0..2 => None,
+            2..8 => Some((random.below(5000), random.next())),
+            _ => Some((4097 + random.below(120_000), random.next())),
+        };
+        entry.under_way = Some(wanted);
+        let done = match wanted {
+            None => desk.delete(&key).await.map(|_| ()),
+            Some((size, seed)) if step % 5 == 4 => multipart(&desk, &key, size, seed).await,
+            Some((size, seed)) => desk.try_put(&key, pattern(size, seed)).await.map(|_| ()),
+        };
+        if done.is_err() {
+            break;
+        }
+        *entry = Possible { acknowledged: wanted, under_way: None };
+    }
+    keys
+}
+
+async fn multipart(desk: &Desk, key: &str, size: usize, seed: u64) -> tradewind_core::Result<()> {
+    let context = tradewind_core::testing::context();
+    let create = tradewind_core::multipart::CreateUpload::default();
+    let upload: UploadId =
+        tradewind_core::ObjectStore::create_upload(&*desk.store, &context, &desk::at(key), create).await?;
+    desk.part(key, &upload, 1, pattern(100, seed + 1)).await?;
+    let part = desk.part(key, &upload, 2, pattern(size, seed)).await?;
+    desk.complete(key, &upload, vec![part]).await.map(|_| ())
+}
+
+async fn verify(desk: &Desk, keys: &BTreeMap<String, Possible>, what: &str) -> BTreeMap<String, Possible> {
+    let mut settled = BTreeMap::new();
+    for (key, possible) in keys {
+        let found = match desk.get(key).await {
+            Ok(bytes) => Some(bytes),
+            Err(e) if e.reason() == Reason::NoSuchKey => None,
+            Err(e) => panic!("{what}: {key}: {e:?}; {possible:?}"),
+        };
+        let is = |state: &Option<(usize, u64)>| match (state, &found) {
+            (None, None) => true,
+            (Some((size, seed)), Some(bytes)) => *bytes == pattern(*size, *seed),
+            _ => false,
+        };
+        let state = [Some(possible.acknowledged), possible.under_way].into_iter().flatten().find(is);
+        let state = state.unwrap_or_else(|| panic!("{what}: {key} is neither of {possible:?}"));
+        settled.insert(key.clone(), Possible { acknowledged: state, under_way: None });
+    }
+    settled
+}
+
+fn crash(disk: &Handle, seed: u64) {
+    let mode = [Mode::Random, Mode::DropAll, Mode::Random, Mode::KeepAll][(seed % 4) as usize];
+    disk.crash(seed, mode);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_acknowledged_write_survives_a_power_cut() {
+    let Some((disk, _place)) = mounted() else { return };
+    disk.set_sync_delay(Duration::from_micros(300));
+    let root = disk.path().join("store");
+    let mut known: BTreeMap<String, Possible> = BTreeMap::new();
+    for seed in 0..14_u64 {
+        let desk = Desk::open(&root, options()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
+        if seed == 0 {
+            let bucket = tradewind_core::BucketName::new(desk::BUCKET).unwrap();
+            let context = tradewind_core::testing::context();
+            tradewind_core::ObjectStore::create_bucket(&*desk.store, &context, &bucket).await.unwrap();
+        }
+        known = verify(&desk, &known, &format!("seed {seed}")).await;
+        let desk = Arc::new(desk);
+        let mut workers = tokio::task::JoinSet::new();
+        for worker in 0..5 {
+            workers.spawn(work(desk.clone(), worker + 10 * seed, Random(seed * 977 + worker * 31 + 1)));
+        }
+        tokio::time::sleep(Duration::from_millis(150 + seed * 23)).await;
+        crash(&disk, seed);
+        while let Some(keys) = workers.join_next().await {
+            known.extend(keys.unwrap());
+        }
+        drop(Arc::into_inner(desk));
+        disk.revive();
+        if seed % 5 == 3 && root.join("index").exists() {
+            std::fs::remove_dir_all(root.join("index")).unwrap();
+        }
+    }
+    let desk = Desk::open(&root, options()).unwrap();
+    known = verify(&desk, &known, "in the end").await;
+    let desk = desk.reindex().await;
+    verify(&desk, &known, "after a reindex").await;
+    assert_eq!(desk.names().await.len(), known.values().filter(|k| k.acknowledged.is_some()).count());
+    assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
+    assert!(known.len() > 100, "{} keys were written", known.len());
+}
+
+/// One sync after the other fails once: of the log, of extents, of directories, of the index.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
+    let Some((disk, _place)) = mounted() else { return };
+    let mut failures = 0;
+    for number in 0..36_u64 {
+        let root = disk.path().join(format!("store{number}"));
+        let desk = Desk::with(&root, LocalOptions { compact_interval: Duration::from_secs(3600), ..options() }).await;
+        desk.put("first", pattern(3000, number)).await;
+        let failure = if number % 2 == 0 { FsyncFailure::DropPending } else { FsyncFailure::KeepPending };
+        disk.fail_fsync_after(number / 2, failure);
+        let before = disk.counters().failed_syncs;
+        let mut stored: BTreeMap<String, (usize, u64)> = BTreeMap::from([("first".to_owned(), (3000, number))]);
+        let mut refused = Vec::new();
+        for n in 0..40 {
+            let size = if n % 3 == 0 { 60_000 } else { 2000 };
+            // Two at a time: both wait for the same sync.
+            let keys = [format!("a{n}"), format!("b{n}")];
+            let puts = keys.iter().zip(0..).map(|(key, m)| desk.try_put(key, pattern(size, n * 2 + m)));
+            for ((put, key), m) in futures::future::join_all(puts).await.into_iter().zip(&keys).zip(0..) {
+                match put {
+                    Ok(_) => drop(stored.insert(key.clone(), (size, n * 2 + m))),
+                    Err(e) => refused.push((key.clone(), e)),
+                }
+            }
+            if desk.store.is_read_only() {
+                break;
+            }
+        }
+        if disk.counters().failed_syncs == before {
+            continue;
+        }
+        failures += 1;
+        assert!(desk.store.is_read_only(), "failure {number}: {refused:?}");
+        // Reads go on, writes do not, and no sync is asked of a file that failed one.
+        let syncs = disk.counters();
+        for (key, (size, seed)) in &stored {
+            desk.assert_holds(key, &pattern(*size, *seed)).await;
+        }
+        for (key, size) in [("more", 100), ("more", 60_000)] {
+            assert_eq!(reason(desk.try_put(key, pattern(size, 1)).await), Reason::ReadOnly);
+        }
+        assert_eq!(reason(desk.delete("first").await), Reason::ReadOnly);
+        assert_eq!(disk.counters().fdatasyncs, syncs.fdatasyncs, "failure {number}");
+        drop(desk);
+        // The process starts again, with the page cache as it was; and then the power goes.
+        for turn in 0..2 {
+            let desk = Desk::open(&root, LocalOptions { compact_interval: Duration::from_secs(3600), ..options() });
+            let desk = desk.unwrap_or_else(|e| panic!("failure {number}: {e:?}"));
+            for (key, (size, seed)) in &stored {
+                desk.assert_holds(key, &pattern(*size, *seed)).await;
+            }
+            for (key, e) in &refused {
+                if e.reason() == Reason::ReadOnly {
+                    desk.assert_absent(key).await;
+                }
+            }
+            let key = format!("again{turn}");
+            desk.put(&key, pattern(500, turn)).await;
+            stored.insert(key, (500, turn));
+            crash(&disk, number);
+            drop(desk);
+            disk.revive();
+        }
+    }
+    assert!(failures >= 20, "{failures} syncs failed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_new_store_is_there_after_a_power_cut() {
+    let Some((disk, _place)) = mounted() else { return };
+    for seed in 0..6_u64 {
+        let root = disk.path().join(format!("deep{seed}/er/store"));
+        let desk = Desk::with(&root, options()).await;
+        desk.put_if("a", pattern(100, seed), Precondition::Absent).await.unwrap();
+        disk.crash(seed, if seed % 2 == 0 { Mode::DropAll } else { Mode::Random });
+        drop(desk);
+        disk.revive();
+        let desk = Desk::open(&root, options()).unwrap();
+        desk.assert_holds("a", &pattern(100, seed)).await;
+        // The index was never written out but at the start; nothing is missing from it all the same.
+        assert_eq!(desk.names().await, ["a"]);
+        desk.close().await;
+    }
+}
