@@ -1,9 +1,11 @@
-//! Power cuts and failing syncs, on a file system that loses what was not synced.
+//! Power cuts, on a file system that loses what was not synced.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "support/desk.rs"]
 mod desk;
+#[path = "support/disk.rs"]
+mod disk;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +15,10 @@ use tradewind_backend::local::{LocalOptions, check};
 use tradewind_core::Precondition;
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::UploadId;
-use tradewind_powerloss::{FsyncFailure, Handle, Mode, PowerLossFs, unavailable};
+use tradewind_powerloss::Mode;
 
-use desk::{Desk, Random, pattern, reason, small};
+use desk::{Desk, Random, pattern, small};
+use disk::{crash, mounted};
 
 fn options() -> LocalOptions {
     LocalOptions {
@@ -25,16 +28,6 @@ fn options() -> LocalOptions {
         compact_interval: Duration::from_millis(30),
         ..small()
     }
-}
-
-fn mounted() -> Option<(Handle, tempfile::TempDir)> {
-    if let Some(reason) = unavailable() {
-        println!("skipped: {reason}");
-        return None;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let disk = PowerLossFs::mount(place.path(), None).unwrap();
-    Some((disk, place))
 }
 
 /// What may be found under a key: the last acknowledged state, and what was under way.
@@ -99,11 +92,6 @@ async fn verify(desk: &Desk, keys: &BTreeMap<String, Possible>, what: &str) -> B
     settled
 }
 
-fn crash(disk: &Handle, seed: u64) {
-    let mode = [Mode::Random, Mode::DropAll, Mode::Random, Mode::KeepAll][(seed % 4) as usize];
-    disk.crash(seed, mode);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_acknowledged_write_survives_a_power_cut() {
     let Some((disk, _place)) = mounted() else { return };
@@ -141,74 +129,6 @@ async fn every_acknowledged_write_survives_a_power_cut() {
     assert_eq!(desk.names().await.len(), known.values().filter(|k| k.acknowledged.is_some()).count());
     assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
     assert!(known.len() > 100, "{} keys were written", known.len());
-}
-
-/// One sync after the other fails once: of the log, of extents, of directories, of the index.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
-    let Some((disk, _place)) = mounted() else { return };
-    let mut failures = 0;
-    for number in 0..36_u64 {
-        let root = disk.path().join(format!("store{number}"));
-        let desk = Desk::with(&root, LocalOptions { compact_interval: Duration::from_secs(3600), ..options() }).await;
-        desk.put("first", pattern(3000, number)).await;
-        let failure = if number % 2 == 0 { FsyncFailure::DropPending } else { FsyncFailure::KeepPending };
-        disk.fail_fsync_after(number / 2, failure);
-        let before = disk.counters().failed_syncs;
-        let mut stored: BTreeMap<String, (usize, u64)> = BTreeMap::from([("first".to_owned(), (3000, number))]);
-        let mut refused = Vec::new();
-        for n in 0..40 {
-            let size = if n % 3 == 0 { 60_000 } else { 2000 };
-            // Two at a time: both wait for the same sync.
-            let keys = [format!("a{n}"), format!("b{n}")];
-            let puts = keys.iter().zip(0..).map(|(key, m)| desk.try_put(key, pattern(size, n * 2 + m)));
-            for ((put, key), m) in futures::future::join_all(puts).await.into_iter().zip(&keys).zip(0..) {
-                match put {
-                    Ok(_) => drop(stored.insert(key.clone(), (size, n * 2 + m))),
-                    Err(e) => refused.push((key.clone(), e)),
-                }
-            }
-            if desk.store.is_read_only() {
-                break;
-            }
-        }
-        if disk.counters().failed_syncs == before {
-            continue;
-        }
-        failures += 1;
-        assert!(desk.store.is_read_only(), "failure {number}: {refused:?}");
-        // Reads go on, writes do not, and no sync is asked of a file that failed one.
-        let syncs = disk.counters();
-        for (key, (size, seed)) in &stored {
-            desk.assert_holds(key, &pattern(*size, *seed)).await;
-        }
-        for (key, size) in [("more", 100), ("more", 60_000)] {
-            assert_eq!(reason(desk.try_put(key, pattern(size, 1)).await), Reason::ReadOnly);
-        }
-        assert_eq!(reason(desk.delete("first").await), Reason::ReadOnly);
-        assert_eq!(disk.counters().fdatasyncs, syncs.fdatasyncs, "failure {number}");
-        drop(desk);
-        // The process starts again, with the page cache as it was; and then the power goes.
-        for turn in 0..2 {
-            let desk = Desk::open(&root, LocalOptions { compact_interval: Duration::from_secs(3600), ..options() });
-            let desk = desk.unwrap_or_else(|e| panic!("failure {number}: {e:?}"));
-            for (key, (size, seed)) in &stored {
-                desk.assert_holds(key, &pattern(*size, *seed)).await;
-            }
-            for (key, e) in &refused {
-                if e.reason() == Reason::ReadOnly {
-                    desk.assert_absent(key).await;
-                }
-            }
-            let key = format!("again{turn}");
-            desk.put(&key, pattern(500, turn)).await;
-            stored.insert(key, (500, turn));
-            crash(&disk, number);
-            drop(desk);
-            disk.revive();
-        }
-    }
-    assert!(failures >= 20, "{failures} syncs failed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

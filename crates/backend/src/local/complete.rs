@@ -221,3 +221,6 @@ fn summary(part: &Part) -> PartSummary {
         checksums: part.checksums.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! Manifests as large as they come: 10,000 parts.
+
+use std::time::Instant;
+
+use futures::StreamExt;
+use tradewind_core::checksum::Checksum;
+use tradewind_core::multipart::{CompletePart, CreateUpload, PartNumber};
+use tradewind_core::store::{GetRequest, Select};
+use tradewind_core::testing::context;
+use tradewind_core::{Address, BucketName, ByteRange, ETag, ObjectStore, SystemClock, Timestamp};
+
+use super::super::bulk::ExtentBytes;
+use super::super::commit::PutPart;
+use super::super::frame::MAX_PAYLOAD_BYTES;
+use super::super::options::LocalOptions;
+use super::super::record::{Part, Run};
+use super::super::store::LocalStore;
+use super::*;
+
+const PARTS: u16 = 10_000;
+/// What the parts say of themselves: the least that a part may have.
+const CLAIMED_BYTES: u64 = 5 << 20;
+/// The parts whose bytes are there.
+const REAL: [u16; 3] = [1, 5000, 10_000];
+
+
+/// The bytes of one extent of a part.
+fn bytes_of(part: u16, extent: u64) -> Vec<u8> {
+    let mark = (u64::from(part) << 8 | extent).to_le_bytes();
+    mark.iter().copied().cycle().take(MAX_PAYLOAD_BYTES).collect()
+}
+
+/// A part of five extents of 1 MiB, which are written only where they will be read.
+async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u16) -> ETag {
+    let extents = CLAIMED_BYTES / MAX_PAYLOAD_BYTES as u64;
+    let first = local.shared.next_id.fetch_add(extents, std::sync::atomic::Ordering::AcqRel);
+    let (mut fresh, mut pins) = (Vec::new(), Vec::new());
+    for extent in (0..extents).filter(|_| REAL.contains(&number)) {
+        let payload = bytes_of(number, extent);
+        let table = payload.chunks(64 << 10).map(tradewind_core::checksum::crc64nvme).collect();
+        let bytes = ExtentBytes {
+            id: first + extent,
+            payload: vec![payload.into()],
+            payload_bytes: MAX_PAYLOAD_BYTES,
+            table,
+            relocated: false,
+        };
+        let (at, pin) = local.write_extent(bytes).await.unwrap();
+        fresh.push(at);
+        pins.push(pin);
+    }
+    let etag = ETag::from_md5(&[u8::try_from(number % 251).unwrap(); 16]);
+    let part = Part {
+        upload,
+        number,
+        size: CLAIMED_BYTES,
+        modified: Timestamp::from_millis(1),
+        etag: etag.clone(),
+        checksums: vec![Checksum::crc64nvme(u64::from(number))],
+        runs: vec![Run { first, bytes: CLAIMED_BYTES }],
+        fresh,
+    };
+    let put = PutPart {
+        bucket: address.bucket.as_str().to_owned(),
+        key: address.key.as_str().to_owned(),
+        part: Box::new(part),
+        pins,
+    };
+    local.committer.submit(put).await.unwrap();
+    etag
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_of_ten_thousand_parts() {
+    let place = tempfile::tempdir().unwrap();
+    let (local, recovery) = Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let store = LocalStore::over(local.clone(), recovery);
+    let address = Address::parse("bucket", "huge").unwrap();
+    store.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
+    let upload = store.create_upload(&context(), &address, CreateUpload::default()).await.unwrap();
+    let seq = parse_id(&upload).unwrap();
+    let begun = Instant::now();
+    let numbers = futures::stream::iter(1..=PARTS);
+    let put = |number| {
+        let (local, address) = (&local, &address);
+        async move { (number, put_part(local, address, seq, number).await) }
+    };
+    let parts: Vec<(u16, ETag)> = numbers.map(put).buffered(64).collect().await;
+    println!("{PARTS} parts: {:?}", begun.elapsed());
+
+    let begun = Instant::now();
+    let named = parts.into_iter().map(|(number, etag)| CompletePart {
+        number: PartNumber::new(number.into()).unwrap(),
+        etag,
+        checksum: None,
+    });
+    let order = multipart::CompleteUpload { parts: named.collect(), ..Default::default() };
+    let completed = store.complete_upload(&context(), &address, &upload, order).await.unwrap();
+    println!("completion: {:?}", begun.elapsed());
+    assert!(begun.elapsed().as_secs() < 5);
+    assert_eq!(completed.size, u64::from(PARTS) * CLAIMED_BYTES);
+
+    let mut slowest = std::time::Duration::ZERO;
+    let rounds = 20;
+    let all = Instant::now();
+    for round in 0..rounds {
+        let part = REAL[round % REAL.len()];
+        let extent = u64::try_from(round).unwrap() % 5;
+        let first = u64::from(part - 1) * CLAIMED_BYTES + extent * MAX_PAYLOAD_BYTES as u64 + 8192;
+        let range = Select::Range(ByteRange::Inclusive { first, last: first + 4095 });
+        let begun = Instant::now();
+        let request = GetRequest { select: range, ..GetRequest::default() };
+        let mut body = store.get(&context(), &address, request).await.unwrap().body;
+        let mut got = Vec::new();
+        while let Some(piece) = body.next().await {
+            got.extend_from_slice(&piece.unwrap());
+        }
+        slowest = slowest.max(begun.elapsed());
+        assert!(got == bytes_of(part, extent)[8192..8192 + 4096]);
+    }
+    println!("4 KiB ranges: {:?} each, at most {slowest:?}", all.elapsed() / u32::try_from(rounds).unwrap());
+
+    let begun = Instant::now();
+    let head = store.head(&context(), &address, GetRequest::default()).await.unwrap();
+    assert_eq!(head.info.parts, Some(PARTS.into()));
+    println!("head: {:?}", begun.elapsed());
+    let (page, more) = store.object_parts(&context(), &address, PartNumber::new(9_990).ok(), 100).await.unwrap();
+    assert_eq!((page.len(), more), (10, false));
+    store.close().await.unwrap();
+}

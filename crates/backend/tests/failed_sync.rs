@@ -1,0 +1,89 @@
+//! A sync that fails ends all writing: nothing that waited for it is acknowledged, and it is not tried again.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/desk.rs"]
+mod desk;
+#[path = "support/disk.rs"]
+mod disk;
+
+use std::collections::BTreeMap;
+
+use tradewind_backend::local::LocalOptions;
+use tradewind_core::error::Reason;
+use tradewind_powerloss::FsyncFailure;
+
+use desk::{Desk, pattern, reason, small};
+use disk::{crash, mounted};
+
+fn options() -> LocalOptions {
+    LocalOptions { segment_bytes: 48 << 10, inline_bytes: 4 << 10, checkpoint_bytes: 64 << 10, ..small() }
+}
+
+/// One sync after the other fails once: of the log, of extents, of directories, of the index.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
+    let Some((disk, _place)) = mounted() else { return };
+    let mut failures = 0;
+    for number in 0..36_u64 {
+        let root = disk.path().join(format!("store{number}"));
+        let desk = Desk::with(&root, options()).await;
+        desk.put("first", pattern(3000, number)).await;
+        let failure = if number % 2 == 0 { FsyncFailure::DropPending } else { FsyncFailure::KeepPending };
+        disk.fail_fsync_after(number / 2, failure);
+        let before = disk.counters().failed_syncs;
+        let mut stored: BTreeMap<String, (usize, u64)> = BTreeMap::from([("first".to_owned(), (3000, number))]);
+        let mut refused = Vec::new();
+        for n in 0..40 {
+            let size = if n % 3 == 0 { 60_000 } else { 2000 };
+            // Two at a time: both wait for the same sync.
+            let keys = [format!("a{n}"), format!("b{n}")];
+            let puts = keys.iter().zip(0..).map(|(key, m)| desk.try_put(key, pattern(size, n * 2 + m)));
+            for ((put, key), m) in futures::future::join_all(puts).await.into_iter().zip(&keys).zip(0..) {
+                match put {
+                    Ok(_) => drop(stored.insert(key.clone(), (size, n * 2 + m))),
+                    Err(e) => refused.push((key.clone(), e)),
+                }
+            }
+            if desk.store.is_read_only() {
+                break;
+            }
+        }
+        if disk.counters().failed_syncs == before {
+            continue;
+        }
+        failures += 1;
+        assert!(desk.store.is_read_only(), "failure {number}: {refused:?}");
+        // Reads go on, writes do not, and no sync is asked of a file that failed one.
+        let syncs = disk.counters();
+        for (key, (size, seed)) in &stored {
+            desk.assert_holds(key, &pattern(*size, *seed)).await;
+        }
+        for (key, size) in [("more", 100), ("more", 60_000)] {
+            assert_eq!(reason(desk.try_put(key, pattern(size, 1)).await), Reason::ReadOnly);
+        }
+        assert_eq!(reason(desk.delete("first").await), Reason::ReadOnly);
+        assert_eq!(disk.counters().fdatasyncs, syncs.fdatasyncs, "failure {number}");
+        drop(desk);
+        // The process starts again, with the page cache as it was; and then the power goes.
+        for turn in 0..2 {
+            let desk = Desk::open(&root, options());
+            let desk = desk.unwrap_or_else(|e| panic!("failure {number}: {e:?}"));
+            for (key, (size, seed)) in &stored {
+                desk.assert_holds(key, &pattern(*size, *seed)).await;
+            }
+            for (key, e) in &refused {
+                if e.reason() == Reason::ReadOnly {
+                    desk.assert_absent(key).await;
+                }
+            }
+            let key = format!("again{turn}");
+            desk.put(&key, pattern(500, turn)).await;
+            stored.insert(key, (500, turn));
+            crash(&disk, number);
+            drop(desk);
+            disk.revive();
+        }
+    }
+    assert!(failures >= 20, "{failures} syncs failed");
+}
