@@ -17,7 +17,7 @@ use self::extents::ExtentBody;
 use super::buffers::Buffer;
 use super::frame::{BLOCK_BYTES, Header, RecordKind, table_entry};
 use super::index::View;
-use super::index::entries::{ObjectEntry, Place};
+use super::index::entries::ObjectEntry;
 use super::index::keys;
 use super::open::Local;
 use super::position::Position;
@@ -36,18 +36,35 @@ pub(super) struct ObjectRecord {
     pub object: Box<Object>,
     /// The payload's bytes where the read asked for them and the object is inline.
     pub payload: Option<Bytes>,
-    pub place: Place,
     pub table: Vec<u64>,
 }
 
 impl Local {
-    pub(super) fn entry(&self, address: &Address) -> Result<ObjectEntry> {
-        let bucket = self.shared.bucket(address.bucket.as_str())?;
-        let value = self.shared.index.get(&keys::object(bucket.id, address.key.as_str()))?;
-        value.map_or_else(
-            || Err(Error::no_such_key(address.key.as_str())),
-            |value| ObjectEntry::decode(&value),
-        )
+    /// The entry of an object and the segment that it names.
+    fn locate(&self, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
+        let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
+        let mut missing = None;
+        for _ in 0..MOVED_RETRIES {
+            let value = self.shared.index.get(&key)?;
+            let entry = decode_entry(value.as_deref(), address)?;
+            match self.shared.segments.get(entry.place.at.segment) {
+                Some(segment) => return Ok((entry, segment)),
+                None if missing.replace(entry.place) == Some(entry.place) => {
+                    return Err(corrupt(entry.place.at, "its segment is gone"));
+                }
+                None => {}
+            }
+        }
+        Err(Error::new(Reason::Overloaded, "the object moved too often while it was looked up; retry"))
+    }
+
+    /// The same at one moment, from which it cannot move.
+    fn locate_at(&self, moment: &Moment, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
+        let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
+        let value = moment.view.get(&key)?;
+        let entry = decode_entry(value.as_deref(), address)?;
+        let segment = moment.segments.get(&entry.place.at.segment).cloned();
+        segment.map(|segment| (entry, segment)).ok_or_else(|| corrupt(Position::default(), "its segment is gone"))
     }
 
     /// Reads an object's record; with its payload where it is inline and `with_payload`.
@@ -57,27 +74,14 @@ impl Local {
         address: &Address,
         with_payload: bool,
     ) -> Result<ObjectRecord> {
-        let mut missing = None;
-        for _ in 0..MOVED_RETRIES {
-            let entry = self.entry(address)?;
-            let Some(segment) = self.shared.segments.get(entry.place.at.segment) else {
-                if missing.replace(entry.place) == Some(entry.place) {
-                    return Err(corrupt(entry.place.at, "its segment is gone"));
-                }
-                continue;
-            };
-            let record = self.object_at(context, &segment, &entry, with_payload).await?;
-            if record.object.key != address.key.as_str() {
-                return Err(corrupt(entry.place.at, "it is of another key"));
-            }
-            return Ok(record);
-        }
-        Err(Error::new(Reason::Overloaded, "the object moved too often while it was looked up; retry"))
+        let (entry, segment) = self.locate(address)?;
+        self.object_at(context, address, &segment, &entry, with_payload).await
     }
 
     async fn object_at(
         &self,
         context: &Context,
+        address: &Address,
         segment: &Arc<Segment>,
         entry: &ObjectEntry,
         with_payload: bool,
@@ -94,6 +98,9 @@ impl Local {
         let Record::Object(object) = Record::decode(header.kind, head.fields)? else {
             return Err(corrupt(at, "it is not an object"));
         };
+        if object.key != address.key.as_str() {
+            return Err(corrupt(at, "it is of another key"));
+        }
         if payload_bytes > 0 {
             let payload = &bytes[head_bytes..];
             for (index, block) in payload.chunks(BLOCK_BYTES).enumerate() {
@@ -104,7 +111,7 @@ impl Local {
         }
         let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
         let payload = (with_payload && !entry.in_extents).then(|| bytes.slice(head_bytes..));
-        Ok(ObjectRecord { seq: header.seq, object, payload, place: entry.place, table })
+        Ok(ObjectRecord { seq: header.seq, object, payload, table })
     }
 
     /// Reads bytes of a segment, within the request's window.
@@ -144,15 +151,16 @@ impl Local {
     ) -> Result<Found<Body>> {
         context.check()?;
         let begun = self.shared.clock.now();
-        // The view must see the extents as they were when the object was found: it is taken first.
         let (record, moment) = loop {
-            let entry = self.entry(address)?;
+            let (entry, segment) = self.locate(address)?;
             if !entry.in_extents {
-                break (self.object(context, address, true).await?, None);
+                break (self.object_at(context, address, &segment, &entry, true).await?, None);
             }
+            // Extents are found and read at one moment of index and segments.
             let moment = Moment::take(self);
-            let record = self.object(context, address, false).await?;
-            if record.seq == entry.seq && moment.segments.contains_key(&record.place.at.segment) {
+            let (entry, segment) = self.locate_at(&moment, address)?;
+            if entry.in_extents {
+                let record = self.object_at(context, address, &segment, &entry, false).await?;
                 break (record, Some(moment));
             }
         };
@@ -230,6 +238,10 @@ pub(super) fn info(object: Box<Object>, seq: u64) -> ObjectInfo {
         scope: object.scope,
         parts,
     }
+}
+
+fn decode_entry(value: Option<&[u8]>, address: &Address) -> Result<ObjectEntry> {
+    value.map_or_else(|| Err(Error::no_such_key(address.key.as_str())), ObjectEntry::decode)
 }
 
 /// The bytes that a request selects.

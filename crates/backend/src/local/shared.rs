@@ -14,7 +14,7 @@ use super::index::Index;
 use super::io::IoThreads;
 use super::layout::Layout;
 use super::options::LocalOptions;
-use super::record::Bucket;
+use super::record::{Bucket, BucketId};
 use super::segment::Segments;
 use super::space::Space;
 
@@ -36,6 +36,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub fn bucket_id(&self, name: &str) -> Result<BucketId> {
+        self.buckets.read().get(name).map(|bucket| bucket.id).ok_or_else(|| Error::no_such_bucket(name))
+    }
+
     pub fn bucket(&self, name: &str) -> Result<Bucket> {
         self.buckets.read().get(name).cloned().ok_or_else(|| Error::no_such_bucket(name))
     }
