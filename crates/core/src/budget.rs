@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::context::Deadline;
+use crate::deadline::Deadline;
 use crate::error::{Error, Reason, Result};
 
 /// The grain of the budget in bytes.

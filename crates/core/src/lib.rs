@@ -12,6 +12,7 @@ pub mod class;
 pub mod clock;
 pub mod condition;
 pub mod context;
+pub mod deadline;
 pub mod error;
 pub mod listing;
 pub mod metadata;
