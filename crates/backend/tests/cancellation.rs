@@ -39,7 +39,8 @@ async fn request(desk: &Desk, budget: &Budget, kind: usize, size: usize, key: St
             staged.commit(CommitRequest::default()).await.unwrap();
         }
         2 => {
-            let upload = desk.store.create_upload(&context, &at(&key), CreateUpload::default()).await.unwrap();
+            let upload =
+                desk.store.create_upload(&context, &at(&key), CreateUpload::default()).await.unwrap();
             let part = desk.part(&key, &upload, 1, pattern(size, 2)).await.unwrap();
             desk.complete(&key, &upload, vec![part]).await.unwrap();
         }

@@ -32,7 +32,8 @@ async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
         let failure = if number % 2 == 0 { FsyncFailure::DropPending } else { FsyncFailure::KeepPending };
         disk.fail_fsync_after(number / 2, failure);
         let before = disk.counters().failed_syncs;
-        let mut stored: BTreeMap<String, (usize, u64)> = BTreeMap::from([("first".to_owned(), (3000, number))]);
+        let mut stored: BTreeMap<String, (usize, u64)> =
+            BTreeMap::from([("first".to_owned(), (3000, number))]);
         let mut refused = Vec::new();
         for n in 0..40 {
             let size = if n % 3 == 0 { 60_000 } else { 2000 };

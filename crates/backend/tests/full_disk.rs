@@ -28,7 +28,10 @@ impl Disk {
         match mounted {
             Ok(output) if output.status.success() => Some(Self(place)),
             Ok(output) => {
-                println!("skipped: no tmpfs can be mounted: {}", String::from_utf8_lossy(&output.stderr).trim());
+                println!(
+                    "skipped: no tmpfs can be mounted: {}",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                );
                 None
             }
             Err(e) => {
@@ -62,7 +65,11 @@ fn options() -> LocalOptions {
 }
 
 /// Writes until something is refused. Answers the error and what is stored.
-async fn fill(desk: &Desk, size: usize, from: u64) -> (tradewind_core::Error, BTreeMap<String, (usize, u64)>) {
+async fn fill(
+    desk: &Desk,
+    size: usize,
+    from: u64,
+) -> (tradewind_core::Error, BTreeMap<String, (usize, u64)>) {
     let mut stored = BTreeMap::new();
     for n in from.. {
         let (key, size) = (format!("k{n:05}"), size + (n % 7) as usize);
@@ -97,7 +104,12 @@ async fn space_can_be_freed_and_used_again() {
         }
         desk.compact().await;
         let again = fill(&desk, size, 50_000).await.1;
-        assert!(again.len() * 3 > gone.len(), "after {} were deleted there is room for {}", gone.len(), again.len());
+        assert!(
+            again.len() * 3 > gone.len(),
+            "after {} were deleted there is room for {}",
+            gone.len(),
+            again.len()
+        );
         stored.extend(again);
         assert_all(&desk, &stored).await;
         // A store on a full disk opens, from the log alone as well.
@@ -118,7 +130,8 @@ async fn deletes_work_when_another_program_took_everything() {
         desk.put(&format!("k{n}"), pattern(100_000, n)).await;
         stored.insert(format!("k{n}"), (100_000, n));
     }
-    let held = |root: &Path| std::os::unix::fs::MetadataExt::blocks(&root.join("RESERVE").metadata().unwrap());
+    let held =
+        |root: &Path| std::os::unix::fs::MetadataExt::blocks(&root.join("RESERVE").metadata().unwrap());
     assert!(held(&disk.root()) > 0, "the reserve has blocks of its own");
     let eaten = disk.eat();
     assert_eq!(reason(desk.try_put("x", pattern(12_000, 1)).await), Reason::Full);

@@ -89,7 +89,7 @@ pub fn stats(root: &Path) -> Result<StoreStats> {
     let view = shared.index.view();
     let mut stats = StoreStats {
         buckets: shared.buckets.read().len() as u64,
-        index_bytes: shared.index.disk_bytes(),
+        index_bytes: shared.index.disk_bytes()?,
         free_bytes: shared.space.free()?,
         ..StoreStats::default()
     };

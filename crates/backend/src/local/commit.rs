@@ -20,7 +20,7 @@ use self::batch::Failed;
 pub(crate) use self::batch::{Batch, LogWriter, SegmentNumbers, create_segment, write_all};
 pub(crate) use self::operations::{
     AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject,
-    PutObject, PutPart, Relocate,
+    PutObject, PutPart, RecordCopy, Relocate,
 };
 use super::shared::Shared;
 

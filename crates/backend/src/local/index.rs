@@ -30,6 +30,12 @@ pub(crate) struct Index {
 impl Index {
     /// Opens or makes the index in `directory`.
     pub fn open(directory: &Path) -> Result<Self> {
+        // On some journals that a power cut tore the library panics.
+        let opened = std::panic::catch_unwind(|| Self::open_database(directory));
+        opened.unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")))
+    }
+
+    fn open_database(directory: &Path) -> Result<Self> {
         let failed = |e: fjall::Error| index_error("the index could not be opened", e);
         let database = Database::builder(directory)
             .cache_size(CACHE_BYTES)
@@ -78,8 +84,8 @@ impl Index {
     }
 
     /// Bytes of the index on disk.
-    pub fn disk_bytes(&self) -> u64 {
-        self.entries.disk_space()
+    pub fn disk_bytes(&self) -> Result<u64> {
+        self.database.disk_space().map_err(read_error)
     }
 }
 

@@ -64,7 +64,9 @@ impl Local {
         let value = moment.view.get(&key)?;
         let entry = decode_entry(value.as_deref(), address)?;
         let segment = moment.segments.get(&entry.place.at.segment).cloned();
-        segment.map(|segment| (entry, segment)).ok_or_else(|| corrupt(Position::default(), "its segment is gone"))
+        segment
+            .map(|segment| (entry, segment))
+            .ok_or_else(|| corrupt(Position::default(), "its segment is gone"))
     }
 
     /// Reads an object's record; with its payload where it is inline and `with_payload`.

@@ -10,7 +10,7 @@ use super::frame::RecordKind;
 use super::index::entries::{BucketEntry, Coverage, ObjectEntry, PartEntry, Place, UploadEntry};
 use super::index::{Changes, Index, keys};
 use super::layout::Layout;
-use super::open::Recovery;
+use super::open::{ID_MARGIN, Recovery};
 use super::position::Position;
 use super::record::{BucketId, Content, Record, Run};
 use super::replay::{Mode, REPLAY_BATCH, Survey, apply_with_coverage, take_log};
@@ -28,6 +28,8 @@ pub(super) fn reindex(
     let known = Survey::of(layout, segments, nothing)?;
     let torn = take_log(layout, index, segments, (Position::default(), Mode::Anew), &known, recovery)?;
     let mut coverage = known.coverage;
+    // Numbers that were given out and of which nothing is left, as those of old uploads.
+    coverage.next_id += ID_MARGIN;
     drop_orphans(index, &mut coverage)?;
     place_extents(layout, index, segments, &mut coverage)?;
     apply_with_coverage(index.changes(), coverage)?;

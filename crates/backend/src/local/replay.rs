@@ -16,7 +16,7 @@ use super::io::io_error;
 use super::layout::Layout;
 use super::open::Recovery;
 use super::position::Position;
-use super::record::Record;
+use super::record::{BucketId, Record, decode_name};
 use super::scan::{Item, Scanned, Scanner, read_payload};
 use super::segment::{Segment, SegmentKind, Segments};
 
@@ -29,6 +29,8 @@ pub(super) struct Survey {
     voided: HashSet<Position>,
     /// Everything before this was durable.
     durable: Position,
+    /// Where the log first speaks of a bucket with a number higher than all before it, in order.
+    buckets: Vec<(Position, BucketId)>,
     /// Where the last record ends, and the numbers that come next.
     pub coverage: Coverage,
 }
@@ -36,7 +38,7 @@ pub(super) struct Survey {
 impl Survey {
     /// Looks over the log from `coverage` on.
     pub fn of(layout: &Layout, segments: &Segments, coverage: Coverage) -> Result<Self> {
-        let mut known = Self { voided: HashSet::new(), durable: coverage.covered, coverage };
+        let mut known = Self { voided: HashSet::new(), durable: coverage.covered, buckets: Vec::new(), coverage };
         for (segment, start) in log_from(segments, coverage.covered) {
             let mut scanner = Scanner::new(segment, layout.salt, start);
             while let Some(item) = scanner.next()? {
@@ -65,10 +67,21 @@ impl Survey {
                     _ => 0,
                 }
             }
-            _ => 0,
+            RecordKind::Object | RecordKind::Tombstone | RecordKind::UploadCreated => {
+                decode_name(&scanned.fields)?.0
+            }
+            RecordKind::Extent | RecordKind::Part | RecordKind::UploadEnded => return Ok(()),
         };
+        if self.buckets.last().is_none_or(|(_, highest)| bucket > *highest) {
+            self.buckets.push((scanned.at, bucket));
+        }
         coverage.next_bucket = coverage.next_bucket.max(bucket + 1);
         Ok(())
+    }
+
+    /// Whether the log spoke of a bucket before what a crash may have torn.
+    fn is_old(&self, bucket: BucketId) -> bool {
+        self.buckets.iter().any(|(at, number)| *at < self.durable && *number >= bucket)
     }
 
     /// Whether what is damaged here may be what a crash tore, and was never voided yet.
@@ -121,7 +134,7 @@ pub(super) fn take_log(
             }
             let record = scanned.record()?;
             if known.is_torn(scanned.at)
-                && (read_payload(&segment, &scanned)?.is_none() || lacks_bucket(&changes, &record)?)
+                && (read_payload(&segment, &scanned)?.is_none() || lacks_bucket(&changes, known, &scanned, &record)?)
             {
                 torn.push(scanned.at);
                 continue;
@@ -148,13 +161,14 @@ pub(super) fn take_log(
 }
 
 /// Whether a crash tore the record of the bucket that a record needs, out of the same batch.
-fn lacks_bucket(changes: &Changes<'_>, record: &Record) -> Result<bool> {
+fn lacks_bucket(changes: &Changes<'_>, known: &Survey, scanned: &Scanned, record: &Record) -> Result<bool> {
     let bucket = match record {
         Record::Object(object) => object.bucket,
         Record::UploadCreated(upload) => upload.bucket,
         _ => return Ok(false),
     };
-    Ok(changes.get(&keys::bucket(bucket))?.is_none())
+    // Copies stand in any order; their originals were durable.
+    Ok(!scanned.header.relocated && !known.is_old(bucket) && changes.get(&keys::bucket(bucket))?.is_none())
 }
 
 fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: Mode) -> Result<()> {

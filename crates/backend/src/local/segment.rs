@@ -71,9 +71,14 @@ struct SyncQueue {
 }
 
 impl Segment {
+    /// Where a segment's file is.
+    pub fn path(directory: &Path, number: u32, kind: SegmentKind) -> PathBuf {
+        directory.join(format!("{number:08x}.{}", kind.extension()))
+    }
+
     /// Makes a new segment file and makes its name durable.
     pub fn create(directory: &Path, salt: u64, number: u32, kind: SegmentKind) -> Result<Arc<Self>> {
-        let path = directory.join(format!("{number:08x}.{}", kind.extension()));
+        let path = Self::path(directory, number, kind);
         let make = || -> std::io::Result<File> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
             file.write_all_at(&encode_header(salt, number, kind), 0)?;

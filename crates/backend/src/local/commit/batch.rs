@@ -146,7 +146,7 @@ impl Batch<'_> {
 
     /// Adds a record without payload.
     pub fn append(&mut self, record: &Record, seq: u64) -> Result<()> {
-        self.append_with_payload(record, seq, false, &[], &[])
+        self.append_with_payload(record, seq, &[], &[])
     }
 
     /// Adds a record and takes it into the state. After an error of a change that had added something
@@ -155,11 +155,33 @@ impl Batch<'_> {
         &mut self,
         record: &Record,
         seq: u64,
+        payload: &[Bytes],
+        table: &[u64],
+    ) -> Result<()> {
+        self.append_fields(record, &record.encode(), seq, false, payload, table)
+    }
+
+    /// Adds a copy of a record with the very same fields.
+    pub fn append_copy(
+        &mut self,
+        record: &Record,
+        fields: &[u8],
+        seq: u64,
+        payload: &Bytes,
+        table: &[u64],
+    ) -> Result<()> {
+        self.append_fields(record, fields, seq, true, std::slice::from_ref(payload), table)
+    }
+
+    fn append_fields(
+        &mut self,
+        record: &Record,
+        fields: &[u8],
+        seq: u64,
         relocated: bool,
         payload: &[Bytes],
         table: &[u64],
     ) -> Result<()> {
-        let fields = record.encode();
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let too_long =
             |_| Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long");
@@ -188,9 +210,9 @@ impl Batch<'_> {
         let end = self.end.checked_add(record_bytes);
         let end = end.ok_or_else(|| Error::new(Reason::Defect, "a batch is longer than a segment can be"))?;
         self.records += 1;
-        let located = Located { header: &header, record, fields: &fields, at, places_extents: !relocated };
+        let located = Located { header: &header, record, fields, at, places_extents: !relocated };
         apply(&mut self.changes, &located)?;
-        self.pieces.push(header.encode_head(self.shared.layout.salt, at, &fields, table).into());
+        self.pieces.push(header.encode_head(self.shared.layout.salt, at, fields, table).into());
         self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
         let pad = padding(header.head_bytes() + payload_bytes);
         if pad > 0 {
@@ -337,8 +359,10 @@ pub(crate) fn create_segment(shared: &Shared, kind: SegmentKind) -> Result<Arc<S
         Err(e) => {
             // The number goes back where nobody took the next one: a missing number looks to the next start
             // like a segment that was removed.
-            let next = &shared.next_segment;
-            let _ = next.compare_exchange(number + 1, number, Ordering::AcqRel, Ordering::Relaxed);
+            if !Segment::path(&shared.layout.segments(), number, kind).exists() {
+                let next = &shared.next_segment;
+                let _ = next.compare_exchange(number + 1, number, Ordering::AcqRel, Ordering::Relaxed);
+            }
             Err(e)
         }
     }

@@ -79,7 +79,7 @@ impl Operation for PutObject {
         check(batch, self.object.bucket, &self.object.key, &self.precondition)?;
         let seq = batch.next_id();
         let record = Record::Object(std::mem::replace(&mut self.object, Box::new(empty_object())));
-        batch.append_with_payload(&record, seq, false, &self.payload, &self.table)?;
+        batch.append_with_payload(&record, seq, &self.payload, &self.table)?;
         Ok(Generation(seq))
     }
 }
@@ -204,9 +204,12 @@ impl Operation for AbortUpload {
     }
 }
 
-/// Writes a copy of a commit record that compaction wants to move. If it was superseded meanwhile, the
-/// copy is only garbage.
-pub(crate) struct Relocate {
+/// Writes copies of commit records that compaction wants to move, with one sync for all. Where one was
+/// superseded meanwhile, its copy is only garbage.
+pub(crate) struct Relocate(pub Vec<RecordCopy>);
+
+/// A commit record, read and verified.
+pub(crate) struct RecordCopy {
     pub header: Header,
     pub fields: Vec<u8>,
     pub payload: Bytes,
@@ -217,16 +220,14 @@ impl Operation for Relocate {
     type Answer = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
-        debug_assert!(self.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
         batch.use_reserve();
-        let record = Record::decode(self.header.kind, &self.fields)?;
-        batch.append_with_payload(
-            &record,
-            self.header.seq,
-            true,
-            std::slice::from_ref(&self.payload),
-            &self.table,
-        )
+        for copy in &self.0 {
+            debug_assert!(copy.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
+            let record = Record::decode(copy.header.kind, &copy.fields)?;
+            // As they were, with fields that a later version wrote and this one does not know.
+            batch.append_copy(&record, &copy.fields, copy.header.seq, &copy.payload, &copy.table)?;
+        }
+        Ok(())
     }
 }
 

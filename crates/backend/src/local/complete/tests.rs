@@ -23,7 +23,6 @@ const CLAIMED_BYTES: u64 = 5 << 20;
 /// The parts whose bytes are there.
 const REAL: [u16; 3] = [1, 5000, 10_000];
 
-
 /// The bytes of one extent of a part.
 fn bytes_of(part: u16, extent: u64) -> Vec<u8> {
     let mark = (u64::from(part) << 8 | extent).to_le_bytes();
@@ -73,7 +72,8 @@ async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_of_ten_thousand_parts() {
     let place = tempfile::tempdir().unwrap();
-    let (local, recovery) = Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let (local, recovery) =
+        Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
     let store = LocalStore::over(local.clone(), recovery);
     let address = Address::parse("bucket", "huge").unwrap();
     store.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
@@ -124,7 +124,8 @@ async fn an_object_of_ten_thousand_parts() {
     let head = store.head(&context(), &address, GetRequest::default()).await.unwrap();
     assert_eq!(head.info.parts, Some(PARTS.into()));
     println!("head: {:?}", begun.elapsed());
-    let (page, more) = store.object_parts(&context(), &address, PartNumber::new(9_990).ok(), 100).await.unwrap();
+    let (page, more) =
+        store.object_parts(&context(), &address, PartNumber::new(9_990).ok(), 100).await.unwrap();
     assert_eq!((page.len(), more), (10, false));
     store.close().await.unwrap();
 }

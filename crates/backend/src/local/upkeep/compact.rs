@@ -11,7 +11,7 @@ use super::reclaim::reclaim;
 use super::{Control, Pace, unlink};
 use crate::local::apply::{forget_record, hold, put_tombstone, release, remove_tombstone, upload_records};
 use crate::local::bulk::ExtentBytes;
-use crate::local::commit::{Amendment, Batch, Relocate};
+use crate::local::commit::{Amendment, Batch, RecordCopy, Relocate};
 use crate::local::frame::RecordKind;
 use crate::local::index::Changes;
 use crate::local::index::entries::{
@@ -24,8 +24,10 @@ use crate::local::record::{BucketId, Record, UploadSeq, decode_name};
 use crate::local::scan::{Item, Scanned, Scanner, read_payload};
 use crate::local::segment::{Segment, SegmentKind};
 
-/// Records taken out of the counts, or extents swapped, in one change.
+/// Records moved or taken out of the counts, or extents swapped, in one change.
 const CHUNK: usize = 256;
+/// Bytes of records moved in one change, more or less.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// What a record is about, as far as compaction must know.
 #[derive(Debug, Clone)]
@@ -91,6 +93,7 @@ fn scanner(local: &Local, segment: &Arc<Segment>, from: u32) -> Scanner {
 fn move_records(local: &Local, segment: &Arc<Segment>, control: &Control) -> Result<bool> {
     let mut pace = Pace::new(local.shared.options.compact_bytes_per_second);
     let mut scanner = scanner(local, segment, 0);
+    let (mut copies, mut bytes) = (Vec::new(), 0);
     while let Some(item) = scanner.next()? {
         let Item::Record(scanned) = item else { continue };
         if fate(&local.shared.index.changes(), local, &scanned)? == Fate::Dead {
@@ -100,14 +103,20 @@ fn move_records(local: &Local, segment: &Arc<Segment>, control: &Control) -> Res
             keep_damaged(segment, &scanned);
             continue;
         };
-        let bytes = scanned.header.record_bytes() as u64;
+        bytes += scanned.header.record_bytes();
         let Scanned { header, fields, table, .. } = scanned;
-        local.committer.submit_blocking(Relocate { header, fields, payload, table })?;
-        if !pace.spend(bytes, control) {
-            return Ok(false);
+        copies.push(RecordCopy { header, fields, payload, table });
+        if copies.len() >= CHUNK || bytes >= CHUNK_BYTES {
+            local.committer.submit_blocking(Relocate(std::mem::take(&mut copies)))?;
+            if !pace.spend(std::mem::take(&mut bytes) as u64, control) {
+                return Ok(false);
+            }
         }
     }
-    Ok(true)
+    if !copies.is_empty() {
+        local.committer.submit_blocking(Relocate(copies))?;
+    }
+    Ok(!control.stopped())
 }
 
 /// Copies live extents to other bulk segments, makes the copies durable and swaps the places of those
@@ -345,3 +354,6 @@ fn forget_tombstone(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Resu
     }
     remove_tombstone(changes, key.to_vec())
 }
+
+#[cfg(test)]
+mod tests;
