@@ -5,15 +5,19 @@
 
 mod support;
 
+use std::fs::{DirEntry, File};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use support::random::Random;
 use support::rounds::Rounds;
 use support::s3::S3;
-use support::server::{Server, Start};
+use support::server::{Server, Start, tradewind};
 use support::sign::Credentials;
-use tradewind_powerloss::{Mode, PowerLossFs, unavailable};
+use support::workload::Workload;
+use tradewind_powerloss::{Handle, Mode, PowerLossFs, unavailable};
 
 #[test]
 fn nothing_acknowledged_is_lost_to_a_power_cut() {
@@ -30,16 +34,25 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
     disk.set_sync_delay(Duration::from_millis(2));
     rounds.run(
         &start,
-        |server, random, is_struck| {
-            is_struck.store(true, Ordering::SeqCst);
-            let mode = mode(random);
-            let report = disk.crash(random.next(), mode);
-            println!("cut with {mode:?}: {report}");
+        |server, random, workload| {
+            if random.chance(30) {
+                fill_for_a_while(&disk, random, workload);
+            }
+            workload.is_struck.store(true, Ordering::SeqCst);
+            cut(&disk, random);
             server.kill();
         },
-        |round| {
-            if round > 0 {
-                disk.revive();
+        |round, random| {
+            if round == 0 {
+                return;
+            }
+            disk.revive();
+            // Another cut, while the store recovers from the last one or its index is made anew.
+            let data = start.data.to_str().unwrap();
+            match random.below(4) {
+                0 => cut_during(&disk, random, &["serve"], &start),
+                1 => cut_during(&disk, random, &["store", "reindex", data], &start),
+                _ => {}
             }
         },
     );
@@ -82,6 +95,50 @@ fn a_root_key_survives_a_power_cut() {
         assert!(server.terminate().unwrap().success());
         disk.unmount().unwrap();
     }
+}
+
+/// Cuts the power.
+fn cut(disk: &Handle, random: &mut Random) {
+    let mode = mode(random);
+    let report = disk.crash(random.next(), mode);
+    println!("cut with {mode:?}: {report}");
+}
+
+/// Runs the binary and cuts the power before it is done.
+fn cut_during(disk: &Handle, random: &mut Random, arguments: &[&str], start: &Start) {
+    let log = File::options().create(true).append(true).open(&start.log).unwrap();
+    let mut command = tradewind();
+    command.args(arguments);
+    if arguments[0] == "serve" {
+        command.args(["--data".as_ref(), start.data.as_os_str()]).args(&start.flags);
+    }
+    let mut child =
+        command.envs(start.environment.iter().cloned()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(random.below(120)));
+    cut(disk, random);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    disk.revive();
+}
+
+/// Leaves almost no room for a moment: writes may fail, reads go on, and nothing acknowledged is lost.
+fn fill_for_a_while(disk: &Handle, random: &mut Random, workload: &Workload<'_>) {
+    workload.was_full.store(true, Ordering::SeqCst);
+    disk.limit_bytes(Some(used_bytes(disk.path()) + random.below(64 << 10)));
+    std::thread::sleep(Duration::from_millis(random.below(200)));
+    disk.limit_bytes(None);
+    std::thread::sleep(Duration::from_millis(random.below(200)));
+}
+
+fn used_bytes(directory: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    // The server makes and removes files meanwhile.
+    let size = |entry: DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => used_bytes(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.filter_map(Result::ok).map(size).sum()
 }
 
 fn mode(random: &mut Random) -> Mode {

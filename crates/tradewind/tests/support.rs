@@ -35,7 +35,8 @@ pub fn start_with_small_segments(directory: &Path, data: &Path) -> server::Start
     let settings = directory.join("settings.toml");
     let text = format!(
         "[store.disk]\ntype = \"local\"\npath = {data:?}\nsegment_size = \"2MiB\"\ncheckpoint_size = \"1MiB\"\n\
-         compact_below = \"80%\"\ncompact_interval = \"100ms\"\n"
+         compact_below = \"80%\"\ncompact_interval = \"100ms\"\n\
+         reserve = \"32MiB\"\n"
     );
     std::fs::write(&settings, text).unwrap();
     server::Start::new(data, &directory.join("log")).flag("--config", settings.as_os_str())

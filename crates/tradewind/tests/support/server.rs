@@ -132,6 +132,14 @@ impl Server {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// An error with the last lines of the log.
+    fn failed(&self, what: &str) -> io::Error {
+        let logged = self.logged();
+        let last: Vec<&str> = logged.lines().rev().take(12).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        io::Error::other(format!("{what}:\n{}", last.join("\n")))
+    }
+
     fn wait_until_ready(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let address = |lines: &[String], name: &str| {
@@ -146,11 +154,11 @@ impl Server {
                 return Ok(());
             }
             if let Some(status) = self.child.as_mut().expect("it runs").try_wait()? {
-                return Err(io::Error::other(format!("the server ended with {status}:\n{}", self.logged())));
+                return Err(self.failed(&format!("the server ended with {status}")));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Err(io::Error::other(format!("the server was not ready in time:\n{}", self.logged())))
+        Err(self.failed("the server was not ready in time"))
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -171,7 +179,7 @@ impl Server {
                 return Ok(status);
             }
             if Instant::now() > deadline {
-                return Err(io::Error::other(format!("the server did not end:\n{}", self.logged())));
+                return Err(self.failed("the server did not end"));
             }
             std::thread::sleep(Duration::from_millis(2));
         }

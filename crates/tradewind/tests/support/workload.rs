@@ -28,6 +28,8 @@ pub struct Workload<'a> {
     pub model: &'a Model,
     /// Set just before the server is struck: from then on, errors are what is expected.
     pub is_struck: AtomicBool,
+    /// Set before the device is made full: from then on, writes may fail.
+    pub was_full: AtomicBool,
 }
 
 /// Why a worker ended.
@@ -153,10 +155,20 @@ impl Worker<'_> {
         Content { id: self.shared.model.next_id(), size: self.size() }
     }
 
-    /// An answer that nothing explains, unless the server was struck.
-    fn unexpected(&self, what: &str, response: &Response) -> Step {
+    /// An answer to a write that is no success. What was written is in doubt then; that there was no
+    /// room, or that the server was struck, explains it.
+    fn failed_write(&self, what: &str, response: &Response) -> Step {
         let says_failed = response.status >= 500 || response.text().contains("<Error>");
-        if self.shared.is_struck.load(Ordering::SeqCst) && says_failed {
+        let flags = [&self.shared.is_struck, &self.shared.was_full];
+        if says_failed && flags.iter().any(|flag| flag.load(Ordering::SeqCst)) {
+            return Ok(());
+        }
+        Err(Ended::Wrong(format!("{what} was answered {}: {}", response.status, response.text())))
+    }
+
+    /// The same of a read, which goes on where there is no room.
+    fn failed_read(&self, what: &str, response: &Response) -> Step {
+        if self.shared.is_struck.load(Ordering::SeqCst) && response.status >= 500 {
             return Ok(());
         }
         Err(Ended::Wrong(format!("{what} was answered {}: {}", response.status, response.text())))
@@ -175,7 +187,7 @@ impl Worker<'_> {
         match response.status {
             200 => self.shared.model.acknowledge(&ticket),
             409 | 412 => self.shared.model.refuse(&ticket),
-            _ => return self.unexpected("a PUT", &response),
+            _ => return self.failed_write("a PUT", &response),
         }
         Ok(())
     }
@@ -184,7 +196,7 @@ impl Worker<'_> {
         let ticket = self.shared.model.send(key, Value::Absent);
         let response = self.client.delete(key)?;
         if response.status != 204 {
-            return self.unexpected("a DELETE", &response);
+            return self.failed_write("a DELETE", &response);
         }
         self.shared.model.acknowledge(&ticket);
         Ok(())
@@ -221,7 +233,7 @@ impl Worker<'_> {
             }
         }
         if response.status != 200 || deleted.len() != tickets.len() {
-            return self.unexpected("a multi-object delete", &response);
+            return self.failed_write("a multi-object delete", &response);
         }
         Ok(())
     }
@@ -230,7 +242,7 @@ impl Worker<'_> {
         let look = self.shared.model.look();
         let response = self.client.get(key)?;
         if !matches!(response.status, 200 | 404) {
-            return self.unexpected("a GET", &response);
+            return self.failed_read("a GET", &response);
         }
         let seen = observe(&response).map_err(|why| Ended::Wrong(format!("{key:?}: {why}")))?;
         self.shared.model.check(key, seen, look).map_err(Ended::Wrong)
@@ -244,7 +256,7 @@ impl Worker<'_> {
             query: vec![("list-type", "2".to_owned()), ("prefix", "deep/".to_owned())],
             ..Request::default()
         })?;
-        if response.status == 200 { Ok(()) } else { self.unexpected("a LIST", &response) }
+        if response.status == 200 { Ok(()) } else { self.failed_read("a LIST", &response) }
     }
 
     /// A bucket of this worker's own: there and away again, each acknowledged on its own.
@@ -254,14 +266,14 @@ impl Worker<'_> {
         let ticket = self.shared.model.send(&bucket, present);
         let response = self.client.put(&bucket, &[])?;
         if !matches!(response.status, 200 | 409) {
-            return self.unexpected("making a bucket", &response);
+            return self.failed_write("making a bucket", &response);
         }
         self.shared.model.acknowledge(&ticket);
         if self.random.chance(50) {
             let ticket = self.shared.model.send(&bucket, Value::Absent);
             let response = self.client.delete(&bucket)?;
             if response.status != 204 {
-                return self.unexpected("removing a bucket", &response);
+                return self.failed_write("removing a bucket", &response);
             }
             self.shared.model.acknowledge(&ticket);
         }
@@ -282,7 +294,7 @@ impl Worker<'_> {
         })?;
         let id = xml::text(&response.text(), "UploadId");
         let (200, Some(id)) = (response.status, id) else {
-            return self.unexpected("beginning an upload", &response);
+            return self.failed_write("beginning an upload", &response);
         };
         let upload = Upload { key: key.to_owned(), id, content, parts: Vec::new(), is_completing: false };
         if self.random.chance(30) {
@@ -338,7 +350,7 @@ impl Worker<'_> {
         })?;
         match (response.status, response.header("etag")) {
             (200, Some(etag)) => Ok(Some(Part { number, size: body.len(), etag: etag.to_owned() })),
-            _ => self.unexpected("a part", &response).map(|()| None),
+            _ => self.failed_write("a part", &response).map(|()| None),
         }
     }
 
@@ -362,7 +374,7 @@ impl Worker<'_> {
             ..Request::default()
         })?;
         if response.status != 200 || xml::text(&response.text(), "ETag").is_none() {
-            return self.unexpected("completing an upload", &response).map(|()| false);
+            return self.failed_write("completing an upload", &response).map(|()| false);
         }
         self.shared.model.acknowledge(&ticket);
         Ok(true)
