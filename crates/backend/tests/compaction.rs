@@ -265,10 +265,7 @@ async fn damage_keeps_its_segment_and_nothing_else() {
     }
     desk.compact().await;
     let bytes = segment_bytes(&root);
-    assert!(
-        bytes < 8 * 33_000 + 3 * (256 << 10),
-        "the other segments are freed: {bytes}"
-    );
+    assert!(bytes < 8 * 33_000 + 3 * (256 << 10), "the other segments are freed: {bytes}");
     // Nothing is copied again and again for the damaged one's sake.
     for _ in 0..5 {
         desk.compact().await;

@@ -1,5 +1,7 @@
 //! The local store keeps every promise of the port.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
 use std::sync::Arc;
 
 use futures::FutureExt;

@@ -72,7 +72,7 @@ async fn a_tail_of_any_kind_is_passed_over() {
             let mut bytes = std::fs::read(&last).unwrap();
             if tail.is_empty() {
                 // The beginning of a record, cut off.
-                bytes.extend_from_slice(&bytes[32..32 + 60].to_vec());
+                bytes.extend_from_within(32..32 + 60);
             }
             bytes.extend_from_slice(tail);
             std::fs::write(&last, bytes).unwrap();

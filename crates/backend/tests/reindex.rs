@@ -1,7 +1,7 @@
 //! The index made anew from the log says the same as the one that was kept while the log was written,
 //! whatever compaction did in between: random sequences, compared with the memory store at every step.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 #[path = "support/desk.rs"]
 mod desk;

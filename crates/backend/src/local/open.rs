@@ -20,6 +20,7 @@ use super::io::{IoThreads, io_error};
 use super::layout::Layout;
 use super::options::LocalOptions;
 use super::position::Position;
+use super::read::Manifests;
 use super::record::{Bucket, ExtentAt, Record};
 use super::reindex::reindex;
 use super::replay::{Mode, Survey, apply_with_coverage, take_log};
@@ -84,6 +85,7 @@ impl Local {
             space,
             hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
             buffers: Arc::new(Buffers::default()),
+            manifests: Manifests::default(),
             buckets: RwLock::new(read_buckets(&index)?),
             next_id: AtomicU64::new(coverage.next_id),
             next_segment: SegmentNumbers::new(coverage.next_segment),

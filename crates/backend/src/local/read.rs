@@ -2,6 +2,7 @@
 //! of it leaves; a piece is read inline where the page cache has it and on a file thread elsewhere.
 
 mod extents;
+mod manifests;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tradewind_core::store::{Found, GetRequest, Select};
 use tradewind_core::{Address, Body, Context, Observation, Span};
 
 use self::extents::ExtentBody;
+pub(crate) use self::manifests::Manifests;
 use super::buffers::Buffer;
 use super::frame::{BLOCK_BYTES, Header, RecordKind, table_entry};
 use super::index::View;
@@ -33,7 +35,7 @@ const MOVED_RETRIES: usize = 100;
 /// An object's record, read and verified.
 pub(super) struct ObjectRecord {
     pub seq: u64,
-    pub object: Box<Object>,
+    pub object: Arc<Object>,
     /// The payload's bytes where the read asked for them and the object is inline.
     pub payload: Option<Bytes>,
     pub table: Vec<u64>,
@@ -89,6 +91,10 @@ impl Local {
         with_payload: bool,
     ) -> Result<ObjectRecord> {
         let at = entry.place.at;
+        let kept = if entry.in_extents { self.shared.manifests.get(at, entry.head_bytes) } else { None };
+        if let Some(object) = kept.filter(|object| object.key == address.key.as_str()) {
+            return Ok(ObjectRecord { seq: entry.seq, object, payload: None, table: Vec::new() });
+        }
         let head_bytes = entry.head_bytes as usize;
         let payload_bytes = if with_payload && !entry.in_extents { length(entry.size)? } else { 0 };
         let bytes = self.read(context, segment, at.offset.into(), head_bytes + payload_bytes).await?;
@@ -113,6 +119,10 @@ impl Local {
         }
         let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
         let payload = (with_payload && !entry.in_extents).then(|| bytes.slice(head_bytes..));
+        let object = Arc::new(*object);
+        if entry.in_extents {
+            self.shared.manifests.put(at, entry.head_bytes, &object);
+        }
         Ok(ObjectRecord { seq: header.seq, object, payload, table })
     }
 
@@ -228,18 +238,15 @@ impl Moment {
     }
 }
 
-pub(super) fn info(object: Box<Object>, seq: u64) -> ObjectInfo {
+/// What the port says of an object. It is taken apart unless it is kept as a large manifest.
+pub(super) fn info(object: Arc<Object>, seq: u64) -> ObjectInfo {
     let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
-    ObjectInfo {
-        size: object.size,
-        etag: object.etag,
-        modified: object.modified,
-        generation: Generation(seq),
-        metadata: object.metadata,
-        checksums: object.checksums,
-        scope: object.scope,
-        parts,
-    }
+    let (size, modified, scope, generation) = (object.size, object.modified, object.scope, Generation(seq));
+    let (etag, metadata, checksums) = match Arc::try_unwrap(object) {
+        Ok(object) => (object.etag, object.metadata, object.checksums),
+        Err(kept) => (kept.etag.clone(), kept.metadata.clone(), kept.checksums.clone()),
+    };
+    ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }
 }
 
 fn decode_entry(value: Option<&[u8]>, address: &Address) -> Result<ObjectEntry> {

@@ -38,7 +38,8 @@ pub(super) struct Survey {
 impl Survey {
     /// Looks over the log from `coverage` on.
     pub fn of(layout: &Layout, segments: &Segments, coverage: Coverage) -> Result<Self> {
-        let mut known = Self { voided: HashSet::new(), durable: coverage.covered, buckets: Vec::new(), coverage };
+        let mut known =
+            Self { voided: HashSet::new(), durable: coverage.covered, buckets: Vec::new(), coverage };
         for (segment, start) in log_from(segments, coverage.covered) {
             let mut scanner = Scanner::new(segment, layout.salt, start);
             while let Some(item) = scanner.next()? {
@@ -134,7 +135,8 @@ pub(super) fn take_log(
             }
             let record = scanned.record()?;
             if known.is_torn(scanned.at)
-                && (read_payload(&segment, &scanned)?.is_none() || lacks_bucket(&changes, known, &scanned, &record)?)
+                && (read_payload(&segment, &scanned)?.is_none()
+                    || lacks_bucket(&changes, known, &scanned, &record)?)
             {
                 torn.push(scanned.at);
                 continue;

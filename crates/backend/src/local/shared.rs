@@ -14,6 +14,7 @@ use super::index::Index;
 use super::io::IoThreads;
 use super::layout::Layout;
 use super::options::LocalOptions;
+use super::read::Manifests;
 use super::record::{Bucket, BucketId};
 use super::segment::Segments;
 use super::space::Space;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub space: Space,
     pub io: Arc<IoThreads>,
     pub buffers: Arc<Buffers>,
+    pub manifests: Manifests,
     pub hashing: tradewind_digest::Engine,
     pub buckets: RwLock<BTreeMap<String, Bucket>>,
     /// The next seq, extent or upload number; each is given out once.

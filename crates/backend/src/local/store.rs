@@ -254,7 +254,7 @@ impl ObjectStore for LocalStore {
         // Of all that try at the same time one wins each round, so that every round brings progress.
         loop {
             let record = self.local.object(context, address, true).await?;
-            let mut object = record.object;
+            let mut object = Box::new(Arc::unwrap_or_clone(record.object));
             object.metadata.tags = tags.clone();
             object.rewrites = Some(record.seq);
             object.upload = None;

@@ -111,14 +111,19 @@ async fn an_object_of_ten_thousand_parts() {
         let begun = Instant::now();
         let request = GetRequest { select: range, ..GetRequest::default() };
         let mut body = store.get(&context(), &address, request).await.unwrap().body;
+        slowest = slowest.max(begun.elapsed());
         let mut got = Vec::new();
         while let Some(piece) = body.next().await {
             got.extend_from_slice(&piece.unwrap());
         }
-        slowest = slowest.max(begun.elapsed());
         assert!(got == bytes_of(part, extent)[8192..8192 + 4096]);
     }
-    println!("4 KiB ranges: {:?} each, at most {slowest:?}", all.elapsed() / u32::try_from(rounds).unwrap());
+    // Unoptimised; the manifest is decoded once and not for every range.
+    assert!(all.elapsed().as_secs() < 10);
+    println!(
+        "4 KiB ranges: {:?} each, to open one at most {slowest:?}",
+        all.elapsed() / u32::try_from(rounds).unwrap()
+    );
 
     let begun = Instant::now();
     let head = store.head(&context(), &address, GetRequest::default()).await.unwrap();

@@ -42,16 +42,22 @@ struct OpenExtent {
 
 impl ExtentBody {
     pub fn new(local: Arc<Local>, context: Context, moment: Moment, runs: &[Run], span: Span) -> Self {
-        Self {
-            local,
-            context,
-            moment,
-            runs: runs.iter().copied().collect(),
-            run_offset: 0,
-            span,
-            at: span.offset,
-            open: None,
+        // Of a manifest of 10,000 parts a range needs one or two.
+        let (mut run_offset, mut first) = (0, 0);
+        while first < runs.len() && run_offset + runs[first].bytes <= span.offset {
+            run_offset += runs[first].bytes;
+            first += 1;
         }
+        let mut wanted = std::collections::VecDeque::new();
+        let mut reached = run_offset;
+        for run in &runs[first..] {
+            if reached >= span.end() {
+                break;
+            }
+            wanted.push_back(*run);
+            reached += run.bytes;
+        }
+        Self { local, context, moment, runs: wanted, run_offset, span, at: span.offset, open: None }
     }
 
     pub fn into_body(self) -> Body {
