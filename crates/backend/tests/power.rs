@@ -148,3 +148,67 @@ async fn a_new_store_is_there_after_a_power_cut() {
         desk.close().await;
     }
 }
+
+/// Nothing else syncs here what compaction wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_compaction_moved_survives_without_its_original() {
+    let Some((disk, _place)) = mounted() else { return };
+    let quiet = LocalOptions { compact_interval: Duration::from_secs(3600), ..options() };
+    let root = disk.path().join("store");
+    let desk = Desk::with(&root, quiet.clone()).await;
+    for n in 0..24 {
+        desk.put(&format!("small{n}"), pattern(3000, n)).await;
+        desk.put(&format!("large{n}"), pattern(9000, n)).await;
+    }
+    let desk = desk.reopen().await;
+    for n in (0..24).filter(|n| n % 3 != 0) {
+        desk.delete(&format!("small{n}")).await.unwrap();
+        desk.delete(&format!("large{n}")).await.unwrap();
+    }
+    assert!(desk.compact().await > 4);
+    disk.crash(1, Mode::DropAll);
+    drop(desk);
+    disk.revive();
+    let mut desk = Desk::open(&root, quiet).unwrap();
+    assert!(!desk.store.recovery().reindexed, "the index was durable before a segment went");
+    for _ in 0..2 {
+        for n in (0..24).step_by(3) {
+            desk.assert_holds(&format!("small{n}"), &pattern(3000, n)).await;
+            desk.assert_holds(&format!("large{n}"), &pattern(9000, n)).await;
+        }
+        assert_eq!(desk.names().await.len(), 16);
+        desk = desk.reindex().await;
+    }
+    desk.close().await;
+}
+
+/// A process was killed before it could sync, and the next one found the record in the page cache: once it
+/// serves it, it must not be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_start_found_is_durable_before_it_is_served() {
+    let Some((disk, _place)) = mounted() else { return };
+    let root = disk.path().join("store");
+    let desk = Desk::new(&root).await;
+    desk.put("a", pattern(1000, 1)).await;
+    let log = desk::segments(&root, "log").pop().unwrap();
+    let before = std::fs::metadata(&log).unwrap().len();
+    desk.put("b", pattern(1000, 2)).await;
+    desk.close().await;
+    let tail = std::fs::read(&log).unwrap().split_off(usize::try_from(before).unwrap());
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+    file.set_len(before).unwrap();
+    file.sync_all().unwrap();
+    std::fs::File::open(&root).unwrap().sync_all().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &tail, before).unwrap();
+    drop(file);
+    let desk = Desk::open(&root, small()).unwrap();
+    desk.assert_holds("b", &pattern(1000, 2)).await;
+    disk.crash(1, Mode::DropAll);
+    drop(desk);
+    disk.revive();
+    let desk = Desk::open(&root, small()).unwrap();
+    desk.assert_holds("a", &pattern(1000, 1)).await;
+    desk.assert_holds("b", &pattern(1000, 2)).await;
+    desk.close().await;
+}
