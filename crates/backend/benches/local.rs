@@ -31,7 +31,8 @@ impl Bench {
 
     async fn put(&self, key: u64, body: &Bytes, pieces: usize, etag: ETagForm) {
         let context = self.context(64 << 10).await;
-        let request = StageRequest { size_hint: Some((body.len() * pieces) as u64), etag, ..StageRequest::default() };
+        let request =
+            StageRequest { size_hint: Some((body.len() * pieces) as u64), etag, ..StageRequest::default() };
         let mut staged = self.store.stage(&context, &at(key), request).await.unwrap();
         for _ in 0..pieces {
             staged.write(body.clone()).await.unwrap();
@@ -108,36 +109,44 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let clock = SystemClock::shared();
-        let store = LocalStore::open(&directory.join("store"), LocalOptions::default(), clock.clone()).unwrap();
+        let store =
+            LocalStore::open(&directory.join("store"), LocalOptions::default(), clock.clone()).unwrap();
         let bench = Bench { store, budget: Budget::new(128 << 20), clock };
         let context = bench.context(4096).await;
         bench.store.create_bucket(&context, &BucketName::new("bench").unwrap()).await.unwrap();
         let body = |size: usize| Bytes::from((0..size).map(|n| (n * 31 % 251) as u8).collect::<Vec<_>>());
         let (small, piece) = (body(4 << 10), body(64 << 10));
-        bench.run("put 4 KiB", objects, 4 << 10, {
-            move |b, n| {
-                let small = small.clone();
-                async move { b.put(n, &small, 1, ETagForm::Md5).await }
-            }
-        })
-        .await;
-        bench.run("get 4 KiB", objects * 3, 4 << 10, move |b, n| async move {
-            b.get(shuffled(n, objects)).await;
-        })
-        .await;
+        bench
+            .run("put 4 KiB", objects, 4 << 10, {
+                move |b, n| {
+                    let small = small.clone();
+                    async move { b.put(n, &small, 1, ETagForm::Md5).await }
+                }
+            })
+            .await;
+        bench
+            .run("get 4 KiB", objects * 3, 4 << 10, move |b, n| async move {
+                b.get(shuffled(n, objects)).await;
+            })
+            .await;
         for (name, megabytes, count) in [("1 MiB", 1_u64, large), ("16 MiB", 16, large / 15)] {
             for (form, etag) in [("md5", ETagForm::Md5), ("unique", ETagForm::Unique)] {
                 let piece = piece.clone();
-                bench.run(&format!("put {name} {form}"), count, megabytes << 20, move |b, n| {
-                    let piece = piece.clone();
-                    async move { b.put(1_000_000_000 * megabytes + n, &piece, (megabytes * 16) as usize, etag).await }
+                bench
+                    .run(&format!("put {name} {form}"), count, megabytes << 20, move |b, n| {
+                        let piece = piece.clone();
+                        async move {
+                            b.put(1_000_000_000 * megabytes + n, &piece, (megabytes * 16) as usize, etag)
+                                .await
+                        }
+                    })
+                    .await;
+            }
+            bench
+                .run(&format!("get {name}"), count * 3, megabytes << 20, move |b, n| async move {
+                    b.get(1_000_000_000 * megabytes + n % count).await;
                 })
                 .await;
-            }
-            bench.run(&format!("get {name}"), count * 3, megabytes << 20, move |b, n| async move {
-                b.get(1_000_000_000 * megabytes + n % count).await;
-            })
-            .await;
         }
         bench.store.close().await.unwrap();
     });
