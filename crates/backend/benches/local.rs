@@ -2,6 +2,13 @@
 //! streams of LARGE objects of 1 MiB. Prints operations per second and CPU per operation (this process, all
 //! threads). `cargo bench -p tradewind-backend -- DIR [OBJECTS [LARGE]]`; DIR defaults to a temporary directory.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a program for people who measure"
+)]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
