@@ -163,3 +163,24 @@ async fn a_store_with_one_file_thread_closes_while_upkeep_works() {
         tokio::time::timeout(Duration::from_secs(20), desk.close()).await.expect("the store closes");
     }
 }
+
+/// A write that was given up half way may have lost bytes: what it was part of cannot be committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_write_is_never_committed() {
+    use futures::FutureExt;
+
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(place.path(), tiny()).await;
+    let budget = Budget::new(8 << 20);
+    let context = unbounded_context(&budget);
+    let mut staged = desk.store.stage(&context, &at("torn"), StageRequest::default()).await.unwrap();
+    // Three extents: the first poll cannot finish it, since extents are written on another thread.
+    assert!(
+        staged.write(pattern(3 << 20, 1)).now_or_never().is_none(),
+        "the write must be given up half way"
+    );
+    let refused = staged.commit(CommitRequest::default()).await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::InvalidRequest);
+    let gone = desk.store.head(&context, &at("torn"), GetRequest::default()).await.unwrap_err();
+    assert_eq!(gone.reason(), Reason::NoSuchKey);
+}

@@ -7,9 +7,9 @@ mod ids;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tradewind_core::checksum::{ChecksumScope, Crc64Blocks, Hasher};
-use tradewind_core::error::Result;
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CommitRequest, ETagForm, StageRequest};
 use tradewind_core::{Algorithm, Checksum, Context, ETag, Metadata, Observation, Staged};
@@ -21,6 +21,9 @@ use super::commit::{PutObject, PutPart};
 use super::frame::{BLOCK_BYTES, MAX_PAYLOAD_BYTES};
 use super::open::Local;
 use super::record::{Content, ExtentAt, Object, Part, Run, UploadSeq};
+
+/// Buffers shorter than this are joined to larger ones.
+const SHORT_BYTES: usize = 2 << 10;
 
 const BLOCKS: Crc64Blocks = Crc64Blocks::new(BLOCK_BYTES as u64);
 
@@ -44,6 +47,10 @@ pub(crate) struct LocalStaged {
     extents: Vec<ExtentAt>,
     pins: Vec<Pin>,
     size: u64,
+    /// Short buffers, joined: a body in single bytes must not cost a buffer's bookkeeping for each.
+    short: BytesMut,
+    /// A write failed or was given up half way: its bytes are not all here.
+    is_torn: bool,
 }
 
 /// Bytes not written yet, with the checksums of their full blocks.
@@ -107,7 +114,30 @@ impl LocalStaged {
             extents: Vec::new(),
             pins: Vec::new(),
             size: 0,
+            short: BytesMut::new(),
+            is_torn: false,
         }
+    }
+
+    /// Hashes and gathers bytes; writes each extent that is full.
+    async fn take_in(&mut self, bytes: Bytes) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = MAX_PAYLOAD_BYTES - self.gathered.bytes;
+            let frame = rest.split_to(rest.len().min(room));
+            self.size += frame.len() as u64;
+            self.digests.update(&frame).await;
+            self.gathered.push(frame);
+            if self.gathered.bytes == MAX_PAYLOAD_BYTES {
+                self.flush_extent().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_in_short(&mut self) -> Result<()> {
+        let joined = self.short.split().freeze();
+        self.take_in(joined).await
     }
 
     async fn flush_extent(&mut self) -> Result<()> {
@@ -157,22 +187,29 @@ impl LocalStaged {
 impl Staged for LocalStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let room = MAX_PAYLOAD_BYTES - self.gathered.bytes;
-            let frame = rest.split_to(rest.len().min(room));
-            self.size += frame.len() as u64;
-            self.digests.update(&frame).await;
-            self.gathered.push(frame);
-            if self.gathered.bytes == MAX_PAYLOAD_BYTES {
-                self.flush_extent().await?;
+        self.is_torn = true;
+        if bytes.len() < SHORT_BYTES {
+            self.short.extend_from_slice(&bytes);
+            if self.short.len() >= BLOCK_BYTES {
+                self.take_in_short().await?;
             }
+        } else {
+            self.take_in_short().await?;
+            self.take_in(bytes).await?;
         }
+        self.is_torn = false;
         Ok(())
     }
 
     async fn commit(mut self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
         self.context.check()?;
+        if self.is_torn {
+            return Err(Error::new(
+                Reason::InvalidRequest,
+                "a write before this commit failed; stage the object anew",
+            ));
+        }
+        self.take_in_short().await?;
         let begun = self.local.shared.clock.now();
         let is_object = matches!(self.target, Target::Object { .. });
         let small = is_object
