@@ -1,6 +1,8 @@
 //! Outside clients against the real binary: the suite in `tests/clients` (boto3, aws-cli, rclone and bare
 //! sockets), on a fresh store and free ports.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
+
 mod support;
 
 use std::path::Path;

@@ -3,6 +3,8 @@
 //!
 //! `TRADEWIND_CRASH_ROUNDS` sets how often, `TRADEWIND_CRASH_SEED` repeats a run.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
+
 mod support;
 
 use std::sync::atomic::Ordering;

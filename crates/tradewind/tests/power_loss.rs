@@ -3,6 +3,8 @@
 //!
 //! `TRADEWIND_POWER_ROUNDS` sets how often, `TRADEWIND_POWER_SEED` repeats a run.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
+
 mod support;
 
 use std::fs::{DirEntry, File};

@@ -1,6 +1,8 @@
 //! The life of the server as a process: start, health, keys, the lock, shutdown, and words for what goes
 //! wrong.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
+
 mod support;
 
 use std::fs;

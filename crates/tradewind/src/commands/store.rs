@@ -106,7 +106,7 @@ fn stats(arguments: &Arguments) -> anyhow::Result<Ended> {
 fn about(bytes: u64) -> String {
     let unit = [40_u32, 30, 20, 10].into_iter().find(|shift| bytes >> shift > 0);
     let Some(shift) = unit else { return ByteSize(bytes).to_string() };
-    let tenths = u128::from(bytes) * 10 >> shift;
+    let tenths = (u128::from(bytes) * 10) >> shift;
     let unit = ByteSize(1 << shift).to_string();
     format!("{}.{} {}", tenths / 10, tenths % 10, unit.trim_start_matches('1'))
 }
