@@ -9,12 +9,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::commit::{create_segment, write_all};
 use super::frame::{Header, RecordKind, padding};
 use super::io::io_error;
 use super::position::Position;
 use super::record::{ExtentAt, Record};
-use super::segment::{Segment, SegmentKind};
+use super::segment::{Pin, Segment, SegmentKind};
 use super::shared::Shared;
 
 /// Starts writing out to the device after this many bytes, so that the sync at the end is short.
@@ -24,22 +23,6 @@ const WRITE_OUT_BYTES: u32 = 32 << 20;
 #[derive(Default)]
 pub(crate) struct BulkWriter {
     active: Mutex<Option<Arc<Segment>>>,
-}
-
-/// Keeps a segment from being compacted while extents in it are neither committed nor given up.
-pub(crate) struct Pin(pub Arc<Segment>);
-
-impl Pin {
-    fn new(segment: Arc<Segment>) -> Self {
-        segment.pins.fetch_add(1, Ordering::AcqRel);
-        Self(segment)
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        self.0.pins.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// An extent's bytes with their block checksums, ready to be written.
@@ -80,7 +63,8 @@ impl BulkWriter {
         }
         let segment = pin.0.clone();
         let write = move || {
-            write_all(&segment, &pieces, at.offset.into())
+            segment
+                .write_all(&pieces, at.offset.into())
                 .map_err(|e| io_error("an extent could not be written", e))
         };
         shared.io.run(write).await?;
@@ -95,7 +79,7 @@ impl BulkWriter {
                 return Ok(place);
             }
             let making = shared.clone();
-            let segment = shared.io.run(move || create_segment(&making, SegmentKind::Bulk)).await?;
+            let segment = shared.io.run(move || making.create_segment(SegmentKind::Bulk)).await?;
             let mut active = self.active.lock();
             match active.as_ref() {
                 // Somebody else was faster; both are used, one after the other.

@@ -13,11 +13,12 @@ use super::frame::RecordKind;
 use super::index::entries::{ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry};
 use super::index::keys;
 use super::layout::Layout;
-use super::open::{Local, Recovery};
+use super::leaf::Local;
 use super::options::LocalOptions;
 use super::position::Position;
 use super::read::length;
 use super::record::{Content, Record, Run};
+use super::recovery::Recovery;
 use super::scan::{Item, Scanned, Scanner, read_payload};
 use super::segment::{Segment, SegmentKind};
 

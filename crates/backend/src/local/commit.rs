@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
 
 use self::batch::Failed;
-pub(crate) use self::batch::{Batch, LogWriter, SegmentNumbers, create_segment, write_all};
+pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
     AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject,
     PutObject, PutPart, RecordCopy, Relocate,

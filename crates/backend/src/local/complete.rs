@@ -15,7 +15,7 @@ use super::frame::RecordKind;
 use super::index::View;
 use super::index::entries::{PartEntry, UploadEntry, UploadRecords};
 use super::index::keys;
-use super::open::Local;
+use super::leaf::Local;
 use super::read::corrupt;
 use super::record::{Content, Object, Part, PartSummary, Record, Upload, UploadSeq};
 use super::scan::record_at;

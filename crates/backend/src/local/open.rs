@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
@@ -12,51 +12,24 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::apply::NOWHERE;
 use super::buffers::Buffers;
-use super::bulk::{BulkWriter, ExtentBytes, Pin};
-use super::commit::{Amendment, Batch, Committer, LogWriter, SegmentNumbers};
-use super::index::entries::{BucketEntry, Coverage, Place, SegmentEntry};
+use super::bulk::BulkWriter;
+use super::commit::{Amendment, Batch, Committer, LogWriter};
+use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, Place, SegmentEntry};
 use super::index::{Index, keys};
 use super::io::{IoThreads, io_error};
 use super::layout::Layout;
+use super::leaf::Local;
+use super::manifests::Manifests;
 use super::options::LocalOptions;
 use super::position::Position;
-use super::read::Manifests;
-use super::record::{Bucket, ExtentAt, Record};
+use super::record::{Bucket, Record};
+use super::recovery::Recovery;
 use super::reindex::reindex;
 use super::replay::{Mode, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner};
 use super::segment::{HeaderState, Segment, Segments, parse_name};
 use super::shared::Shared;
 use super::space::Space;
-use super::upkeep::Upkeep;
-
-/// Numbers kept ahead of those in use, so that numbers given to writes that were never committed are
-/// not given out again after a crash.
-pub(super) const ID_MARGIN: u64 = 1 << 32;
-
-/// An open store.
-pub(crate) struct Local {
-    this: Weak<Local>,
-    pub shared: Arc<Shared>,
-    pub committer: Committer,
-    pub bulk: BulkWriter,
-    pub upkeep: Mutex<Option<Upkeep>>,
-    /// Held during a round of upkeep: there is one at a time.
-    pub round: Mutex<()>,
-}
-
-/// What opening did, for logs and tests.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// The index was made anew from the whole log.
-    pub reindexed: bool,
-    /// Commit records replayed into the index.
-    pub replayed: u64,
-    /// Bytes of log that were neither record nor torn tail: damage.
-    pub damaged_bytes: u64,
-    /// Torn commit records that were voided.
-    pub voided: u64,
-}
 
 impl Local {
     /// Opens the store in `root`, making an empty one where there is none.
@@ -88,7 +61,7 @@ impl Local {
             manifests: Manifests::default(),
             buckets: RwLock::new(read_buckets(&index)?),
             next_id: AtomicU64::new(coverage.next_id),
-            next_segment: SegmentNumbers::new(coverage.next_segment),
+            next_segment: AtomicU32::new(coverage.next_segment),
             layout,
             options,
             clock,
@@ -103,31 +76,11 @@ impl Local {
             shared,
             committer,
             bulk: BulkWriter::default(),
-            upkeep: Mutex::new(None),
             round: Mutex::new(()),
         });
         recovery.voided = torn.len() as u64;
         local.repair(torn)?;
         Ok((local, recovery))
-    }
-
-    /// This store, for what outlives a call.
-    pub fn this(&self) -> Arc<Self> {
-        match self.this.upgrade() {
-            Some(this) => this,
-            // `&self` came out of the very `Arc` that `this` refers to.
-            None => unreachable!("a store is used only through its handle"),
-        }
-    }
-
-    /// Writes an extent, which is not durable yet. A failed sync (of the directory) ends all writing.
-    pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
-        self.committer.check()?;
-        let written = self.bulk.write(&self.shared, extent).await;
-        if written.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
-            self.committer.fail();
-        }
-        written
     }
 
     /// Writes what a crash or damage left unsaid: voids of torn records, ends of completed uploads, names of
@@ -311,7 +264,7 @@ fn remove_retired(layout: &Layout, index: &Index, segments: &Segments) -> Result
         let number = segment_number(&key)?;
         if let Some(segment) = segments.get(number) {
             index.checkpoint()?;
-            super::upkeep::unlink(layout, segments, &segment)?;
+            segments.unlink(&layout.segments(), &segment)?;
         }
         changes.remove(keys::segment(number));
     }

@@ -2,7 +2,6 @@
 //! of it leaves; a piece is read inline where the page cache has it and on a file thread elsewhere.
 
 mod extents;
-mod manifests;
 
 use std::sync::Arc;
 
@@ -15,13 +14,12 @@ use tradewind_core::store::{Found, GetRequest, Select};
 use tradewind_core::{Address, Body, Context, Observation, Span};
 
 use self::extents::ExtentBody;
-pub(crate) use self::manifests::Manifests;
 use super::buffers::Buffer;
 use super::frame::{BLOCK_BYTES, Header, RecordKind, table_entry};
 use super::index::View;
 use super::index::entries::ObjectEntry;
 use super::index::keys;
-use super::open::Local;
+use super::leaf::Local;
 use super::position::Position;
 use super::record::{Content, Object, Record};
 use super::segment::{Segment, Segments};

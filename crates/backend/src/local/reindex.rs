@@ -7,12 +7,12 @@ use tradewind_core::error::Result;
 
 use super::apply::{NOWHERE, hold, release};
 use super::frame::RecordKind;
-use super::index::entries::{BucketEntry, Coverage, ObjectEntry, PartEntry, Place, UploadEntry};
+use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, ObjectEntry, PartEntry, Place, UploadEntry};
 use super::index::{Changes, Index, keys};
 use super::layout::Layout;
-use super::open::{ID_MARGIN, Recovery};
 use super::position::Position;
 use super::record::{BucketId, Content, Record, Run};
+use super::recovery::Recovery;
 use super::replay::{Mode, REPLAY_BATCH, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner, read_payload, record_at};
 use super::segment::{SegmentKind, Segments};

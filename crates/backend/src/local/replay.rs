@@ -14,9 +14,9 @@ use super::index::entries::Coverage;
 use super::index::{Changes, Index, keys};
 use super::io::io_error;
 use super::layout::Layout;
-use super::open::Recovery;
 use super::position::Position;
 use super::record::{BucketId, Record, decode_name};
+use super::recovery::Recovery;
 use super::scan::{Item, Scanned, Scanner, read_payload};
 use super::segment::{Segment, SegmentKind, Segments};
 

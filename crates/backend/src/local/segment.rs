@@ -4,12 +4,14 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
+use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tradewind_core::checksum::crc64nvme;
@@ -152,6 +154,31 @@ impl Segment {
         }
     }
 
+    /// Writes all pieces one behind the other.
+    pub fn write_all(&self, pieces: &[Bytes], offset: u64) -> std::io::Result<()> {
+        const MAX_SLICES: usize = 1024;
+        let mut at = offset;
+        let (mut first, mut skip) = (0, 0);
+        while first < pieces.len() {
+            let mut slices = Vec::with_capacity(MAX_SLICES.min(pieces.len() - first));
+            slices.push(IoSlice::new(&pieces[first][skip..]));
+            slices.extend(pieces[first + 1..].iter().take(MAX_SLICES - 1).map(|piece| IoSlice::new(piece)));
+            let mut written = match rustix::io::pwritev(&self.file, &slices, at) {
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            at += written as u64;
+            while first < pieces.len() && written >= pieces[first].len() - skip {
+                written -= pieces[first].len() - skip;
+                (first, skip) = (first + 1, 0);
+            }
+            skip += written;
+        }
+        Ok(())
+    }
+
     /// Makes everything written so far durable. Concurrent callers share one fdatasync. An error is
     /// final: nobody retries a failed sync, and every later call fails as well.
     pub async fn sync(self: &Arc<Self>, io: &IoThreads) -> Result<()> {
@@ -196,6 +223,22 @@ impl Segment {
                 let _ = waiter.send(if failed { Err(sync_failed(None)) } else { Ok(()) });
             }
         }
+    }
+}
+
+/// Keeps a segment from being compacted while extents in it are neither committed nor given up.
+pub(crate) struct Pin(pub Arc<Segment>);
+
+impl Pin {
+    pub fn new(segment: Arc<Segment>) -> Self {
+        segment.pins.fetch_add(1, Ordering::AcqRel);
+        Self(segment)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -297,5 +340,13 @@ impl Segments {
         // Counted first: whoever then still sees the old count also sees the segment.
         self.removals.fetch_add(1, Ordering::AcqRel);
         self.map.store(Arc::new(map));
+    }
+
+    /// Removes a segment's file from `directory`. Readers that hold it read on.
+    pub fn unlink(&self, directory: &Path, segment: &Segment) -> Result<()> {
+        self.remove(segment.number);
+        std::fs::remove_file(&segment.path)
+            .and_then(|()| sync_directory(directory))
+            .map_err(|e| io_error(&format!("{} could not be removed", segment.path.display()), e))
     }
 }

@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Result};
 
 use super::buffers::Buffers;
-use super::commit::SegmentNumbers;
 use super::index::Index;
 use super::io::IoThreads;
 use super::layout::Layout;
+use super::manifests::Manifests;
 use super::options::LocalOptions;
-use super::read::Manifests;
 use super::record::{Bucket, BucketId};
-use super::segment::Segments;
+use super::segment::{Segment, SegmentKind, Segments};
 use super::space::Space;
 
 /// The state of one open store.
@@ -34,7 +33,7 @@ pub(crate) struct Shared {
     pub buckets: RwLock<BTreeMap<String, Bucket>>,
     /// The next seq, extent or upload number; each is given out once.
     pub next_id: AtomicU64,
-    pub next_segment: SegmentNumbers,
+    pub next_segment: AtomicU32,
 }
 
 impl Shared {
@@ -44,5 +43,25 @@ impl Shared {
 
     pub fn bucket(&self, name: &str) -> Result<Bucket> {
         self.buckets.read().get(name).cloned().ok_or_else(|| Error::no_such_bucket(name))
+    }
+
+    /// Makes a segment and adds it to those that are read.
+    pub fn create_segment(&self, kind: SegmentKind) -> Result<Arc<Segment>> {
+        let number = self.next_segment.fetch_add(1, Ordering::AcqRel);
+        match Segment::create(&self.layout.segments(), self.layout.salt, number, kind) {
+            Ok(segment) => {
+                self.segments.add(segment.clone());
+                Ok(segment)
+            }
+            Err(e) => {
+                // The number goes back where nobody took the next one: a missing number looks to the next start
+                // like a segment that was removed.
+                if !Segment::path(&self.layout.segments(), number, kind).exists() {
+                    let next = &self.next_segment;
+                    let _ = next.compare_exchange(number + 1, number, Ordering::AcqRel, Ordering::Relaxed);
+                }
+                Err(e)
+            }
+        }
     }
 }

@@ -16,11 +16,12 @@ use tradewind_core::{Algorithm, Checksum, Context, ETag, Metadata, Observation, 
 
 use self::digests::Digests;
 use self::ids::ExtentIds;
-use super::bulk::{ExtentBytes, Pin};
+use super::bulk::ExtentBytes;
 use super::commit::{PutObject, PutPart};
 use super::frame::{BLOCK_BYTES, MAX_PAYLOAD_BYTES};
-use super::open::Local;
+use super::leaf::Local;
 use super::record::{Content, ExtentAt, Object, Part, Run, UploadSeq};
+use super::segment::Pin;
 
 /// Buffers shorter than this are joined to larger ones.
 const SHORT_BYTES: usize = 2 << 10;

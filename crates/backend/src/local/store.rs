@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::multipart::{
@@ -24,10 +25,11 @@ use tradewind_core::{
 
 use super::commit;
 use super::io::io_error;
-use super::open::{Local, Recovery};
+use super::leaf::Local;
 use super::options::LocalOptions;
 use super::read::object_parts;
 use super::record::{Content, Upload};
+use super::recovery::Recovery;
 use super::stage::{LocalStaged, Target};
 use super::upkeep::{self, Upkeep};
 use super::uploads::{format_id, parse_id};
@@ -38,6 +40,7 @@ const MAX_OBJECT_BYTES: u64 = 5 << 40;
 /// A store in a directory of this machine. Dropping the last handle closes it.
 pub struct LocalStore {
     local: Arc<Local>,
+    upkeep: Mutex<Option<Upkeep>>,
     recovery: Recovery,
     capabilities: Capabilities,
     closed: AtomicBool,
@@ -48,8 +51,10 @@ impl LocalStore {
     /// process at a time can have a directory open. Blocks while the log is replayed.
     pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let (local, recovery) = Local::open(root, options, clock)?;
-        *local.upkeep.lock() = Some(Upkeep::start(&local)?);
-        Ok(Self::over(local, recovery))
+        let upkeep = Upkeep::start(&local)?;
+        let store = Self::over(local, recovery);
+        *store.upkeep.lock() = Some(upkeep);
+        Ok(store)
     }
 
     pub(super) fn over(local: Arc<Local>, recovery: Recovery) -> Arc<Self> {
@@ -62,7 +67,13 @@ impl LocalStore {
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: MAX_OBJECT_BYTES,
         };
-        Arc::new(Self { local, recovery, capabilities, closed: AtomicBool::new(false) })
+        Arc::new(Self {
+            local,
+            upkeep: Mutex::new(None),
+            recovery,
+            capabilities,
+            closed: AtomicBool::new(false),
+        })
     }
 
     /// What opening had to do.
@@ -78,7 +89,7 @@ impl LocalStore {
 
     /// Tells the upkeep thread to work now.
     pub fn kick_upkeep(&self) {
-        if let Some(upkeep) = &*self.local.upkeep.lock() {
+        if let Some(upkeep) = &*self.upkeep.lock() {
             upkeep.kick();
         }
     }
@@ -133,13 +144,12 @@ impl std::fmt::Debug for LocalStore {
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
-        shut(&self.local);
+        shut(self.upkeep.lock().take(), &self.local);
     }
 }
 
 /// Ends the store's threads; what waits is finished first.
-fn shut(local: &Local) {
-    let upkeep = local.upkeep.lock().take();
+fn shut(upkeep: Option<Upkeep>, local: &Local) {
     drop(upkeep);
     local.committer.close();
 }
@@ -409,11 +419,11 @@ impl ObjectStore for LocalStore {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let local = self.local.clone();
+        let (local, upkeep) = (self.local.clone(), self.upkeep.lock().take());
         let (answer, answered) = tokio::sync::oneshot::channel();
         // Not on a file thread: upkeep, whose end is waited for, may be waiting for one.
         let closing = move || {
-            shut(&local);
+            shut(upkeep, &local);
             let closed = if local.committer.has_failed() { Ok(()) } else { local.shared.index.checkpoint() };
             drop(local);
             let _ = answer.send(closed);

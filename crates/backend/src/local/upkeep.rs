@@ -21,9 +21,8 @@ use self::reclaim::reclaim;
 use super::index::entries::SegmentEntry;
 use super::index::keys;
 use super::io::io_error;
-use super::layout::Layout;
-use super::open::Local;
-use super::segment::{Segment, Segments, sync_directory};
+use super::leaf::Local;
+use super::segment::Segment;
 
 /// Small sealed segments (left by restarts) are merged when there are more of them than this.
 const SMALL_SEGMENTS: usize = 8;
@@ -177,14 +176,6 @@ fn next_segment(local: &Local, skipped: &[u32]) -> Result<Option<Arc<Segment>>> 
     }
     small.sort_by_key(|segment| segment.number);
     Ok((small.len() > SMALL_SEGMENTS).then(|| small.swap_remove(0)))
-}
-
-/// Removes a segment's file. Readers that hold it read on.
-pub(super) fn unlink(layout: &Layout, segments: &Segments, segment: &Segment) -> Result<()> {
-    segments.remove(segment.number);
-    std::fs::remove_file(&segment.path)
-        .and_then(|()| sync_directory(&layout.segments()))
-        .map_err(|e| io_error(&format!("{} could not be removed", segment.path.display()), e))
 }
 
 /// Spreads writing over time.

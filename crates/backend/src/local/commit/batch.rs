@@ -1,18 +1,16 @@
 //! One batch of changes: its records in the making, the state they leave, and how they become durable.
 
-use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 
 use crate::local::apply::{Located, apply};
 use crate::local::frame::{Header, MAX_FIELDS_BYTES, padding};
-use crate::local::index::entries::Coverage;
+use crate::local::index::entries::{Coverage, ID_MARGIN};
 use crate::local::index::{Changes, keys};
 use crate::local::io::io_error;
-use crate::local::open::ID_MARGIN;
 use crate::local::position::Position;
 use crate::local::record::{Bucket, BucketId, Record};
 use crate::local::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind, sync_failed};
@@ -59,7 +57,7 @@ impl LogWriter {
             active.sealed.store(true, Ordering::Release);
             self.active = None;
         }
-        let segment = create_segment(shared, SegmentKind::Log)?;
+        let segment = shared.create_segment(SegmentKind::Log)?;
         self.active = Some(segment.clone());
         Ok(segment)
     }
@@ -276,7 +274,7 @@ impl Batch<'_> {
         let Some(segment) = self.log.active.clone() else {
             return Err(Failed::for_good(Error::new(Reason::Defect, "a batch has records but no segment")));
         };
-        if let Err(e) = write_all(&segment, &self.pieces, self.base.into()) {
+        if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
             // Nothing of this may come to life at the next start.
             if let Err(worse) = erase(&segment, self.base, self.end) {
                 tracing::error!(error = %worse, "a failed write could not be undone");
@@ -316,57 +314,9 @@ impl Failed {
     }
 }
 
-/// Writes all pieces one behind the other.
-pub(crate) fn write_all(segment: &Segment, pieces: &[Bytes], offset: u64) -> std::io::Result<()> {
-    const MAX_SLICES: usize = 1024;
-    let mut at = offset;
-    let (mut first, mut skip) = (0, 0);
-    while first < pieces.len() {
-        let mut slices = Vec::with_capacity(MAX_SLICES.min(pieces.len() - first));
-        slices.push(IoSlice::new(&pieces[first][skip..]));
-        slices.extend(pieces[first + 1..].iter().take(MAX_SLICES - 1).map(|piece| IoSlice::new(piece)));
-        let mut written = match rustix::io::pwritev(&segment.file, &slices, at) {
-            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-            Ok(written) => written,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(e) => return Err(e.into()),
-        };
-        at += written as u64;
-        while first < pieces.len() && written >= pieces[first].len() - skip {
-            written -= pieces[first].len() - skip;
-            (first, skip) = (first + 1, 0);
-        }
-        skip += written;
-    }
-    Ok(())
-}
-
 /// Cuts off what a failed write left behind the end of a segment.
 fn erase(segment: &Segment, base: u32, end: u32) -> std::io::Result<()> {
     debug_assert!(base >= SEGMENT_HEADER_BYTES && end >= base);
     segment.file.set_len(base.into())?;
     segment.file.sync_data()
 }
-
-/// Makes a segment and adds it to those that are read.
-pub(crate) fn create_segment(shared: &Shared, kind: SegmentKind) -> Result<Arc<Segment>> {
-    let number = shared.next_segment.fetch_add(1, Ordering::AcqRel);
-    match Segment::create(&shared.layout.segments(), shared.layout.salt, number, kind) {
-        Ok(segment) => {
-            shared.segments.add(segment.clone());
-            Ok(segment)
-        }
-        Err(e) => {
-            // The number goes back where nobody took the next one: a missing number looks to the next start
-            // like a segment that was removed.
-            if !Segment::path(&shared.layout.segments(), number, kind).exists() {
-                let next = &shared.next_segment;
-                let _ = next.compare_exchange(number + 1, number, Ordering::AcqRel, Ordering::Relaxed);
-            }
-            Err(e)
-        }
-    }
-}
-
-/// Gives out numbers for segments.
-pub(crate) type SegmentNumbers = AtomicU32;

@@ -9,11 +9,11 @@ use tradewind_core::object::Generation;
 use super::Operation;
 use super::batch::Batch;
 use crate::local::apply::upload_records;
-use crate::local::bulk::Pin;
 use crate::local::frame::{Header, RecordKind};
 use crate::local::index::entries::{ObjectEntry, UploadEntry};
 use crate::local::index::keys;
 use crate::local::record::{Bucket, BucketId, Object, Part, Record, Upload, UploadSeq};
+use crate::local::segment::Pin;
 
 /// Makes a bucket.
 pub(crate) struct CreateBucket {

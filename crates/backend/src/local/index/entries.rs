@@ -285,6 +285,10 @@ pub(crate) struct Coverage {
     pub next_segment: u32,
 }
 
+/// Numbers kept ahead of those in use, so that numbers given to writes that were never committed are
+/// not given out again after a crash.
+pub(crate) const ID_MARGIN: u64 = 1 << 32;
+
 const COVERAGE_VERSION: u8 = 2;
 
 impl Coverage {

@@ -12,7 +12,7 @@ use super::{Moment, PIECE_BYTES, corrupt, length};
 use crate::local::frame::{BLOCK_BYTES, Header, MAX_PAYLOAD_BYTES, RecordKind, blocks};
 use crate::local::index::entries::Place;
 use crate::local::index::keys;
-use crate::local::open::Local;
+use crate::local::leaf::Local;
 use crate::local::position::Position;
 use crate::local::record::{Record, Run};
 use crate::local::segment::Segment;

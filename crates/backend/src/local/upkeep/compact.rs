@@ -8,7 +8,7 @@ use futures::executor::block_on;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::reclaim::reclaim;
-use super::{Control, Pace, unlink};
+use super::{Control, Pace};
 use crate::local::apply::{forget_record, hold, put_tombstone, release, remove_tombstone, upload_records};
 use crate::local::bulk::ExtentBytes;
 use crate::local::commit::{Amendment, Batch, RecordCopy, Relocate};
@@ -18,7 +18,7 @@ use crate::local::index::entries::{
     BucketEntry, DeletedEntry, ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry,
 };
 use crate::local::index::keys;
-use crate::local::open::Local;
+use crate::local::leaf::Local;
 use crate::local::position::Position;
 use crate::local::record::{BucketId, Record, UploadSeq, decode_name};
 use crate::local::scan::{Item, Scanned, Scanner, read_payload};
@@ -72,7 +72,7 @@ pub(super) fn compact(local: &Local, segment: &Arc<Segment>, control: &Control) 
         Ok(())
     }))?;
     local.shared.index.checkpoint()?;
-    if let Err(e) = unlink(&local.shared.layout, &local.shared.segments, segment) {
+    if let Err(e) = local.shared.segments.unlink(&local.shared.layout.segments(), segment) {
         // Whether the records are gone cannot be known: what hides them must not go, nor anything else.
         local.committer.fail();
         return Err(e);
@@ -160,7 +160,7 @@ fn move_extents(local: &Local, segment: &Arc<Segment>, control: &Control) -> Res
     Ok(true)
 }
 
-fn swap(local: &Local, moved: Vec<(u64, Place, Place, crate::local::bulk::Pin)>) -> Result<()> {
+fn swap(local: &Local, moved: Vec<(u64, Place, Place, crate::local::segment::Pin)>) -> Result<()> {
     let mut synced = Vec::new();
     for (_, _, _, pin) in &moved {
         if !synced.contains(&pin.0.number) {

@@ -8,7 +8,7 @@ use crate::local::apply::release;
 use crate::local::commit::{Amendment, Batch};
 use crate::local::index::entries::Place;
 use crate::local::index::keys;
-use crate::local::open::Local;
+use crate::local::leaf::Local;
 use crate::local::record::{Content, Record, Run};
 use crate::local::scan::record_at;
 

@@ -1,0 +1,43 @@
+//! An open store, as its parts use it.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tradewind_core::error::{Reason, Result};
+
+use super::bulk::{BulkWriter, ExtentBytes};
+use super::commit::Committer;
+use super::record::ExtentAt;
+use super::segment::Pin;
+use super::shared::Shared;
+
+/// An open store.
+pub(crate) struct Local {
+    pub(super) this: Weak<Self>,
+    pub shared: Arc<Shared>,
+    pub committer: Committer,
+    pub bulk: BulkWriter,
+    /// Held during a round of upkeep: there is one at a time.
+    pub round: Mutex<()>,
+}
+
+impl Local {
+    /// This store, for what outlives a call.
+    pub fn this(&self) -> Arc<Self> {
+        match self.this.upgrade() {
+            Some(this) => this,
+            // `&self` came out of the very `Arc` that `this` refers to.
+            None => unreachable!("a store is used only through its handle"),
+        }
+    }
+
+    /// Writes an extent, which is not durable yet. A failed sync (of the directory) ends all writing.
+    pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
+        self.committer.check()?;
+        let written = self.bulk.write(&self.shared, extent).await;
+        if written.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
+            self.committer.fail();
+        }
+        written
+    }
+}
