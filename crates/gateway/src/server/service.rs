@@ -59,7 +59,8 @@ pub(super) async fn serve(
     } else {
         exchange.respond(parts, body).instrument(span.clone()).await
     };
-    if exchange.watch.is_body_unread() && !exchange.drain(&asked, rest).await {
+    let is_left_unread = exchange.watch.is_body_unread() && !exchange.drain(&asked, rest).await;
+    if is_left_unread || asked.expects_in_vain {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.finish(started, &asked, &span, response)
@@ -71,6 +72,9 @@ struct Asked {
     has_body: bool,
     body_bytes: u64,
     drains: bool,
+    /// A 100 was asked for and there is no body whose reading would send it. Some clients keep waiting for
+    /// it in front of their next request on the connection: it must not be used on.
+    expects_in_vain: bool,
 }
 
 impl Asked {
@@ -83,6 +87,7 @@ impl Asked {
             body_bytes: length.unwrap_or(0),
             // Whoever expects a 100 and did not get it may not send the body at all.
             drains: !expects && length.is_some_and(|length| length <= DRAIN_BYTES),
+            expects_in_vain: expects && incoming.is_end_stream(),
         }
     }
 }

@@ -161,6 +161,13 @@ async fn expect_continue() {
     assert_eq!(client.answer(true).await.unwrap().status, 100);
     client.send("text").await;
     assert_eq!(client.answer(false).await.unwrap().status, 200);
+    // Nothing to ask for: the answer comes at once, and the connection ends behind it.
+    let headers = [("content-length", "0"), ("expect", "100-continue")];
+    let (empty, _) = signed("PUT", "/bucket/empty", &headers, UNSIGNED);
+    let mut client = Client::new(&house).await;
+    client.send(empty).await;
+    let answer = client.answer(false).await.unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     // Refused before the body was asked for.
     let mut client = Client::new(&house).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
