@@ -14,7 +14,7 @@ use tradewind_core::{Address, ByteRange, Context, ObjectStore};
 use crate::auth::Access;
 use crate::body::ResponseBody;
 use crate::outcome;
-use crate::s3::object_headers;
+use crate::s3::{add_checksum_headers, object_headers};
 use crate::sigv4::Verified;
 
 /// A read that the fast path can answer.
@@ -23,6 +23,7 @@ pub(crate) struct Read {
     address: Address,
     request: GetRequest,
     is_head: bool,
+    wants_checksums: bool,
 }
 
 /// Whether a request is a plain read by somebody who may read. `None`: the operations must see it.
@@ -35,7 +36,7 @@ pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<Read> {
     if !parts.uri.query().is_none_or(is_plain_query) {
         return None;
     }
-    let request = plain_headers(parts)?;
+    let (request, wants_checksums) = plain_headers(parts)?;
     let (bucket, key) = parts.uri.path().strip_prefix('/')?.split_once('/')?;
     if !verified.identity.may(Access::Read, Some(bucket)) || !verified.payload.allows_nothing() {
         return None;
@@ -43,7 +44,7 @@ pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<Read> {
     let key = percent_decode_str(key).decode_utf8().ok()?;
     // A bucket's legal characters are never encoded by a client; who does is served by the operations.
     let address = Address::parse(bucket, &key).ok()?;
-    Some(Read { address, request, is_head })
+    Some(Read { address, request, is_head, wants_checksums })
 }
 
 /// Only a signature, and `x-id`, with which some clients name the operation.
@@ -63,10 +64,11 @@ fn is_plain_query(query: &str) -> bool {
     })
 }
 
-/// What the headers ask for, where it is plain.
-fn plain_headers(parts: &Parts) -> Option<GetRequest> {
+/// What the headers ask for, where it is plain, and whether checksums are to be answered.
+fn plain_headers(parts: &Parts) -> Option<(GetRequest, bool)> {
     let mut request = GetRequest::default();
     let mut ranges = 0;
+    let mut wants_checksums = false;
     for (name, value) in &parts.headers {
         match *name {
             header::RANGE => {
@@ -90,14 +92,18 @@ fn plain_headers(parts: &Parts) -> Option<GetRequest> {
             header::CONTENT_LENGTH if value != "0" => return None,
             _ => {
                 let name = name.as_str();
-                let special = name.starts_with("x-amz-") || name.starts_with("x-dss-");
-                if special && !matches!(name, "x-amz-date" | "x-amz-content-sha256" | "x-amz-user-agent") {
-                    return None;
+                match name {
+                    "x-amz-date" | "x-amz-content-sha256" | "x-amz-user-agent" => {}
+                    "x-amz-checksum-mode" if value.as_bytes().eq_ignore_ascii_case(b"enabled") => {
+                        wants_checksums = true;
+                    }
+                    _ if name.starts_with("x-amz-") || name.starts_with("x-dss-") => return None,
+                    _ => {}
                 }
             }
         }
     }
-    (ranges <= 1).then_some(request)
+    (ranges <= 1).then_some((request, wants_checksums))
 }
 
 /// Reads. `None` where that fails in any way.
@@ -106,7 +112,7 @@ pub(crate) async fn read(
     context: &Context,
     read: Read,
 ) -> Option<Response<ResponseBody>> {
-    let Read { address, request, is_head } = read;
+    let Read { address, request, is_head, wants_checksums } = read;
     let select = request.select;
     let (info, span, body, operation) = if is_head {
         let found = store.head(context, &address, request).await.ok()?;
@@ -121,6 +127,10 @@ pub(crate) async fn read(
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     *response.headers_mut() = object_headers(&info, span, is_partial);
+    // The values are of the whole object.
+    if wants_checksums && select == Select::Whole {
+        add_checksum_headers(response.headers_mut(), &info.checksums, Some(info.scope), info.parts);
+    }
     outcome::note_operation(&mut response, operation);
     Some(response)
 }
@@ -151,6 +161,8 @@ mod tests {
         assert_eq!(read.request.select, Select::Range(ByteRange::Inclusive { first: 1, last: 2 }));
         assert!(planned("HEAD", "/bucket/k", &[("if-none-match", "\"a\"")]).unwrap().is_head);
         assert!(planned("GET", "/bucket/k?X-Amz-Date=1&X-Amz-Signature=2", &[]).is_some());
+        let with_checksums = planned("GET", "/bucket/k", &[("x-amz-checksum-mode", "enabled")]);
+        assert!(with_checksums.unwrap().wants_checksums);
     }
 
     #[test]
@@ -171,7 +183,7 @@ mod tests {
             assert!(planned(method, uri, &[]).is_none(), "{method} {uri}");
         }
         for (name, value) in [
-            ("x-amz-checksum-mode", "ENABLED"),
+            ("x-amz-checksum-mode", "DISABLED"),
             ("x-amz-expected-bucket-owner", "1"),
             ("if-range", "\"a\""),
             ("if-modified-since", "x"),

@@ -39,6 +39,7 @@ use tradewind_core::store::ETagForm;
 use tradewind_core::{Context, ObjectStore};
 
 pub use answer::object_headers;
+pub(crate) use checksums::add_headers as add_checksum_headers;
 
 use crate::auth::Authenticated;
 use crate::body::{RequestBody, ResponseBody};

@@ -197,7 +197,7 @@ pub(super) fn value(checksum: &Checksum, scope: ChecksumScope, parts: Option<u32
 }
 
 /// Adds the headers that answer the values kept.
-pub(super) fn add_headers(
+pub(crate) fn add_headers(
     headers: &mut HeaderMap,
     checksums: &[Checksum],
     scope: Option<ChecksumScope>,

@@ -38,6 +38,7 @@ async fn both_ways_answer_alike() {
                 Some(("range", "nonsense")),
                 Some(("if-none-match", "*")),
                 Some(("if-match", "\"x\"")),
+                Some(("x-amz-checksum-mode", "ENABLED")),
             ] {
                 let target = format!("/bucket/{key}");
                 let headers: Vec<_> = more.into_iter().collect();
