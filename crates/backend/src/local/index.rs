@@ -3,6 +3,7 @@
 //! that whatever survives a crash is an exact prefix of the batches applied, together with the log
 //! position that it covers.
 
+mod cache;
 pub(crate) mod entries;
 pub(crate) mod keys;
 
@@ -12,12 +13,16 @@ use std::path::Path;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use tradewind_core::error::{Error, Reason, Result};
 
+use self::cache::EntryCache;
 use self::entries::Coverage;
 use super::io::io_error;
 use super::segment::sync_directory;
 
 const KEYSPACE: &str = "index";
-const CACHE_BYTES: u64 = 48 << 20;
+/// Blocks of the tree's files.
+const BLOCK_CACHE_BYTES: u64 = 24 << 20;
+/// Entries of objects.
+const ENTRY_CACHE_BYTES: u64 = 24 << 20;
 const MEMTABLE_BYTES: u64 = 16 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 
@@ -25,6 +30,7 @@ const JOURNAL_BYTES: u64 = 64 << 20;
 pub(crate) struct Index {
     database: Database,
     entries: Keyspace,
+    cache: EntryCache,
 }
 
 impl Index {
@@ -38,10 +44,11 @@ impl Index {
     fn open_database(directory: &Path) -> Result<Self> {
         let failed = |e: fjall::Error| index_error("the index could not be opened", e);
         let database = Database::builder(directory)
-            .cache_size(CACHE_BYTES)
+            .cache_size(BLOCK_CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
             .manual_journal_persist(true)
-            .worker_threads(1)
+            // One alone can wait for itself: it flushes and also asks for flushes, through one bounded queue.
+            .worker_threads(2)
             .open()
             .map_err(failed)?;
         let options = || {
@@ -53,12 +60,17 @@ impl Index {
             sync_directory(&made)
                 .map_err(|e| io_error("the index's directory could not be made durable", e))?;
         }
-        Ok(Self { database, entries })
+        Ok(Self { database, entries, cache: EntryCache::new(ENTRY_CACHE_BYTES) })
     }
 
     /// One entry.
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
         self.entries.get(key).map_err(read_error)
+    }
+
+    /// The entry of an object, for a reader: kept if it was read lately.
+    pub fn object(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
+        self.cache.get(key, || self.get(key))
     }
 
     /// A view of one moment.
@@ -186,6 +198,9 @@ impl Changes<'_> {
 
     /// Applies all of it, visible at once.
     pub fn apply(self) -> Result<()> {
+        let objects =
+            self.pending.keys().map(Vec::as_slice).filter(|key| key.first() == Some(&keys::space::OBJECT));
+        let _closed = self.index.cache.close(objects);
         let mut batch = self.index.database.batch();
         for (key, value) in self.pending {
             match value {

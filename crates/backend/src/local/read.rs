@@ -45,7 +45,7 @@ impl Local {
         let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
         let mut missing = None;
         for _ in 0..MOVED_RETRIES {
-            let value = self.shared.index.get(&key)?;
+            let value = self.shared.index.object(&key)?;
             let entry = decode_entry(value.as_deref(), address)?;
             match self.shared.segments.get(entry.place.at.segment) {
                 Some(segment) => return Ok((entry, segment)),
