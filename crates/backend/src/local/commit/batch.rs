@@ -239,7 +239,7 @@ impl Batch<'_> {
         if self.records > 0 {
             self.write()?;
         }
-        self.apply().map_err(Failed::for_good)
+        self.apply().map_err(|e| Failed::for_good(not_indexed(e)))
     }
 
     fn apply(mut self) -> Result<()> {
@@ -312,6 +312,14 @@ impl Failed {
     pub const fn for_good(error: Error) -> Self {
         Self { error, may_go_on: false }
     }
+}
+
+/// The error of a batch that is durable while the index does not say so, whatever the cause: its changes are
+/// there when the store is opened again, and no answer may claim that they did not happen.
+fn not_indexed(cause: Error) -> Error {
+    let what =
+        "the change is in the log but not in the index; the store takes no writes until it is reopened";
+    Error::with_source(Reason::ReadOnly, what, cause)
 }
 
 /// Cuts off what a failed write left behind the end of a segment.
