@@ -2,6 +2,8 @@
 //! An extent means nothing until a commit record refers to it, and that record is written only after
 //! the extent was made durable; so bulk segments are never replayed.
 
+mod queue;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,8 +11,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
 
+use self::queue::WriteQueue;
 use super::frame::{Header, RecordKind, padding};
-use super::io::io_error;
 use super::position::Position;
 use super::record::{ExtentAt, Record};
 use super::segment::{Pin, Segment, SegmentKind};
@@ -23,6 +25,7 @@ const WRITE_OUT_BYTES: u32 = 32 << 20;
 #[derive(Default)]
 pub(crate) struct BulkWriter {
     active: Mutex<Option<Arc<Segment>>>,
+    queue: Arc<WriteQueue>,
 }
 
 /// An extent's bytes with their block checksums, ready to be written.
@@ -61,13 +64,7 @@ impl BulkWriter {
         if pad > 0 {
             pieces.push(Bytes::from_static(&[0; 8]).slice(..pad));
         }
-        let segment = pin.0.clone();
-        let write = move || {
-            segment
-                .write_all(&pieces, at.offset.into())
-                .map_err(|e| io_error("an extent could not be written", e))
-        };
-        shared.io.run(write).await?;
+        self.queue.write(&shared.io, pin.0.clone(), at.offset, pieces).await?;
         start_write_out(shared, &pin.0, at.offset, record_bytes);
         Ok((ExtentAt { id: extent.id, at, record_bytes }, pin))
     }

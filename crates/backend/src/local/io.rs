@@ -64,7 +64,8 @@ impl IoThreads {
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
-        self.spawn(move || {
+        // Where the threads are closed, so is the channel.
+        let _is_accepted = self.spawn(move || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(work));
             let _ =
                 answer.send(result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "file work panicked"))));
@@ -82,13 +83,15 @@ impl IoThreads {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` on one of the threads without waiting for it.
-    pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
+    /// Runs `work` on one of the threads without waiting for it; `false` where they are closed.
+    pub fn spawn(&self, work: impl FnOnce() + Send + 'static) -> bool {
         let mut queue = self.shared.queue.lock();
-        if !queue.closed {
-            queue.jobs.push_back(Box::new(work));
-            self.shared.ready.notify_one();
+        if queue.closed {
+            return false;
         }
+        queue.jobs.push_back(Box::new(work));
+        self.shared.ready.notify_one();
+        true
     }
 
     /// Reads exactly `buffer.len()` bytes where that needs no waiting; `None` where it would.

@@ -194,9 +194,9 @@ impl Segment {
             queue.waiting.push(answer);
             !std::mem::replace(&mut queue.running, true)
         };
-        if start {
-            let segment = self.clone();
-            io.spawn(move || segment.sync_waiting());
+        let segment = self.clone();
+        if start && !io.spawn(move || segment.sync_waiting()) {
+            *self.sync.lock() = SyncQueue::default();
         }
         answered
     }
