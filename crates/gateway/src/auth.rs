@@ -55,62 +55,69 @@ pub enum Permissions {
 
 /// Who asks.
 #[derive(Clone)]
-pub struct Identity(Who);
+pub struct Identity {
+    key: Option<Key>,
+    /// The buckets whose objects anybody may read.
+    readable: Arc<BTreeSet<String>>,
+}
 
 #[derive(Clone)]
-enum Who {
-    Anonymous { readable: Arc<BTreeSet<String>> },
-    Key { id: Arc<str>, permissions: Permissions, buckets: Buckets },
+struct Key {
+    id: Arc<str>,
+    permissions: Permissions,
+    buckets: Buckets,
 }
 
 impl Identity {
     /// Nobody in particular: may read objects of the buckets named, and nothing else.
     #[must_use]
     pub const fn anonymous(readable: Arc<BTreeSet<String>>) -> Self {
-        Self(Who::Anonymous { readable })
+        Self { key: None, readable }
     }
 
     /// The holder of an access key.
     #[must_use]
-    pub const fn key(id: Arc<str>, permissions: Permissions, buckets: Buckets) -> Self {
-        Self(Who::Key { id, permissions, buckets })
+    pub fn key(id: Arc<str>, permissions: Permissions, buckets: Buckets) -> Self {
+        Self { key: Some(Key { id, permissions, buckets }), readable: Arc::default() }
+    }
+
+    /// The same where anybody may read the objects of the buckets named: so may who has a key.
+    #[must_use]
+    pub fn with_readable(self, readable: Arc<BTreeSet<String>>) -> Self {
+        Self { readable, ..self }
     }
 
     /// The access key's id; `None` for anonymous requests.
     #[must_use]
     pub fn key_id(&self) -> Option<&str> {
-        match &self.0 {
-            Who::Anonymous { .. } => None,
-            Who::Key { id, .. } => Some(id),
-        }
+        self.key.as_ref().map(|key| &*key.id)
     }
 
     /// Whether this identity may do that. `bucket` is `None` only for listing buckets, which every
     /// key may; which of them it sees is `may(Access::List, Some(name))` for each.
     #[must_use]
     pub fn may(&self, access: Access, bucket: Option<&str>) -> bool {
-        match (&self.0, bucket) {
-            (Who::Anonymous { readable }, Some(bucket)) => {
-                access == Access::Read && readable.contains(bucket)
+        self.key.as_ref().is_some_and(|key| key.may(access, bucket))
+            || access == Access::Read && bucket.is_some_and(|bucket| self.readable.contains(bucket))
+    }
+}
+
+impl Key {
+    fn may(&self, access: Access, bucket: Option<&str>) -> bool {
+        let permitted = access != Access::Write || self.permissions == Permissions::ReadWrite;
+        permitted
+            && match bucket {
+                Some(bucket) => self.buckets.contain(bucket),
+                None => access == Access::List,
             }
-            (Who::Anonymous { .. }, None) => false,
-            (Who::Key { permissions, buckets, .. }, bucket) => {
-                let permitted = access != Access::Write || *permissions == Permissions::ReadWrite;
-                permitted
-                    && match bucket {
-                        Some(bucket) => buckets.contain(bucket),
-                        None => access == Access::List,
-                    }
-            }
-        }
     }
 }
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Who::Anonymous { .. } => f.write_str("anonymous"),
-            Who::Key { id, .. } => write!(f, "key {id}"),
+        match self.key_id() {
+            None => f.write_str("anonymous"),
+            Some(id) => write!(f, "key {id}"),
         }
     }
 }
@@ -168,5 +175,8 @@ mod tests {
         let nobody = Identity::anonymous(Arc::new(["open".to_owned()].into()));
         assert!(nobody.may(Access::Read, Some("open")) && !nobody.may(Access::List, Some("open")));
         assert!(!nobody.may(Access::Read, Some("mine")) && !nobody.may(Access::List, None));
+        let reader = reader.with_readable(Arc::new(["open".to_owned()].into()));
+        assert!(reader.may(Access::Read, Some("open")) && reader.may(Access::Read, Some("mine")));
+        assert!(!reader.may(Access::List, Some("open")) && !reader.may(Access::Read, Some("other")));
     }
 }

@@ -83,9 +83,10 @@ struct Set {
 
 impl Set {
     fn new(keys: impl IntoIterator<Item = AccessKey>, anonymous: impl IntoIterator<Item = String>) -> Self {
-        let readable: BTreeSet<String> = anonymous.into_iter().collect();
-        let keys = keys.into_iter().map(|key| (key.id.clone(), Arc::new(KnownKey::new(key)))).collect();
-        Self { keys, anonymous: Arc::new(Identity::anonymous(Arc::new(readable))) }
+        let readable: Arc<BTreeSet<String>> = Arc::new(anonymous.into_iter().collect());
+        let known = |key: AccessKey| (key.id.clone(), Arc::new(KnownKey::new(key, readable.clone())));
+        let keys = keys.into_iter().map(known).collect();
+        Self { keys, anonymous: Arc::new(Identity::anonymous(readable)) }
     }
 }
 
@@ -100,9 +101,10 @@ pub(crate) struct KnownKey {
 }
 
 impl KnownKey {
-    fn new(key: AccessKey) -> Self {
+    fn new(key: AccessKey, readable: Arc<BTreeSet<String>>) -> Self {
+        let identity = Identity::key(key.id.as_str().into(), key.permissions, key.buckets);
         Self {
-            identity: Arc::new(Identity::key(key.id.as_str().into(), key.permissions, key.buckets)),
+            identity: Arc::new(identity.with_readable(readable)),
             secret: key.secret,
             derived: ArcSwap::default(),
         }
@@ -158,6 +160,14 @@ mod tests {
         let clone = keys.clone();
         keys.replace([key("b")], []);
         assert!(clone.find("a").is_none() && clone.find("b").is_some());
+    }
+
+    #[test]
+    fn a_key_reads_what_anybody_may() {
+        let only = Buckets::Names(["mine".to_owned()].into());
+        let keys = Keys::new([AccessKey { buckets: only, ..key("a") }], ["open".to_owned()]);
+        let known = keys.find("a").unwrap();
+        assert!(known.identity().may(crate::auth::Access::Read, Some("open")));
     }
 
     #[test]
