@@ -40,10 +40,22 @@ impl Signer {
     /// Adds date, payload hash and signature to a request whose path and query are canonical already.
     /// Signs every header it has. Returns the signature.
     pub(crate) fn sign(&self, request: &mut Request<()>, payload: &str) -> [u8; 32] {
+        self.sign_listing(request, payload, str::to_owned)
+    }
+
+    /// The same, with the list of signed names changed before it is signed.
+    pub(crate) fn sign_listing(
+        &self,
+        request: &mut Request<()>,
+        payload: &str,
+        change: impl Fn(&str) -> String,
+    ) -> [u8; 32] {
         let headers = request.headers_mut();
         headers.insert("x-amz-date", self.date.parse().unwrap());
         headers.insert("x-amz-content-sha256", payload.parse().unwrap());
-        let (names, lines) = header_lines(request);
+        let names = change(&header_lines(request).0);
+        let line = |name| format!("{name}:{}\n", request.headers()[name].to_str().unwrap());
+        let lines: String = names.split(';').map(line).collect();
         let canonical = format!(
             "{}\n{}\n{}\n{lines}\n{names}\n{payload}",
             request.method(),

@@ -154,6 +154,32 @@ fn what_matters_must_be_signed() {
 }
 
 #[test]
+fn signed_names_are_sorted_and_each_is_there_once() {
+    // What is signed is right, but for its form.
+    let taken = |to: &str| {
+        let mut request = get("/b/k");
+        SIGNER.sign_listing(&mut request, EMPTY, |names| names.replacen("host;", to, 1));
+        verify_at(THEN, request).map(|_| ()).map_err(|e| e.code())
+    };
+    assert_eq!(taken("host;"), Ok(()));
+    for other in ["host;host;", "HOST;host;", "x-amz-date;host;"] {
+        assert_eq!(taken(other), Err(Code::SignatureDoesNotMatch), "{other}");
+    }
+}
+
+#[test]
+fn a_payload_hash_in_two_places_is_one() {
+    let presigned = |header: &str| {
+        let mut request = get("/b/k?X-Amz-Content-Sha256=UNSIGNED-PAYLOAD");
+        request = with(request, "x-amz-content-sha256", header);
+        SIGNER.presign(&mut request, "60");
+        verify_at(THEN, request).map_err(|e| e.code())
+    };
+    assert!(matches!(presigned("UNSIGNED-PAYLOAD").unwrap().payload, Payload::Unsigned));
+    assert_eq!(presigned(EMPTY).unwrap_err(), Code::InvalidRequest);
+}
+
+#[test]
 fn errors_by_name() {
     assert_eq!(verify_at(THEN + 901, signed("/")).unwrap_err().code(), Code::RequestTimeTooSkewed);
     assert_eq!(verify_at(THEN - 901, signed("/")).unwrap_err().code(), Code::RequestTimeTooSkewed);

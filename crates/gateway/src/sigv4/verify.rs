@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use tradewind_core::{Clock, Timestamp};
 
-use super::canonical::{Signed, check_coverage};
+use super::canonical::{Signed, check_coverage, check_names};
 use super::credential::{ALGORITHM, Claim, Presigned, does_not_match};
 use super::date::AmzDate;
 use super::hex::{from_hex, to_hex};
@@ -166,6 +166,12 @@ impl Verifier {
         }
         let in_header = parts.headers.get("x-amz-content-sha256").map(http::HeaderValue::as_bytes);
         let in_query = presigned.payload.as_deref().map(str::as_bytes);
+        if in_query.is_some() && in_header.is_some_and(|value| Some(value) != in_query) {
+            return Err(WireError::new(
+                Code::InvalidRequest,
+                "Header x-amz-content-sha256 contradicts the query parameter of that name",
+            ));
+        }
         let payload = in_query.or(in_header).unwrap_or(b"UNSIGNED-PAYLOAD");
         self.check(parts, &claim, &date, payload, Code::AuthorizationQueryParametersError, true)
     }
@@ -195,6 +201,7 @@ impl Verifier {
             ));
         };
         let word = Word::parse(payload)?;
+        check_names(&parts.headers, claim.signed_headers)?;
         check_coverage(&parts.headers, claim.signed_headers)?;
         let canonical = Signed {
             method: &parts.method,
