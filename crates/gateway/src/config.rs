@@ -64,7 +64,7 @@ pub struct Limits {
     /// A connection without a request.
     pub idle_time: Duration,
     /// A client that the server waits for must move [`slow_client_bytes`](Self::slow_client_bytes)
-    /// in this time.
+    /// in this time; 1 MiB, where that is more, if all the while other requests wait for memory.
     pub slow_client_time: Duration,
     /// See [`slow_client_time`](Self::slow_client_time).
     pub slow_client_bytes: u64,

@@ -27,9 +27,12 @@ use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::s3::Operations;
 use crate::sigv4::Verifier;
-use watch::{Command, Notes, Watch};
+use watch::{Command, Notes, Pressure, Watch};
 
 pub use tls::TlsError;
+
+/// How far over its limit a request's head may be and still be read.
+const HEAD_OVERRUN_BYTES: usize = 4 << 10;
 
 /// How long cancelled requests get to give up before their connections are dropped.
 const ABORT_TIME: Duration = Duration::from_secs(1);
@@ -66,6 +69,9 @@ impl Gateway {
         let budget = Budget::new(config.memory_bytes);
         let mut http = http1::Builder::new();
         http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
+        // An unfinished head is held before anybody is known to have sent it. What is a little over the
+        // limit still comes here, to be answered in S3's words.
+        http.max_header_size(config.limits.header_bytes + HEAD_OVERRUN_BYTES);
         // hyper's own limit is 100 and needs no allocation; any other one does, on every request.
         if config.limits.headers != 100 {
             http.max_headers(config.limits.headers);
@@ -152,8 +158,11 @@ impl fmt::Debug for Gateway {
 fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, peer: SocketAddr) {
     if tasks.len() >= shared.config.limits.connections {
         shared.metrics.refuse_connection();
-        // One try: a client that does not take these few bytes at once is not waited for.
-        let _sent = socket.try_write(connection::TURNED_AWAY);
+        // One try: a client that does not take these few bytes at once is not waited for. In TLS they
+        // would be noise.
+        if shared.tls.is_none() {
+            let _sent = socket.try_write(connection::TURNED_AWAY);
+        }
         return;
     }
     if let Err(e) = socket.set_nodelay(true) {
@@ -196,14 +205,16 @@ async fn judge(shared: Arc<Shared>) {
     let shortest = limits.header_time.min(limits.idle_time).min(limits.slow_client_time);
     let tick = (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
     let mut notes: HashMap<u64, Notes> = HashMap::new();
+    let mut pressure = Pressure::default();
     loop {
         let now = shared.clock.now();
+        let is_pressed = pressure.look(shared.budget.waiting(), now, limits);
         let watches: Vec<(u64, Arc<Watch>)> =
             shared.connections.lock().iter().map(|(id, watch)| (*id, watch.clone())).collect();
         let mut seen = HashMap::with_capacity(watches.len());
         for (id, watch) in watches {
             let mut note = notes.remove(&id).unwrap_or(Notes::new(now));
-            if let Some(command) = note.judge(&watch, now, limits) {
+            if let Some(command) = note.judge(&watch, now, limits, is_pressed) {
                 watch.tell(command);
             }
             seen.insert(id, note);

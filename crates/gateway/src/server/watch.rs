@@ -133,10 +133,11 @@ impl Watch {
     }
 
     fn waits_for(&self) -> Wait {
-        if self.write_blocked.load(Ordering::Relaxed) {
+        let phase = self.phase();
+        if self.write_blocked.load(Ordering::Relaxed) && phase != Phase::Lingering {
             return Wait::Write;
         }
-        match self.phase() {
+        match phase {
             Phase::Idle => Wait::Request,
             Phase::Head => Wait::Head,
             Phase::Working => Wait::Nothing,
@@ -157,6 +158,28 @@ enum Wait {
     End,
 }
 
+/// What a client must move in the slow client's time while others wait for memory: about what its own
+/// request holds of it.
+const PRESSED_BYTES: u64 = 1 << 20;
+
+/// Whether requests wait for memory, as the judge sees it from tick to tick.
+#[derive(Debug, Default)]
+pub(crate) struct Pressure {
+    until: Duration,
+}
+
+impl Pressure {
+    /// Looks at how many wait. A pause shorter than half the slow client's time does not end the
+    /// pressure, or whoever holds the memory could wait for one. Since nobody is cut off who was not
+    /// slow for the whole of that time, a moment's pressure cuts off nobody.
+    pub(crate) fn look(&mut self, waiting: usize, now: Duration, limits: &Limits) -> bool {
+        if waiting > 0 {
+            self.until = now + limits.slow_client_time / 2;
+        }
+        now < self.until
+    }
+}
+
 /// The judge's notes on one connection.
 #[derive(Debug)]
 pub(crate) struct Notes {
@@ -172,12 +195,19 @@ impl Notes {
     }
 
     /// Looks at a connection at a tick and says what it must be told.
-    pub(crate) fn judge(&mut self, watch: &Watch, now: Duration, limits: &Limits) -> Option<Command> {
+    pub(crate) fn judge(
+        &mut self,
+        watch: &Watch,
+        now: Duration,
+        limits: &Limits,
+        is_pressed: bool,
+    ) -> Option<Command> {
         let wait = watch.waits_for();
         let requests = watch.requests.load(Ordering::Relaxed);
         let moved = watch.moved.load(Ordering::Relaxed);
-        let progress = matches!(wait, Wait::Body | Wait::Write | Wait::End)
-            && moved.wrapping_sub(self.moved) >= limits.slow_client_bytes;
+        let enough =
+            if is_pressed { limits.slow_client_bytes.max(PRESSED_BYTES) } else { limits.slow_client_bytes };
+        let progress = matches!(wait, Wait::Body | Wait::Write) && moved.wrapping_sub(self.moved) >= enough;
         let news = wait != self.wait || requests != self.requests || progress;
         if news || wait == Wait::Nothing {
             *self = Self { wait, requests, moved, since: now };
@@ -189,7 +219,7 @@ impl Notes {
             Wait::Request => limits.idle_time,
             Wait::Head => limits.header_time,
             Wait::Body | Wait::Write => limits.slow_client_time,
-            // A courtesy, no more than that.
+            // A courtesy, no more than that: whatever still comes does not prolong it.
             Wait::End => limits.slow_client_time.min(Duration::from_secs(2)),
         };
         if waited < patience {
@@ -224,10 +254,21 @@ mod tests {
     }
 
     /// The first command within a minute, and when.
-    fn verdict(watch: &Watch, mut each_second: impl FnMut(&Watch)) -> Option<(u32, Command)> {
+    fn verdict(watch: &Watch, each_second: impl FnMut(&Watch)) -> Option<(u32, Command)> {
+        verdict_pressed(watch, |_| 0, each_second)
+    }
+
+    /// The same where that many wait for memory at each second.
+    fn verdict_pressed(
+        watch: &Watch,
+        waiting: impl Fn(u32) -> usize,
+        mut each_second: impl FnMut(&Watch),
+    ) -> Option<(u32, Command)> {
         let mut notes = Notes::new(Duration::ZERO);
+        let mut pressure = Pressure::default();
         (0..60).find_map(|second| {
-            let command = notes.judge(watch, second * SECOND, &limits());
+            let is_pressed = pressure.look(waiting(second), second * SECOND, &limits());
+            let command = notes.judge(watch, second * SECOND, &limits(), is_pressed);
             each_second(watch);
             command.map(|command| (second, command))
         })
@@ -261,6 +302,33 @@ mod tests {
         assert_eq!(verdict(&watch, |w| w.note_read(100)), None);
         watch.tell(Command::FailBody);
         assert_eq!(verdict(&watch, |_| ()), Some((3, Command::Close)));
+    }
+
+    #[test]
+    fn who_holds_memory_that_others_wait_for_must_move_more() {
+        let watch = Watch::new();
+        watch.begin_request(true);
+        watch.set_phase(Phase::Body);
+        let slow = |w: &Watch| w.note_read(1000);
+        assert_eq!(verdict_pressed(&watch, |_| 1, slow), Some((3, Command::FailBody)));
+        assert_eq!(verdict_pressed(&watch, |_| 1, |w| w.note_read(1 << 20)), None);
+        assert_eq!(
+            verdict_pressed(&watch, |second| usize::from(second >= 20), slow),
+            Some((22, Command::FailBody))
+        );
+        let with_pauses = |second| usize::from(second % 2 == 0);
+        assert_eq!(verdict_pressed(&watch, with_pauses, slow), Some((3, Command::FailBody)));
+        let for_a_moment = |second| usize::from(second % 4 == 0);
+        assert_eq!(verdict_pressed(&watch, for_a_moment, slow), None);
+    }
+
+    #[test]
+    fn lingering_ends_whatever_comes() {
+        let watch = Watch::new();
+        watch.begin_request(true);
+        watch.note_write(None);
+        watch.set_phase(Phase::Lingering);
+        assert_eq!(verdict(&watch, |w| w.note_read(1 << 20)), Some((2, Command::Close)));
     }
 
     #[test]

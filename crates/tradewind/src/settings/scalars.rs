@@ -116,7 +116,8 @@ scalars! {
         header_time: Span = "15s",
         /// A connection without a request.
         idle_time: Span = "2m",
-        /// A client that is waited for must move `slow_client_size` in this time.
+        /// A client that is waited for must move `slow_client_size` in this time; 1 MiB, where that is
+        /// more, if all the while other requests wait for memory.
         slow_client_time: Span = "30s",
         /// See `slow_client_time`.
         slow_client_size: ByteSize = "4KiB",
