@@ -1,7 +1,8 @@
 //! The S3 operations over any store. Authentication and framing are done before a request comes here;
 //! `s3s` codes XML and routes the operations that have any, nothing else. Invariants:
-//! - a request is exactly one operation that is here, or it is refused (`operation`, `refusals`);
-//! - permission is checked before anything is read of the body or asked of the store;
+//! - a request is exactly one operation that is here, or it is refused (`intent`);
+//! - permission is checked before anything is reserved for the request, read of its body or asked of the
+//!   store;
 //! - payload goes from the body to the store and back buffer by buffer, never through `s3s`;
 //! - every error leaves in the form of `crate::error`, those of `s3s` too.
 
@@ -14,8 +15,10 @@ mod conditions;
 mod copy;
 mod delegate;
 mod delete;
+mod document;
 mod encoded_word;
 mod failure;
+mod intent;
 mod list;
 mod metadata;
 mod multipart;
@@ -33,6 +36,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tradewind_core::store::ETagForm;
@@ -41,7 +45,7 @@ use tradewind_core::{Context, ObjectStore};
 pub use answer::object_headers;
 pub(crate) use checksums::add_headers as add_checksum_headers;
 
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Identity};
 use crate::body::{RequestBody, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::outcome;
@@ -50,7 +54,8 @@ use answer::Plain;
 use call::Call;
 use delegate::Delegate;
 use failure::{Failure, Result};
-use operation::{BodyUse, Operation, Target, resolve};
+use intent::{Intent, Refused};
+use operation::{BodyUse, Operation};
 use query::Query;
 
 /// What operations are told once.
@@ -94,6 +99,25 @@ impl Operations {
         Self { delegate, service }
     }
 
+    /// Finds out what a request asks for and whether its caller may, so that nothing is reserved for one
+    /// who may not: the answer where it is refused. Else [`call`](Self::call) goes on from what was found.
+    pub(crate) fn refuse(
+        parts: &mut Parts,
+        identity: &Identity,
+        request_id: RequestId,
+    ) -> Option<Response<ResponseBody>> {
+        match Intent::read(parts, identity) {
+            Ok(intent) => {
+                parts.extensions.insert(intent);
+                None
+            }
+            Err(refused) => {
+                let is_head = parts.method == Method::HEAD;
+                Some(refused.answer(request_id, parts.uri.path(), is_head))
+            }
+        }
+    }
+
     /// Carries out a request. Its extensions must hold an [`Authenticated`] and a [`Context`]; without
     /// them it is answered with a 500. Dropping the future cancels the operation.
     pub async fn call(&self, request: Request<RequestBody>) -> Response<ResponseBody> {
@@ -107,27 +131,33 @@ impl Operations {
             return error.answer(RequestId::next(), &resource, is_head);
         };
         let request_id = auth.request_id;
-        let mut operation = None;
-        let admitted = admit(&parts.method, &parts.uri, parts.headers, auth, context, body, &mut operation);
-        let result = match admitted {
-            Ok(call) => match self.delegate.plain(&call).await {
-                Some(plain) => plain.map(Plain::into_response),
-                None => self.by_codec(parts.method, parts.uri, Arc::new(call)).await,
-            },
-            Err(failure) => Err(failure),
+        let found = match parts.extensions.remove::<Intent>() {
+            Some(intent) => Ok(intent),
+            None => Intent::read(&mut parts, &auth.identity),
         };
-        let mut response = result.unwrap_or_else(|failure| {
-            let mut response = failure.error.answer(request_id, &resource, is_head);
-            if let Some(headers) = failure.headers {
-                response.headers_mut().extend(*headers);
+        let intent = match found {
+            Ok(intent) => intent,
+            Err(refused) => return refused.answer(request_id, &resource, is_head),
+        };
+        let operation = intent.operation;
+        let call = Call::new(intent, parts.headers, auth, context, body);
+        match self.carry_out(parts.method, parts.uri, call).await {
+            Ok(mut response) => {
+                outcome::note_operation(&mut response, operation.name());
+                response
             }
-            outcome::note_failure(&mut response, failure.error);
-            response
-        });
-        if let Some(operation) = operation {
-            outcome::note_operation(&mut response, operation.name());
+            Err(failure) => {
+                Refused { failure, operation: Some(operation) }.answer(request_id, &resource, is_head)
+            }
         }
-        response
+    }
+
+    async fn carry_out(&self, method: Method, uri: Uri, call: Call) -> Result<Response<ResponseBody>> {
+        call.context.check()?;
+        match self.delegate.plain(&call).await {
+            Some(plain) => plain.map(Plain::into_response),
+            None => self.by_codec(method, uri, Arc::new(call)).await,
+        }
     }
 
     /// Carries out an operation that reads or answers XML.
@@ -157,7 +187,7 @@ impl Operations {
         }
         let (parts, body) = answered.into_parts();
         let body = match body.bytes() {
-            Some(bytes) => ResponseBody::from(reserved(&call, attributes::unquoted(call.operation, bytes))),
+            Some(bytes) => ResponseBody::from(reserved(&call, attributes::unquoted(call.operation, bytes))?),
             None => ResponseBody::boxed(body),
         };
         Ok(Response::from_parts(parts, body))
@@ -175,37 +205,14 @@ impl fmt::Debug for Operations {
     }
 }
 
-/// Counts a large answer against the request's memory for as long as it is being sent.
-fn reserved(call: &Call, bytes: Bytes) -> Bytes {
+/// Counts a large answer against the request's memory for as long as it is being sent. All operations
+/// that answer so much can be asked for again.
+fn reserved(call: &Call, bytes: Bytes) -> Result<Bytes> {
     if bytes.len() < LARGE_ANSWER_BYTES {
-        return bytes;
+        return Ok(bytes);
     }
-    match call.context.window.try_reserve(bytes.len()) {
-        Some(reservation) => reservation.attach(bytes),
-        None => bytes,
-    }
-}
-
-/// Finds the operation and checks that the caller may ask for it.
-fn admit(
-    method: &Method,
-    uri: &Uri,
-    mut headers: HeaderMap,
-    auth: Authenticated,
-    context: Context,
-    body: RequestBody,
-    found: &mut Option<Operation>,
-) -> Result<Call> {
-    let query = Query::parse(uri.query())?;
-    let target = Target::parse(uri.path())?;
-    query.lift_headers(&mut headers)?;
-    let operation = resolve(method, &target, &query, headers.contains_key(copy::SOURCE))?;
-    *found = Some(operation);
-    let call = Call::new((operation, target.bucket, target.key), (headers, query), auth, context, body);
-    call.allow(operation.access(), call.bucket.as_ref())?;
-    refusals::check(&call.headers)?;
-    call.context.check()?;
-    Ok(call)
+    let reservation = call.context.window.try_reserve(bytes.len()).ok_or_else(Failure::no_memory)?;
+    Ok(reservation.attach(bytes))
 }
 
 /// The URI without what `s3s` must not see.

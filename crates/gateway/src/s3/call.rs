@@ -13,7 +13,9 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use tradewind_core::{Address, BucketName, Context, ObjectKey, Staged};
 
 use super::checksums::Plan;
+use super::document;
 use super::failure::{Failure, Result};
+use super::intent::Intent;
 use super::operation::Operation;
 use super::query::Query;
 use crate::auth::{Access, Authenticated};
@@ -38,12 +40,13 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(
-        (operation, bucket, key): (Operation, Option<BucketName>, Option<ObjectKey>),
-        (headers, query): (HeaderMap, Query),
+        intent: Intent,
+        headers: HeaderMap,
         auth: Authenticated,
         context: Context,
         body: RequestBody,
     ) -> Self {
+        let Intent { operation, bucket, key, query } = intent;
         Self {
             operation,
             bucket,
@@ -147,7 +150,8 @@ impl Call {
         Ok(())
     }
 
-    /// Reads an XML body whole, within the request's memory, and verifies what was promised about it.
+    /// Reads an XML body whole, within the request's memory, verifies what was promised about it, and
+    /// answers it as `s3s` may read it.
     pub(super) async fn read_xml(&self, limit: u64) -> Result<Bytes> {
         let Some(mut body) = self.body.lock().take() else { return Ok(Bytes::new()) };
         if body.is_empty() {
@@ -161,11 +165,9 @@ impl Call {
             return Err(too_big());
         }
         let size = usize::try_from(length).map_err(|_| too_big())?;
-        let reserved = self.context.window.try_reserve(size).ok_or_else(|| {
-            Failure::new(Code::SlowDown, "There is no memory for this request now. Please try again.")
-        })?;
+        let reserved = self.context.window.try_reserve(size).ok_or_else(Failure::no_memory)?;
         let mut all = BytesMut::with_capacity(size);
-        while let Some(bytes) = body.next().await {
+        while let Some(bytes) = self.context.guard(body.next()).await? {
             let bytes = bytes?;
             if all.len() + bytes.len() > size {
                 return Err(Failure::request("The body is longer than announced."));
@@ -179,7 +181,7 @@ impl Call {
             ));
         }
         Plan::of_document(self)?.verify(self, &all)?;
-        Ok(reserved.attach(all.freeze()))
+        document::readable(self.operation, reserved.attach(all.freeze()), &self.context.window)
     }
 }
 

@@ -15,9 +15,6 @@ use super::delegate::Delegate;
 use super::failure::{Failure, Result};
 use super::operation::key_too_long;
 
-/// The most keys of one multi-delete.
-const MAX_KEYS: usize = 1000;
-
 /// DeleteObject: no error where there was nothing, unless it was a condition that there is something.
 pub(super) async fn one(to: &Delegate, call: &Call) -> Result<Plain> {
     let precondition = conditions::of_delete(call)?;
@@ -38,7 +35,7 @@ pub(super) async fn many(
         ));
     }
     let objects = input.delete.objects;
-    if objects.is_empty() || objects.len() > MAX_KEYS || objects.iter().any(|object| object.key.is_empty()) {
+    if objects.is_empty() || objects.iter().any(|object| object.key.is_empty()) {
         return Err(Failure::xml());
     }
     let bucket = call.bucket()?;

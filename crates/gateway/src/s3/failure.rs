@@ -42,6 +42,11 @@ impl Failure {
         )
     }
 
+    /// There is no room for what the request needs besides its window.
+    pub(super) fn no_memory() -> Self {
+        Self::new(Code::SlowDown, "There is no memory for this request now. Please try again.")
+    }
+
     /// This is not here.
     pub(super) fn not_implemented(what: &str) -> Self {
         not_implemented(what).into()

@@ -116,6 +116,11 @@ pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
     };
     let mut pairs: Vec<(String, String)> = Vec::new();
     for item in text.split('&').filter(|item| !item.is_empty()) {
+        // Each is compared with all others.
+        if pairs.len() == Tags::MAX {
+            let message = format!("Object tags cannot be greater than {}", Tags::MAX);
+            return Err(Failure::new(Code::InvalidTag, message));
+        }
         let (key, value) = item.split_once('=').unwrap_or((item, ""));
         let (key, value) =
             (form_decode(key).map_err(|_| malformed())?, form_decode(value).map_err(|_| malformed())?);

@@ -51,6 +51,17 @@ macro_rules! operations {
     };
 }
 
+impl Operation {
+    /// The element that its document holds a list of, and the most of them.
+    pub(super) const fn list(self) -> Option<(&'static str, usize)> {
+        match self {
+            Self::CompleteMultipartUpload => Some(("Part", 10_000)),
+            Self::DeleteObjects => Some(("Object", 1000)),
+            _ => None,
+        }
+    }
+}
+
 operations! {
     AbortMultipartUpload Write BodyUse::None,
     CompleteMultipartUpload Write LARGE_XML,

@@ -18,6 +18,10 @@ const SIGNATURE: &[&str] = &[
     "x-amz-signedheaders",
 ];
 
+/// The most parameters of a request: several times what any operation takes. Each is compared with all
+/// others.
+const MAX_PARAMETERS: usize = 100;
+
 /// Name and value pairs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Query(Vec<(String, String)>);
@@ -25,8 +29,15 @@ pub(super) struct Query(Vec<(String, String)>);
 impl Query {
     /// Decodes the query of a URI.
     pub(super) fn parse(query: Option<&str>) -> Result<Self, WireError> {
+        let items = || query.unwrap_or_default().split('&').filter(|item| !item.is_empty());
+        if items().nth(MAX_PARAMETERS).is_some() {
+            return Err(WireError::new(
+                Code::InvalidArgument,
+                format!("A request has at most {MAX_PARAMETERS} query parameters."),
+            ));
+        }
         let mut pairs: Vec<(String, String)> = Vec::new();
-        for item in query.unwrap_or_default().split('&').filter(|item| !item.is_empty()) {
+        for item in items() {
             let (name, value) = item.split_once('=').unwrap_or((item, ""));
             let (name, value) = (form_decode(name)?, form_decode(value)?);
             match pairs.iter().find(|(other, _)| *other == name) {
@@ -130,6 +141,15 @@ mod tests {
         assert_eq!(query.get("prefix"), Some("ü"));
         assert_eq!(Query::parse(Some("a=1&a=2")).unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(Query::parse(Some("a=%FF")).unwrap_err().code(), Code::InvalidUri);
+    }
+
+    #[test]
+    fn parameters_end_somewhere() {
+        let many = |count: usize| (0..count).map(|n| format!("{n}=")).collect::<Vec<_>>().join("&");
+        assert_eq!(Query::parse(Some(&many(100))).unwrap().names().count(), 100);
+        // Before anything of them is decoded.
+        let more = many(101) + "&%FF";
+        assert_eq!(Query::parse(Some(&more)).unwrap_err().code(), Code::InvalidArgument);
     }
 
     #[test]

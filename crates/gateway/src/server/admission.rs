@@ -12,7 +12,9 @@ use crate::config::Limits;
 const READ_WINDOW: u64 = 512 << 10;
 /// A write: what the connection reads at once, what is staged, and one piece in between.
 const WRITE_WINDOW: u64 = 1280 << 10;
-/// Everything else: pages and small XML.
+/// A listing: a page of a thousand entries, as the store finds them and as XML.
+const LIST_WINDOW: u64 = 512 << 10;
+/// Everything else: small XML.
 const SMALL_WINDOW: u64 = 64 << 10;
 
 /// What a request gets.
@@ -28,6 +30,7 @@ pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Gran
         parts.uri.path().get(1..).is_some_and(|path| path.find('/').is_some_and(|at| at + 1 < path.len()));
     let (window, patience) = match parts.method {
         Method::GET if is_object => (read_window(parts), limits.transfer_time),
+        Method::GET => (LIST_WINDOW, limits.request_time),
         Method::PUT if is_object && parts.headers.contains_key("x-amz-copy-source") => {
             (WRITE_WINDOW, limits.transfer_time)
         }
@@ -73,8 +76,9 @@ mod tests {
         assert_eq!(window("GET", "/b/k", "", None), READ_WINDOW);
         assert_eq!(window("GET", "/b/k", "bytes=0-4095", None), SMALL_WINDOW);
         assert_eq!(window("GET", "/b/k", "bytes=0-999999999", None), READ_WINDOW);
-        assert_eq!(window("GET", "/b/", "", None), SMALL_WINDOW);
-        assert_eq!(window("GET", "/b?list-type=2", "", None), SMALL_WINDOW);
+        assert_eq!(window("GET", "/b/", "", None), LIST_WINDOW);
+        assert_eq!(window("GET", "/b?list-type=2", "", None), LIST_WINDOW);
+        assert_eq!(window("HEAD", "/b", "", None), SMALL_WINDOW);
         assert_eq!(window("PUT", "/b/k", "", Some(4096)), SMALL_WINDOW);
         assert_eq!(window("PUT", "/b/k", "", Some(1 << 30)), WRITE_WINDOW);
         assert_eq!(window("PUT", "/b/k", "", None), WRITE_WINDOW);

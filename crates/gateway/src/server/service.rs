@@ -27,6 +27,7 @@ use crate::metrics::OperationMetrics;
 use crate::outcome::{self, Failure, Operation};
 use crate::payload::{self, Rest, WireBody};
 use crate::request_id::{RequestId, host_id};
+use crate::s3::Operations;
 use crate::sigv4::Verified;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -53,12 +54,17 @@ pub(super) async fn serve(
     watch.begin_request(asked.has_body);
     let (body, rest) = WireBody::new(incoming);
     let span = tracing::debug_span!("request", %id, operation = Empty, class = Empty, outcome = Empty);
-    let exchange = Exchange { shared, watch, id, window: OnceLock::new() };
+    let mut exchange = Exchange { shared, watch, id, window: OnceLock::new() };
     let mut response = if span.is_disabled() {
         exchange.respond(parts, body).await
     } else {
         exchange.respond(parts, body).instrument(span.clone()).await
     };
+    if !response.status().is_success() {
+        // What is said in its place needs none of the memory, however long the client takes to send the
+        // rest of its body or to read.
+        exchange.window.take();
+    }
     let is_left_unread = exchange.watch.is_body_unread() && !exchange.drain(&asked, rest).await;
     if is_left_unread || asked.expects_in_vain {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -97,7 +103,8 @@ struct Exchange {
     shared: Arc<Shared>,
     watch: Arc<Watch>,
     id: RequestId,
-    /// The request's memory. It is kept until the answer is out, whatever the store does with it.
+    /// The request's memory. It is kept until the answer is out, whatever the store does with it, but not
+    /// behind a failure.
     window: OnceLock<Arc<Window>>,
 }
 
@@ -143,6 +150,10 @@ impl Exchange {
             Ok(prepared) => prepared,
             Err(error) => return self.refuse(error, &parts),
         };
+        // Who may not, waits for no memory and holds none.
+        if let Some(refusal) = Operations::refuse(&mut parts, &identity, self.id) {
+            return refusal;
+        }
         let context = match context {
             Some(context) => Ok(context),
             None => self.admit(admission::grant(&parts, prepared.length, limits)).await,

@@ -125,3 +125,16 @@ async fn pages_of_both_versions() {
     server.ask("GET", "/abc?list-type=3").await.is("InvalidArgument", 400);
     server.ask("GET", "/nobucket").await.is("NoSuchBucket", 404);
 }
+
+#[tokio::test]
+async fn a_page_that_there_is_no_memory_for_is_not_answered() {
+    let mut server = Server::with_bucket().await;
+    for n in 0..300 {
+        server.put(&format!("/abc/{n:0>200}"), b"x").await.ok();
+    }
+    server.budget = tradewind_core::Budget::new(64 << 10);
+    server.ask("GET", "/abc?list-type=2").await.is("SlowDown", 503);
+    assert_eq!(server.ask("GET", "/abc?list-type=2&max-keys=10").await.ok().elements("Key").len(), 10);
+    server.budget = tradewind_core::Budget::new(1 << 20);
+    assert_eq!(server.ask("GET", "/abc?list-type=2").await.ok().elements("Key").len(), 300);
+}

@@ -338,6 +338,11 @@ async fn multi_delete() {
     for bad in ["<Delete></Delete>", "<Delete><Object></Object></Delete>", "delete!", "<Delete>"] {
         delete(bad).send().await.is("MalformedXML", 400);
     }
+    for (uri, key) in [("x%2Fa%26b%3C", "x/<![CDATA[a&b<]]>"), ("y/ab", "y/a<!-- & --><?p ?>b")] {
+        server.put(&format!("/abc/{uri}"), b"x").await.ok();
+        delete(&format!("<Delete><Object><Key>{key}</Key></Object></Delete>")).send().await.ok();
+        assert_eq!(server.ask("HEAD", &format!("/abc/{uri}")).await.status, 404, "{key}");
+    }
     let object = "<Object><Key>k</Key></Object>".repeat(1001);
     delete(&format!("<Delete>{object}</Delete>")).send().await.is("MalformedXML", 400);
     delete(&" ".repeat((4 << 20) + 1)).send().await.is("MaxMessageLengthExceeded", 400);

@@ -73,6 +73,10 @@ async fn nobody_in_particular() {
     ask("GET", "/abc").send().await.is("AccessDenied", 403);
     ask("GET", "/").send().await.is("AccessDenied", 403);
     ask("GET", "/shut/k").send().await.is("AccessDenied", 403);
+    for uri in ["/shut?acl", "/shut/k?acl", "/abc?acl", "/shut?list-type=7", "/shut/k?versionId=1"] {
+        ask("GET", uri).send().await.is("AccessDenied", 403);
+    }
+    ask("OPTIONS", "/shut/k").send().await.is("NotImplemented", 501);
     ask("PUT", "/abc/k").body(&b"y"[..]).send().await.is("AccessDenied", 403);
     ask("DELETE", "/abc/k").send().await.is("AccessDenied", 403);
     assert_eq!(server.ask("GET", "/abc/k").await.text(), "x");

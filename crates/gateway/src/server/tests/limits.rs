@@ -1,6 +1,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tradewind_core::SystemClock;
+use tradewind_core::context::Deadline;
+
 use super::client::{Client, UNSIGNED, signed};
 use super::{config, house};
 
@@ -19,6 +22,80 @@ async fn connections_over_the_limit_are_turned_away() {
     drop(first);
     tokio::time::sleep(SHORT).await;
     assert_eq!(Client::new(&house).await.ask("GET", "/", &[], b"").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_tls_client_over_the_limit_is_not_spoken_to_in_plain_text() {
+    let mut config = config(|limits| limits.connections = 1);
+    config.tls = Some(crate::config::TlsIdentity {
+        certificates_pem: include_bytes!("localhost.cert.pem").to_vec(),
+        key_pem: include_bytes!("localhost.key.pem").to_vec(),
+    });
+    let house = house(config).await;
+    let _first = Client::new(&house).await;
+    tokio::time::sleep(SHORT).await;
+    assert!(Client::new(&house).await.is_closed().await);
+}
+
+#[tokio::test]
+async fn who_may_not_neither_waits_for_memory_nor_holds_any() {
+    let house = house(config(|limits| limits.admission_time = SHORT)).await;
+    let budget = house.gateway.budget();
+    let none = Deadline::none(SystemClock::shared());
+    let _all = budget.admit(budget.capacity(), &none).await.unwrap();
+    for target in ["/private/key", "/private?acl", "/open?uploads"] {
+        let mut client = Client::new(&house).await;
+        client.send(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        let answer = client.answer(false).await.unwrap();
+        assert_eq!((answer.status, answer.code()), (403, "AccessDenied"), "{target}");
+    }
+    assert_eq!(budget.waited(), 0);
+    let answer = Client::new(&house).await.ask("GET", "/", &[], b"").await;
+    assert_eq!((answer.status, answer.code()), (503, "SlowDown"), "who may, waits");
+}
+
+#[tokio::test]
+async fn a_refusal_holds_no_memory_while_the_rest_of_the_body_comes() {
+    let mut config = config(|limits| limits.admission_time = SHORT / 4);
+    config.memory_bytes = 64 << 10;
+    let house = house(config).await;
+    // Neither sends the body that the server waits for before it answers.
+    let (head, _) = signed("GET", "/missing/key", &[("content-length", "10")], UNSIGNED);
+    let mut first = Client::new(&house).await;
+    first.send(&head).await;
+    tokio::time::sleep(SHORT / 8).await;
+    let mut second = Client::new(&house).await;
+    second.send(&head).await;
+    assert_eq!(second.answer(false).await.unwrap().code(), "NoSuchBucket");
+    assert_eq!(first.answer(false).await.unwrap().code(), "NoSuchBucket");
+}
+
+#[tokio::test]
+async fn an_xml_body_that_comes_slowly_ends_at_the_deadline() {
+    let house = house(config(|limits| limits.request_time = SHORT)).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    let headers = [("content-length", "1000"), ("content-md5", "1B2M2Y8AsgTpgAmY7PhCfg==")];
+    let (head, _) = signed("POST", "/bucket?delete", &headers, UNSIGNED);
+    client.send(head + "<Delete>").await;
+    assert_eq!(client.answer(false).await.unwrap().code(), "ServiceUnavailable");
+}
+
+#[tokio::test]
+async fn an_unfinished_head_is_held_up_to_its_limit() {
+    let house = house(config(|limits| limits.header_bytes = 2000)).await;
+    let mut client = Client::new(&house).await;
+    client.send(format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(7000))).await;
+    assert_eq!(client.answer(false).await.expect("an answer before the end").status, 431);
+}
+
+#[tokio::test]
+async fn parameters_are_counted_before_they_are_compared() {
+    let house = house(config(|_| ())).await;
+    let many: Vec<String> = (0..101).map(|n| format!("{n}=")).collect();
+    let mut client = Client::new(&house).await;
+    client.send(format!("GET /private?{} HTTP/1.1\r\nhost: a\r\n\r\n", many.join("&"))).await;
+    assert_eq!(client.answer(false).await.unwrap().code(), "InvalidArgument");
 }
 
 #[tokio::test]

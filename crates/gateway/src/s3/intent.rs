@@ -1,0 +1,92 @@
+//! What a request asks for, found out from its head before anything is reserved for it: exactly one
+//! operation, which its caller may ask for.
+
+use http::request::Parts;
+use http::{Method, Response};
+use tradewind_core::{BucketName, ObjectKey};
+
+use super::failure::{Failure, Result};
+use super::operation::{Operation, Target, resolve};
+use super::query::Query;
+use super::{copy, refusals};
+use crate::auth::{Access, Identity};
+use crate::body::ResponseBody;
+use crate::error::WireError;
+use crate::outcome;
+use crate::request_id::RequestId;
+
+/// What a request asks for. Its caller may.
+#[derive(Debug, Clone)]
+pub(super) struct Intent {
+    pub(super) operation: Operation,
+    pub(super) bucket: Option<BucketName>,
+    pub(super) key: Option<ObjectKey>,
+    pub(super) query: Query,
+}
+
+impl Intent {
+    /// Finds the operation and checks that the caller may ask for it. Adds the headers that a presigned
+    /// URL carries in its query.
+    pub(super) fn read(parts: &mut Parts, identity: &Identity) -> Result<Self, Refused> {
+        let query = Query::parse(parts.uri.query())?;
+        let target = Target::parse(parts.uri.path())?;
+        query.lift_headers(&mut parts.headers)?;
+        let name = target.bucket.as_ref().map(BucketName::as_str);
+        let is_copy = parts.headers.contains_key(copy::SOURCE);
+        let operation = match resolve(&parts.method, &target, &query, is_copy) {
+            Ok(operation) => operation,
+            Err(_) if !may_look(&parts.method, identity, name) => {
+                return Err(WireError::access_denied().into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let refused = |failure| Refused { failure, operation: Some(operation) };
+        if !identity.may(operation.access(), name) {
+            return Err(refused(WireError::access_denied().into()));
+        }
+        refusals::check(&parts.headers).map_err(refused)?;
+        Ok(Self { operation, bucket: target.bucket, key: target.key, query })
+    }
+}
+
+/// Whether the caller may know that there is no such operation here: the right is that of its nearest
+/// kin. A browser's question in advance never carries a key and is answered to everybody.
+fn may_look(method: &Method, identity: &Identity, bucket: Option<&str>) -> bool {
+    let is_look = bucket.is_none() || matches!(*method, Method::GET | Method::HEAD);
+    let access = if is_look { Access::List } else { Access::Write };
+    *method == Method::OPTIONS || identity.may(access, bucket)
+}
+
+/// A failure, and the operation where it was found.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) failure: Failure,
+    pub(super) operation: Option<Operation>,
+}
+
+impl Refused {
+    /// The answer.
+    pub(super) fn answer(
+        self,
+        request_id: RequestId,
+        resource: &str,
+        is_head: bool,
+    ) -> Response<ResponseBody> {
+        let Self { failure: Failure { error, headers }, operation } = self;
+        let mut response = error.answer(request_id, resource, is_head);
+        if let Some(headers) = headers {
+            response.headers_mut().extend(*headers);
+        }
+        outcome::note_failure(&mut response, error);
+        if let Some(operation) = operation {
+            outcome::note_operation(&mut response, operation.name());
+        }
+        response
+    }
+}
+
+impl From<WireError> for Refused {
+    fn from(error: WireError) -> Self {
+        Self { failure: error.into(), operation: None }
+    }
+}
