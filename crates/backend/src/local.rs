@@ -27,6 +27,7 @@ mod read;
 mod record;
 mod recovery;
 mod reindex;
+mod repair;
 mod replay;
 mod scan;
 mod segment;

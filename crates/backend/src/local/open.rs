@@ -10,21 +10,20 @@ use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::apply::NOWHERE;
 use super::buffers::Buffers;
 use super::bulk::BulkWriter;
-use super::commit::{Amendment, Batch, Committer, LogWriter};
-use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, Place, SegmentEntry};
+use super::commit::{Committer, LogWriter};
+use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, SegmentEntry};
 use super::index::{Index, keys};
 use super::io::{IoThreads, io_error};
 use super::layout::Layout;
 use super::leaf::Local;
 use super::manifests::Manifests;
 use super::options::LocalOptions;
-use super::position::Position;
-use super::record::{Bucket, Record};
+use super::record::Bucket;
 use super::recovery::Recovery;
 use super::reindex::reindex;
+use super::repair::Unsaid;
 use super::replay::{Mode, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner};
 use super::segment::{HeaderState, Segment, Segments, parse_name};
@@ -47,7 +46,7 @@ impl Local {
         let found = open_segments(&layout)?;
         let space = Space::open(&layout, options.reserve_bytes)?;
         let segments = found.segments;
-        let (index, mut coverage, torn) = ready_index(&layout, &segments, &found.numbers, &mut recovery)?;
+        let (index, mut coverage) = ready_index(&layout, &segments, &found.numbers, &mut recovery)?;
         remove_retired(&layout, &index, &segments)?;
         let last = found.numbers.last().copied().unwrap_or(0).max(coverage.covered.segment);
         coverage.next_segment = coverage.next_segment.max(last + 1);
@@ -69,7 +68,10 @@ impl Local {
             segments,
             io,
         });
-        let log = LogWriter::new(coverage.covered, coverage.next_bucket);
+        let unsaid = Unsaid::of(&shared.index)?;
+        recovery.voided = unsaid.voids;
+        let durable = unsaid.durable.unwrap_or(coverage.covered);
+        let log = LogWriter::new(coverage.covered, durable, coverage.next_bucket);
         let committer = Committer::start(shared.clone(), log)?;
         let local = Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -78,39 +80,8 @@ impl Local {
             bulk: BulkWriter::default(),
             round: Mutex::new(()),
         });
-        recovery.voided = torn.len() as u64;
-        local.repair(torn)?;
+        unsaid.say(&local)?;
         Ok((local, recovery))
-    }
-
-    /// Writes what a crash or damage left unsaid: voids of torn records, ends of completed uploads, names of
-    /// buckets whose record was lost.
-    fn repair(&self, voids: Vec<Position>) -> Result<()> {
-        let mut records: Vec<Record> = voids.into_iter().map(|at| Record::Void { at }).collect();
-        let view = self.shared.index.view();
-        for entry in view.prefix(&[keys::space::UPLOAD_ENDED]) {
-            let (key, value) = entry?;
-            if Place::decode(&value)? == NOWHERE {
-                records.push(Record::UploadEnded { upload: keys::number(&key)? });
-            }
-        }
-        for entry in view.prefix(&[keys::space::BUCKET]) {
-            let (key, value) = entry?;
-            let entry = BucketEntry::decode(&value)?;
-            if entry.place == NOWHERE {
-                records.push(Record::BucketCreated(entry.into_bucket(&key)?));
-            }
-        }
-        if records.is_empty() {
-            return Ok(());
-        }
-        self.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
-            for record in &records {
-                let seq = batch.next_id();
-                batch.append(record, seq)?;
-            }
-            Ok(())
-        }))
     }
 }
 
@@ -165,13 +136,13 @@ fn remove_unfinished(path: &Path) -> Result<()> {
 }
 
 /// The index, brought up to the log. One that is broken, or is not of this log, is not worth a repair:
-/// it is made anew. Answers what it covers and the torn records found.
+/// it is made anew. Answers what it covers.
 fn ready_index(
     layout: &Layout,
     segments: &Segments,
     numbers: &[u32],
     recovery: &mut Recovery,
-) -> Result<(Index, Coverage, Vec<Position>)> {
+) -> Result<(Index, Coverage)> {
     let reason = match bring_up(layout, segments, numbers, recovery) {
         Ok(Some(ready)) => return Ok(ready),
         Ok(None) => None,
@@ -185,11 +156,11 @@ fn ready_index(
     layout.remove_index()?;
     let index = Index::open(&layout.index())?;
     if segments.is_empty() {
-        return Ok((index, Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() }, Vec::new()));
+        return Ok((index, Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() }));
     }
     recovery.reindexed = true;
-    let (coverage, torn) = reindex(layout, &index, segments, recovery)?;
-    Ok((index, coverage, torn))
+    let coverage = reindex(layout, &index, segments, recovery)?;
+    Ok((index, coverage))
 }
 
 /// Replays into the index that is there; `None` where there is none.
@@ -198,7 +169,7 @@ fn bring_up(
     segments: &Segments,
     numbers: &[u32],
     recovery: &mut Recovery,
-) -> Result<Option<(Index, Coverage, Vec<Position>)>> {
+) -> Result<Option<(Index, Coverage)>> {
     if !layout.index().exists() {
         return Ok(None);
     }
@@ -211,8 +182,8 @@ fn bring_up(
         return Err(Error::new(Reason::CorruptData, why));
     }
     let known = Survey::of(layout, segments, coverage)?;
-    let torn = take_log(layout, &index, segments, (coverage.covered, Mode::Onward), &known, recovery)?;
-    Ok(Some((index, known.coverage, torn)))
+    take_log(layout, &index, segments, (coverage.covered, Mode::Onward), &known, recovery)?;
+    Ok(Some((index, known.coverage)))
 }
 
 /// Why an index is not of this log, where it is not: the log is shorter than it, or segments went that
@@ -280,3 +251,6 @@ fn read_buckets(index: &Index) -> Result<BTreeMap<String, Bucket>> {
     }
     Ok(buckets)
 }
+
+#[cfg(test)]
+mod tests;

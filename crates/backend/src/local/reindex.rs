@@ -17,16 +17,16 @@ use super::replay::{Mode, REPLAY_BATCH, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner, read_payload, record_at};
 use super::segment::{SegmentKind, Segments};
 
-/// Fills an empty index. Answers what it covers and the torn records found.
+/// Fills an empty index. Answers what it covers.
 pub(super) fn reindex(
     layout: &Layout,
     index: &Index,
     segments: &Segments,
     recovery: &mut Recovery,
-) -> Result<(Coverage, Vec<Position>)> {
+) -> Result<Coverage> {
     let nothing = Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() };
     let known = Survey::of(layout, segments, nothing)?;
-    let torn = take_log(layout, index, segments, (Position::default(), Mode::Anew), &known, recovery)?;
+    take_log(layout, index, segments, (Position::default(), Mode::Anew), &known, recovery)?;
     let mut coverage = known.coverage;
     // Numbers that were given out and of which nothing is left, as those of old uploads.
     coverage.next_id += ID_MARGIN;
@@ -34,7 +34,7 @@ pub(super) fn reindex(
     place_extents(layout, index, segments, &mut coverage)?;
     apply_with_coverage(index.changes(), coverage)?;
     index.checkpoint()?;
-    Ok((coverage, torn))
+    Ok(coverage)
 }
 
 /// Removes what belongs to nothing: objects and uploads of buckets that were removed, parts without an

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tradewind_core::error::Result;
 
-use super::apply::{Located, apply};
+use super::apply::{Located, NOWHERE, apply};
 use super::frame::RecordKind;
 use super::index::entries::Coverage;
 use super::index::{Changes, Index, keys};
@@ -100,7 +100,8 @@ pub(super) enum Mode {
     Anew,
 }
 
-/// Takes in the log from `from` on. Answers the positions of torn records, which are to be voided.
+/// Takes in the log from `from` on. What a crash tore is entered as voided, in the same changes that cover
+/// it: the record that says so is still to be written, however often the store stops before that.
 pub(super) fn take_log(
     layout: &Layout,
     index: &Index,
@@ -108,8 +109,7 @@ pub(super) fn take_log(
     (from, mode): (Position, Mode),
     known: &Survey,
     recovery: &mut Recovery,
-) -> Result<Vec<Position>> {
-    let mut torn = Vec::new();
+) -> Result<()> {
     let mut changes = index.changes();
     let mut reached = known.coverage;
     for (segment, start) in log_from(segments, from) {
@@ -124,7 +124,7 @@ pub(super) fn take_log(
                         recovery.damaged_bytes += u64::from(to - from);
                     } else if known.is_torn(at) && at < known.coverage.covered {
                         // Records behind it will say that they found everything durable.
-                        torn.push(at);
+                        void(&mut changes, at);
                     }
                     continue;
                 }
@@ -138,7 +138,7 @@ pub(super) fn take_log(
                 && (read_payload(&segment, &scanned)?.is_none()
                     || lacks_bucket(&changes, known, &scanned, &record)?)
             {
-                torn.push(scanned.at);
+                void(&mut changes, scanned.at);
                 continue;
             }
             take_in(&mut changes, &scanned, &record, mode)?;
@@ -159,7 +159,12 @@ pub(super) fn take_log(
         Mode::Onward => apply_with_coverage(changes, known.coverage)?,
         Mode::Anew => changes.apply()?,
     }
-    Ok(torn)
+    Ok(())
+}
+
+/// Enters that what is at a position never happened, though no record says so yet.
+fn void(changes: &mut Changes<'_>, at: Position) {
+    changes.put(keys::void(at), NOWHERE.encode());
 }
 
 /// Whether a crash tore the record of the bucket that a record needs, out of the same batch.

@@ -19,6 +19,9 @@ use crate::local::shared::Shared;
 /// Where the log ends, and the segment that it is written to. Owned by the committer's thread.
 pub(crate) struct LogWriter {
     active: Option<Arc<Segment>>,
+    /// Everything before this is in the index.
+    covered: Position,
+    /// Everything before this is durable, or voided by a record that is.
     durable: Position,
     uncheckpointed_bytes: u64,
     next_bucket: BucketId,
@@ -27,8 +30,8 @@ pub(crate) struct LogWriter {
 impl LogWriter {
     /// A writer that begins a new segment with its first batch: nothing is ever appended behind a
     /// tail that a crash may have torn.
-    pub const fn new(durable: Position, next_bucket: BucketId) -> Self {
-        Self { active: None, durable, uncheckpointed_bytes: 0, next_bucket }
+    pub const fn new(covered: Position, durable: Position, next_bucket: BucketId) -> Self {
+        Self { active: None, covered, durable, uncheckpointed_bytes: 0, next_bucket }
     }
 
     /// Begins a batch.
@@ -243,7 +246,8 @@ impl Batch<'_> {
     }
 
     fn apply(mut self) -> Result<()> {
-        let covered = self.log.active.as_ref().map_or(self.durable, |s| Position::new(s.number, self.end));
+        let covered =
+            self.log.active.as_ref().map_or(self.log.covered, |s| Position::new(s.number, self.end));
         let coverage = Coverage {
             covered,
             next_id: self.shared.next_id.load(Ordering::Acquire) + ID_MARGIN,
@@ -260,7 +264,10 @@ impl Batch<'_> {
                 BucketChange::Deleted(name) => self.shared.buckets.write().remove(&name),
             };
         }
-        self.log.durable = covered;
+        self.log.covered = covered;
+        if self.records > 0 {
+            self.log.durable = covered;
+        }
         self.log.next_bucket = self.next_bucket;
         self.log.uncheckpointed_bytes += u64::from(self.end - self.base);
         if self.log.uncheckpointed_bytes >= self.shared.options.checkpoint_bytes {

@@ -1,0 +1,158 @@
+//! Stops while a store is being opened.
+
+use bytes::Bytes;
+use tradewind_core::checksum::crc64nvme;
+use tradewind_core::{ChecksumScope, ETag, Metadata, SystemClock, Timestamp};
+
+use super::super::check::{check, reindex_store};
+use super::super::commit::{Amendment, Batch, CreateBucket};
+use super::super::index::entries::ObjectEntry;
+use super::super::record::{Content, Object, Record};
+use super::*;
+
+const BUCKET: u32 = 1;
+const SIZE: usize = 3000;
+
+fn open(root: &Path) -> (Arc<Local>, Recovery) {
+    let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
+    Local::open(root, options, SystemClock::shared()).unwrap()
+}
+
+/// Writes objects of one batch. Answers their numbers.
+fn put(local: &Local, contents: &[(&str, u8)]) -> Vec<u64> {
+    let contents: Vec<_> = contents.iter().map(|(key, byte)| ((*key).to_owned(), *byte)).collect();
+    let write = move |batch: &mut Batch<'_>| {
+        let mut numbers = Vec::new();
+        for (key, byte) in &contents {
+            let payload = Bytes::from(vec![*byte; SIZE]);
+            let record = Record::Object(Box::new(Object {
+                bucket: BUCKET,
+                key: key.clone(),
+                size: SIZE as u64,
+                modified: Timestamp::from_millis(1),
+                etag: ETag::from_md5(&[*byte; 16]),
+                metadata: Metadata::default(),
+                checksums: Vec::new(),
+                scope: ChecksumScope::FullObject,
+                content: Content::Inline,
+                parts: Vec::new(),
+                upload: None,
+                rewrites: None,
+            }));
+            let seq = batch.next_id();
+            batch.append_with_payload(&record, seq, &[payload.clone()], &[crc64nvme(&payload)])?;
+            numbers.push(seq);
+        }
+        Ok(numbers)
+    };
+    local.committer.submit_blocking(Amendment(write)).unwrap()
+}
+
+fn seq_of(local: &Local, key: &str) -> Option<u64> {
+    let value = local.shared.index.get(&keys::object(BUCKET, key)).unwrap()?;
+    Some(ObjectEntry::decode(&value).unwrap().seq)
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            std::fs::copy(&path, target).unwrap();
+        }
+    }
+}
+
+/// Damages the payload that is all `byte`.
+fn tear(root: &Path, byte: u8) {
+    for entry in std::fs::read_dir(root.join("segments")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        if let Some(at) = bytes.windows(64).position(|window| *window == [byte; 64]) {
+            bytes[at + 100] ^= 0xff;
+            return std::fs::write(path, bytes).unwrap();
+        }
+    }
+    panic!("no segment holds such a payload");
+}
+
+/// All of a start that comes before the voids are written.
+fn open_half(root: &Path) {
+    let layout = Layout::open(root).unwrap();
+    let found = open_segments(&layout).unwrap();
+    let mut recovery = Recovery::default();
+    let (index, coverage) = ready_index(&layout, &found.segments, &found.numbers, &mut recovery).unwrap();
+    reserve_numbers(&index, coverage).unwrap();
+}
+
+#[test]
+fn a_stop_before_the_voids_are_written_loses_none() {
+    for keep_index in [true, false] {
+        let place = tempfile::tempdir().unwrap();
+        let (root, before) = (place.path().join("store"), place.path().join("before"));
+        let (local, _) = open(&root);
+        let bucket = CreateBucket { name: "bucket".to_owned(), created: Timestamp::from_millis(1) };
+        local.committer.submit_blocking(bucket).unwrap();
+        let old = put(&local, &[("a", 1)])[0];
+        drop(local);
+        copy(&root.join("index"), &before);
+        let (local, _) = open(&root);
+        put(&local, &[("b", 2), ("a", 3), ("c", 4)]);
+        drop(local);
+        // As if the power had gone in the middle of the last write.
+        tear(&root, 3);
+        std::fs::remove_dir_all(root.join("index")).unwrap();
+        if keep_index {
+            copy(&before, &root.join("index"));
+        }
+        open_half(&root);
+        open_half(&root);
+        let (mut local, recovery) = open(&root);
+        assert!(recovery.voided > 0, "what was torn is known from before");
+        assert_eq!(seq_of(&local, "a"), Some(old));
+        put(&local, &[("d", 5)]);
+        for _ in 0..2 {
+            drop(local);
+            assert_eq!(check(&root).unwrap().damage, vec![]);
+            assert_eq!(reindex_store(&root).unwrap().damaged_bytes, 0);
+            local = open(&root).0;
+            assert_eq!(seq_of(&local, "a"), Some(old), "what was torn must not come back");
+            assert!(seq_of(&local, "d").is_some());
+        }
+    }
+}
+
+/// The voids themselves are torn: the whole ones among them must not make damage of what the others name.
+#[test]
+fn voids_that_are_torn_are_written_again() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    let (local, _) = open(&root);
+    let bucket = CreateBucket { name: "bucket".to_owned(), created: Timestamp::from_millis(1) };
+    local.committer.submit_blocking(bucket).unwrap();
+    let old = put(&local, &[("a", 1), ("b", 2)]);
+    put(&local, &[("b", 3), ("a", 4)]);
+    drop(local);
+    tear(&root, 3);
+    tear(&root, 4);
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    let (local, recovery) = open(&root);
+    assert_eq!(recovery.voided, 2);
+    let last = local.shared.segments.all().values().max_by_key(|segment| segment.number).unwrap().clone();
+    drop(local);
+    // The first of the two voids is lost, and the index with it.
+    let mut bytes = std::fs::read(&last.path).unwrap();
+    bytes[40] ^= 0xff;
+    std::fs::write(&last.path, bytes).unwrap();
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    let (local, recovery) = open(&root);
+    assert_eq!(recovery.damaged_bytes, 0);
+    assert_eq!([seq_of(&local, "a"), seq_of(&local, "b")], [Some(old[0]), Some(old[1])]);
+    put(&local, &[("d", 5)]);
+    drop(local);
+    assert_eq!(reindex_store(&root).unwrap().damaged_bytes, 0);
+    assert_eq!(check(&root).unwrap().damage, vec![]);
+}
