@@ -15,7 +15,10 @@ use super::position::Position;
 use super::record::Record;
 use super::segment::{SEGMENT_HEADER_BYTES, Segment};
 
+/// The most bytes read at once, where records follow each other closely.
 const READ_BYTES: usize = 1 << 20;
+/// Read at once where payload was passed over: the next head, and little of what is passed over again.
+const HEAD_READ_BYTES: usize = 4 << 10;
 /// Read at first where one head is wanted.
 const LIKELY_HEAD_BYTES: usize = 512;
 
@@ -118,7 +121,10 @@ impl Scanner {
         }
         let inside = at >= self.buffer_at && (at - self.buffer_at) as usize + length <= self.buffer.len();
         if !inside {
-            let read = READ_BYTES.max(length).min((self.end - at) as usize);
+            let buffer_end = self.buffer_at as usize + self.buffer.len();
+            let is_close = at as usize <= buffer_end + HEAD_READ_BYTES;
+            let wanted = if is_close { (2 * self.buffer.len()).min(READ_BYTES) } else { 0 };
+            let read = wanted.max(HEAD_READ_BYTES).max(length).min((self.end - at) as usize);
             self.buffer.resize(read, 0);
             self.buffer_at = at;
             let filled = read_up_to(&self.segment, &mut self.buffer, at)?;
@@ -172,4 +178,51 @@ pub(crate) fn read_payload(segment: &Segment, scanned: &Scanned) -> Result<Optio
     }
     let intact = payload.chunks(BLOCK_BYTES).zip(&scanned.table).all(|(block, crc)| crc64nvme(block) == *crc);
     Ok(intact.then(|| payload.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::frame::RecordKind;
+    use crate::local::segment::SegmentKind;
+
+    /// Looking for what lives in a segment of large records does not read what they hold.
+    #[test]
+    fn payload_is_passed_over() {
+        let place = tempfile::tempdir().unwrap();
+        for (payload_bytes, records, most) in [(1 << 20, 20, 21 * HEAD_READ_BYTES), (1000, 5000, 6 << 20)] {
+            let number = payload_bytes;
+            let segment = Segment::create(place.path(), 7, number, SegmentKind::Bulk).unwrap();
+            let header = Header {
+                kind: RecordKind::Extent,
+                relocated: false,
+                fields_bytes: 0,
+                payload_bytes,
+                seq: 1,
+                durable: Position::default(),
+            };
+            let payload = vec![1; payload_bytes as usize];
+            let table: Vec<u64> = payload.chunks(BLOCK_BYTES).map(crc64nvme).collect();
+            let mut end = SEGMENT_HEADER_BYTES;
+            for _ in 0..records {
+                let head = header.encode_head(7, Position::new(number, end), &[], &table);
+                segment.write_all(&[head.into(), payload.clone().into()], end.into()).unwrap();
+                end += u32::try_from(header.record_bytes()).unwrap();
+            }
+            // The padding of the last record.
+            segment.file.set_len(end.into()).unwrap();
+            segment.end.store(end, Ordering::Release);
+            let mut scanner = Scanner::new(segment, 7, 0);
+            let (mut found, mut read, mut buffer_at) = (0, 0, 0);
+            while let Some(item) = scanner.next().unwrap() {
+                assert!(matches!(item, Item::Record(_)), "record {found}");
+                found += 1;
+                if std::mem::replace(&mut buffer_at, scanner.buffer_at) != scanner.buffer_at {
+                    read += scanner.buffer.len();
+                }
+            }
+            assert_eq!(found, records);
+            assert!(read <= most, "{read} bytes read for {records} records of {payload_bytes}");
+        }
+    }
 }
