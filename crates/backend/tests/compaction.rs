@@ -1,6 +1,6 @@
 //! Compaction frees space and nothing else, also while the store is read and written.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 #[path = "support/desk.rs"]
 mod desk;
@@ -306,6 +306,55 @@ async fn a_damaged_manifest_of_something_deleted_stops_nothing() {
     assert!(segment_bytes(&root) < before - 60_000, "upkeep goes on");
     desk.assert_absent("gone").await;
     desk.assert_holds("churn", &pattern(3000, 39)).await;
+}
+
+/// Objects that many writers overwrite as fast as they can become garbage faster than one change each could
+/// free it: the space in use must stay bounded all the same, and while they write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn overwriters_do_not_keep_compaction_from_its_work() {
+    const WRITERS: u64 = 24;
+    const KEYS: u64 = 8;
+    const OBJECT: usize = 64 << 10;
+    const SEGMENT: u32 = 512 << 10;
+    let live = WRITERS * KEYS * OBJECT as u64;
+    let place = tempfile::tempdir().unwrap();
+    let options = LocalOptions {
+        segment_bytes: SEGMENT,
+        compact_below: 0.6,
+        compact_interval: Duration::from_millis(50),
+        ..small()
+    };
+    let desk = Arc::new(Desk::with(place.path(), options).await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let (desk, stop) = (desk.clone(), stop.clone());
+        writers.spawn(async move {
+            let mut written = 0;
+            while !stop.load(Ordering::Relaxed) || written < KEYS {
+                let seed = writer * 1_000_000 + written;
+                desk.put(&format!("{writer}/{}", written % KEYS), pattern(OBJECT, seed)).await;
+                written += 1;
+            }
+            written
+        });
+    }
+    let (begun, mut most) = (std::time::Instant::now(), 0);
+    while begun.elapsed() < Duration::from_secs(6) {
+        tokio::time::sleep(Duration::from_millis(25)).await;
+        most = most.max(segment_bytes(place.path()));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let written: Vec<u64> = writers.join_all().await;
+    let total = written.iter().sum::<u64>() * OBJECT as u64;
+    println!("{live} bytes live, {total} written, at most {most} in segments");
+    assert!(total > 8 * live, "{total} bytes are too few to show anything");
+    assert!(most < 3 * live + 8 * u64::from(SEGMENT), "{most} bytes in segments hold {live}");
+    let desk = Arc::into_inner(desk).unwrap();
+    desk.compact().await;
+    println!("{} in the end", segment_bytes(place.path()));
+    let root = desk.close().await;
+    assert_eq!(check(&root).unwrap().damage, vec![]);
 }
 
 /// The store stops at every stage of a compaction in turn: nothing is lost and nothing comes back,

@@ -333,20 +333,29 @@ impl Segments {
         self.map.store(Arc::new(map));
     }
 
-    pub fn remove(&self, number: u32) {
+    fn remove(&self, segments: &[Arc<Segment>]) {
         let _one_at_a_time = self.change.lock();
         let mut map = HashMap::clone(&self.map.load());
-        map.remove(&number);
+        for segment in segments {
+            map.remove(&segment.number);
+        }
         // Counted first: whoever then still sees the old count also sees the segment.
         self.removals.fetch_add(1, Ordering::AcqRel);
         self.map.store(Arc::new(map));
     }
 
     /// Removes a segment's file from `directory`. Readers that hold it read on.
-    pub fn unlink(&self, directory: &Path, segment: &Segment) -> Result<()> {
-        self.remove(segment.number);
-        std::fs::remove_file(&segment.path)
-            .and_then(|()| sync_directory(directory))
-            .map_err(|e| io_error(&format!("{} could not be removed", segment.path.display()), e))
+    pub fn unlink(&self, directory: &Path, segment: &Arc<Segment>) -> Result<()> {
+        self.unlink_all(directory, std::slice::from_ref(segment))
+    }
+
+    /// Removes the files of several segments, with one sync.
+    pub fn unlink_all(&self, directory: &Path, segments: &[Arc<Segment>]) -> Result<()> {
+        self.remove(segments);
+        for segment in segments {
+            std::fs::remove_file(&segment.path)
+                .map_err(|e| io_error(&format!("{} could not be removed", segment.path.display()), e))?;
+        }
+        sync_directory(directory).map_err(|e| io_error("a removal could not be made durable", e))
     }
 }

@@ -5,27 +5,37 @@
 //! The order that makes removal safe: the copies are durable; the index is changed only where it still
 //! refers to the original; the index is made durable; then the file goes.
 
+mod about;
 mod compact;
+mod forget;
+mod moving;
+mod plan;
 mod reclaim;
 
-use std::sync::atomic::Ordering;
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tradewind_core::error::{Reason, Result};
+use tradewind_core::error::{Error, Reason, Result};
 
-use self::compact::compact;
+use self::compact::{Compacted, compact};
+use self::plan::{Candidate, Plan};
 use self::reclaim::reclaim;
-use super::index::entries::SegmentEntry;
-use super::index::keys;
 use super::io::io_error;
 use super::leaf::Local;
-use super::segment::Segment;
+use super::segment::{Segment, SegmentKind};
 
-/// Small sealed segments (left by restarts) are merged when there are more of them than this.
-const SMALL_SEGMENTS: usize = 8;
+/// Where there is much to do, the next round comes after this part of the interval.
+const SOON: u32 = 16;
+/// Passes of one round. Each frees what the one before it left behind or was too early for.
+const PASSES: usize = 16;
+/// A longer time without writing gives no right to write faster later.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Segments removed together, and the bytes copied out of them before any of them goes.
+const GROUP: usize = 64;
+const GROUP_BYTES: u64 = 64 << 20;
 
 /// The upkeep thread.
 pub(crate) struct Upkeep {
@@ -97,15 +107,21 @@ impl Drop for Upkeep {
 }
 
 fn run(local: &Weak<Local>, control: &Control, interval: Duration) {
-    while control.sleep(interval) {
+    // The first round comes soon: a store that is stopped again and again is kept tidy, too.
+    let soon = interval / SOON;
+    let mut wait = soon;
+    while control.sleep(wait) {
         let Some(local) = local.upgrade() else { return };
+        wait = interval;
         if local.committer.has_failed() {
             continue;
         }
-        if let Err(e) = round(&local, control)
-            && e.reason() != Reason::ShuttingDown
-        {
-            tracing::error!(error = ?e, "upkeep failed; it is tried again later");
+        match round(&local, control) {
+            // What removed something probably finds more; and who refuses writes must not wait.
+            Ok(removed) if removed > 0 || local.shared.space.admit(0).is_err() => wait = soon,
+            Ok(_) => {}
+            Err(e) if e.reason() == Reason::ShuttingDown => {}
+            Err(e) => tracing::error!(error = ?e, "upkeep failed; it is tried again later"),
         }
     }
 }
@@ -114,20 +130,14 @@ fn run(local: &Weak<Local>, control: &Control, interval: Duration) {
 /// were removed. A segment that makes trouble does not keep the others from their turn.
 pub(super) fn round(local: &Local, control: &Control) -> Result<usize> {
     let _alone = local.round.lock();
+    let mut pace = Pace::new(local.shared.options.compact_bytes_per_second);
+    let mut skipped = HashSet::new();
     let mut removed = 0;
-    local.shared.space.restore()?;
-    reclaim(local, control)?;
-    let mut skipped = Vec::new();
-    while !control.stopped() {
-        let Some(segment) = next_segment(local, &skipped)? else { break };
-        match compact(local, &segment, control) {
-            Ok(true) => removed += 1,
-            Ok(false) => skipped.push(segment.number),
-            Err(e) if matches!(e.reason(), Reason::ShuttingDown | Reason::ReadOnly) => return Err(e),
-            Err(e) => {
-                tracing::error!(error = ?e, segment = %segment.path.display(), "a segment could not be compacted");
-                skipped.push(segment.number);
-            }
+    for _ in 0..PASSES {
+        let passed = pass(local, &mut skipped, (control, &mut pace))?;
+        removed += passed;
+        if passed == 0 || control.stopped() {
+            break;
         }
     }
     Ok(removed)
@@ -138,44 +148,76 @@ pub(super) fn run_once(local: &Local) -> Result<usize> {
     round(local, &Control::default())
 }
 
-/// The segment to compact now: one whose removal was begun and interrupted, else the sealed one with the
-/// smallest live share, if that is small enough and there is room for what lives.
-fn next_segment(local: &Local, skipped: &[u32]) -> Result<Option<Arc<Segment>>> {
-    let shared = &local.shared;
-    let room = shared.space.room()?;
-    let mut worst: Option<(f64, Arc<Segment>)> = None;
-    let mut small = Vec::new();
-    for segment in shared.segments.all().values() {
-        let entry = shared.index.get(&keys::segment(segment.number))?;
-        let entry = entry.map(|value| SegmentEntry::decode(&value)).transpose()?.unwrap_or_default();
-        if entry.forgotten > 0 {
-            // Its records are not counted any more but still there: until they are gone, no tombstone may go.
-            return Ok((!skipped.contains(&segment.number)).then(|| segment.clone()));
+/// Frees and compacts what is there to free and to compact at its beginning; however much comes meanwhile, it ends.
+fn pass(local: &Local, skipped: &mut HashSet<u32>, (control, pace): (&Control, &mut Pace)) -> Result<usize> {
+    if let Err(e) = local.shared.space.restore() {
+        tracing::warn!(error = ?e, "the store's reserve could not be taken again");
+    }
+    reclaim(local, control)?;
+    let plan = Plan::of(local, skipped)?;
+    let mut removed = 0;
+    let mut is_log_held = !plan.begun.is_empty();
+    if is_log_held && plan.begun.iter().all(|segment| !skipped.contains(&segment.number)) {
+        let begun = compact(local, &plan.begun, skipped, (control, pace))?;
+        is_log_held = begun.removed < plan.begun.len();
+        removed += begun.removed;
+    }
+    let mut group = Group::default();
+    for candidate in plan.worth {
+        if control.stopped() {
+            break;
         }
-        let busy = !segment.sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
-        let live = entry.live_bytes.max(0);
-        if busy
-            || segment.damaged.load(Ordering::Acquire)
-            || skipped.contains(&segment.number)
-            || live.cast_unsigned() > room
-        {
-            continue;
+        if !group.takes(&candidate) {
+            removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
         }
-        let size = segment.end.load(Ordering::Acquire);
-        #[expect(clippy::cast_precision_loss, reason = "a share")]
-        let share = live as f64 / f64::from(size.max(1));
-        if share < shared.options.compact_below && worst.as_ref().is_none_or(|(least, _)| share < *least) {
-            worst = Some((share, segment.clone()));
-        }
-        if size < shared.options.segment_bytes / 16 {
-            small.push(segment.clone());
+        let is_held = is_log_held && candidate.segment.kind == SegmentKind::Log;
+        // Room for what all of the group has to copy: its files go only then.
+        if !is_held && group.live_bytes + candidate.live_bytes <= local.shared.space.room()? {
+            group.add(candidate);
         }
     }
-    if let Some((_, segment)) = worst {
-        return Ok(Some(segment));
+    removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
+    Ok(removed)
+}
+
+/// Segments that are compacted together.
+#[derive(Default)]
+struct Group {
+    segments: Vec<Arc<Segment>>,
+    live_bytes: u64,
+}
+
+impl Group {
+    /// Those in which nothing lives go first and for themselves: that makes room for the copies of others.
+    fn takes(&self, candidate: &Candidate) -> bool {
+        let is_alike = (self.live_bytes == 0) == (candidate.live_bytes == 0);
+        let live_bytes = self.live_bytes + candidate.live_bytes;
+        self.segments.is_empty() || is_alike && self.segments.len() < GROUP && live_bytes <= GROUP_BYTES
     }
-    small.sort_by_key(|segment| segment.number);
-    Ok((small.len() > SMALL_SEGMENTS).then(|| small.swap_remove(0)))
+
+    fn add(&mut self, candidate: Candidate) {
+        self.live_bytes += candidate.live_bytes;
+        self.segments.push(candidate.segment);
+    }
+
+    /// Compacts what was added and begins anew. No log segment may go any more where one is left half counted.
+    fn compact(
+        &mut self,
+        local: &Local,
+        skipped: &mut HashSet<u32>,
+        is_log_held: &mut bool,
+        (control, pace): (&Control, &mut Pace),
+    ) -> Result<usize> {
+        let Self { segments, .. } = std::mem::take(self);
+        let Compacted { removed, left_begun } = compact(local, &segments, skipped, (control, pace))?;
+        *is_log_held |= left_begun;
+        Ok(removed)
+    }
+}
+
+/// Whether upkeep cannot go on at all.
+fn is_final(e: &Error) -> bool {
+    matches!(e.reason(), Reason::ShuttingDown | Reason::ReadOnly)
 }
 
 /// Spreads writing over time.
@@ -195,7 +237,12 @@ impl Pace {
         self.bytes += bytes;
         #[expect(clippy::cast_precision_loss, reason = "a duration")]
         let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_second as f64);
-        let ahead = due.saturating_sub(self.begun.elapsed());
+        let elapsed = self.begun.elapsed();
+        if elapsed > due + LONGEST_PAUSE {
+            // What was not written while something else was done is not caught up with in one go.
+            *self = Self::new(self.bytes_per_second);
+        }
+        let ahead = due.saturating_sub(elapsed);
         if ahead < Duration::from_millis(20) { !control.stopped() } else { control.sleep(ahead) }
     }
 }

@@ -294,10 +294,10 @@ pub fn segments(root: &Path, extension: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Bytes of all segment files.
+/// Bytes of all segment files. One that vanishes meanwhile has none.
 pub fn segment_bytes(root: &Path) -> u64 {
     let all = [segments(root, "log"), segments(root, "bulk")].concat();
-    all.iter().map(|path| path.metadata().unwrap().len()).sum()
+    all.iter().map(|path| path.metadata().map_or(0, |file| file.len())).sum()
 }
 
 /// Where `needle` lies in a file.

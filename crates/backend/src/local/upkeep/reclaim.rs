@@ -1,9 +1,12 @@
 //! Freeing the extents of objects and parts that were superseded, deleted or given up. The record that
 //! named them is still on disk: it is compacted only after this.
+//!
+//! Writers make work for this as fast as they are answered. So one change frees the extents of many records,
+//! and what comes while it is at work waits for the next time: compaction has its turn in between.
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::Control;
+use super::{Control, is_final};
 use crate::local::apply::release;
 use crate::local::commit::{Amendment, Batch};
 use crate::local::index::entries::Place;
@@ -12,61 +15,86 @@ use crate::local::leaf::Local;
 use crate::local::record::{Content, Record, Run};
 use crate::local::scan::record_at;
 
-/// Extents freed in one change.
-const CHUNK: usize = 256;
+/// Extents, and superseded records, freed in one change: what writers wait for meanwhile is some milliseconds.
+const CHUNK: usize = 1024;
 
-/// Frees everything that waits for it.
+/// Frees everything that waits for it at this moment.
 pub(super) fn reclaim(local: &Local, control: &Control) -> Result<()> {
-    loop {
-        let waiting: Vec<(u64, Place)> = local
-            .shared
-            .index
-            .view()
-            .prefix(&[keys::space::RECLAIM])
-            .take(CHUNK)
-            .map(|entry| entry.and_then(|(key, value)| Ok((keys::number(&key)?, Place::decode(&value)?))))
-            .collect::<Result<_>>()?;
-        if waiting.is_empty() {
-            return Ok(());
+    free_where(local, control, |_| true).map(|_| ())
+}
+
+/// Frees what waits for it because of records in these segments. Answers the segments of records of which that
+/// could not be done: they are still needed.
+pub(super) fn reclaim_within(local: &Local, control: &Control, segments: &[u32]) -> Result<Vec<u32>> {
+    if segments.is_empty() {
+        return Ok(Vec::new());
+    }
+    free_where(local, control, |segment| segments.contains(&segment))
+}
+
+fn free_where(local: &Local, control: &Control, is_wanted: impl Fn(u32) -> bool) -> Result<Vec<u32>> {
+    let mut freed = Freed::default();
+    let mut failed = Vec::new();
+    for entry in local.shared.index.view().prefix(&[keys::space::RECLAIM]) {
+        let (key, value) = entry?;
+        let (seq, place) = (keys::number(&key)?, Place::decode(&value)?);
+        if !is_wanted(place.at.segment) {
+            continue;
         }
         if control.stopped() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closing"));
         }
-        for (seq, place) in waiting {
-            free(local, seq, place)?;
+        let runs = match runs_of(local, place) {
+            Ok(runs) => runs,
+            Err(e) if e.reason() == Reason::CorruptData => {
+                tracing::error!(error = ?e, "extents stay occupied until the index is made anew");
+                Vec::new()
+            }
+            Err(e) if is_final(&e) => return Err(e),
+            Err(e) => {
+                tracing::error!(error = ?e, at = %place.at, "extents cannot be freed; it is tried again later");
+                failed.push(place.at.segment);
+                continue;
+            }
+        };
+        for id in runs.into_iter().flat_map(Run::ids) {
+            freed.extents.push(id);
+            freed.submit_when(CHUNK, local)?;
         }
+        freed.records.push(seq);
+        freed.submit_when(CHUNK, local)?;
     }
+    freed.submit_when(1, local)?;
+    Ok(failed)
 }
 
-fn free(local: &Local, seq: u64, place: Place) -> Result<()> {
-    let runs = match runs_of(local, place) {
-        Err(e) if e.reason() == Reason::CorruptData => {
-            tracing::error!(error = ?e, "extents stay occupied until the index is made anew");
-            Vec::new()
+/// What the next change frees. A record may have more extents than one change: it is done with the last.
+#[derive(Default)]
+struct Freed {
+    extents: Vec<u64>,
+    records: Vec<u64>,
+}
+
+impl Freed {
+    /// Submits the change where it has got so long.
+    fn submit_when(&mut self, length: usize, local: &Local) -> Result<()> {
+        if self.extents.len().max(self.records.len()) < length {
+            return Ok(());
         }
-        runs => runs?,
-    };
-    let ids: Vec<u64> = runs.into_iter().flat_map(Run::ids).collect();
-    let mut chunks = ids.chunks(CHUNK).peekable();
-    loop {
-        let chunk: Vec<u64> = chunks.next().unwrap_or_default().to_vec();
-        let is_last = chunks.peek().is_none();
+        let Self { extents, records } = std::mem::take(self);
         local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
-            for id in &chunk {
+            for id in &extents {
                 let key = keys::extent(*id);
                 if let Some(value) = batch.changes.get(&key)? {
                     release(&mut batch.changes, Place::decode(&value)?)?;
                     batch.changes.remove(key);
                 }
             }
-            if is_last {
-                batch.changes.remove(keys::reclaim(seq));
+            for seq in &records {
+                batch.changes.remove(keys::reclaim(*seq));
             }
             Ok(())
-        }))?;
-        if is_last {
-            return Ok(());
-        }
+        }))
     }
 }
 

@@ -1,0 +1,108 @@
+//! Taking the records of a segment that is about to be removed out of the counts that keep tombstones, and
+//! the ends of uploads, alive.
+
+use std::sync::Arc;
+
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::Control;
+use super::about::{About, about};
+use crate::local::apply::{forget_record, put_tombstone, release, remove_tombstone};
+use crate::local::commit::{Amendment, Batch};
+use crate::local::index::entries::{DeletedEntry, ObjectEntry, Place, SegmentEntry};
+use crate::local::index::{Changes, keys};
+use crate::local::leaf::Local;
+use crate::local::position::Position;
+use crate::local::scan::{Item, Scanner};
+use crate::local::segment::Segment;
+
+/// Records taken out of the counts in one change: what writers wait for meanwhile is some milliseconds.
+const CHUNK: usize = 1024;
+
+/// Takes the segment's records out of the counts, a chunk at a time; how far it got is part of each
+/// change, so that a stop in between counts nothing twice.
+pub(super) fn forget(local: &Local, segment: &Arc<Segment>, control: &Control) -> Result<()> {
+    let key = keys::segment(segment.number);
+    let entry = local.shared.index.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
+    let from = entry.unwrap_or_default().forgotten;
+    let mut scanner = Scanner::new(segment.clone(), local.shared.layout.salt, from);
+    loop {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        let mut done_to = None;
+        while chunk.len() < CHUNK
+            && let Some(item) = scanner.next()?
+        {
+            if let Item::Record(scanned) = item {
+                done_to = Some(scanned.end());
+                chunk.push((scanned.at, about(&scanned)?));
+            }
+        }
+        let Some(done_to) = done_to else { return Ok(()) };
+        if control.stopped() {
+            return Err(Error::new(Reason::ShuttingDown, "the store is closing"));
+        }
+        local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
+            for (at, about) in &chunk {
+                forget_one(&mut batch.changes, *at, about)?;
+            }
+            let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
+            let entry = SegmentEntry { forgotten: done_to, ..entry.unwrap_or_default() };
+            batch.changes.put(key, entry.encode());
+            Ok(())
+        }))?;
+    }
+}
+
+fn forget_one(changes: &mut Changes<'_>, at: Position, about: &About) -> Result<()> {
+    if changes.get(&keys::void(at))?.is_some() {
+        // It never happened, so it never counted.
+        return Ok(());
+    }
+    match about {
+        About::Key { bucket, key } => {
+            let object_key = keys::object(*bucket, key);
+            if let Some(value) = changes.get(&object_key)? {
+                let mut entry = ObjectEntry::decode(&value)?;
+                entry.others = entry.others.saturating_sub(1);
+                changes.put(object_key, entry.encode());
+                return Ok(());
+            }
+            forget_tombstone(changes, &keys::deleted(*bucket, key), at)
+        }
+        About::Upload(upload) | About::Part { upload, .. } => forget_record(changes, *upload),
+        // The end of an upload of which nothing is left, and a void of what is not there any more, hide
+        // nothing. Copies of them elsewhere were never counted.
+        About::UploadEnd(upload) => remove_if_here(changes, &keys::upload_ended(*upload), at).map(|_| ()),
+        About::Void(target) => match remove_if_here(changes, &keys::void(*target), at)? {
+            Some(place) => release(changes, place),
+            None => Ok(()),
+        },
+        About::Bucket(_) | About::BucketEnd(_) | About::Extent(_) => Ok(()),
+    }
+}
+
+fn remove_if_here(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result<Option<Place>> {
+    let place =
+        changes.get(key)?.map(|value| Place::decode(&value)).transpose()?.filter(|place| place.at == at);
+    if place.is_some() {
+        changes.remove(key);
+    }
+    Ok(place)
+}
+
+/// A tombstone here goes; one elsewhere has one record less to hide.
+fn forget_tombstone(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result<()> {
+    let Some(value) = changes.get(key)? else { return Ok(()) };
+    let entry = DeletedEntry::decode(&value)?;
+    if entry.place.at != at {
+        let others = entry.others.saturating_sub(1);
+        return put_tombstone(changes, key.to_vec(), DeletedEntry { others, ..entry });
+    }
+    if entry.others > 0 {
+        return Err(Error::new(
+            Reason::Defect,
+            "a tombstone that still hides a record was about to be removed",
+        ));
+    }
+    remove_tombstone(changes, key.to_vec())
+}

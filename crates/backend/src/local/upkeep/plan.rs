@@ -1,0 +1,75 @@
+//! What to compact, and in which order.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tradewind_core::error::Result;
+
+use crate::local::index::entries::SegmentEntry;
+use crate::local::index::keys;
+use crate::local::leaf::Local;
+use crate::local::segment::{Segment, SegmentKind};
+
+/// Small sealed segments (left by restarts) are merged when there are more of them than this.
+const SMALL_SEGMENTS: usize = 8;
+/// Segments are small below this part of the size at which they take no further records.
+const SMALL_SHARE: u32 = 16;
+
+/// The segments worth compacting at a moment.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// Log segments whose removal was begun and interrupted. Their records are not counted any more but still
+    /// there: until they are gone, no tombstone may go, and so no other log segment.
+    pub begun: Vec<Arc<Segment>>,
+    /// The others, those with the smallest live share first.
+    pub worth: Vec<Candidate>,
+}
+
+/// A sealed segment that holds little.
+pub(super) struct Candidate {
+    pub segment: Arc<Segment>,
+    /// Bytes to be copied.
+    pub live_bytes: u64,
+    share: f64,
+}
+
+impl Plan {
+    /// Looks over all segments but those to be skipped.
+    pub fn of(local: &Local, skipped: &HashSet<u32>) -> Result<Self> {
+        let shared = &local.shared;
+        let mut plan = Self::default();
+        let mut small = Vec::new();
+        for segment in shared.segments.all().values() {
+            // Looked at before the index: what no pin holds any more is committed or given up.
+            let busy = !segment.sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
+            let entry = shared.index.get(&keys::segment(segment.number))?;
+            let entry = entry.map(|value| SegmentEntry::decode(&value)).transpose()?.unwrap_or_default();
+            if segment.kind == SegmentKind::Log && (entry.forgotten > 0 || entry.retired) {
+                plan.begun.push(segment.clone());
+                continue;
+            }
+            if busy || segment.damaged.load(Ordering::Acquire) || skipped.contains(&segment.number) {
+                continue;
+            }
+            let live_bytes = entry.live_bytes.max(0).cast_unsigned();
+            let size = segment.end.load(Ordering::Acquire);
+            #[expect(clippy::cast_precision_loss, reason = "a share")]
+            let share = live_bytes as f64 / f64::from(size.max(1));
+            let candidate = Candidate { segment: segment.clone(), live_bytes, share };
+            if share < shared.options.compact_below {
+                plan.worth.push(candidate);
+            } else if size < shared.options.segment_bytes / SMALL_SHARE {
+                small.push(candidate);
+            }
+        }
+        plan.begun.sort_by_key(|segment| segment.number);
+        plan.worth.sort_by(|a, b| {
+            a.share.total_cmp(&b.share).then_with(|| a.segment.number.cmp(&b.segment.number))
+        });
+        small.sort_by_key(|candidate| candidate.segment.number);
+        small.truncate(small.len().saturating_sub(SMALL_SEGMENTS));
+        plan.worth.append(&mut small);
+        Ok(plan)
+    }
+}
