@@ -308,14 +308,63 @@ async fn a_damaged_manifest_of_something_deleted_stops_nothing() {
     desk.assert_holds("churn", &pattern(3000, 39)).await;
 }
 
+/// The records of uploads are moved again and again, and are found all the same by everybody who asks for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn uploads_are_found_while_their_records_move() {
+    const UPLOADS: usize = 300;
+    let place = tempfile::tempdir().unwrap();
+    let options = LocalOptions {
+        segment_bytes: 8 << 10,
+        compact_below: 2.0,
+        compact_interval: Duration::from_millis(1),
+        ..tiny()
+    };
+    let desk = Arc::new(Desk::with(place.path(), options).await);
+    let key = "u";
+    let uploads: Vec<_> = futures::future::join_all((0..UPLOADS).map(|_| desk.create_upload(key))).await;
+    let begun = std::time::Instant::now();
+    let is_over = move || begun.elapsed() > Duration::from_secs(4);
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..3 {
+        let desk = desk.clone();
+        tasks.spawn(async move {
+            // Fills segment after segment, of which only the uploads live long.
+            for n in (0..).take_while(|_| !is_over()) {
+                desk.put(&format!("churn{task}"), pattern(3000, n)).await;
+            }
+        });
+    }
+    let lister = desk.clone();
+    tasks.spawn(async move {
+        while !is_over() {
+            assert_eq!(lister.uploads().await, UPLOADS);
+        }
+    });
+    for upload in uploads.into_iter().take(2) {
+        let desk = desk.clone();
+        tasks.spawn(async move {
+            while !is_over() {
+                let parts = desk.store.list_parts(&context(), &at(key), &upload, None, 10).await;
+                assert_eq!(parts.unwrap().next, None);
+            }
+            let part = desk.part(key, &upload, 1, pattern(5000, 2)).await.unwrap();
+            drop(desk.complete(key, &upload, vec![part]).await.unwrap());
+        });
+    }
+    tasks.join_all().await;
+    desk.assert_holds(key, &pattern(5000, 2)).await;
+}
+
 /// Objects that many writers overwrite as fast as they can become garbage faster than one change each could
 /// free it: the space in use must stay bounded all the same, and while they write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn overwriters_do_not_keep_compaction_from_its_work() {
     const WRITERS: u64 = 24;
-    const KEYS: u64 = 8;
+    const KEYS: u64 = 24;
     const OBJECT: usize = 64 << 10;
     const SEGMENT: u32 = 512 << 10;
+    /// How often each is written.
+    const TIMES: u64 = 8;
     let live = WRITERS * KEYS * OBJECT as u64;
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions {
@@ -325,34 +374,30 @@ async fn overwriters_do_not_keep_compaction_from_its_work() {
         ..small()
     };
     let desk = Arc::new(Desk::with(place.path(), options).await);
-    let stop = Arc::new(AtomicBool::new(false));
     let mut writers = tokio::task::JoinSet::new();
     for writer in 0..WRITERS {
-        let (desk, stop) = (desk.clone(), stop.clone());
+        let desk = desk.clone();
         writers.spawn(async move {
-            let mut written = 0;
-            while !stop.load(Ordering::Relaxed) || written < KEYS {
-                let seed = writer * 1_000_000 + written;
-                desk.put(&format!("{writer}/{}", written % KEYS), pattern(OBJECT, seed)).await;
-                written += 1;
+            for n in 0..KEYS * TIMES {
+                desk.put(&format!("{writer}/{}", n % KEYS), pattern(OBJECT, writer << 32 | n)).await;
             }
-            written
         });
     }
-    let (begun, mut most) = (std::time::Instant::now(), 0);
-    while begun.elapsed() < Duration::from_secs(6) {
+    let mut most = 0;
+    while !writers.is_empty() {
         tokio::time::sleep(Duration::from_millis(25)).await;
         most = most.max(segment_bytes(place.path()));
+        while let Some(ended) = writers.try_join_next() {
+            ended.unwrap();
+        }
     }
-    stop.store(true, Ordering::Relaxed);
-    let written: Vec<u64> = writers.join_all().await;
-    let total = written.iter().sum::<u64>() * OBJECT as u64;
-    println!("{live} bytes live, {total} written, at most {most} in segments");
-    assert!(total > 8 * live, "{total} bytes are too few to show anything");
+    println!("{live} bytes live, {} written, at most {most} in segments", live * TIMES);
     assert!(most < 3 * live + 8 * u64::from(SEGMENT), "{most} bytes in segments hold {live}");
     let desk = Arc::into_inner(desk).unwrap();
     desk.compact().await;
-    println!("{} in the end", segment_bytes(place.path()));
+    let left = segment_bytes(place.path());
+    println!("{left} are left when nobody writes");
+    assert!(left < 2 * live, "{left} bytes in segments hold {live}");
     let root = desk.close().await;
     assert_eq!(check(&root).unwrap().damage, vec![]);
 }

@@ -16,7 +16,7 @@ use super::index::View;
 use super::index::entries::{PartEntry, UploadEntry, UploadRecords};
 use super::index::keys;
 use super::leaf::Local;
-use super::read::corrupt;
+use super::read::{Moment, corrupt};
 use super::record::{Content, Object, Part, PartSummary, Record, Upload, UploadSeq};
 use super::scan::record_at;
 use super::uploads::{format_id, parse_id};
@@ -32,23 +32,24 @@ impl Local {
 
     /// What an upload was begun with.
     pub(super) fn upload(&self, address: &Address, upload: UploadSeq) -> Result<Upload> {
-        let entry = self.upload_entry(&self.shared.index.view(), address, upload)?;
-        self.upload_record(&entry)
+        let moment = Moment::take(self);
+        let entry = self.upload_entry(&moment.view, address, upload)?;
+        self.upload_record(&moment, &entry)
     }
 
-    fn upload_record(&self, entry: &UploadEntry) -> Result<Upload> {
+    /// Reads the record as it lay at that moment: compaction may have moved it since.
+    fn upload_record(&self, moment: &Moment, entry: &UploadEntry) -> Result<Upload> {
         let at = entry.place.at;
-        let segment =
-            self.shared.segments.get(at.segment).ok_or_else(|| corrupt(at, "its segment is gone"))?;
-        let scanned = record_at(&segment, self.shared.layout.salt, at.offset)?;
+        let segment = moment.segments.get(&at.segment).ok_or_else(|| corrupt(at, "its segment is gone"))?;
+        let scanned = record_at(segment, self.shared.layout.salt, at.offset)?;
         match scanned.ok_or_else(|| corrupt(at, "its head is damaged"))?.record()? {
             Record::UploadCreated(upload) => Ok(*upload),
             _ => Err(corrupt(at, "it is not an upload")),
         }
     }
 
-    fn upload_info(&self, upload: UploadSeq, entry: &UploadEntry) -> Result<UploadInfo> {
-        let record = self.upload_record(entry)?;
+    fn upload_info(&self, moment: &Moment, upload: UploadSeq, entry: &UploadEntry) -> Result<UploadInfo> {
+        let record = self.upload_record(moment, entry)?;
         Ok(UploadInfo {
             id: UploadId(format_id(upload)),
             key: record.key,
@@ -66,12 +67,12 @@ impl Local {
         limit: usize,
     ) -> Result<PartsPage> {
         let seq = parse_id(upload)?;
-        let view = self.shared.index.view();
-        let entry = self.upload_entry(&view, address, seq)?;
+        let moment = Moment::take(self);
+        let entry = self.upload_entry(&moment.view, address, seq)?;
         let mut parts = Vec::new();
         let mut next = None;
         let from = after.map_or(0, |after| after.get() + 1);
-        for found in view.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
+        for found in moment.view.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
             let part = decode_part(&found?.1)?;
             if parts.len() == limit {
                 next = parts.last().map(|p: &PartInfo| p.number);
@@ -79,18 +80,19 @@ impl Local {
             }
             parts.push(part_info(&part)?);
         }
-        Ok(PartsPage { upload: self.upload_info(seq, &entry)?, parts, next })
+        Ok(PartsPage { upload: self.upload_info(&moment, seq, &entry)?, parts, next })
     }
 
     pub(super) fn uploads_page(&self, bucket: &BucketName, request: &ListUploads) -> Result<UploadsPage> {
         let bucket = self.shared.bucket(bucket.as_str())?;
-        let view = self.shared.index.view();
+        let moment = Moment::take(self);
+        let view = &moment.view;
         let mut uploads = Vec::new();
         for found in view.prefix(&[keys::space::UPLOAD]) {
             let (key, value) = found?;
             let entry = UploadEntry::decode(&value)?;
             if entry.bucket == bucket.id && entry.key.starts_with(&request.prefix) {
-                uploads.push(self.upload_info(keys::number(&key)?, &entry)?);
+                uploads.push(self.upload_info(&moment, keys::number(&key)?, &entry)?);
             }
         }
         uploads.sort_by(|a, b| a.key.cmp(&b.key).then_with(|| a.id.cmp(&b.id)));
@@ -104,11 +106,12 @@ impl Local {
         upload: UploadSeq,
         order: &multipart::CompleteUpload,
     ) -> Result<(CompleteUpload, Committed)> {
-        let view = self.shared.index.view();
-        let entry = self.upload_entry(&view, address, upload)?;
+        let moment = Moment::take(self);
+        let view = &moment.view;
+        let entry = self.upload_entry(view, address, upload)?;
         let records = view.get(&keys::upload_records(upload))?;
         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default();
-        let begun = self.upload_record(&entry)?;
+        let begun = self.upload_record(&moment, &entry)?;
         let broken = std::cell::RefCell::new(None);
         let matched = match_parts(&order.parts, |number| {
             let found = view.get(&keys::part(upload, number.get())).and_then(|value| {
