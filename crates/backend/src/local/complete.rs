@@ -3,12 +3,13 @@
 
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::{
     self, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadInfo, UploadsPage, checksum_of_parts,
     match_parts, page_uploads,
 };
 use tradewind_core::object::{Committed, Generation};
-use tradewind_core::{Address, Algorithm, BucketName, ETag};
+use tradewind_core::{Address, Algorithm, BucketName, Context, ETag, Metadata, Timestamp};
 
 use super::commit::{CompleteUpload, PutObject};
 use super::frame::RecordKind;
@@ -20,6 +21,9 @@ use super::read::{Moment, corrupt};
 use super::record::{Content, Object, Part, PartSummary, Record, Upload, UploadSeq};
 use super::scan::record_at;
 use super::uploads::{format_id, parse_id};
+
+/// Entries of a listing that are looked at without a look at the clock.
+const ENTRIES_BETWEEN_CHECKS: usize = 1024;
 
 impl Local {
     fn upload_entry(&self, view: &View, address: &Address, upload: UploadSeq) -> Result<UploadEntry> {
@@ -83,20 +87,42 @@ impl Local {
         Ok(PartsPage { upload: self.upload_info(&moment, seq, &entry)?, parts, next })
     }
 
-    pub(super) fn uploads_page(&self, bucket: &BucketName, request: &ListUploads) -> Result<UploadsPage> {
+    /// A page of a bucket's uploads. The index entries decide what is on it; a record is read from disk
+    /// only for what is.
+    pub(super) fn uploads_page(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListUploads,
+    ) -> Result<UploadsPage> {
         let bucket = self.shared.bucket(bucket.as_str())?;
         let moment = Moment::take(self);
         let view = &moment.view;
-        let mut uploads = Vec::new();
-        for found in view.prefix(&[keys::space::UPLOAD]) {
-            let (key, value) = found?;
+        let after = request.after_key.as_deref().unwrap_or_default();
+        let mut found = Vec::new();
+        // The entries are in order of creation and of all buckets together: how many there are is not for
+        // the caller to say.
+        for (n, item) in view.prefix(&[keys::space::UPLOAD]).enumerate() {
+            if n % ENTRIES_BETWEEN_CHECKS == 0 {
+                context.check()?;
+            }
+            let (key, value) = item?;
             let entry = UploadEntry::decode(&value)?;
-            if entry.bucket == bucket.id && entry.key.starts_with(&request.prefix) {
-                uploads.push(self.upload_info(&moment, keys::number(&key)?, &entry)?);
+            let is_wanted = entry.bucket == bucket.id && entry.key.starts_with(&request.prefix);
+            if is_wanted && entry.key.as_str() >= after {
+                found.push((entry.key, keys::number(&key)?));
             }
         }
-        uploads.sort_by(|a, b| a.key.cmp(&b.key).then_with(|| a.id.cmp(&b.id)));
-        Ok(page_uploads(uploads, request))
+        found.sort();
+        let mut page = page_uploads(found.into_iter().map(without_record), request);
+        for listed in &mut page.entries {
+            let ListEntry::Key(_, info) = listed else { continue };
+            context.check()?;
+            let seq = parse_id(&info.id)?;
+            let entry = view.get(&keys::upload(seq))?.ok_or_else(|| Error::no_such_upload(&info.id.0))?;
+            *info = self.upload_info(&moment, seq, &UploadEntry::decode(&entry)?)?;
+        }
+        Ok(page)
     }
 
     /// Puts the object of an upload together from the parts as they are now.
@@ -196,6 +222,17 @@ impl Local {
                 ETag::from_text(&format!("{id:016x}-tw-{}", parts.len()))
             }
         }
+    }
+}
+
+/// What the index alone knows of an upload: enough to give it its place on a page.
+fn without_record((key, upload): (String, UploadSeq)) -> UploadInfo {
+    UploadInfo {
+        id: UploadId(format_id(upload)),
+        key,
+        initiated: Timestamp::default(),
+        metadata: Metadata::default(),
+        checksum: None,
     }
 }
 

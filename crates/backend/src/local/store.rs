@@ -386,7 +386,8 @@ impl ObjectStore for LocalStore {
     ) -> Result<UploadsPage> {
         self.check_open(context)?;
         let (local, bucket, request) = (self.local.clone(), bucket.clone(), request.clone());
-        let listing = move || local.uploads_page(&bucket, &request);
+        let until = context.clone();
+        let listing = move || local.uploads_page(&until, &bucket, &request);
         context.guard(self.local.shared.io.run(listing)).await?
     }
 

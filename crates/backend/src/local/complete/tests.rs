@@ -1,4 +1,4 @@
-//! Manifests as large as they come: 10,000 parts.
+//! Manifests as large as they come (10,000 parts), and what a listing of uploads reads.
 
 use std::time::Instant;
 
@@ -12,7 +12,9 @@ use tradewind_core::{Address, BucketName, ByteRange, ETag, ObjectStore, SystemCl
 use super::super::bulk::ExtentBytes;
 use super::super::commit::PutPart;
 use super::super::frame::MAX_PAYLOAD_BYTES;
+use super::super::index::entries::Place;
 use super::super::options::LocalOptions;
+use super::super::position::Position;
 use super::super::record::{Part, Run};
 use super::super::store::LocalStore;
 use super::*;
@@ -132,5 +134,43 @@ async fn an_object_of_ten_thousand_parts() {
     let (page, more) =
         store.object_parts(&context(), &address, PartNumber::new(9_990).ok(), 100).await.unwrap();
     assert_eq!((page.len(), more), (10, false));
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_listing_reads_only_the_records_on_its_page() {
+    let place = tempfile::tempdir().unwrap();
+    let (local, recovery) =
+        Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let store = LocalStore::over(local.clone(), recovery);
+    let bucket = BucketName::new("bucket").unwrap();
+    store.create_bucket(&context(), &bucket).await.unwrap();
+    for key in ["c", "a"] {
+        let address = Address::parse("bucket", key).unwrap();
+        store.create_upload(&context(), &address, CreateUpload::default()).await.unwrap();
+    }
+    // The record of the last one cannot be read.
+    let mut changes = local.shared.index.changes();
+    let at = Position { segment: 999, offset: 0 };
+    let id = local.shared.bucket("bucket").unwrap().id;
+    let lost = UploadEntry { bucket: id, key: "z".to_owned(), place: Place { at, record_bytes: 1 } };
+    changes.put(keys::upload(1 << 40), lost.encode());
+    changes.apply().unwrap();
+    let page = |limit| {
+        let request = ListUploads { limit, ..ListUploads::default() };
+        local.uploads_page(&context(), &bucket, &request)
+    };
+    let first = page(2).unwrap();
+    assert_eq!(first.entries.iter().map(ListEntry::name).collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(first.next.unwrap().0, "c");
+    assert_eq!(page(3).unwrap_err().reason(), Reason::CorruptData);
+
+    let budget = tradewind_core::Budget::new(1 << 20);
+    let over = tradewind_core::testing::context_until(
+        &budget,
+        tradewind_core::context::Deadline::after(SystemClock::shared(), std::time::Duration::ZERO),
+    );
+    let late = local.uploads_page(&over, &bucket, &ListUploads::default());
+    assert_eq!(late.unwrap_err().reason(), Reason::DeadlineExceeded);
     store.close().await.unwrap();
 }
