@@ -21,8 +21,15 @@ pub struct Banner<'a> {
 }
 
 impl Banner<'_> {
-    /// Prints it to stdout.
+    /// Prints it to stdout, and warns of secrets that lie open.
     pub fn print(&self) -> io::Result<()> {
+        for (file, mode) in self.settings.exposed_files() {
+            tracing::warn!(
+                file = %file.display(),
+                mode = format_args!("{mode:o}"),
+                "other users may be able to read a secret; run chmod 600 on the file"
+            );
+        }
         let mut stdout = io::stdout().lock();
         stdout.write_all(self.text().as_bytes())?;
         stdout.flush()

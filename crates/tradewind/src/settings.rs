@@ -6,6 +6,7 @@
 
 mod access;
 mod document;
+mod exposure;
 mod fields;
 mod local;
 mod named;

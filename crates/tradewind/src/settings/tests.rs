@@ -174,3 +174,26 @@ fn what_is_shown_can_be_read_back() {
     let values = |s: &Settings| s.scalars.lines().into_iter().map(|(_, value, _)| value).collect::<Vec<_>>();
     assert_eq!(values(&Settings::read(&again).unwrap()), values(&settings));
 }
+
+#[test]
+fn files_with_secrets_that_others_can_read() {
+    use std::fs::{self, Permissions as Mode};
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("tw.toml");
+    let key = place.path().join("key.pem");
+    let exposed = |text: &str, mode| {
+        for path in [&file, &key] {
+            fs::write(path, text).unwrap();
+            fs::set_permissions(path, Mode::from_mode(mode)).unwrap();
+        }
+        let inputs = Inputs { file: Some((file.clone(), text.to_owned())), ..Inputs::default() };
+        Settings::read(&inputs).unwrap().exposed_files()
+    };
+    let with_secret = "[[access_key]]\nid = \"abc\"\nsecret = \"12345678\"\n";
+    assert_eq!(exposed(with_secret, 0o600), []);
+    assert_eq!(exposed(with_secret, 0o640), [(file.clone(), 0o640)]);
+    assert_eq!(exposed("etag = \"md5\"\n", 0o644), [], "nothing to hide");
+    let with_tls = "[server]\ntls_cert = \"chain.pem\"\ntls_key = \"key.pem\"\n";
+    assert_eq!(exposed(with_tls, 0o604), [(key.clone(), 0o604)]);
+}
