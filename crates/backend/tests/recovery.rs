@@ -6,6 +6,7 @@
 mod desk;
 
 use std::io::Write;
+use std::path::Path;
 
 use tradewind_backend::local::{LocalOptions, LocalStore, check};
 use tradewind_core::SystemClock;
@@ -84,6 +85,7 @@ async fn a_tail_of_any_kind_is_passed_over() {
             desk.assert_holds("a", &pattern(1000, 1)).await;
             desk.put("b", pattern(1000, 2)).await;
             let desk = desk.reindex().await;
+            assert_eq!(desk.store.recovery().damaged_bytes, 0, "tail {number}: nor is it later");
             desk.assert_holds("b", &pattern(1000, 2)).await;
             let root = desk.close().await;
             assert_eq!(check(&root).unwrap().damage, vec![], "tail {number}");
@@ -147,6 +149,111 @@ async fn a_torn_commit_is_voided_and_stays_so() {
     desk.assert_holds("b", &pattern(10, 3)).await;
     let root = desk.close().await;
     assert_eq!(check(&root).unwrap().damage, vec![]);
+}
+
+/// Where the records of a log segment begin.
+fn records(log: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(log).unwrap();
+    (32..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(b"TWr1")).collect()
+}
+
+/// What a power cut does to one of the last records.
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    /// Its head is lost, while what lies behind it is there.
+    Head(usize),
+    /// It is the first that is not there.
+    From(usize),
+}
+
+/// Cuts the last `count` records of the log, and takes the index back to what it was before them, or away.
+fn cut(root: &Path, count: usize, cut: Cut, index: Option<&Path>) {
+    let log = segments(root, "log").pop().unwrap();
+    let records = records(&log);
+    let last = &records[records.len() - count..];
+    match cut {
+        Cut::Head(number) => flip(&log, last[number] + 44),
+        Cut::From(number) => {
+            let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+            file.set_len(last[number] as u64).unwrap();
+        }
+    }
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    if let Some(index) = index {
+        copy(index, &root.join("index"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_completion_leaves_the_upload() {
+    let place = tempfile::tempdir().unwrap();
+    let whole = place.path().join("whole");
+    let desk = Desk::new(&whole).await;
+    desk.put("u", pattern(1000, 1)).await;
+    let upload = desk.create_upload("u").await;
+    let part = desk.part("u", &upload, 1, pattern(100_000, 2)).await.unwrap();
+    let desk = desk.reopen().await;
+    copy(&whole.join("index"), &place.path().join("before"));
+    desk.complete("u", &upload, vec![part.clone()]).await.unwrap();
+    desk.close().await;
+    for (number, how) in [Cut::Head(0), Cut::Head(1), Cut::From(1), Cut::From(0)].into_iter().enumerate() {
+        for keep_index in [true, false] {
+            let what = format!("{how:?} with the index {keep_index}");
+            let root = place.path().join(format!("{number}-{keep_index}"));
+            copy(&whole, &root);
+            cut(&root, 2, how, keep_index.then_some(&place.path().join("before")));
+            let mut desk = Desk::open(&root, small()).unwrap();
+            assert_eq!(desk.store.recovery().damaged_bytes, 0, "{what}");
+            for _ in 0..2 {
+                assert_eq!(desk.uploads().await, 1, "{what}: what was not acknowledged did not happen");
+                desk.assert_holds("u", &pattern(1000, 1)).await;
+                desk.put("other", pattern(10, 1)).await;
+                desk.compact().await;
+                desk = desk.reindex().await;
+                assert_eq!(desk.store.recovery().damaged_bytes, 0, "{what}");
+            }
+            desk.complete("u", &upload, vec![part.clone()]).await.unwrap();
+            desk.compact().await;
+            let desk = desk.reindex().await;
+            desk.assert_holds("u", &pattern(100_000, 2)).await;
+            assert_eq!(desk.uploads().await, 0, "{what}");
+            assert_eq!(check(&desk.close().await).unwrap().damage, vec![], "{what}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_removal_of_a_bucket_leaves_its_uploads() {
+    let place = tempfile::tempdir().unwrap();
+    let whole = place.path().join("whole");
+    let desk = Desk::new(&whole).await;
+    let uploads = [desk.create_upload("u").await, desk.create_upload("v").await];
+    let part = desk.part("u", &uploads[0], 1, pattern(100_000, 2)).await.unwrap();
+    let desk = desk.reopen().await;
+    copy(&whole.join("index"), &place.path().join("before"));
+    let bucket = tradewind_core::BucketName::new(desk::BUCKET).unwrap();
+    let context = tradewind_core::testing::context();
+    tradewind_core::ObjectStore::delete_bucket(&*desk.store, &context, &bucket).await.unwrap();
+    desk.close().await;
+    // Two ends of uploads and the end of the bucket.
+    for (number, how) in [Cut::Head(0), Cut::Head(2), Cut::From(2), Cut::From(1)].into_iter().enumerate() {
+        for keep_index in [true, false] {
+            let root = place.path().join(format!("{number}-{keep_index}"));
+            copy(&whole, &root);
+            cut(&root, 3, how, keep_index.then_some(&place.path().join("before")));
+            let mut desk = Desk::open(&root, small()).unwrap();
+            for _ in 0..2 {
+                assert_eq!(desk.uploads().await, 2, "{how:?} with the index {keep_index}");
+                desk.put("other", pattern(10, 1)).await;
+                desk = desk.reindex().await;
+            }
+            desk.complete("u", &uploads[0], vec![part.clone()]).await.unwrap();
+            let desk = desk.reindex().await;
+            desk.assert_holds("u", &pattern(100_000, 2)).await;
+            assert_eq!(desk.uploads().await, 1, "{how:?} with the index {keep_index}");
+            assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

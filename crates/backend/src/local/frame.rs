@@ -71,6 +71,15 @@ pub(crate) struct Header {
     pub durable: Position,
 }
 
+/// Where the batch of a record begins and ends in its segment. Batches are written and synced as one:
+/// of one that is not whole nothing was acknowledged, and nothing counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BatchSpan {
+    pub begin: u32,
+    /// Zero: the record stands alone.
+    pub end: u32,
+}
+
 /// Why bytes are not a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotARecord {
@@ -95,8 +104,15 @@ impl Header {
         (self.head_bytes() + self.payload_bytes as usize).next_multiple_of(ALIGNMENT)
     }
 
-    /// Writes header, fields and table as they lie on disk at `position`.
+    /// Writes header, fields and table as they lie on disk at `position`, of a record that stands alone.
     pub fn encode_head(&self, salt: u64, position: Position, fields: &[u8], table: &[u64]) -> Vec<u8> {
+        let mut head = self.encode_open_head(fields, table);
+        seal_head(salt, position, BatchSpan::default(), &mut head);
+        head
+    }
+
+    /// The same without batch and checksum: [`seal_head`] makes it a head.
+    pub fn encode_open_head(&self, fields: &[u8], table: &[u64]) -> Vec<u8> {
         debug_assert_eq!(
             (fields.len(), table.len()),
             (self.fields_bytes as usize, blocks(self.payload_bytes as usize))
@@ -116,8 +132,6 @@ impl Header {
         for crc in table {
             head.extend_from_slice(&crc.to_le_bytes());
         }
-        let crc = head_checksum(salt, position, &head);
-        head[40..48].copy_from_slice(&crc.to_le_bytes());
         head
     }
 
@@ -162,13 +176,24 @@ impl Header {
             return Err(NotARecord::BadChecksum);
         }
         let fields_end = HEADER_BYTES + header.fields_bytes as usize;
-        Ok((header, Head { fields: &head[HEADER_BYTES..fields_end], table: &head[fields_end..] }))
+        let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
+        let batch = BatchSpan { begin: u32_at(32), end: u32_at(36) };
+        Ok((header, Head { batch, fields: &head[HEADER_BYTES..fields_end], table: &head[fields_end..] }))
     }
+}
+
+/// Completes a head, once it is known where its batch ends.
+pub(crate) fn seal_head(salt: u64, position: Position, batch: BatchSpan, head: &mut [u8]) {
+    head[32..36].copy_from_slice(&batch.begin.to_le_bytes());
+    head[36..40].copy_from_slice(&batch.end.to_le_bytes());
+    let crc = head_checksum(salt, position, head);
+    head[40..48].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// The verified variable parts of a head.
 #[derive(Clone, Copy)]
 pub(crate) struct Head<'a> {
+    pub batch: BatchSpan,
     pub fields: &'a [u8],
     pub table: &'a [u8],
 }
@@ -236,9 +261,11 @@ mod tests {
         fn heads_round_trip(fields in prop::collection::vec(any::<u8>(), 0..200), payload in 0_u32..(1 << 20), at in 0_u32..1000) {
             let (header, table) = sample(&fields, payload);
             let position = Position::new(3, at * 8);
-            let encoded = header.encode_head(99, position, &fields, &table);
+            let batch = BatchSpan { begin: at * 4, end: at * 8 + payload };
+            let mut encoded = header.encode_open_head(&fields, &table);
+            seal_head(99, position, batch, &mut encoded);
             let (decoded, head) = Header::decode(99, position, &encoded).unwrap();
-            prop_assert_eq!(decoded, header);
+            prop_assert_eq!((decoded, head.batch), (header, batch));
             prop_assert_eq!(head.fields, &fields[..]);
             prop_assert_eq!((0..table.len()).map(|i| head.block_crc(i)).collect::<Vec<_>>(), table);
         }
@@ -249,7 +276,7 @@ mod tests {
             let position = Position::new(3, 16);
             let mut encoded = header.encode_head(99, position, &[5; 20], &table);
             encoded[bit / 8] ^= 1 << (bit % 8);
-            // The two reserved bytes and the flag byte's unused bits are covered as well.
+            // The reserved byte and the flag byte's unused bits are covered as well.
             prop_assert!(Header::decode(99, position, &encoded).is_err());
         }
 

@@ -1,21 +1,21 @@
 //! Taking the log into the index: from where the index ends, or from the beginning where it is made
-//! anew. A commit record that a crash tore was never acknowledged: it is voided, so that no later
-//! rebuild takes it for a whole one. Where a later record says that it had been durable, the same
-//! sight is damage: the record counts, and whoever reads it is told.
+//! anew. A batch that a crash tore was never acknowledged: all of its records are voided, so that no
+//! later rebuild takes one of them for a whole one. Where a later record says that it had been durable,
+//! the same sight is damage: the record counts, and whoever reads it is told.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tradewind_core::error::Result;
 
 use super::apply::{Located, NOWHERE, apply};
-use super::frame::RecordKind;
+use super::frame::{BatchSpan, RecordKind};
 use super::index::entries::Coverage;
 use super::index::{Changes, Index, keys};
 use super::io::io_error;
 use super::layout::Layout;
 use super::position::Position;
-use super::record::{BucketId, Record, decode_name};
+use super::record::{Record, decode_name};
 use super::recovery::Recovery;
 use super::scan::{Item, Scanned, Scanner, read_payload};
 use super::segment::{Segment, SegmentKind, Segments};
@@ -27,10 +27,12 @@ pub(super) const REPLAY_BATCH: usize = 4096;
 pub(super) struct Survey {
     /// Positions that a void names.
     voided: HashSet<Position>,
+    /// Records of torn batches, and what is left of records there, of which no void speaks yet.
+    torn: HashSet<Position>,
     /// Everything before this was durable.
     durable: Position,
-    /// Where the log first speaks of a bucket with a number higher than all before it, in order.
-    buckets: Vec<(Position, BucketId)>,
+    /// Of each segment, how much of it records call durable.
+    durable_in: HashMap<u32, u32>,
     /// Where the last record ends, and the numbers that come next.
     pub coverage: Coverage,
 }
@@ -38,9 +40,15 @@ pub(super) struct Survey {
 impl Survey {
     /// Looks over the log from `coverage` on.
     pub fn of(layout: &Layout, segments: &Segments, coverage: Coverage) -> Result<Self> {
-        let mut known =
-            Self { voided: HashSet::new(), durable: coverage.covered, buckets: Vec::new(), coverage };
-        for (segment, start) in log_from(segments, coverage.covered) {
+        let durable = coverage.covered;
+        let mut known = Self {
+            voided: HashSet::new(),
+            torn: HashSet::new(),
+            durable,
+            durable_in: HashMap::from([(durable.segment, durable.offset)]),
+            coverage,
+        };
+        for (segment, start) in log_from(segments, durable) {
             let mut scanner = Scanner::new(segment, layout.salt, start);
             while let Some(item) = scanner.next()? {
                 if let Item::Record(scanned) = item {
@@ -48,11 +56,17 @@ impl Survey {
                 }
             }
         }
+        for (segment, start) in log_from(segments, known.durable) {
+            known.find_torn(&segment, Scanner::new(segment.clone(), layout.salt, start))?;
+        }
         Ok(known)
     }
 
     fn take(&mut self, scanned: &Scanned) -> Result<()> {
-        self.durable = self.durable.max(scanned.header.durable);
+        let durable = scanned.header.durable;
+        self.durable = self.durable.max(durable);
+        let until = self.durable_in.entry(durable.segment).or_default();
+        *until = (*until).max(durable.offset);
         let coverage = &mut self.coverage;
         coverage.covered = Position::new(scanned.at.segment, scanned.end());
         coverage.next_id = coverage.next_id.max(scanned.header.seq + 1);
@@ -73,22 +87,75 @@ impl Survey {
             }
             RecordKind::Extent | RecordKind::Part | RecordKind::UploadEnded => return Ok(()),
         };
-        if self.buckets.last().is_none_or(|(_, highest)| bucket > *highest) {
-            self.buckets.push((scanned.at, bucket));
-        }
         coverage.next_bucket = coverage.next_bucket.max(bucket + 1);
         Ok(())
     }
 
-    /// Whether the log spoke of a bucket before what a crash may have torn.
-    fn is_old(&self, bucket: BucketId) -> bool {
-        self.buckets.iter().any(|(at, number)| *at < self.durable && *number >= bucket)
+    /// Finds what a crash tore behind all that is known to be durable.
+    fn find_torn(&mut self, segment: &Arc<Segment>, mut scanner: Scanner) -> Result<()> {
+        let mut batch = Found::default();
+        while let Some(item) = scanner.next()? {
+            match item {
+                Item::Record(scanned) => {
+                    let span = span_of(&scanned);
+                    if span != batch.span {
+                        self.settle(std::mem::replace(&mut batch, Found { span, ..Found::default() }));
+                    }
+                    if read_payload(segment, &scanned)?.is_some() {
+                        batch.whole_bytes += scanned.end() - scanned.at.offset;
+                    }
+                    // What a void says is true wherever it stands.
+                    if scanned.header.kind != RecordKind::Void {
+                        batch.records.push(scanned.at);
+                    }
+                }
+                Item::Gap { from, .. } => {
+                    let at = Position::new(segment.number, from);
+                    // Behind the last record of all nothing is said of it, and nothing needs to be.
+                    if at < self.coverage.covered {
+                        self.tear(at);
+                    }
+                }
+            }
+        }
+        self.settle(batch);
+        Ok(())
     }
 
-    /// Whether what is damaged here may be what a crash tore, and was never voided yet.
-    fn is_torn(&self, at: Position) -> bool {
-        at >= self.durable && !self.voided.contains(&at)
+    fn settle(&mut self, batch: Found) {
+        if batch.whole_bytes != batch.span.end - batch.span.begin {
+            batch.records.into_iter().for_each(|at| self.tear(at));
+        }
     }
+
+    fn tear(&mut self, at: Position) {
+        if !self.voided.contains(&at) {
+            self.torn.insert(at);
+        }
+    }
+
+    /// Whether bytes that are no record were one once.
+    fn is_damage(&self, at: Position) -> bool {
+        self.durable_in.get(&at.segment).is_some_and(|until| at.offset < *until)
+            && !self.voided.contains(&at)
+            && !self.torn.contains(&at)
+    }
+}
+
+/// What was found of a batch.
+#[derive(Default)]
+struct Found {
+    span: BatchSpan,
+    /// Bytes of its records that are whole.
+    whole_bytes: u32,
+    records: Vec<Position>,
+}
+
+fn span_of(scanned: &Scanned) -> BatchSpan {
+    let BatchSpan { begin, end } = scanned.batch;
+    let (at, behind) = (scanned.at.offset, scanned.end());
+    // A record of no batch, or that lies outside of the one that it names, stands alone.
+    if begin <= at && behind <= end { scanned.batch } else { BatchSpan { begin: at, end: behind } }
 }
 
 /// How the log is taken in.
@@ -119,12 +186,12 @@ pub(super) fn take_log(
                 Item::Record(scanned) => scanned,
                 Item::Gap { from, to } => {
                     let at = Position::new(segment.number, from);
-                    if at < known.durable && !known.voided.contains(&at) {
-                        tracing::error!(segment = %segment.path.display(), from, to, "the log is damaged");
-                        recovery.damaged_bytes += u64::from(to - from);
-                    } else if known.is_torn(at) && at < known.coverage.covered {
+                    if known.torn.contains(&at) {
                         // Records behind it will say that they found everything durable.
                         void(&mut changes, at);
+                    } else if known.is_damage(at) {
+                        tracing::error!(segment = %segment.path.display(), from, to, "the log is damaged");
+                        recovery.damaged_bytes += u64::from(to - from);
                     }
                     continue;
                 }
@@ -133,14 +200,11 @@ pub(super) fn take_log(
             if known.voided.contains(&scanned.at) {
                 continue;
             }
-            let record = scanned.record()?;
-            if known.is_torn(scanned.at)
-                && (read_payload(&segment, &scanned)?.is_none()
-                    || lacks_bucket(&changes, known, &scanned, &record)?)
-            {
+            if known.torn.contains(&scanned.at) {
                 void(&mut changes, scanned.at);
                 continue;
             }
+            let record = scanned.record()?;
             take_in(&mut changes, &scanned, &record, mode)?;
             recovery.replayed += 1;
             if changes.len() >= REPLAY_BATCH {
@@ -165,17 +229,6 @@ pub(super) fn take_log(
 /// Enters that what is at a position never happened, though no record says so yet.
 fn void(changes: &mut Changes<'_>, at: Position) {
     changes.put(keys::void(at), NOWHERE.encode());
-}
-
-/// Whether a crash tore the record of the bucket that a record needs, out of the same batch.
-fn lacks_bucket(changes: &Changes<'_>, known: &Survey, scanned: &Scanned, record: &Record) -> Result<bool> {
-    let bucket = match record {
-        Record::Object(object) => object.bucket,
-        Record::UploadCreated(upload) => upload.bucket,
-        _ => return Ok(false),
-    };
-    // Copies stand in any order; their originals were durable.
-    Ok(!scanned.header.relocated && !known.is_old(bucket) && changes.get(&keys::bucket(bucket))?.is_none())
 }
 
 fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: Mode) -> Result<()> {

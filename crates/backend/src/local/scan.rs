@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::Result;
 
-use super::frame::{ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, Head, Header, NotARecord, table_entry};
+use super::frame::{ALIGNMENT, BLOCK_BYTES, BatchSpan, HEADER_BYTES, Head, Header, NotARecord, table_entry};
 use super::io::io_error;
 use super::position::Position;
 use super::record::Record;
@@ -26,6 +26,7 @@ const LIKELY_HEAD_BYTES: usize = 512;
 pub(crate) struct Scanned {
     pub at: Position,
     pub header: Header,
+    pub batch: BatchSpan,
     pub fields: Vec<u8>,
     pub table: Vec<u64>,
 }
@@ -33,7 +34,7 @@ pub(crate) struct Scanned {
 impl Scanned {
     fn new(at: Position, header: Header, head: Head<'_>) -> Self {
         let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
-        Self { at, header, fields: head.fields.to_vec(), table }
+        Self { at, header, batch: head.batch, fields: head.fields.to_vec(), table }
     }
 
     pub fn record(&self) -> Result<Record> {

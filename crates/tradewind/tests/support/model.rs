@@ -151,6 +151,11 @@ impl Model {
         *state.history(key) = vec![Write { value: seen, sent: now, acknowledged: Some(now) }];
     }
 
+    /// A key that holds nothing is not looked at any more.
+    pub fn forget(&self, key: &str) {
+        self.state().keys.remove(key);
+    }
+
     /// Every key that was ever written, for a look with nothing in flight.
     pub fn keys(&self) -> Vec<String> {
         self.state().keys.keys().cloned().collect()

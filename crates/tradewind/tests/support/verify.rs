@@ -9,7 +9,7 @@ use super::model::{Model, Value};
 use super::random::Random;
 use super::s3::{Request, S3};
 use super::sign::Credentials;
-use super::workload::{BUCKETS, observe};
+use super::workload::{BUCKETS, is_of_upload, observe};
 use super::xml;
 
 /// An object as GET and LIST must both show it.
@@ -43,6 +43,7 @@ pub fn verify(address: SocketAddr, credentials: &Credentials, model: &Model, see
         look.prefixes(bucket, expected.keys());
     }
     look.uploads();
+    look.remove_completed(&there);
     look.wrong
 }
 
@@ -176,7 +177,7 @@ impl Look<'_> {
     }
 
     /// Every upload that was begun is there with all its acknowledged parts, but those whose completion
-    /// was in doubt: they are there, or their object is.
+    /// was in doubt: they are there, or their object is, and not both. Nobody else writes their keys.
     fn uploads(&mut self) {
         for upload in self.model.take_uploads() {
             let request = Request {
@@ -198,6 +199,13 @@ impl Look<'_> {
                 let is_done = self.model.check(&upload.key, Value::Present(upload.content), look).is_ok();
                 if is_there && is_done {
                     self.wrong.push(format!("the upload to {:?} is there and so is its object", upload.key));
+                }
+                if !is_there && !is_done {
+                    let code = response.code();
+                    self.wrong.push(format!(
+                        "neither the upload to {:?} is there nor its object: {code}",
+                        upload.key
+                    ));
                 }
                 if is_there {
                     self.abort(&upload.key, &upload.id);
@@ -221,6 +229,19 @@ impl Look<'_> {
                 continue;
             }
             self.model.put_aside(upload);
+        }
+    }
+
+    /// Objects that uploads made are written once each: they go, so that there are not more and more.
+    fn remove_completed(&mut self, there: &BTreeMap<String, Shown>) {
+        for key in self.model.keys().iter().filter(|key| is_of_upload(key)) {
+            if there.contains_key(key) {
+                match self.client.delete(key) {
+                    Ok(response) if response.status == 204 => {}
+                    other => self.wrong.push(format!("removing {key:?}: {other:?}")),
+                }
+            }
+            self.model.forget(key);
         }
     }
 

@@ -65,6 +65,18 @@ pub fn key(number: u64) -> String {
 
 const KEYS: u64 = 96;
 
+/// A key that one upload alone writes: after a restart the upload is there or its object is.
+fn upload_key(key: &str, write: u64) -> String {
+    format!("{key}{UPLOAD_MARK}{write}")
+}
+
+/// In the keys of uploads, and in no other.
+const UPLOAD_MARK: &str = "-upload-";
+
+pub fn is_of_upload(key: &str) -> bool {
+    key.contains(UPLOAD_MARK)
+}
+
 /// What an answer to a GET of a key shows.
 pub fn observe(response: &Response) -> Result<Value, String> {
     match response.status {
@@ -285,9 +297,10 @@ impl Worker<'_> {
         if self.random.chance(10) {
             content.size += PART_BYTES;
         }
+        let key = upload_key(key, content.id);
         let response = self.client.send(Request {
             method: "POST",
-            path: key,
+            path: &key,
             query: vec![("uploads", String::new())],
             headers: vec![(WRITE_HEADER, content.id.to_string())],
             ..Request::default()
@@ -296,7 +309,7 @@ impl Worker<'_> {
         let (200, Some(id)) = (response.status, id) else {
             return self.failed_write("beginning an upload", &response);
         };
-        let upload = Upload { key: key.to_owned(), id, content, parts: Vec::new(), is_completing: false };
+        let upload = Upload { key, id, content, parts: Vec::new(), is_completing: false };
         if self.random.chance(30) {
             self.shared.model.put_aside(upload);
             return Ok(());

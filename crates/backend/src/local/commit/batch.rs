@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 
 use crate::local::apply::{Located, apply};
-use crate::local::frame::{Header, MAX_FIELDS_BYTES, padding};
+use crate::local::frame::{BatchSpan, Header, MAX_FIELDS_BYTES, padding, seal_head};
 use crate::local::index::entries::{Coverage, ID_MARGIN};
 use crate::local::index::{Changes, keys};
 use crate::local::io::io_error;
@@ -41,7 +41,7 @@ impl LogWriter {
             base,
             end: base,
             pieces: Vec::new(),
-            records: 0,
+            heads: Vec::new(),
             changes: shared.index.changes(),
             buckets: Vec::new(),
             next_bucket: self.next_bucket,
@@ -75,12 +75,21 @@ pub(crate) struct Batch<'a> {
     base: u32,
     end: u32,
     pieces: Vec<Bytes>,
-    records: usize,
+    /// The head of each record, sealed when the batch is complete.
+    heads: Vec<OpenHead>,
     buckets: Vec<BucketChange>,
     next_bucket: BucketId,
     durable: Position,
     /// The change that is being decided frees space in the end.
     may_use_reserve: bool,
+}
+
+/// A head that does not say yet where its batch ends.
+struct OpenHead {
+    at: Position,
+    bytes: Vec<u8>,
+    /// Which of the batch's pieces it will be.
+    piece: usize,
 }
 
 enum BucketChange {
@@ -97,12 +106,12 @@ impl Batch<'_> {
     /// Begins with the next change. Answers how many records there are before it.
     pub const fn begin_change(&mut self) -> usize {
         self.may_use_reserve = false;
-        self.records
+        self.records()
     }
 
     /// Records so far.
     pub const fn records(&self) -> usize {
-        self.records
+        self.heads.len()
     }
 
     /// A number that was never used before.
@@ -201,7 +210,7 @@ impl Batch<'_> {
         if !self.may_use_reserve {
             self.shared.space.admit(record_bytes.into())?;
         }
-        if self.records == 0 {
+        if self.records() == 0 {
             let segment = self.segment()?;
             self.base = segment.end.load(Ordering::Acquire);
             self.end = self.base;
@@ -210,10 +219,11 @@ impl Batch<'_> {
         let at = Position::new(segment, self.end);
         let end = self.end.checked_add(record_bytes);
         let end = end.ok_or_else(|| Error::new(Reason::Defect, "a batch is longer than a segment can be"))?;
-        self.records += 1;
+        let bytes = header.encode_open_head(fields, table);
+        self.heads.push(OpenHead { at, bytes, piece: self.pieces.len() });
+        self.pieces.push(Bytes::new());
         let located = Located { header: &header, record, fields, at, places_extents: !relocated };
         apply(&mut self.changes, &located)?;
-        self.pieces.push(header.encode_head(self.shared.layout.salt, at, fields, table).into());
         self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
         let pad = padding(header.head_bytes() + payload_bytes);
         if pad > 0 {
@@ -236,10 +246,10 @@ impl Batch<'_> {
 
     /// Writes, syncs and applies the batch.
     pub fn commit(mut self) -> Result<(), Failed> {
-        if self.records == 0 && self.changes.is_empty() {
+        if self.records() == 0 && self.changes.is_empty() {
             return Ok(());
         }
-        if self.records > 0 {
+        if self.records() > 0 {
             self.write()?;
         }
         self.apply().map_err(|e| Failed::for_good(not_indexed(e)))
@@ -254,6 +264,7 @@ impl Batch<'_> {
             next_bucket: self.next_bucket,
             next_segment: self.shared.next_segment.load(Ordering::Acquire),
         };
+        let has_records = self.records() > 0;
         self.changes.put(keys::META, coverage.encode());
         self.changes.apply()?;
         for change in self.buckets {
@@ -265,7 +276,7 @@ impl Batch<'_> {
             };
         }
         self.log.covered = covered;
-        if self.records > 0 {
+        if has_records {
             self.log.durable = covered;
         }
         self.log.next_bucket = self.next_bucket;
@@ -277,10 +288,20 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Each record says which bytes of the segment were written together: all of them count, or none.
+    fn seal(&mut self) {
+        let span = BatchSpan { begin: self.base, end: self.end };
+        for OpenHead { at, bytes, piece } in &mut self.heads {
+            seal_head(self.shared.layout.salt, *at, span, bytes);
+            self.pieces[*piece] = std::mem::take(bytes).into();
+        }
+    }
+
     fn write(&mut self) -> Result<(), Failed> {
         let Some(segment) = self.log.active.clone() else {
             return Err(Failed::for_good(Error::new(Reason::Defect, "a batch has records but no segment")));
         };
+        self.seal();
         if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
             // Nothing of this may come to life at the next start.
             if let Err(worse) = erase(&segment, self.base, self.end) {
