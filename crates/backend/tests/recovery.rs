@@ -386,6 +386,94 @@ async fn an_index_from_before_a_compaction_is_found_out() {
     }
 }
 
+/// The old index never knew of the bulk segment, and yet its number was used already.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_never_knew_a_removed_segment_is_found_out() {
+    use tradewind_core::store::{CommitRequest, StageRequest};
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::with(&place.path().join("store"), options()).await;
+    let context = tradewind_core::testing::context();
+    let request = StageRequest::default();
+    let address = desk::at("large");
+    let mut staged =
+        tradewind_core::ObjectStore::stage(&*desk.store, &context, &address, request).await.unwrap();
+    let bytes = pattern(2 << 20, 1);
+    staged.write(bytes.clone()).await.unwrap();
+    while segments(&desk.root, "bulk").is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    desk.put("a", pattern(1000, 1)).await;
+    copy(&desk.root.join("index"), &place.path().join("old"));
+    staged.commit(CommitRequest::default()).await.unwrap();
+    let first = segments(&desk.root, "bulk").remove(0);
+    let desk = desk.reopen().await;
+    // All bulk segments are emptied: half of what is in them dies.
+    for n in 0..20 {
+        desk.put(&format!("large{n}"), pattern(100_000, n)).await;
+    }
+    let desk = desk.reopen().await;
+    for n in 0..20 {
+        desk.delete(&format!("large{n}")).await.unwrap();
+    }
+    let compacting = LocalOptions { compact_below: 2.0, ..options() };
+    let root = desk.close().await;
+    let desk = Desk::open(&root, compacting).unwrap();
+    desk.compact().await;
+    assert!(!first.exists());
+    let root = desk.close().await;
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("old"), &root.join("index"));
+    let desk = Desk::open(&root, options()).unwrap();
+    assert!(desk.store.recovery().reindexed);
+    desk.assert_holds("large", &bytes).await;
+    desk.assert_holds("a", &pattern(1000, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_takes_the_process_down_is_given_up() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(&place.path().join("store")).await;
+    desk.put("a", pattern(1000, 1)).await;
+    let mut root = desk.close().await;
+    let mark = root.join("index.doubts");
+    assert!(!mark.exists());
+    for attempts in [1, 2] {
+        std::fs::write(&mark, vec![b'.'; attempts]).unwrap();
+        let desk = Desk::open(&root, small()).unwrap();
+        assert_eq!(desk.store.recovery().reindexed, attempts == 2);
+        desk.assert_holds("a", &pattern(1000, 1)).await;
+        root = desk.close().await;
+        assert!(!mark.exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_an_old_index_goes() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(&place.path().join("store")).await;
+    let root = desk.close().await;
+    std::fs::create_dir(root.join("index.old")).unwrap();
+    std::fs::write(root.join("index.old/0.jnl"), b"old").unwrap();
+    let desk = Desk::open(&root, small()).unwrap();
+    assert!(!desk.root.join("index.old").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().unwrap();
+    let desk = Desk::new(&place.path().join("above/store")).await;
+    desk.put("a", pattern(1000, 1)).await;
+    desk.put("large", pattern(100_000, 1)).await;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!([mode(&desk.root), mode(&desk.root.join("segments"))], [0o700; 2]);
+    assert_eq!(mode(&desk.root.join("FORMAT")), 0o600);
+    for path in [segments(&desk.root, "log"), segments(&desk.root, "bulk")].concat() {
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
+    assert_ne!(mode(&place.path().join("above")), 0o700, "what lies above is the user's own affair");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_without_a_compaction_in_between_is_brought_up() {
     let place = tempfile::tempdir().unwrap();

@@ -137,10 +137,10 @@ impl Committer {
     fn enqueue<O: Operation>(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Answer>>> {
         let (answer, answered) = oneshot::channel();
         let mut state = self.queue.state.lock();
+        self.check()?;
         if state.closed {
             return Err(closed());
         }
-        self.check()?;
         state.waiting.push(Box::new(Submitted { operation, decision: None, answer }));
         if state.waiting.len() == 1 {
             self.queue.ready.notify_one();
@@ -187,11 +187,15 @@ fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
     }
 }
 
-/// Closes the queue when the thread ends, however it ends: nobody waits for an answer for ever.
+/// Closes the queue when the thread ends, however it ends: nobody waits for an answer for ever, and a store
+/// whose committer panicked says that it takes no writes.
 struct Ended<'a>(&'a Queue);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, Ordering::Release);
+        }
         let mut state = self.0.state.lock();
         state.closed = true;
         state.waiting.clear();

@@ -8,7 +8,9 @@ pub(crate) mod entries;
 pub(crate) mod keys;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use tradewind_core::error::{Error, Reason, Result};
@@ -26,18 +28,37 @@ const ENTRY_CACHE_BYTES: u64 = 24 << 20;
 const MEMTABLE_BYTES: u64 = 16 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 
+/// Doubts (attempts to open the index that ended with the process, say) with which the index is given up.
+pub(crate) const DOUBTS_TO_GIVE_UP: usize = 2;
+
 /// The index of one store.
 pub(crate) struct Index {
+    tree: Option<Tree>,
+    cache: EntryCache,
+    directory: PathBuf,
+    is_distrusted: AtomicBool,
+}
+
+struct Tree {
     database: Database,
     entries: Keyspace,
-    cache: EntryCache,
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let tree = self.tree.take();
+        // Where one of its threads panicked, the library panics once more when it is closed.
+        if catch_unwind(AssertUnwindSafe(|| drop(tree))).is_err() {
+            tracing::error!("the index could not be closed");
+        }
+    }
 }
 
 impl Index {
     /// Opens or makes the index in `directory`.
     pub fn open(directory: &Path) -> Result<Self> {
         // On some journals that a power cut tore the library panics.
-        let opened = std::panic::catch_unwind(|| Self::open_database(directory));
+        let opened = catch_unwind(|| Self::open_database(directory));
         opened.unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")))
     }
 
@@ -55,17 +76,56 @@ impl Index {
             KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES).manual_journal_persist(true)
         };
         let entries = database.keyspace(KEYSPACE, options).map_err(failed)?;
-        // The library does not make all of its directories' names durable itself.
+        // The library does not make all of its directories' names durable itself. The last one is the store's:
+        // every start makes durable what it and earlier ones made there, before anything is acknowledged.
         for made in [directory.join("keyspaces"), directory.to_owned(), directory.join("..")] {
             sync_directory(&made)
                 .map_err(|e| io_error("the index's directory could not be made durable", e))?;
         }
-        Ok(Self { database, entries, cache: EntryCache::new(ENTRY_CACHE_BYTES) })
+        Ok(Self {
+            tree: Some(Tree { database, entries }),
+            cache: EntryCache::new(ENTRY_CACHE_BYTES),
+            directory: directory.to_owned(),
+            is_distrusted: AtomicBool::new(false),
+        })
+    }
+
+    /// The file whose bytes count the reasons not to trust the index in a directory.
+    pub fn doubts(directory: &Path) -> PathBuf {
+        directory.with_extension("doubts")
+    }
+
+    /// The error of an index in use. What is broken is made anew by the next start, which would not find
+    /// everything that is read later.
+    pub fn failed(&self, what: &str, e: fjall::Error) -> Error {
+        // Its threads stop where one of them found something bad, or no room.
+        let is_stopped = matches!(e, fjall::Error::Poisoned);
+        let error = index_error(what, e);
+        let is_broken = error.reason() == Reason::CorruptData || (is_stopped && self.has_room());
+        if is_broken && !self.is_distrusted.swap(true, Ordering::AcqRel) {
+            let doubts = [b'.'; DOUBTS_TO_GIVE_UP];
+            if let Err(e) = std::fs::write(Self::doubts(&self.directory), doubts) {
+                tracing::error!(error = %e, "the index is broken; remove it to have it made anew");
+            }
+        }
+        error
+    }
+
+    fn has_room(&self) -> bool {
+        rustix::fs::statvfs(&self.directory)
+            .is_ok_and(|found| found.f_bavail * found.f_frsize > JOURNAL_BYTES)
+    }
+
+    fn tree(&self) -> &Tree {
+        match &self.tree {
+            Some(tree) => tree,
+            None => unreachable!("it is taken out by the drop alone"),
+        }
     }
 
     /// One entry.
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.entries.get(key).map_err(read_error)
+        self.tree().entries.get(key).map_err(|e| self.failed("the index could not be read", e))
     }
 
     /// The entry of an object, for a reader: kept if it was read lately.
@@ -75,7 +135,7 @@ impl Index {
 
     /// A view of one moment.
     pub fn view(&self) -> View {
-        View { snapshot: self.database.snapshot(), entries: self.entries.clone() }
+        View { snapshot: self.tree().database.snapshot(), entries: self.tree().entries.clone() }
     }
 
     /// What of the log is covered; `None` for a new index.
@@ -90,14 +150,15 @@ impl Index {
 
     /// Makes everything applied so far survive a power loss: the end of replay's work.
     pub fn checkpoint(&self) -> Result<()> {
-        self.database
+        self.tree()
+            .database
             .persist(PersistMode::SyncAll)
-            .map_err(|e| index_error("the index could not be made durable", e))
+            .map_err(|e| self.failed("the index could not be made durable", e))
     }
 
     /// Bytes of the index on disk.
     pub fn disk_bytes(&self) -> Result<u64> {
-        self.database.disk_space().map_err(read_error)
+        self.tree().database.disk_space().map_err(read_error)
     }
 }
 
@@ -201,21 +262,24 @@ impl Changes<'_> {
         let objects =
             self.pending.keys().map(Vec::as_slice).filter(|key| key.first() == Some(&keys::space::OBJECT));
         let _closed = self.index.cache.close(objects);
-        let mut batch = self.index.database.batch();
+        let Tree { database, entries } = self.index.tree();
+        let mut batch = database.batch();
         for (key, value) in self.pending {
             match value {
-                Some(value) => batch.insert(&self.index.entries, key, value),
-                None => batch.remove(&self.index.entries, key),
+                Some(value) => batch.insert(entries, key, value),
+                None => batch.remove(entries, key),
             }
         }
-        batch.commit().map_err(|e| index_error("the index could not be updated", e))
+        batch.commit().map_err(|e| self.index.failed("the index could not be updated", e))
     }
 }
 
-/// What is not the device's doing is a broken index, which can be made anew.
+/// What is not the device's doing, nor the system's, is a broken index, which can be made anew.
 fn index_error(what: &str, e: fjall::Error) -> Error {
     let device = match &e {
-        fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => Some(e.kind()),
+        fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => {
+            Some(e).filter(|e| is_of_the_system(e)).map(std::io::Error::kind)
+        }
         fjall::Error::Poisoned | fjall::Error::Locked => Some(std::io::ErrorKind::Other),
         _ => None,
     };
@@ -225,6 +289,14 @@ fn index_error(what: &str, e: fjall::Error) -> Error {
         None => Reason::CorruptData,
     };
     Error::with_source(reason, what.to_owned(), e)
+}
+
+/// Whether another index would fare no better. A file that is too short, or not there, or there already, is
+/// found out by the library itself or by the system's answer to what only a broken index asks for.
+fn is_of_the_system(e: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
+    let of_the_index = [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound];
+    e.raw_os_error().is_some() && !of_the_index.contains(&e.kind())
 }
 
 fn read_error(e: fjall::Error) -> Error {

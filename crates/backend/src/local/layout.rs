@@ -1,13 +1,15 @@
 //! The files of a store's directory, and what names it: `FORMAT`, `LOCK`, `RESERVE`, `segments/`,
 //! `index/`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use tradewind_core::error::{Error, Reason, Result};
 
+use super::index::{DOUBTS_TO_GIVE_UP, Index};
 use super::io::io_error;
 use super::segment::sync_directory;
 
@@ -25,9 +27,8 @@ impl Layout {
     /// Opens a directory, making it into an empty store where nothing is there.
     pub fn open_or_create(root: &Path) -> Result<Self> {
         let make = || -> std::io::Result<()> {
-            create_directories(root)?;
-            std::fs::create_dir_all(root.join("segments"))?;
-            sync_directory(root)
+            create_directories(root, PRIVATE)?;
+            make_directory(&root.join("segments"), PRIVATE)
         };
         make().map_err(|e| io_error(&format!("{} could not be made into a store", root.display()), e))?;
         let lock = lock(root)?;
@@ -69,16 +70,36 @@ impl Layout {
         self.root.join("RESERVE")
     }
 
+    /// Counts an attempt to open the index: where the library brings the process down, nothing of it comes back
+    /// to tell. Answers whether there is reason enough to give the index up.
+    pub fn begin_opening(&self) -> bool {
+        let path = Index::doubts(&self.index());
+        let before = std::fs::metadata(&path).map_or(0, |found| found.len());
+        let count = || OpenOptions::new().append(true).create(true).open(&path)?.write_all(b".");
+        if let Err(e) = count() {
+            // A full device must not keep the store from being opened.
+            tracing::warn!(error = %e, path = %path.display(), "an attempt to open the index is not counted");
+        }
+        before >= DOUBTS_TO_GIVE_UP as u64
+    }
+
+    /// The index is open, or another one takes its place.
+    pub fn end_opening(&self) {
+        // What stays is one doubt too many: at worst the index is made anew for nothing.
+        let _ = std::fs::remove_file(Index::doubts(&self.index()));
+    }
+
     /// Removes the index directory; it will be made again from the log. A stop half way leaves no
     /// index that is half there: the directory loses its name first.
     pub fn remove_index(&self) -> Result<()> {
-        let (index, old) = (self.index(), self.root.join("index.old"));
+        let (index, old) = (self.index(), self.old_index());
         let remove = || -> std::io::Result<()> {
             if old.exists() {
                 std::fs::remove_dir_all(&old)?;
             }
             if index.exists() {
                 std::fs::rename(&index, &old)?;
+                // Without this the files may be gone before the name is, and an index is there that lacks some.
                 sync_directory(&self.root)?;
                 std::fs::remove_dir_all(&old)?;
             }
@@ -86,10 +107,36 @@ impl Layout {
         };
         remove().map_err(|e| io_error("the old index could not be removed", e))
     }
+
+    /// Removes what a stop left of an index that was being removed.
+    pub fn remove_old_index(&self) {
+        let old = self.old_index();
+        if old.exists()
+            && let Err(e) = std::fs::remove_dir_all(&old)
+        {
+            tracing::warn!(error = %e, path = %old.display(), "an old index could not be removed");
+        }
+    }
+
+    fn old_index(&self) -> PathBuf {
+        self.root.join("index.old")
+    }
+}
+
+/// The mode of a store's directories: objects are for this user alone.
+const PRIVATE: u32 = 0o700;
+/// The mode of directories above it, which the mask of modes makes narrower.
+const USUAL: u32 = 0o777;
+
+fn make_directory(path: &Path, mode: u32) -> std::io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 /// Makes a directory and whatever lies above it, and makes their names durable.
-fn create_directories(path: &Path) -> std::io::Result<()> {
+fn create_directories(path: &Path, mode: u32) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -98,12 +145,9 @@ fn create_directories(path: &Path) -> std::io::Result<()> {
         _ => Path::new("."),
     };
     if parent != path {
-        create_directories(parent)?;
+        create_directories(parent, USUAL)?;
     }
-    match std::fs::create_dir(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => made?,
-    }
+    make_directory(path, mode)?;
     sync_directory(parent)
 }
 
@@ -195,8 +239,11 @@ fn create_format(root: &Path) -> Result<u64> {
     })?;
     let salt = u64::from_le_bytes(random);
     let write = || -> std::io::Result<()> {
+        // A directory that was there already may never have been made durable.
+        sync_directory(&root.join(".."))?;
         let temporary = root.join("FORMAT.new");
-        let mut file = File::create(&temporary)?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(
             format!("tradewind local store\nformat {FORMAT_VERSION}\nsalt {salt:016x}\n").as_bytes(),
         )?;

@@ -2,6 +2,7 @@
 //! log; the rest is replayed. An index that is broken, or that is not of this log, is made anew.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,11 +47,10 @@ impl Local {
         let found = open_segments(&layout)?;
         let space = Space::open(&layout, options.reserve_bytes)?;
         let segments = found.segments;
-        let (index, mut coverage) = ready_index(&layout, &segments, &found.numbers, &mut recovery)?;
-        remove_retired(&layout, &index, &segments)?;
-        let last = found.numbers.last().copied().unwrap_or(0).max(coverage.covered.segment);
-        coverage.next_segment = coverage.next_segment.max(last + 1);
-        reserve_numbers(&index, coverage)?;
+        layout.remove_old_index();
+        let Ready { index, coverage, buckets, unsaid } =
+            ready_index(&layout, &segments, &found.numbers, &mut recovery)?;
+        recovery.voided = unsaid.voids;
         found.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
         let io = IoThreads::start(options.io_threads.max(1))?;
         let shared = Arc::new(Shared {
@@ -58,7 +58,7 @@ impl Local {
             hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
             buffers: Arc::new(Buffers::default()),
             manifests: Manifests::default(),
-            buckets: RwLock::new(read_buckets(&index)?),
+            buckets: RwLock::new(buckets),
             next_id: AtomicU64::new(coverage.next_id),
             next_segment: AtomicU32::new(coverage.next_segment),
             layout,
@@ -68,8 +68,6 @@ impl Local {
             segments,
             io,
         });
-        let unsaid = Unsaid::of(&shared.index)?;
-        recovery.voided = unsaid.voids;
         let durable = unsaid.durable.unwrap_or(coverage.covered);
         let log = LogWriter::new(coverage.covered, durable, coverage.next_bucket);
         let committer = Committer::start(shared.clone(), log)?;
@@ -135,32 +133,45 @@ fn remove_unfinished(path: &Path) -> Result<()> {
     std::fs::remove_file(path).map_err(|e| io_error(&format!("{} could not be removed", path.display()), e))
 }
 
+/// An index that says what the log says, and what was read from it.
+struct Ready {
+    index: Index,
+    coverage: Coverage,
+    buckets: BTreeMap<String, Bucket>,
+    unsaid: Unsaid,
+}
+
 /// The index, brought up to the log. One that is broken, or is not of this log, is not worth a repair:
-/// it is made anew. Answers what it covers.
+/// it is made anew.
 fn ready_index(
     layout: &Layout,
     segments: &Segments,
     numbers: &[u32],
     recovery: &mut Recovery,
-) -> Result<(Index, Coverage)> {
-    let reason = match bring_up(layout, segments, numbers, recovery) {
+) -> Result<Ready> {
+    let kept = || bring_up(layout, segments, numbers, recovery);
+    // The library panics on some of what it did not write, wherever it is read.
+    let kept = catch_unwind(AssertUnwindSafe(kept))
+        .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
+    match kept {
         Ok(Some(ready)) => return Ok(ready),
-        Ok(None) => None,
-        Err(e) if e.reason() == Reason::CorruptData => Some(e),
+        Ok(None) => {}
+        Err(e) if e.reason() == Reason::CorruptData => {
+            tracing::error!(error = ?e, "the index cannot be used; it is made anew from the log");
+        }
         Err(e) => return Err(e),
-    };
-    if let Some(reason) = reason {
-        tracing::error!(error = ?reason, "the index cannot be used; it is made anew from the log");
     }
     *recovery = Recovery::default();
     layout.remove_index()?;
+    layout.end_opening();
     let index = Index::open(&layout.index())?;
-    if segments.is_empty() {
-        return Ok((index, Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() }));
-    }
-    recovery.reindexed = true;
-    let coverage = reindex(layout, &index, segments, recovery)?;
-    Ok((index, coverage))
+    let coverage = if segments.is_empty() {
+        Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() }
+    } else {
+        recovery.reindexed = true;
+        reindex(layout, &index, segments, recovery)?
+    };
+    settle(layout, index, segments, numbers, coverage)
 }
 
 /// Replays into the index that is there; `None` where there is none.
@@ -169,21 +180,44 @@ fn bring_up(
     segments: &Segments,
     numbers: &[u32],
     recovery: &mut Recovery,
-) -> Result<Option<(Index, Coverage)>> {
+) -> Result<Option<Ready>> {
     if !layout.index().exists() {
         return Ok(None);
     }
-    let index = Index::open(&layout.index()).map_err(|e| match e.reason() {
-        Reason::Full => e,
-        _ => Error::with_source(Reason::CorruptData, "the index cannot be opened", e),
-    })?;
+    if layout.begin_opening() {
+        return Err(Error::new(Reason::CorruptData, "it broke in use, or took the process down"));
+    }
+    let opened = Index::open(&layout.index());
+    layout.end_opening();
+    let index = opened?;
     let Some(coverage) = index.coverage()? else { return Ok(None) };
     if let Some(why) = misfit(&index, coverage, segments, numbers)? {
         return Err(Error::new(Reason::CorruptData, why));
     }
     let known = Survey::of(layout, segments, coverage)?;
     take_log(layout, &index, segments, (coverage.covered, Mode::Onward), &known, recovery)?;
-    Ok(Some((index, known.coverage)))
+    // What was taken in may refer to a segment that was made, filled and removed after this index was written.
+    if let Some(number) = lost_segment(&index, numbers, |entry| entry.live_bytes > 0)? {
+        let why = format!("the log refers to segment {number} as the index never knew it");
+        return Err(Error::new(Reason::CorruptData, why));
+    }
+    settle(layout, index, segments, numbers, known.coverage).map(Some)
+}
+
+/// Does and reads what is left to do and to read.
+fn settle(
+    layout: &Layout,
+    index: Index,
+    segments: &Segments,
+    numbers: &[u32],
+    mut coverage: Coverage,
+) -> Result<Ready> {
+    remove_retired(layout, &index, segments)?;
+    let last = numbers.last().copied().unwrap_or(0).max(coverage.covered.segment);
+    coverage.next_segment = coverage.next_segment.max(last + 1);
+    reserve_numbers(&index, coverage)?;
+    let (buckets, unsaid) = (read_buckets(&index)?, Unsaid::of(&index)?);
+    Ok(Ready { index, coverage, buckets, unsaid })
 }
 
 /// Why an index is not of this log, where it is not: the log is shorter than it, or segments went that
@@ -194,18 +228,30 @@ fn misfit(index: &Index, coverage: Coverage, segments: &Segments, numbers: &[u32
     {
         return Ok(Some(format!("the index covers the log up to {}, where there is none", coverage.covered)));
     }
-    for entry in index.view().prefix(&[keys::space::SEGMENT]) {
-        let (key, value) = entry?;
-        let number = segment_number(&key)?;
-        if numbers.binary_search(&number).is_err() && !SegmentEntry::decode(&value)?.retired {
-            return Ok(Some(format!("the index refers to segment {number}, which is not there")));
-        }
+    if let Some(number) = lost_segment(index, numbers, |_| true)? {
+        return Ok(Some(format!("the index refers to segment {number}, which is not there")));
     }
     // Segments made after the index was last written: none can have gone without its being told.
     let newer = numbers.iter().filter(|number| **number >= coverage.next_segment);
     for (expected, number) in (coverage.next_segment..).zip(newer) {
         if *number != expected {
             return Ok(Some(format!("segment {expected} came and went after the index was written")));
+        }
+    }
+    Ok(None)
+}
+
+/// A segment that is not there and that the index has not taken leave of, of those that are wanted.
+fn lost_segment(
+    index: &Index,
+    numbers: &[u32],
+    is_wanted: impl Fn(&SegmentEntry) -> bool,
+) -> Result<Option<u32>> {
+    for entry in index.view().prefix(&[keys::space::SEGMENT]) {
+        let (key, value) = entry?;
+        let (number, entry) = (segment_number(&key)?, SegmentEntry::decode(&value)?);
+        if numbers.binary_search(&number).is_err() && !entry.retired && is_wanted(&entry) {
+            return Ok(Some(number));
         }
     }
     Ok(None)

@@ -68,6 +68,8 @@ impl Survey {
         let until = self.durable_in.entry(durable.segment).or_default();
         *until = (*until).max(durable.offset);
         let coverage = &mut self.coverage;
+        // Of segments that were removed the log may be all that knows; their numbers are not used again.
+        coverage.next_segment = coverage.next_segment.max(durable.segment.saturating_add(1));
         coverage.covered = Position::new(scanned.at.segment, scanned.end());
         coverage.next_id = coverage.next_id.max(scanned.header.seq + 1);
         let bucket = match scanned.header.kind {
@@ -75,6 +77,7 @@ impl Survey {
                 match scanned.record()? {
                     Record::Void { at } => {
                         self.voided.insert(at);
+                        coverage.next_segment = coverage.next_segment.max(at.segment.saturating_add(1));
                         return Ok(());
                     }
                     Record::BucketCreated(bucket) => bucket.id,

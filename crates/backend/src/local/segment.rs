@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -82,7 +82,7 @@ impl Segment {
     pub fn create(directory: &Path, salt: u64, number: u32, kind: SegmentKind) -> Result<Arc<Self>> {
         let path = Self::path(directory, number, kind);
         let make = || -> std::io::Result<File> {
-            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
             file.write_all_at(&encode_header(salt, number, kind), 0)?;
             Ok(file)
         };

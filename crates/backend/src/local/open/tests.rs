@@ -7,6 +7,7 @@ use tradewind_core::{ChecksumScope, ETag, Metadata, SystemClock, Timestamp};
 use super::super::check::{check, reindex_store};
 use super::super::commit::{Amendment, Batch, CreateBucket};
 use super::super::index::entries::ObjectEntry;
+use super::super::position::Position;
 use super::super::record::{Content, Object, Record};
 use super::*;
 
@@ -40,7 +41,12 @@ fn put(local: &Local, contents: &[(&str, u8)]) -> Vec<u64> {
                 rewrites: None,
             }));
             let seq = batch.next_id();
-            batch.append_with_payload(&record, seq, &[payload.clone()], &[crc64nvme(&payload)])?;
+            batch.append_with_payload(
+                &record,
+                seq,
+                std::slice::from_ref(&payload),
+                &[crc64nvme(&payload)],
+            )?;
             numbers.push(seq);
         }
         Ok(numbers)
@@ -84,8 +90,7 @@ fn open_half(root: &Path) {
     let layout = Layout::open(root).unwrap();
     let found = open_segments(&layout).unwrap();
     let mut recovery = Recovery::default();
-    let (index, coverage) = ready_index(&layout, &found.segments, &found.numbers, &mut recovery).unwrap();
-    reserve_numbers(&index, coverage).unwrap();
+    ready_index(&layout, &found.segments, &found.numbers, &mut recovery).unwrap();
 }
 
 #[test]
@@ -155,4 +160,54 @@ fn voids_that_are_torn_are_written_again() {
     drop(local);
     assert_eq!(reindex_store(&root).unwrap().damaged_bytes, 0);
     assert_eq!(check(&root).unwrap().damage, vec![]);
+}
+
+#[test]
+fn after_a_panic_nothing_is_written() {
+    let place = tempfile::tempdir().unwrap();
+    let (local, _) = open(place.path());
+    let panicking = |_: &mut Batch<'_>| -> Result<()> { panic!("as a broken invariant does") };
+    assert!(local.committer.submit_blocking(Amendment(panicking)).is_err());
+    // The thread ends a moment after its answer.
+    while !local.committer.has_failed() {
+        std::thread::yield_now();
+    }
+    assert_eq!(local.committer.check().unwrap_err().reason(), Reason::ReadOnly);
+}
+
+/// A void of a removed segment may lie in the log for long: it must never meet a record again.
+#[test]
+fn numbers_that_only_the_log_knows_are_not_used_again() {
+    let place = tempfile::tempdir().unwrap();
+    let (local, _) = open(place.path());
+    let at = Position::new(41, 32);
+    let say = move |batch: &mut Batch<'_>| {
+        let seq = batch.next_id();
+        batch.append(&Record::Void { at }, seq)
+    };
+    local.committer.submit_blocking(Amendment(say)).unwrap();
+    drop(local);
+    reindex_store(place.path()).unwrap();
+    let (local, _) = open(place.path());
+    assert!(local.shared.next_segment.load(Ordering::Acquire) > 41);
+}
+
+#[test]
+fn an_index_that_broke_in_use_is_made_anew() {
+    let place = tempfile::tempdir().unwrap();
+    let (local, _) = open(place.path());
+    put(&local, &[("a", 1)]);
+    let fail = |e: fjall::Error| local.shared.index.failed("as it may be", e).reason();
+    // EIO and EMFILE: another index would not fare better.
+    for code in [5, 24] {
+        assert_eq!(fail(std::io::Error::from_raw_os_error(code).into()), Reason::Io);
+    }
+    assert!(!Index::doubts(&local.shared.layout.index()).exists());
+    assert_eq!(fail(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()), Reason::CorruptData);
+    drop(local);
+    for is_anew in [true, false] {
+        let (local, recovery) = open(place.path());
+        assert_eq!(recovery.reindexed, is_anew);
+        assert!(seq_of(&local, "a").is_some());
+    }
 }
