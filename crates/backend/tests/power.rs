@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tradewind_backend::local::{LocalOptions, check};
+use tradewind_backend::local::{LocalOptions, check, reindex};
 use tradewind_core::Precondition;
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::UploadId;
@@ -136,6 +136,13 @@ async fn a_new_store_is_there_after_a_power_cut() {
     let Some((disk, _place)) = mounted() else { return };
     for seed in 0..6_u64 {
         let root = disk.path().join(format!("deep{seed}/er/store"));
+        if seed >= 3 {
+            // Somebody made it before, and never synced it.
+            std::fs::create_dir_all(root.parent().unwrap()).unwrap();
+            std::fs::File::open(disk.path()).unwrap().sync_all().unwrap();
+            std::fs::File::open(disk.path().join(format!("deep{seed}"))).unwrap().sync_all().unwrap();
+            std::fs::create_dir(&root).unwrap();
+        }
         let desk = Desk::with(&root, options()).await;
         desk.put_if("a", pattern(100, seed), Precondition::Absent).await.unwrap();
         disk.crash(seed, if seed % 2 == 0 { Mode::DropAll } else { Mode::Random });
@@ -211,4 +218,103 @@ async fn what_a_start_found_is_durable_before_it_is_served() {
     desk.assert_holds("a", &pattern(1000, 1)).await;
     desk.assert_holds("b", &pattern(1000, 2)).await;
     desk.close().await;
+}
+
+/// A part of an index can be taken for a whole one: it loses its name first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_index_that_is_removed_is_there_with_all_its_files_or_not_at_all() {
+    const FILES: usize = 64;
+    let Some((disk, _place)) = mounted() else { return };
+    for seed in 0..16_u64 {
+        let root = disk.path().join(format!("store{seed}"));
+        let desk = Desk::new(&root).await;
+        desk.put("a", pattern(1000, seed)).await;
+        desk.close().await;
+        let index = root.join("index");
+        for n in 0..FILES {
+            std::fs::File::create(index.join(format!("zz{n}"))).unwrap().sync_all().unwrap();
+        }
+        std::fs::File::open(&index).unwrap().sync_all().unwrap();
+        disk.set_sync_delay(Duration::from_millis(40));
+        let reindexing = std::thread::spawn({
+            let root = root.clone();
+            move || reindex(&root).map(|_| ())
+        });
+        std::thread::sleep(Duration::from_millis(seed * 12));
+        disk.crash(seed, Mode::Random);
+        // It fails where the power went before its end.
+        let _ = reindexing.join().unwrap();
+        disk.revive();
+        disk.set_sync_delay(Duration::ZERO);
+        let names = std::fs::read_dir(&index).map(|entries| {
+            let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+            entries.map(name).filter(|name| name.to_string_lossy().starts_with("zz")).count()
+        });
+        let left = names.unwrap_or(0);
+        assert!(left == 0 || left == FILES, "seed {seed}: {left} of {FILES} files are left of the index");
+        let desk = Desk::open(&root, small()).unwrap();
+        desk.assert_holds("a", &pattern(1000, seed)).await;
+        desk.close().await;
+    }
+}
+
+/// What was refused for want of room never happened, also where the power goes before anything else is written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
+    const SIZE: usize = 600 << 10;
+    let Some((disk, _place)) = mounted() else { return };
+    let options = LocalOptions { inline_bytes: 1 << 20, segment_bytes: 64 << 20, ..small() };
+    let mut refused = 0;
+    for seed in 0..16_u64 {
+        let root = disk.path().join(format!("store{seed}"));
+        let desk = Desk::with(&root, options.clone()).await;
+        desk.put("before", pattern(1000, seed)).await;
+        disk.set_sync_delay(Duration::from_millis(50));
+        // While the first one is synced the others gather, and are written as one.
+        let first = desk.put("first", pattern(1000, seed));
+        let others = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            disk.limit_bytes(Some(used_bytes(disk.path()) + (1300 << 10)));
+            let puts = (0..4).map(|n| {
+                let desk = &desk;
+                async move { desk.try_put(&format!("k{n}"), pattern(SIZE, seed * 4 + n)).await }
+            });
+            futures::future::join_all(puts).await
+        };
+        let (_, others) = futures::join!(first, others);
+        let mut gone = Vec::new();
+        for (n, put) in others.into_iter().enumerate() {
+            match put {
+                Err(e) if e.reason() == Reason::Full => gone.push(format!("k{n}")),
+                put => drop(put.unwrap()),
+            }
+        }
+        refused += gone.len();
+        disk.crash(seed, Mode::Random);
+        drop(desk);
+        disk.revive();
+        disk.limit_bytes(None);
+        disk.set_sync_delay(Duration::ZERO);
+        let mut desk = Desk::open(&root, options.clone()).unwrap();
+        for _ in 0..2 {
+            for key in &gone {
+                desk.assert_absent(key).await;
+            }
+            desk.assert_holds("first", &pattern(1000, seed)).await;
+            desk = desk.reindex().await;
+        }
+        desk.close().await;
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+    assert!(refused >= 16, "{refused} writes were refused");
+}
+
+fn used_bytes(directory: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => used_bytes(&entry.path()),
+        Ok(metadata) => std::os::unix::fs::MetadataExt::blocks(&metadata) * 512,
+        Err(_) => 0,
+    };
+    entries.filter_map(std::io::Result::ok).map(size).sum()
 }

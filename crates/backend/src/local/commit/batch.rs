@@ -13,7 +13,7 @@ use crate::local::index::{Changes, keys};
 use crate::local::io::io_error;
 use crate::local::position::Position;
 use crate::local::record::{Bucket, BucketId, Record};
-use crate::local::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind, sync_failed};
+use crate::local::segment::{Segment, SegmentKind, sync_failed};
 use crate::local::shared::Shared;
 
 /// Where the log ends, and the segment that it is written to. Owned by the committer's thread.
@@ -303,8 +303,8 @@ impl Batch<'_> {
         };
         self.seal();
         if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
-            // Nothing of this may come to life at the next start.
-            if let Err(worse) = erase(&segment, self.base, self.end) {
+            // A batch of which something is missing counts nothing: this needs no sync.
+            if let Err(worse) = segment.file.set_len(self.base.into()) {
                 tracing::error!(error = %worse, "a failed write could not be undone");
                 return Err(Failed::for_good(sync_failed(Some(worse))));
             }
@@ -348,11 +348,4 @@ fn not_indexed(cause: Error) -> Error {
     let what =
         "the change is in the log but not in the index; the store takes no writes until it is reopened";
     Error::with_source(Reason::ReadOnly, what, cause)
-}
-
-/// Cuts off what a failed write left behind the end of a segment.
-fn erase(segment: &Segment, base: u32, end: u32) -> std::io::Result<()> {
-    debug_assert!(base >= SEGMENT_HEADER_BYTES && end >= base);
-    segment.file.set_len(base.into())?;
-    segment.file.sync_data()
 }
