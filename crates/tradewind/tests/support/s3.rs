@@ -1,9 +1,12 @@
-//! A blocking S3 client on a bare socket: one connection, one request at a time, no retries. It tells an
+//! A blocking S3 client on a bare socket, or on TLS: one connection, one request at a time, no retries. It tells an
 //! answer from no answer, which is all that a test of durability needs to know.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
+
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::sign::{self, Credentials};
 
@@ -17,8 +20,16 @@ const MAX_SIGNED_BODY: usize = 64 << 10;
 pub struct S3 {
     address: SocketAddr,
     credentials: Option<Credentials>,
-    connection: Option<BufReader<TcpStream>>,
+    tls: Option<Arc<ClientConfig>>,
+    connection: Option<Connection>,
 }
+
+/// Bytes both ways.
+trait Wire: io::Read + io::Write + std::fmt::Debug + Send {}
+
+impl<T: io::Read + io::Write + std::fmt::Debug + Send> Wire for T {}
+
+type Connection = BufReader<Box<dyn Wire>>;
 
 /// A request; `query` is not encoded yet.
 #[derive(Debug, Default, Clone)]
@@ -56,11 +67,16 @@ impl Response {
 
 impl S3 {
     pub fn new(address: SocketAddr, credentials: Credentials) -> Self {
-        Self { address, credentials: Some(credentials), connection: None }
+        Self { address, credentials: Some(credentials), tls: None, connection: None }
     }
 
     pub fn anonymous(address: SocketAddr) -> Self {
-        Self { address, credentials: None, connection: None }
+        Self { address, credentials: None, tls: None, connection: None }
+    }
+
+    /// The same over TLS; the server's certificate must be for its address.
+    pub fn over_tls(self, config: Arc<ClientConfig>) -> Self {
+        Self { tls: Some(config), ..self }
     }
 
     pub fn get(&mut self, path: &str) -> io::Result<Response> {
@@ -80,21 +96,30 @@ impl S3 {
         let head = self.head(&request);
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => {
-                let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                BufReader::new(stream)
-            }
+            None => self.connect()?,
         };
         connection.get_mut().write_all(head.as_bytes())?;
         connection.get_mut().write_all(request.body)?;
+        connection.get_mut().flush()?;
         let response = read_response(&mut connection, request.method)?;
         if response.header("connection") != Some("close") {
             self.connection = Some(connection);
         }
         Ok(response)
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(BufReader::new(match &self.tls {
+            None => Box::new(stream),
+            Some(config) => {
+                let tls = ClientConnection::new(config.clone(), self.address.ip().into());
+                Box::new(StreamOwned::new(tls.map_err(io::Error::other)?, stream))
+            }
+        }))
     }
 
     fn head(&self, request: &Request<'_>) -> String {
@@ -140,7 +165,7 @@ fn broken(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-fn read_line(connection: &mut BufReader<TcpStream>) -> io::Result<String> {
+fn read_line(connection: &mut Connection) -> io::Result<String> {
     let mut line = String::new();
     if connection.read_line(&mut line)? == 0 || !line.ends_with('\n') {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -149,7 +174,7 @@ fn read_line(connection: &mut BufReader<TcpStream>) -> io::Result<String> {
     Ok(line)
 }
 
-fn read_response(connection: &mut BufReader<TcpStream>, method: &str) -> io::Result<Response> {
+fn read_response(connection: &mut Connection, method: &str) -> io::Result<Response> {
     let (mut status, mut headers) = read_head(connection)?;
     while status == 100 {
         (status, headers) = read_head(connection)?;
@@ -180,7 +205,7 @@ fn read_response(connection: &mut BufReader<TcpStream>, method: &str) -> io::Res
     Ok(response)
 }
 
-fn read_head(connection: &mut BufReader<TcpStream>) -> io::Result<(u16, Vec<(String, String)>)> {
+fn read_head(connection: &mut Connection) -> io::Result<(u16, Vec<(String, String)>)> {
     let line = read_line(connection)?;
     let status = line
         .split(' ')

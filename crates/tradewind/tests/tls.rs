@@ -1,0 +1,197 @@
+//! TLS through the whole binary: objects go in and out over it, nothing else is spoken on its port, a
+//! client refuses what it does not trust, and a server that cannot have TLS says why and does not start.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use support::content::Content;
+use support::s3::{Request, S3};
+use support::server::{Server, Start, root_key};
+
+/// Who signs certificates.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// A certificate for `name` and its key, as PEM.
+    fn identity(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// What a client needs to trust this authority and no other.
+    fn trust(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from(self.0.der().to_vec())).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+        let builder = builder.with_protocol_versions(versions).unwrap();
+        Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+    }
+}
+
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    fn start(&self) -> Start {
+        Start::new(&self.path("data"), &self.path("log"))
+    }
+
+    fn serve(&self, (certificate, key): &(String, String)) -> Server {
+        let (certificate, key) = (self.file("chain.pem", certificate), self.file("key.pem", key));
+        self.start().flag("--tls-cert", certificate).flag("--tls-key", key).start().unwrap()
+    }
+
+    /// What a server says that must not start with these files.
+    fn refused(&self, certificate: Option<&Path>, key: Option<&Path>) -> String {
+        let mut start = Start { log: self.path("refused"), ..self.start() };
+        let _ = fs::remove_file(&start.log);
+        for (flag, file) in [("--tls-cert", certificate), ("--tls-key", key)] {
+            if let Some(file) = file {
+                start = start.flag(flag, file);
+            }
+        }
+        start.start().unwrap_err().to_string()
+    }
+}
+
+/// Stands among the metrics once a bucket was made.
+const CREATED: &str = "operation=\"CreateBucket\"";
+
+fn metrics(server: &Server) -> String {
+    S3::anonymous(server.admin).get("metrics").unwrap().text()
+}
+
+#[test]
+fn objects_go_in_and_out() {
+    let (place, authority) = (Place::new(), Authority::new("ours"));
+    let mut server = place.serve(&authority.identity("127.0.0.1", |_| {}));
+    let connect = |version| S3::new(server.endpoint, root_key()).over_tls(authority.trust(&[version]));
+    assert_eq!(connect(&TLS13).put("first", &[]).unwrap().status, 200);
+    let mut bodies = Vec::new();
+    for (id, version) in [(1, &TLS12), (2, &TLS13)] {
+        let mut client = connect(version);
+        // Less than a TLS record, and much more than a socket holds.
+        for size in [5_000, 6_000_001] {
+            let (path, body) = (format!("first/{id}-{size}"), Content { id, size }.bytes());
+            let put = client.put(&path, &body).unwrap();
+            assert_eq!(put.status, 200, "{}", put.text());
+            let head = Request { method: "HEAD", path: &path, ..Request::default() };
+            let head = client.send(head).unwrap();
+            assert_eq!((head.status, head.header("content-length")), (200, Some(&*size.to_string())));
+            assert_eq!((head.header("etag"), head.body.len()), (put.header("etag"), 0));
+            assert!(connect(version).get(&path).unwrap().body == body, "{path} came back as something else");
+            bodies.push((path, body));
+        }
+    }
+    assert!(metrics(&server).contains(CREATED), "{}", metrics(&server));
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+
+    let mut server = place.start().start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    for (path, body) in bodies {
+        assert!(client.get(&path).unwrap().body == body, "{path} is the same without TLS");
+    }
+    assert!(server.terminate().unwrap().success());
+}
+
+#[test]
+fn plain_http_is_refused() {
+    let (place, authority) = (Place::new(), Authority::new("ours"));
+    let mut server = place.serve(&authority.identity("127.0.0.1", |_| {}));
+    let mut plain = TcpStream::connect(server.endpoint).unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(plain, "GET / HTTP/1.1\r\nhost: {}\r\n\r\n", server.endpoint).unwrap();
+    let mut answer = Vec::new();
+    // A closed and a reset connection are both an end; only waiting for more is none.
+    match plain.read_to_end(&mut answer) {
+        Ok(_) => {}
+        Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+    assert!(!answer.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&answer));
+    assert!(S3::new(server.endpoint, root_key()).put("first", &[]).is_err());
+    let mut client = S3::new(server.endpoint, root_key()).over_tls(authority.trust(&[&TLS13]));
+    assert_eq!(client.put("first", &[]).unwrap().status, 200, "others are served on");
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+}
+
+#[test]
+fn a_client_refuses_what_it_does_not_trust() {
+    let (trusted, other) = (Authority::new("ours"), Authority::new("another"));
+    let expire = |params: &mut CertificateParams| params.not_after = date_time_ymd(2020, 1, 1);
+    for (identity, error) in [
+        (trusted.identity("127.0.0.1", expire), "Expired"),
+        (other.identity("127.0.0.1", |_| {}), "UnknownIssuer"),
+        (trusted.identity("elsewhere.example", |_| {}), "NotValidForName"),
+    ] {
+        let place = Place::new();
+        let mut server = place.serve(&identity);
+        let mut client = S3::new(server.endpoint, root_key()).over_tls(trusted.trust(&[&TLS13]));
+        let refused = format!("{:?}", client.put("first", &[]).unwrap_err());
+        assert!(refused.contains(error), "{error} was expected: {refused}");
+        assert!(!metrics(&server).contains(CREATED), "a request came through: {}", metrics(&server));
+        assert!(server.terminate().unwrap().success(), "{}", server.logged());
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_files_is_said_in_words() {
+    let (place, authority) = (Place::new(), Authority::new("ours"));
+    let (certificate, key) = authority.identity("127.0.0.1", |_| {});
+    let (_, others_key) = authority.identity("127.0.0.1", |_| {});
+    let (certificate, key) = (place.file("chain.pem", &certificate), place.file("key.pem", &key));
+    let (others_key, empty) = (place.file("other.pem", &others_key), place.file("empty.pem", ""));
+    let nothing = place.path("nothing.pem");
+    for (files, status, words) in [
+        ((Some(&certificate), None), 2, vec!["--tls-cert", "private key", "--tls-key"]),
+        ((None, Some(&key)), 2, vec!["--tls-key", "certificate", "--tls-cert"]),
+        ((Some(&certificate), Some(&nothing)), 1, vec!["cannot read", "TLS key", "nothing.pem"]),
+        ((Some(&nothing), Some(&key)), 1, vec!["cannot read", "TLS certificates", "nothing.pem"]),
+        ((Some(&certificate), Some(&others_key)), 1, vec!["TLS certificate and key cannot be used"]),
+        ((Some(&empty), Some(&key)), 1, vec!["TLS certificate", "no certificate"]),
+        ((Some(&certificate), Some(&empty)), 1, vec!["TLS private key cannot be read"]),
+        ((Some(&key), Some(&certificate)), 1, vec!["TLS certificate", "no certificate"]),
+    ] {
+        let said = place.refused(files.0.map(PathBuf::as_path), files.1.map(PathBuf::as_path));
+        assert!(said.contains(&format!("exit status: {status}")), "{files:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{word:?} was expected for {files:?}: {said}");
+        }
+        assert!(!said.contains("panicked") && !said.contains("BEGIN"), "{said}");
+    }
+}
