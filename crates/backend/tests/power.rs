@@ -189,6 +189,38 @@ async fn what_compaction_moved_survives_without_its_original() {
     desk.close().await;
 }
 
+/// A segment that comes back after its removal brings back what a tombstone hid that is gone as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_deleted_stays_away_after_both_records_were_removed() {
+    let Some((disk, _place)) = mounted() else { return };
+    let quiet = LocalOptions { compact_interval: Duration::from_secs(3600), ..options() };
+    for seed in 0..12 {
+        let root = disk.path().join(format!("store{seed}"));
+        let mut desk = Desk::with(&root, quiet.clone()).await;
+        desk.put("stays", pattern(3000, seed)).await;
+        // Each in a segment of its own: one with an object goes before the one with its tombstone, and no new one
+        // is made in between.
+        desk = desk.reopen().await;
+        for n in 0..3 {
+            desk.put(&format!("k{n}"), pattern(3000, n)).await;
+            desk = desk.reopen().await;
+        }
+        for n in 0..3 {
+            assert!(desk.delete(&format!("k{n}")).await.unwrap());
+            desk = desk.reopen().await;
+        }
+        assert_eq!(desk.compact().await, 6);
+        disk.crash(seed, Mode::Random);
+        drop(desk);
+        disk.revive();
+        // The log alone says what there is.
+        std::fs::remove_dir_all(root.join("index")).unwrap();
+        let desk = Desk::open(&root, quiet.clone()).unwrap();
+        assert_eq!(desk.names().await, ["stays"], "seed {seed}");
+        desk.close().await;
+    }
+}
+
 /// A process was killed before it could sync, and the next one found the record in the page cache: once it
 /// serves it, it must not be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -248,8 +248,8 @@ fn create_format(root: &Path) -> Result<u64> {
             format!("tradewind local store\nformat {FORMAT_VERSION}\nsalt {salt:016x}\n").as_bytes(),
         )?;
         file.sync_all()?;
-        std::fs::rename(&temporary, root.join("FORMAT"))?;
-        sync_directory(root)
+        // Opening the index makes the name durable, before the first segment is made.
+        std::fs::rename(&temporary, root.join("FORMAT"))
     };
     write().map_err(|e| io_error("the store's format file could not be written", e))?;
     Ok(salt)
