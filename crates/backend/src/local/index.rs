@@ -25,7 +25,8 @@ const KEYSPACE: &str = "index";
 const BLOCK_CACHE_BYTES: u64 = 24 << 20;
 /// Entries of objects.
 const ENTRY_CACHE_BYTES: u64 = 24 << 20;
-const MEMTABLE_BYTES: u64 = 16 << 20;
+/// Up to five of them are in memory while the tree cannot keep up, and the allocator keeps what they leave.
+const MEMTABLE_BYTES: u64 = 8 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 
 /// Doubts (attempts to open the index that ended with the process, say) with which the index is given up.

@@ -17,7 +17,7 @@ use super::watched::Watched;
 use super::{Shared, service};
 
 /// The most bytes read of a connection at a time, and the most that hyper keeps of one.
-pub(super) const BUFFER_BYTES: usize = 256 << 10;
+pub(super) const BUFFER_BYTES: usize = 128 << 10;
 
 /// What a connection over the limit is told.
 pub(super) const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-type: application/xml\r\n\
