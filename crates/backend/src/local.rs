@@ -14,6 +14,8 @@ mod commit;
 mod complete;
 mod fields;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod index;
 mod io;
 mod layout;

@@ -19,6 +19,8 @@ pub mod chunked;
 pub mod config;
 pub mod error;
 mod fast;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod keys;
 pub mod metrics;
 pub mod outcome;

@@ -1,0 +1,161 @@
+//! What the fuzz target of the record format in `fuzz/` calls: it makes a case out of any bytes and
+//! panics where the format does not keep its word. The property tests below call the same function, so
+//! that every build runs a little of what the fuzzer runs for long.
+//!
+//! Behind the feature `fuzzing`, which only `fuzz/` sets. No interface for anybody else.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a target fails")]
+
+use tradewind_core::checksum::crc64nvme;
+
+use super::frame::{
+    ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, Header, MAX_FIELDS_BYTES, MAX_PAYLOAD_BYTES, NotARecord, RecordKind,
+};
+use super::position::Position;
+use super::record::{Record, decode_name};
+
+/// One byte that says what the rest is (a frame as it lies on disk, the parts of a frame, or fields), the
+/// salt and the position in 16 bytes, and the rest.
+pub fn record(data: &[u8]) {
+    let Some((head, rest)) = data.split_at_checked(17) else { return };
+    let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());
+    let (salt, position) = (number(1), Position::unpack(number(9)));
+    match head[0] % 3 {
+        0 => frame(salt, position, rest),
+        1 => parts(salt, position, rest),
+        _ => RecordKind::ALL.into_iter().for_each(|kind| fields(kind, rest)),
+    }
+}
+
+/// Bytes of a frame: as they are, and with the checksum that they should have.
+fn frame(salt: u64, position: Position, bytes: &[u8]) {
+    let checksum = |head: &[u8]| head_checksum(salt, position, head);
+    match Header::decode(salt, position, bytes) {
+        Ok((header, _)) => assert_eq!(checksum(&bytes[..header.head_bytes()]), stored_checksum(bytes)),
+        Err(NotARecord::Short(needed)) => assert!(needed > bytes.len()),
+        Err(_) => {}
+    }
+    let Ok(header) = Header::peek(bytes) else { return };
+    assert!(header.fields_bytes as usize <= MAX_FIELDS_BYTES);
+    assert!(header.payload_bytes as usize <= MAX_PAYLOAD_BYTES);
+    let head_bytes = HEADER_BYTES
+        + header.fields_bytes as usize
+        + 8 * (header.payload_bytes as usize).div_ceil(BLOCK_BYTES);
+    assert_eq!(header.head_bytes(), head_bytes);
+    let padding = header.record_bytes() - head_bytes - header.payload_bytes as usize;
+    assert!(header.record_bytes().is_multiple_of(ALIGNMENT) && padding < ALIGNMENT);
+    let Some(head) = bytes.get(..head_bytes) else { return };
+    let mut head = head.to_vec();
+    let right = checksum(&head);
+    head[40..48].copy_from_slice(&right.to_le_bytes());
+    let (found, parts) = Header::decode(salt, position, &head).expect("the checksum is right");
+    assert_eq!(found, header);
+    assert_eq!([parts.fields, parts.table].concat(), head[HEADER_BYTES..]);
+    fields(header.kind, parts.fields);
+    // A writer leaves zeros where the format has no meaning yet.
+    let mut plain = head.clone();
+    plain[7] = 0;
+    plain[32..40].fill(0);
+    let right = checksum(&plain);
+    plain[40..48].copy_from_slice(&right.to_le_bytes());
+    let entry = |at: usize| u64::from_le_bytes(parts.table[at..at + 8].try_into().unwrap());
+    let table: Vec<u64> = (0..parts.table.len()).step_by(8).map(entry).collect();
+    assert_eq!(header.encode_head(salt, position, parts.fields, &table), plain);
+}
+
+/// A frame made of any parts is read back, and not with any bit flipped.
+fn parts(salt: u64, position: Position, bytes: &[u8]) {
+    let Some((numbers, rest)) = bytes.split_at_checked(24) else { return };
+    let number = |at: usize| u64::from_le_bytes(numbers[at..at + 8].try_into().unwrap());
+    let kinds = RecordKind::ALL;
+    let payload_bytes = u32::from_le_bytes(numbers[16..20].try_into().unwrap());
+    let payload_bytes = payload_bytes % (u32::try_from(MAX_PAYLOAD_BYTES).unwrap() + 1);
+    let header = Header {
+        kind: kinds[usize::from(numbers[20]) % kinds.len()],
+        relocated: numbers[21] & 1 == 1,
+        fields_bytes: u32::try_from(rest.len()).unwrap(),
+        payload_bytes,
+        seq: number(0),
+        durable: Position::unpack(number(8)),
+    };
+    let blocks = u64::from(payload_bytes.div_ceil(u32::try_from(BLOCK_BYTES).unwrap()));
+    let table: Vec<u64> = (0..blocks).map(|index| number(0).rotate_left(7) ^ index).collect();
+    let mut head = header.encode_head(salt, position, rest, &table);
+    let (found, parts) = Header::decode(salt, position, &head).expect("it was just encoded");
+    assert_eq!((found, parts.fields), (header, rest));
+    assert!(table.iter().enumerate().all(|(index, crc)| parts.block_crc(index) == *crc));
+    let elsewhere = Position::new(position.segment ^ 1, position.offset);
+    assert_eq!(Header::decode(salt, elsewhere, &head).err(), Some(NotARecord::BadChecksum));
+    let bit = usize::from(u16::from_le_bytes([numbers[22], numbers[23]])) % (head.len() * 8);
+    head[bit / 8] ^= 1 << (bit % 8);
+    assert!(Header::decode(salt, position, &head).is_err(), "bit {bit} was flipped");
+}
+
+/// Fields that are read mean the same when they are written and read again.
+fn fields(kind: RecordKind, bytes: &[u8]) {
+    let name = decode_name(bytes);
+    let Ok(record) = Record::decode(kind, bytes) else { return };
+    let encoded = record.encode();
+    // What is not there reads as a default, some of which are written.
+    assert!(encoded.len() <= bytes.len() + 64, "{} bytes became {}", bytes.len(), encoded.len());
+    assert_eq!(record.kind(), kind);
+    let again = Record::decode(kind, &encoded).expect("it was just encoded");
+    assert_eq!(again, record);
+    assert_eq!(again.encode(), encoded);
+    let (bucket, key) = match &record {
+        Record::Object(object) => (object.bucket, &object.key),
+        Record::UploadCreated(upload) => (upload.bucket, &upload.key),
+        Record::Tombstone { bucket, key } => (*bucket, key),
+        _ => return,
+    };
+    assert_eq!(decode_name(&encoded).unwrap(), (bucket, key.clone()));
+    assert!(name.is_ok() || !matches!(record, Record::Tombstone { .. }));
+}
+
+fn stored_checksum(head: &[u8]) -> u64 {
+    u64::from_le_bytes(head[40..48].try_into().unwrap())
+}
+
+/// As `docs/format.md` has it.
+fn head_checksum(salt: u64, position: Position, head: &[u8]) -> u64 {
+    let place = crc64nvme(&[salt.to_le_bytes(), position.pack().to_le_bytes()].concat());
+    let (start, end) = (crc64nvme(&head[..40]), crc64nvme(&head[HEADER_BYTES..]));
+    let numbers = [place.rotate_left(17) ^ start, start, end];
+    crc64nvme(&numbers.map(u64::to_le_bytes).concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    /// Fields whose tags and lengths are likely to be legal.
+    fn likely_fields() -> impl Strategy<Value = Vec<u8>> {
+        let field = (0_u8..46, prop::collection::vec(0_u8..8, 0..20));
+        let one =
+            field.prop_map(|(tag, value)| [&[tag, u8::try_from(value.len()).unwrap()], &value[..]].concat());
+        prop::collection::vec(one, 0..8).prop_map(|fields| fields.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn any_case(start in any::<[u8; 17]>(), rest in prop::collection::vec(any::<u8>(), 0..120)) {
+            super::record(&[&start[..], &rest].concat());
+        }
+
+        #[test]
+        fn any_fields(fields in likely_fields()) {
+            super::record(&[&[2; 17][..], &fields].concat());
+        }
+
+        #[test]
+        fn any_frame(place in any::<[u8; 16]>(), numbers in any::<[u8; 24]>(), fields in likely_fields(), kind in 1_u8..10) {
+            let mut header = [&b"TWr1"[..], &[kind, numbers[0] & 1, 1, 0]].concat();
+            header.extend_from_slice(&u32::try_from(fields.len()).unwrap().to_le_bytes());
+            header.extend_from_slice(&[numbers[1], 0, 0, 0]);
+            header.extend_from_slice(&[&numbers[..], &[0; 8]].concat());
+            super::record(&[&[0][..], &place, &header, &fields, &[7; 8]].concat());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Ranges: what a header asks for, and which bytes of an object that is.
+
+use tradewind_core::error::Reason;
+use tradewind_core::range::{ByteRange, Span};
+
+use super::input::Input;
+
+/// Nine bytes make two sizes, the rest is a `Range` header. Checks the header's reading, and what is
+/// made of it for objects of several sizes, against plain references.
+pub fn range(data: &[u8]) {
+    let mut input = Input::new(data);
+    let sizes = [u64::from(input.byte()), input.number(), 0, u64::MAX];
+    if let Ok(header) = std::str::from_utf8(input.rest()) {
+        let range = ByteRange::parse(header);
+        assert_eq!(range, read(header), "{header:?}");
+        for size in sizes {
+            range.into_iter().for_each(|range| check(range, size));
+        }
+    }
+    // Numbers that a header would need luck to hold: near the small size.
+    let (small, near) = (sizes[0], sizes[1] % 300);
+    check(ByteRange::From(near), small);
+    check(ByteRange::Suffix(near), small);
+    check(ByteRange::Inclusive { first: near.min(small), last: near.max(small) }, small);
+    check(ByteRange::Inclusive { first: small / 2, last: small / 2 + near }, small);
+}
+
+/// One range of bytes: two fields around a dash, of which one may be missing.
+fn read(header: &str) -> Option<ByteRange> {
+    let (unit, spec) = header.split_once('=')?;
+    let fields: Vec<&str> = spec.split('-').map(str::trim).collect();
+    let legal = |field: &&str| field.chars().all(|c| c.is_ascii_digit());
+    if unit.trim().to_lowercase() != "bytes" || fields.len() != 2 || !fields.iter().all(legal) {
+        return None;
+    }
+    // All digits: what does not fit lies behind every object's end.
+    let number = |field: &str| field.parse::<u64>().unwrap_or(u64::MAX);
+    match (fields[0], fields[1]) {
+        ("", "") => None,
+        ("", length) => Some(ByteRange::Suffix(number(length))),
+        (first, "") => Some(ByteRange::From(number(first))),
+        (first, last) if number(first) > number(last) => None,
+        (first, last) => Some(ByteRange::Inclusive { first: number(first), last: number(last) }),
+    }
+}
+
+/// Resolves by asking every byte of a small object whether it is meant, and by wide numbers otherwise.
+fn check(range: ByteRange, size: u64) {
+    let (begin, end) = match range {
+        ByteRange::Inclusive { first, last } => (u128::from(first), u128::from(last) + 1),
+        ByteRange::From(first) => (u128::from(first), u128::from(size)),
+        ByteRange::Suffix(length) => (u128::from(size.saturating_sub(length)), u128::from(size)),
+    };
+    let span = match size {
+        0..1000 => {
+            let meant = |at: &u64| (begin..end).contains(&u128::from(*at));
+            let bytes: Vec<u64> = (0..size).filter(meant).collect();
+            bytes.first().map(|first| Span { offset: *first, length: bytes.len() as u64 })
+        }
+        _ => {
+            let end = end.min(size.into());
+            let narrow = |number: u128| u64::try_from(number).unwrap();
+            (begin < end).then(|| Span { offset: narrow(begin), length: narrow(end - begin) })
+        }
+    };
+    match range.resolve(size) {
+        Ok(found) => assert_eq!(Some(found), span, "{range:?} of {size} bytes"),
+        Err(e) => assert_eq!((e.reason(), None), (Reason::InvalidRange, span), "{range:?} of {size} bytes"),
+    }
+}
