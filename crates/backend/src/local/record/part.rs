@@ -41,7 +41,11 @@ impl Run {
     pub fn decode_all(mut value: Decoder<'_>) -> Result<Vec<Self>> {
         let mut runs = Vec::new();
         while !value.is_empty() {
-            runs.push(Self { first: value.number()?, bytes: value.number()? });
+            let run = Self { first: value.number()?, bytes: value.number()? };
+            if run.first.checked_add(run.extents()).is_none() {
+                return Err(malformed("a run of extents is longer than there are numbers"));
+            }
+            runs.push(run);
         }
         Ok(runs)
     }

@@ -3,6 +3,7 @@ use tradewind_core::class::{Class, ClassRange};
 use tradewind_core::{Classes, SystemHeaders, Tags};
 
 use super::*;
+use crate::local::fields::Decoder;
 
 fn metadata() -> Metadata {
     Metadata {
@@ -84,6 +85,13 @@ fn every_kind_round_trips() {
     for record in examples() {
         assert_eq!(Record::decode(record.kind(), &record.encode()).unwrap(), record);
     }
+}
+
+#[test]
+fn a_run_without_an_end_is_refused() {
+    let (longest, endless) = (Run { first: u64::MAX - 1, bytes: 1 }, Run { first: u64::MAX, bytes: 1 });
+    assert_eq!(Run::decode_all(Decoder(&Run::encode_all(&[longest]))).unwrap(), [longest]);
+    assert!(Run::decode_all(Decoder(&Run::encode_all(&[endless]))).is_err());
 }
 
 #[test]
