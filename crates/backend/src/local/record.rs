@@ -206,6 +206,26 @@ impl Bucket {
     }
 }
 
+impl Default for Object {
+    /// An object of nothing: what is not said of one.
+    fn default() -> Self {
+        Self {
+            bucket: 0,
+            key: String::new(),
+            size: 0,
+            modified: Timestamp::default(),
+            etag: ETag::from_text(""),
+            metadata: Metadata::default(),
+            checksums: Vec::new(),
+            scope: ChecksumScope::FullObject,
+            content: Content::Inline,
+            parts: Vec::new(),
+            upload: None,
+            rewrites: None,
+        }
+    }
+}
+
 impl Object {
     fn encode(&self, out: &mut FieldWriter) {
         out.number(tag::BUCKET, self.bucket.into()).text(tag::KEY, &self.key).number(tag::SIZE, self.size);
@@ -236,20 +256,7 @@ impl Object {
     }
 
     fn decode(fields: &[u8]) -> Result<Self> {
-        let mut object = Self {
-            bucket: 0,
-            key: String::new(),
-            size: 0,
-            modified: Timestamp::default(),
-            etag: ETag::from_text(""),
-            metadata: Metadata::default(),
-            checksums: Vec::new(),
-            scope: ChecksumScope::FullObject,
-            content: Content::Inline,
-            parts: Vec::new(),
-            upload: None,
-            rewrites: None,
-        };
+        let mut object = Self::default();
         let mut runs = None;
         let mut first_seen = Vec::new();
         let mut reader = FieldReader::new(fields);

@@ -78,26 +78,9 @@ impl Operation for PutObject {
         self.object.bucket = batch.bucket(&self.bucket)?.id;
         check(batch, self.object.bucket, &self.object.key, &self.precondition)?;
         let seq = batch.next_id();
-        let record = Record::Object(std::mem::replace(&mut self.object, Box::new(empty_object())));
+        let record = Record::Object(std::mem::take(&mut self.object));
         batch.append_with_payload(&record, seq, &self.payload, &self.table)?;
         Ok(Generation(seq))
-    }
-}
-
-fn empty_object() -> Object {
-    Object {
-        bucket: 0,
-        key: String::new(),
-        size: 0,
-        modified: Timestamp::default(),
-        etag: tradewind_core::ETag::from_text(""),
-        metadata: tradewind_core::Metadata::default(),
-        checksums: Vec::new(),
-        scope: tradewind_core::ChecksumScope::FullObject,
-        content: crate::local::record::Content::Inline,
-        parts: Vec::new(),
-        upload: None,
-        rewrites: None,
     }
 }
 
