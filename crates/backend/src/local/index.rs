@@ -6,21 +6,25 @@
 mod cache;
 pub(crate) mod entries;
 pub(crate) mod keys;
+pub(crate) mod trust;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::sync::Arc;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use tradewind_core::error::{Error, Reason, Result};
 
 use self::cache::EntryCache;
 use self::entries::Coverage;
+use self::trust::{Trust, index_error};
 use super::io::io_error;
 use super::segment::sync_directory;
 
 const KEYSPACE: &str = "index";
+/// What failed, where a read did.
+const READ: &str = "the index could not be read";
 /// Blocks of the tree's files.
 const BLOCK_CACHE_BYTES: u64 = 24 << 20;
 /// Entries of objects.
@@ -29,15 +33,11 @@ const ENTRY_CACHE_BYTES: u64 = 24 << 20;
 const MEMTABLE_BYTES: u64 = 8 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// Doubts (attempts to open the index that ended with the process, say) with which the index is given up.
-pub(crate) const DOUBTS_TO_GIVE_UP: usize = 2;
-
 /// The index of one store.
 pub(crate) struct Index {
     tree: Option<Tree>,
     cache: EntryCache,
-    directory: PathBuf,
-    is_distrusted: AtomicBool,
+    pub trust: Arc<Trust>,
 }
 
 struct Tree {
@@ -86,35 +86,8 @@ impl Index {
         Ok(Self {
             tree: Some(Tree { database, entries }),
             cache: EntryCache::new(ENTRY_CACHE_BYTES),
-            directory: directory.to_owned(),
-            is_distrusted: AtomicBool::new(false),
+            trust: Arc::new(Trust::new(directory)),
         })
-    }
-
-    /// The file whose bytes count the reasons not to trust the index in a directory.
-    pub fn doubts(directory: &Path) -> PathBuf {
-        directory.with_extension("doubts")
-    }
-
-    /// The error of an index in use. What is broken is made anew by the next start, which would not find
-    /// everything that is read later.
-    pub fn failed(&self, what: &str, e: fjall::Error) -> Error {
-        // Its threads stop where one of them found something bad, or no room.
-        let is_stopped = matches!(e, fjall::Error::Poisoned);
-        let error = index_error(what, e);
-        let is_broken = error.reason() == Reason::CorruptData || (is_stopped && self.has_room());
-        if is_broken && !self.is_distrusted.swap(true, Ordering::AcqRel) {
-            let doubts = [b'.'; DOUBTS_TO_GIVE_UP];
-            if let Err(e) = std::fs::write(Self::doubts(&self.directory), doubts) {
-                tracing::error!(error = %e, "the index is broken; remove it to have it made anew");
-            }
-        }
-        error
-    }
-
-    fn has_room(&self) -> bool {
-        rustix::fs::statvfs(&self.directory)
-            .is_ok_and(|found| found.f_bavail * found.f_frsize > JOURNAL_BYTES)
     }
 
     fn tree(&self) -> &Tree {
@@ -126,7 +99,7 @@ impl Index {
 
     /// One entry.
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.tree().entries.get(key).map_err(|e| self.failed("the index could not be read", e))
+        self.tree().entries.get(key).map_err(|e| self.trust.failed(READ, e))
     }
 
     /// The entry of an object, for a reader: kept if it was read lately.
@@ -136,7 +109,8 @@ impl Index {
 
     /// A view of one moment.
     pub fn view(&self) -> View {
-        View { snapshot: self.tree().database.snapshot(), entries: self.tree().entries.clone() }
+        let Tree { database, entries } = self.tree();
+        View { snapshot: database.snapshot(), entries: entries.clone(), trust: self.trust.clone() }
     }
 
     /// What of the log is covered; `None` for a new index.
@@ -154,12 +128,12 @@ impl Index {
         self.tree()
             .database
             .persist(PersistMode::SyncAll)
-            .map_err(|e| self.failed("the index could not be made durable", e))
+            .map_err(|e| self.trust.failed("the index could not be made durable", e))
     }
 
     /// Bytes of the index on disk.
     pub fn disk_bytes(&self) -> Result<u64> {
-        self.tree().database.disk_space().map_err(read_error)
+        self.tree().database.disk_space().map_err(|e| self.trust.failed(READ, e))
     }
 }
 
@@ -167,11 +141,12 @@ impl Index {
 pub(crate) struct View {
     snapshot: Snapshot,
     entries: Keyspace,
+    trust: Arc<Trust>,
 }
 
 impl View {
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.snapshot.get(&self.entries, key).map_err(read_error)
+        self.snapshot.get(&self.entries, key).map_err(|e| self.trust.failed(READ, e))
     }
 
     /// Entries from `from` (included) to `to` (excluded), in order.
@@ -182,8 +157,7 @@ impl View {
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
         // An inverted range is an empty one; the tree would panic.
         let to = if to < from { from } else { to };
-        let range = self.snapshot.range(&self.entries, from.to_vec()..to.to_vec());
-        range.map(|guard| guard.into_inner().map_err(read_error))
+        self.entries(self.snapshot.range(&self.entries, from.to_vec()..to.to_vec()))
     }
 
     /// Entries whose key begins with `prefix`, in order.
@@ -191,7 +165,15 @@ impl View {
         &self,
         prefix: &[u8],
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
-        self.snapshot.prefix(&self.entries, prefix).map(|guard| guard.into_inner().map_err(read_error))
+        self.entries(self.snapshot.prefix(&self.entries, prefix))
+    }
+
+    fn entries(
+        &self,
+        found: fjall::Iter,
+    ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
+        let trust = self.trust.clone();
+        found.map(move |guard| guard.into_inner().map_err(|e| trust.failed(READ, e)))
     }
 }
 
@@ -271,35 +253,6 @@ impl Changes<'_> {
                 None => batch.remove(entries, key),
             }
         }
-        batch.commit().map_err(|e| self.index.failed("the index could not be updated", e))
+        batch.commit().map_err(|e| self.index.trust.failed("the index could not be updated", e))
     }
-}
-
-/// What is not the device's doing, nor the system's, is a broken index, which can be made anew.
-fn index_error(what: &str, e: fjall::Error) -> Error {
-    let device = match &e {
-        fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => {
-            Some(e).filter(|e| is_of_the_system(e)).map(std::io::Error::kind)
-        }
-        fjall::Error::Poisoned | fjall::Error::Locked => Some(std::io::ErrorKind::Other),
-        _ => None,
-    };
-    let reason = match device {
-        Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => Reason::Full,
-        Some(_) => Reason::Io,
-        None => Reason::CorruptData,
-    };
-    Error::with_source(reason, what.to_owned(), e)
-}
-
-/// Whether another index would fare no better. A file that is too short, or not there, or there already, is
-/// found out by the library itself or by the system's answer to what only a broken index asks for.
-fn is_of_the_system(e: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
-    let of_the_index = [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound];
-    e.raw_os_error().is_some() && !of_the_index.contains(&e.kind())
-}
-
-fn read_error(e: fjall::Error) -> Error {
-    index_error("the index could not be read", e)
 }

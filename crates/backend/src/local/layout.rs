@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::index::{DOUBTS_TO_GIVE_UP, Index};
+use super::index::trust::{DOUBTS_TO_GIVE_UP, Trust};
 use super::io::io_error;
 use super::segment::sync_directory;
 
@@ -73,7 +73,7 @@ impl Layout {
     /// Counts an attempt to open the index: where the library brings the process down, nothing of it comes back
     /// to tell. Answers whether there is reason enough to give the index up.
     pub fn begin_opening(&self) -> bool {
-        let path = Index::doubts(&self.index());
+        let path = Trust::doubts(&self.index());
         let before = std::fs::metadata(&path).map_or(0, |found| found.len());
         let count = || OpenOptions::new().append(true).create(true).open(&path)?.write_all(b".");
         if let Err(e) = count() {
@@ -86,7 +86,7 @@ impl Layout {
     /// The index is open, or another one takes its place.
     pub fn end_opening(&self) {
         // What stays is one doubt too many: at worst the index is made anew for nothing.
-        let _ = std::fs::remove_file(Index::doubts(&self.index()));
+        let _ = std::fs::remove_file(Trust::doubts(&self.index()));
     }
 
     /// Removes the index directory; it will be made again from the log. A stop half way leaves no
