@@ -3,16 +3,18 @@
 //! MD5 (RFC 1321) is a chain of dependent steps that leaves most of a core idle. An [`Engine`] therefore hashes
 //! up to sixteen streams side by side, one in each lane of the SIMD registers, on a few threads of its own. The
 //! caller is asynchronous code: handing over a buffer neither blocks, nor copies, nor hashes, and the digest is
-//! a future. [`md5`] is for short inputs that are cheaper to hash on the spot.
+//! a future. [`md5`] and [`md5_each`] are for short messages that are cheaper to hash on the spot.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod each;
 mod engine;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
 mod lanes;
+mod message;
 mod pass;
 mod patience;
 mod rounds;
@@ -20,10 +22,12 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
 mod stream;
+mod stretch;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 mod work;
 
+pub use each::md5_each;
 pub use engine::Engine;
 pub use stream::{Drained, Md5Finish, Md5Stream};
 

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use crate::engine::Line;
-use crate::scalar::{self, BLOCK_BYTES, Block};
-use crate::work::{Segment, Work};
+use crate::message::Cutter;
+use crate::work::Work;
 
 /// Bytes that must wait before the engine is asked to hash them: below, asking costs more than hashing. At the
 /// end of a message, what waits unasked is hashed on the spot, in 20 us at most.
@@ -19,10 +19,7 @@ const WORTH_ASKING: usize = 16 * 1024;
 /// One message being hashed. Dropping it cancels it.
 pub struct Md5Stream {
     ticket: Ticket,
-    /// The begun block: the first `carried` bytes of it.
-    carry: Block,
-    carried: usize,
-    length: u64,
+    cutter: Cutter,
 }
 
 /// The digest of a message, once it is there. Dropping it cancels the message.
@@ -46,30 +43,13 @@ impl Md5Stream {
     pub(crate) fn new(line: Arc<Line>) -> Self {
         line.enter();
         let ticket = Ticket { work: Arc::new(Work::new()), line };
-        Self { ticket, carry: [0; BLOCK_BYTES], carried: 0, length: 0 }
+        Self { ticket, cutter: Cutter::new() }
     }
 
     /// Appends to the message. Never waits; copies nothing but the ends that do not fill a 64-byte block.
     pub fn update(&mut self, bytes: impl Into<Bytes>) {
-        let mut bytes = bytes.into();
-        self.length = self.length.wrapping_add(bytes.len() as u64);
-        let mut joint = None;
-        if self.carried > 0 {
-            let missing = bytes.split_to(bytes.len().min(BLOCK_BYTES - self.carried));
-            self.carry[self.carried..][..missing.len()].copy_from_slice(&missing);
-            self.carried += missing.len();
-            if self.carried == BLOCK_BYTES {
-                joint = Some(Segment::Joint(self.carry));
-                self.carried = 0;
-            }
-        }
-        if !bytes.is_empty() {
-            let tail = bytes.split_off(bytes.len() / BLOCK_BYTES * BLOCK_BYTES);
-            self.carry[..tail.len()].copy_from_slice(&tail);
-            self.carried = tail.len();
-        }
-        let buffer = if bytes.is_empty() { None } else { Some(Segment::Buffer(bytes)) };
-        if self.ticket.work.push(joint.into_iter().chain(buffer), WORTH_ASKING) {
+        let segments = self.cutter.cut(bytes.into());
+        if self.ticket.work.push(segments, WORTH_ASKING) {
             self.ticket.line.put(&self.ticket.work);
         }
     }
@@ -87,8 +67,7 @@ impl Md5Stream {
 
     /// Ends the message.
     pub fn finish(self) -> Md5Finish {
-        let (padding, count) = scalar::padding(&self.carry[..self.carried], self.length);
-        if self.ticket.work.finish(&padding[..count]) {
+        if self.ticket.work.finish(self.cutter.end()) {
             self.ticket.line.hurry();
         }
         Md5Finish(self.ticket)
@@ -137,7 +116,7 @@ impl fmt::Debug for Md5Stream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Md5Stream")
-            .field("length", &self.length)
+            .field("length", &self.cutter.length())
             .field("queued_bytes", &self.queued_bytes())
             .finish_non_exhaustive()
     }

@@ -4,45 +4,16 @@
 //! pass touches the chaining value. Otherwise whoever holds the lock may hash. Wakers are called and dropped unlocked:
 //! either may run any code of the caller, even drop the engine.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
-use bytes::{Buf, Bytes};
 use parking_lot::{Condvar, Mutex};
 
-use crate::scalar::{self, BLOCK_BYTES, Block, Chain};
+use crate::message::{Segment, Segments};
+use crate::scalar::{self, Chain};
 
 /// What is left of a finished message that is cheaper to hash at once than to put in line again.
 const SHORT_END: usize = 1024;
-
-/// Whole blocks that lie side by side in memory.
-pub(crate) enum Segment {
-    /// A buffer of the caller; its length is a multiple of the block size.
-    Buffer(Bytes),
-    /// A block put together from the ends of buffers, or padding.
-    Joint(Block),
-}
-
-impl Segment {
-    /// The blocks that are left.
-    pub(crate) fn blocks(&self) -> &[Block] {
-        match self {
-            Self::Buffer(bytes) => bytes.as_chunks().0,
-            Self::Joint(block) => std::slice::from_ref(block),
-        }
-    }
-
-    /// Drops the first `blocks`, which must not be all.
-    pub(crate) fn advance(&mut self, blocks: usize) {
-        if let Self::Buffer(bytes) = self {
-            bytes.advance(blocks * BLOCK_BYTES);
-        }
-    }
-}
-
-/// Segments in the order of the message.
-pub(crate) type Segments = VecDeque<Segment>;
 
 /// A stream as the engine sees it.
 pub(crate) struct Work {
@@ -96,23 +67,27 @@ impl Work {
     /// Appends segments. True if the caller must now schedule the stream, which is so when `enough` bytes wait.
     pub(crate) fn push(&self, segments: impl IntoIterator<Item = Segment>, enough: usize) -> bool {
         let mut state = self.state.lock();
-        let mut added = 0;
-        for segment in segments {
-            added += size_of_val(segment.blocks());
-            state.segments.push_back(segment);
-        }
-        let queued = self.queued_bytes.fetch_add(added, Ordering::Relaxed) + added;
+        let queued = self.append(&mut state, segments);
         let schedule = queued >= enough && !state.scheduled;
         state.scheduled |= schedule;
         schedule
     }
 
+    /// Answers how many bytes wait then.
+    fn append(&self, state: &mut State, segments: impl IntoIterator<Item = Segment>) -> usize {
+        let mut added = 0;
+        for segment in segments {
+            added += size_of_val(segment.blocks());
+            state.segments.push_back(segment);
+        }
+        self.queued_bytes.fetch_add(added, Ordering::Relaxed) + added
+    }
+
     /// Ends the message with `padding`. What is left is hashed here unless the stream is with the engine already,
     /// in which case the answer is true and the digest comes later.
-    pub(crate) fn finish(&self, padding: &[Block]) -> bool {
+    pub(crate) fn finish(&self, padding: impl IntoIterator<Item = Segment>) -> bool {
         let mut state = self.state.lock();
-        state.segments.extend(padding.iter().map(|block| Segment::Joint(*block)));
-        self.queued_bytes.fetch_add(size_of_val(padding), Ordering::Relaxed);
+        self.append(&mut state, padding);
         state.finishing = true;
         if state.scheduled {
             self.urgent.store(true, Ordering::Relaxed);

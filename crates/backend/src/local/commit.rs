@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
 use futures::executor::block_on;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
@@ -19,7 +20,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use self::batch::Failed;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
-    AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject,
+    AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, Md5Use,
     PutObject, PutPart, RecordCopy, Relocate,
 };
 use super::shared::Shared;
@@ -27,16 +28,31 @@ use super::shared::Shared;
 /// The most changes in one batch, and the most payload bytes after which no further one is taken in.
 const MAX_BATCH: usize = 512;
 const MAX_BATCH_BYTES: usize = 8 << 20;
+/// Changes whose bytes are hashed side by side: enough to fill the lanes a few times.
+const HASHED_TOGETHER: usize = 64;
 
 /// A change: decides against the state it finds and adds records to the batch.
 pub(crate) trait Operation: Send + 'static {
     type Answer: Send + 'static;
+
+    /// Bytes whose MD5 the decision needs, as long as it is not known: those of many changes are hashed side
+    /// by side.
+    fn unhashed(&self) -> Option<&[Bytes]> {
+        None
+    }
+
+    /// Takes that MD5 in. An error is the answer to the change.
+    fn take_md5(&mut self, _md5: [u8; 16]) -> Result<()> {
+        Ok(())
+    }
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Self::Answer>;
 }
 
 /// A change in the queue, with its answer on the way.
 trait Waiting: Send {
+    fn unhashed(&self) -> Option<&[Bytes]>;
+    fn take_md5(&mut self, md5: [u8; 16]);
     /// An error means that the batch cannot go on.
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()>;
     fn settle(self: Box<Self>, outcome: Result<(), &Error>);
@@ -49,7 +65,18 @@ struct Submitted<O: Operation> {
 }
 
 impl<O: Operation> Waiting for Submitted<O> {
+    fn unhashed(&self) -> Option<&[Bytes]> {
+        self.operation.unhashed()
+    }
+
+    fn take_md5(&mut self, md5: [u8; 16]) {
+        self.decision = self.operation.take_md5(md5).err().map(Err);
+    }
+
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        if self.decision.is_some() {
+            return Ok(());
+        }
         let before = batch.begin_change();
         let decision = self.operation.decide(batch);
         if let Err(e) = &decision
@@ -238,17 +265,31 @@ fn decide<'a>(
     if let Err(e) = batch.shared.space.make_room() {
         tracing::warn!(error = ?e, "the device could not be asked for its free space");
     }
-    for change in waiting.iter_mut().take(MAX_BATCH) {
-        *decided += 1;
-        if let Err(e) = change.decide(&mut batch) {
-            let for_good = e.reason() == Reason::ReadOnly;
-            return Err(if for_good { Failed::for_good(e) } else { Failed::for_now(e) });
-        }
-        if batch.bytes() >= MAX_BATCH_BYTES {
-            break;
+    let most = waiting.len().min(MAX_BATCH);
+    for changes in waiting[..most].chunks_mut(HASHED_TOGETHER) {
+        hash(changes);
+        for change in changes {
+            *decided += 1;
+            if let Err(e) = change.decide(&mut batch) {
+                let for_good = e.reason() == Reason::ReadOnly;
+                return Err(if for_good { Failed::for_good(e) } else { Failed::for_now(e) });
+            }
+            if batch.bytes() >= MAX_BATCH_BYTES {
+                return Ok(batch);
+            }
         }
     }
     Ok(batch)
+}
+
+/// Computes the MD5s that changes still need, side by side: of sixteen objects for little more than the cost of one.
+fn hash(changes: &mut [Box<dyn Waiting>]) {
+    let messages: Vec<&[Bytes]> = changes.iter().filter_map(|change| change.unhashed()).collect();
+    let md5s = tradewind_digest::md5_each(&messages);
+    let unhashed = changes.iter_mut().filter(|change| change.unhashed().is_some());
+    for (change, md5) in unhashed.zip(md5s) {
+        change.take_md5(md5);
+    }
 }
 
 fn read_only() -> Error {

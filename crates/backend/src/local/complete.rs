@@ -206,6 +206,7 @@ impl Local {
             object: Box::new(object),
             payload: Vec::new(),
             table: Vec::new(),
+            md5_use: None,
             precondition: order.precondition.clone(),
             pins: Vec::new(),
         };

@@ -10,14 +10,14 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use tradewind_core::checksum::{ChecksumScope, Crc64Blocks, Hasher};
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::object::Committed;
+use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{CommitRequest, ETagForm, StageRequest};
 use tradewind_core::{Algorithm, Checksum, Context, ETag, Metadata, Observation, Staged};
 
-use self::digests::Digests;
+use self::digests::{Digests, FoundMd5};
 use self::ids::ExtentIds;
 use super::bulk::ExtentBytes;
-use super::commit::{PutObject, PutPart};
+use super::commit::{Md5Use, PutObject, PutPart};
 use super::frame::{BLOCK_BYTES, MAX_PAYLOAD_BYTES};
 use super::leaf::Local;
 use super::record::{Content, ExtentAt, Object, Part, Run, UploadSeq};
@@ -173,9 +173,11 @@ impl LocalStaged {
         Ok(())
     }
 
-    fn etag(&self, md5: Option<[u8; 16]>) -> ETag {
+    /// The entity tag; empty where the committer makes it of the MD5.
+    fn etag(&self, md5: FoundMd5) -> ETag {
         match (self.etag, md5) {
-            (ETagForm::Md5, Some(md5)) => ETag::from_md5(&md5),
+            (ETagForm::Md5, FoundMd5::Known(md5)) => ETag::from_md5(&md5),
+            (ETagForm::Md5, FoundMd5::Late) => ETag::from_text(""),
             _ => {
                 let id = self.local.shared.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
                 ETag::from_text(&format!("{id:016x}-tw"))
@@ -202,7 +204,7 @@ impl Staged for LocalStaged {
         Ok(())
     }
 
-    async fn commit(mut self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
+    async fn commit(mut self: Box<Self>, mut request: CommitRequest) -> Result<(Committed, Observation)> {
         self.context.check()?;
         if self.is_torn {
             return Err(Error::new(
@@ -217,7 +219,7 @@ impl Staged for LocalStaged {
             && self.extents.is_empty()
             && self.gathered.bytes <= self.local.shared.options.inline_bytes;
         let digests = std::mem::take(&mut self.digests);
-        let (md5, mut checksums) = self.context.guard(digests.finish()).await?;
+        let (md5, mut checksums) = self.context.guard(digests.finish(small)).await?;
         let (payload, table) = if small {
             let (payload, _, table) = self.gathered.take();
             (payload, table)
@@ -230,7 +232,14 @@ impl Staged for LocalStaged {
         let whole = Checksum::crc64nvme(self.gathered.whole);
         let mut computed = checksums.clone();
         computed.push(whole);
-        request.expected.verify(self.size, md5, &computed)?;
+        let md5_use = match md5 {
+            FoundMd5::Late => Some(Md5Use {
+                is_etag: self.etag == ETagForm::Md5,
+                expected: Expected { md5: request.expected.md5.take(), ..Expected::default() },
+            }),
+            FoundMd5::Known(_) | FoundMd5::NotWanted => None,
+        };
+        request.expected.verify(self.size, md5.known(), &computed)?;
         if self.keeps_crc64 {
             checksums.push(whole);
         }
@@ -246,7 +255,7 @@ impl Staged for LocalStaged {
         };
         let staged = *self;
         let local = staged.local;
-        let answer = match staged.target {
+        match staged.target {
             Target::Object { bucket, key, metadata } => {
                 let content = if small {
                     Content::Inline
@@ -272,10 +281,12 @@ impl Staged for LocalStaged {
                     object: Box::new(object),
                     payload,
                     table,
+                    md5_use,
                     precondition: request.precondition,
                     pins: staged.pins,
                 };
-                staged.context.guard(local.committer.submit(put)).await??
+                (committed.generation, committed.etag) =
+                    staged.context.guard(local.committer.submit(put)).await??;
             }
             Target::Part { bucket, key, upload, number } => {
                 let part = Part {
@@ -289,10 +300,9 @@ impl Staged for LocalStaged {
                     fresh: staged.extents,
                 };
                 let put = PutPart { bucket, key, part: Box::new(part), pins: staged.pins };
-                staged.context.guard(local.committer.submit(put)).await??
+                committed.generation = staged.context.guard(local.committer.submit(put)).await??;
             }
-        };
-        committed.generation = answer;
+        }
         let observation = Observation {
             first_byte: local.shared.clock.now().saturating_sub(begun),
             wire_bytes: staged.size,

@@ -276,6 +276,7 @@ impl ObjectStore for LocalStore {
                 object,
                 payload: record.payload.into_iter().collect(),
                 table: record.table,
+                md5_use: None,
                 precondition: Precondition::Is(tradewind_core::object::Generation(record.seq)),
                 pins: Vec::new(),
             };

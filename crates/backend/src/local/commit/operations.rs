@@ -1,10 +1,11 @@
 //! The changes there are, and what each decides.
 
 use bytes::Bytes;
+use tradewind_core::ETag;
 use tradewind_core::clock::Timestamp;
 use tradewind_core::condition::Precondition;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::object::Generation;
+use tradewind_core::object::{Expected, Generation};
 
 use super::Operation;
 use super::batch::Batch;
@@ -65,22 +66,44 @@ pub(crate) struct PutObject {
     pub object: Box<Object>,
     pub payload: Vec<Bytes>,
     pub table: Vec<u64>,
+    /// What the MD5 of the payload is for, where it was not computed while the bytes came.
+    pub md5_use: Option<Md5Use>,
     pub precondition: Precondition,
     /// Keeps compaction away from the extents until the commit is settled.
     #[expect(dead_code, reason = "held for its drop")]
     pub pins: Vec<Pin>,
 }
 
-impl Operation for PutObject {
-    type Answer = Generation;
+/// What an MD5 is for.
+pub(crate) struct Md5Use {
+    pub is_etag: bool,
+    /// Nothing but an MD5 is expected here.
+    pub expected: Expected,
+}
 
-    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Generation> {
+impl Operation for PutObject {
+    type Answer = (Generation, ETag);
+
+    fn unhashed(&self) -> Option<&[Bytes]> {
+        self.md5_use.as_ref().map(|_| &self.payload[..])
+    }
+
+    fn take_md5(&mut self, md5: [u8; 16]) -> Result<()> {
+        let Some(Md5Use { is_etag, expected }) = self.md5_use.take() else { return Ok(()) };
+        if is_etag {
+            self.object.etag = ETag::from_md5(&md5);
+        }
+        expected.verify(self.object.size, Some(md5), &[])
+    }
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<(Generation, ETag)> {
         self.object.bucket = batch.bucket(&self.bucket)?.id;
         check(batch, self.object.bucket, &self.object.key, &self.precondition)?;
         let seq = batch.next_id();
+        let etag = self.object.etag.clone();
         let record = Record::Object(std::mem::take(&mut self.object));
         batch.append_with_payload(&record, seq, &self.payload, &self.table)?;
-        Ok(Generation(seq))
+        Ok((Generation(seq), etag))
     }
 }
 
@@ -161,7 +184,7 @@ impl Operation for CompleteUpload {
         if upload_records(&batch.changes, self.upload)?.newest_part != self.newest_part {
             return Ok(None);
         }
-        let generation = self.put.decide(batch)?;
+        let (generation, _) = self.put.decide(batch)?;
         batch.use_reserve();
         let seq = batch.next_id();
         batch.append(&Record::UploadEnded { upload: self.upload }, seq)?;

@@ -6,8 +6,8 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::{Algorithm, Checksum};
 use tradewind_digest::{Engine, Md5Stream};
 
-/// Up to here MD5 is computed in place (about 120 us); beyond, by the hashing threads.
-const MD5_IN_PLACE_BYTES: usize = 64 << 10;
+/// Up to here MD5 is computed when all bytes are here; beyond, by the hashing threads meanwhile.
+const LATE_MD5_BYTES: usize = 64 << 10;
 /// The most bytes that wait for the hashing threads.
 const MD5_QUEUE_BYTES: usize = 1 << 20;
 /// Other digests are computed in pieces of this size, with the worker free in between.
@@ -30,6 +30,24 @@ enum Md5 {
         bytes: usize,
     },
     Stream(Md5Stream),
+}
+
+/// What became of the MD5.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FoundMd5 {
+    NotWanted,
+    Known([u8; 16]),
+    /// It is for the committer to compute.
+    Late,
+}
+
+impl FoundMd5 {
+    pub const fn known(self) -> Option<[u8; 16]> {
+        match self {
+            Self::Known(md5) => Some(md5),
+            Self::NotWanted | Self::Late => None,
+        }
+    }
 }
 
 impl Digests {
@@ -61,7 +79,7 @@ impl Digests {
             Md5::Later { engine, frames, bytes } => {
                 frames.push(frame.clone());
                 *bytes += frame.len();
-                if *bytes > MD5_IN_PLACE_BYTES {
+                if *bytes > LATE_MD5_BYTES {
                     let mut stream = engine.stream();
                     for frame in frames.drain(..) {
                         stream.update(frame);
@@ -78,16 +96,18 @@ impl Digests {
         }
     }
 
-    /// The MD5, where it was wanted, and the other checksums.
-    pub async fn finish(self) -> (Option<[u8; 16]>, Vec<Checksum>) {
+    /// The MD5 and the other checksums. Where the MD5 `may_be_late`, that of few bytes is not computed: it
+    /// costs a fraction beside those of other writes. Otherwise it is computed here (80 us at the most).
+    pub async fn finish(self, may_be_late: bool) -> (FoundMd5, Vec<Checksum>) {
         let md5 = match self.md5 {
-            Md5::NotWanted => None,
-            Md5::Later { frames, .. } => Some(match &frames[..] {
+            Md5::NotWanted => FoundMd5::NotWanted,
+            Md5::Later { .. } if may_be_late => FoundMd5::Late,
+            Md5::Later { frames, .. } => FoundMd5::Known(match &frames[..] {
                 [] => tradewind_digest::md5(&[]),
                 [frame] => tradewind_digest::md5(frame),
                 frames => tradewind_digest::md5(&frames.concat()),
             }),
-            Md5::Stream(stream) => Some(stream.finish().await),
+            Md5::Stream(stream) => FoundMd5::Known(stream.finish().await),
         };
         (md5, self.others.into_iter().map(Hasher::finish).collect())
     }

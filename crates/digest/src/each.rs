@@ -1,0 +1,105 @@
+//! Short messages that are all here: hashed side by side, on the spot.
+
+use bytes::Bytes;
+
+use crate::lanes::{Lanes, MOST_LANES};
+use crate::message::{Cutter, Segments, advance, first_run};
+use crate::scalar::{self, Block, Chain};
+use crate::stretch::{Lane, stretch};
+
+/// The MD5 digest of each message, given as buffers in order; computed here and now.
+///
+/// Sixteen messages of one length cost little more time than one of them with [`md5`](crate::md5): with AVX-512
+/// about 0.12 ns a byte.
+#[must_use]
+pub fn md5_each(messages: &[&[Bytes]]) -> Vec<[u8; 16]> {
+    each(Lanes::detect(), messages)
+}
+
+fn each(kernels: Lanes, messages: &[&[Bytes]]) -> Vec<[u8; 16]> {
+    let mut digests = vec![[0; 16]; messages.len()];
+    let length = |message: &usize| messages[*message].iter().map(Bytes::len).sum::<usize>();
+    // The longest are taken first, so that few lanes have little left to do at the end.
+    let mut waiting: Vec<usize> = (0..messages.len()).collect();
+    waiting.sort_by_cached_key(length);
+    let mut lanes: Vec<Whole> = Vec::with_capacity(messages.len().min(MOST_LANES));
+    loop {
+        let free = MOST_LANES - lanes.len();
+        let newcomers = waiting.drain(waiting.len().saturating_sub(free)..);
+        lanes.extend(newcomers.map(|index| Whole::new(index, messages[index])));
+        if lanes.is_empty() {
+            return digests;
+        }
+        stretch(kernels, &mut lanes);
+        lanes.retain(|lane| {
+            let goes_on = !lane.segments.is_empty();
+            if !goes_on {
+                digests[lane.index] = scalar::digest(lane.chain);
+            }
+            goes_on
+        });
+    }
+}
+
+/// A message to its end.
+struct Whole {
+    index: usize,
+    chain: Chain,
+    segments: Segments,
+}
+
+impl Whole {
+    fn new(index: usize, message: &[Bytes]) -> Self {
+        let mut cutter = Cutter::new();
+        let mut segments = Segments::with_capacity(2 * message.len() + 2);
+        for bytes in message {
+            segments.extend(cutter.cut(bytes.clone()));
+        }
+        segments.extend(cutter.end());
+        Self { index, chain: scalar::START, segments }
+    }
+}
+
+impl Lane for Whole {
+    fn chain(&self) -> Chain {
+        self.chain
+    }
+
+    fn run(&self) -> &[Block] {
+        first_run(&self.segments)
+    }
+
+    fn advance(&mut self, chain: Chain, blocks: usize) {
+        self.chain = chain;
+        advance(&mut self.segments, blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::md5;
+
+    fn content(seed: usize, length: usize) -> Bytes {
+        (0..length).map(|at| (seed.wrapping_mul(0x9e37) ^ at.wrapping_mul(31) ^ (at >> 8)) as u8).collect()
+    }
+
+    #[test]
+    fn each_message_has_its_own_digest() {
+        // Lengths around the padding, in buffers around a block's length, in numbers around the lanes.
+        for kernels in Lanes::all() {
+            for count in [0, 1, 2, 3, 15, 16, 17, 33, 70] {
+                let whole: Vec<Bytes> =
+                    (0..count).map(|n| content(n, n * 37 % 301 + (n % 5) * 1000)).collect();
+                let cut: Vec<Vec<Bytes>> = whole
+                    .iter()
+                    .enumerate()
+                    .map(|(n, bytes)| bytes.chunks(61 + n % 7).map(Bytes::copy_from_slice).collect())
+                    .collect();
+                let messages: Vec<&[Bytes]> = cut.iter().map(Vec::as_slice).collect();
+                let expected: Vec<[u8; 16]> = whole.iter().map(|bytes| md5(bytes)).collect();
+                assert_eq!(each(kernels, &messages), expected, "{kernels:?}, {count} messages");
+            }
+        }
+    }
+}

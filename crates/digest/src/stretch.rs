@@ -1,0 +1,30 @@
+//! One step of lanes side by side: as many blocks of each as the shortest run allows.
+
+use crate::lanes::{Lanes, MOST_LANES};
+use crate::scalar::{self, Block, Chain};
+
+/// A message in a lane.
+pub(crate) trait Lane {
+    fn chain(&self) -> Chain;
+
+    /// Blocks that lie side by side and may be hashed now.
+    fn run(&self) -> &[Block];
+
+    /// The first `blocks` of the run were hashed.
+    fn advance(&mut self, chain: Chain, blocks: usize);
+}
+
+/// Advances every lane, at most [`MOST_LANES`], by the same number of blocks.
+pub(crate) fn stretch<L: Lane>(kernels: Lanes, lanes: &mut [L]) {
+    let count = lanes.len();
+    let mut chains = [scalar::START; MOST_LANES];
+    let mut runs: [&[Block]; MOST_LANES] = [&[]; MOST_LANES];
+    for ((lane, chain), run) in lanes.iter().zip(&mut chains).zip(&mut runs) {
+        *chain = lane.chain();
+        *run = lane.run();
+    }
+    let hashed = kernels.run(&mut chains[..count], &runs[..count]);
+    for (lane, chain) in lanes.iter_mut().zip(chains) {
+        lane.advance(chain, hashed);
+    }
+}
