@@ -14,6 +14,7 @@ mod engine;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
 mod lanes;
+mod line;
 mod message;
 mod pass;
 mod patience;

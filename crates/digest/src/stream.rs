@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::engine::Line;
+use crate::line::Line;
 use crate::message::Cutter;
 use crate::work::Work;
 
