@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use tradewind_core::Reason;
 
-use crate::body::ResponseBody;
+use crate::body::response::ResponseBody;
 use crate::request_id::{RequestId, host_id};
 
 macro_rules! codes {
