@@ -121,6 +121,35 @@ async fn space_can_be_freed_and_used_again() {
     }
 }
 
+/// Segments that are mostly alive are left alone as long as there is space; but no write is refused for the sake
+/// of what is dead in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_dead_in_full_segments_is_freed_where_space_is_short() {
+    for size in [8_000, 100_000] {
+        let Some(disk) = Disk::mount(48) else { return };
+        let options = LocalOptions { compact_below: 0.5, compact_bytes_per_second: 1, ..options() };
+        let desk = Desk::with(&disk.root(), options).await;
+        let mut stored = fill(&desk, size, 0).await.1;
+        let gone: Vec<_> = stored.keys().step_by(4).cloned().collect();
+        for key in &gone {
+            assert!(desk.delete(key).await.unwrap());
+            stored.remove(key);
+        }
+        assert!(desk.compact().await > 0, "{size}");
+        let again = fill(&desk, size, 50_000).await.1;
+        assert!(
+            again.len() * 2 > gone.len(),
+            "{size}: after {} of {} were deleted there is room for {}",
+            gone.len(),
+            gone.len() + stored.len(),
+            again.len()
+        );
+        stored.extend(again);
+        assert_all(&desk, &stored).await;
+        assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn deletes_work_when_another_program_took_everything() {
     let Some(disk) = Disk::mount(32) else { return };

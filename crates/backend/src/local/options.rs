@@ -21,9 +21,10 @@ pub struct LocalOptions {
     pub io_threads: usize,
     /// Threads that compute MD5s of large uploads.
     pub hash_threads: usize,
-    /// A sealed segment is compacted when less than this share of it is live.
+    /// A sealed segment is compacted when less than this share of it is live; nine tenths, where space is short:
+    /// below twice `reserve_bytes`.
     pub compact_below: f64,
-    /// The most bytes a second that compaction writes.
+    /// The most bytes a second that compaction writes while space is not short.
     pub compact_bytes_per_second: u64,
     /// How often it is looked whether a segment should be compacted.
     pub compact_interval: Duration,

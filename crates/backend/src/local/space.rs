@@ -122,6 +122,11 @@ impl Space {
         Ok(self.free()?.saturating_sub(file))
     }
 
+    /// Whether writes are refused, or will be when as much is written as is kept.
+    pub fn is_short(&self) -> bool {
+        self.free().is_ok_and(|free| free < 2 * self.reserve_bytes)
+    }
+
     /// Bytes free on the device for this process.
     pub fn free(&self) -> Result<u64> {
         Ok(stat(&self.directory)?.free)

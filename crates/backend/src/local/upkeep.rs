@@ -1,6 +1,6 @@
 //! What keeps a store tidy while it serves: freeing the extents of superseded objects, moving what is
 //! live out of segments that hold little of it, and removing those segments. One thread, bounded in
-//! the bytes it writes a second.
+//! the bytes it writes a second as long as there is space.
 //!
 //! The order that makes removal safe: the copies are durable; the index is changed only where it still
 //! refers to the original; the index is made durable; then the file goes.
@@ -9,18 +9,20 @@ mod about;
 mod compact;
 mod forget;
 mod moving;
+mod pace;
 mod plan;
 mod reclaim;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tradewind_core::error::{Error, Reason, Result};
 
 use self::compact::{Compacted, compact};
+use self::pace::Pace;
 use self::plan::{Candidate, Plan};
 use self::reclaim::reclaim;
 use super::io::io_error;
@@ -31,8 +33,6 @@ use super::segment::{Segment, SegmentKind};
 const SOON: u32 = 16;
 /// Passes of one round. Each frees what the one before it left behind or was too early for.
 const PASSES: usize = 16;
-/// A longer time without writing gives no right to write faster later.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Segments removed together, and the bytes copied out of them before any of them goes.
 const GROUP: usize = 64;
 const GROUP_BYTES: u64 = 64 << 20;
@@ -117,8 +117,8 @@ fn run(local: &Weak<Local>, control: &Control, interval: Duration) {
             continue;
         }
         match round(&local, control) {
-            // What removed something probably finds more; and who refuses writes must not wait.
-            Ok(removed) if removed > 0 || local.shared.space.admit(0).is_err() => wait = soon,
+            // What removed something probably finds more; and who refuses writes, or soon will, must not wait.
+            Ok(removed) if removed > 0 || local.shared.space.is_short() => wait = soon,
             Ok(_) => {}
             Err(e) if e.reason() == Reason::ShuttingDown => {}
             Err(e) => tracing::error!(error = ?e, "upkeep failed; it is tried again later"),
@@ -166,6 +166,9 @@ fn pass(local: &Local, skipped: &mut HashSet<u32>, (control, pace): (&Control, &
     for candidate in plan.worth {
         if control.stopped() {
             break;
+        }
+        if candidate.only_if_short && !local.shared.space.is_short() {
+            continue;
         }
         if !group.takes(&candidate) {
             removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
@@ -218,31 +221,4 @@ impl Group {
 /// Whether upkeep cannot go on at all.
 fn is_final(e: &Error) -> bool {
     matches!(e.reason(), Reason::ShuttingDown | Reason::ReadOnly)
-}
-
-/// Spreads writing over time.
-struct Pace {
-    bytes_per_second: u64,
-    begun: Instant,
-    bytes: u64,
-}
-
-impl Pace {
-    fn new(bytes_per_second: u64) -> Self {
-        Self { bytes_per_second: bytes_per_second.max(1), begun: Instant::now(), bytes: 0 }
-    }
-
-    /// Counts bytes and sleeps while they are ahead of time. False where the thread shall stop.
-    fn spend(&mut self, bytes: u64, control: &Control) -> bool {
-        self.bytes += bytes;
-        #[expect(clippy::cast_precision_loss, reason = "a duration")]
-        let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_second as f64);
-        let elapsed = self.begun.elapsed();
-        if elapsed > due + LONGEST_PAUSE {
-            // What was not written while something else was done is not caught up with in one go.
-            *self = Self::new(self.bytes_per_second);
-        }
-        let ahead = due.saturating_sub(elapsed);
-        if ahead < Duration::from_millis(20) { !control.stopped() } else { control.sleep(ahead) }
-    }
 }

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use tradewind_core::error::Result;
 
+use super::Control;
 use super::about::{About, Fate, about, fate};
-use super::{Control, Pace};
+use super::pace::Pace;
 use crate::local::apply::{hold, release};
 use crate::local::bulk::ExtentBytes;
 use crate::local::commit::{Amendment, Batch, RecordCopy, Relocate};
@@ -63,7 +64,7 @@ impl<'a> Mover<'a> {
                 About::Extent(id) => self.copy_extent(id, &scanned, payload)?,
                 _ => self.copy_record(scanned, payload)?,
             }
-            if !self.pace.spend(bytes as u64, self.control) {
+            if !self.pace.spend(bytes as u64, self.control, &self.local.shared.space) {
                 break;
             }
         }

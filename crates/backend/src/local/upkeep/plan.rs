@@ -16,6 +16,10 @@ const SMALL_SEGMENTS: usize = 8;
 /// Segments are small below this part of the size at which they take no further records.
 const SMALL_SHARE: u32 = 16;
 
+/// Where space is short, a segment is worth compacting below this live share: each byte freed costs up to nine
+/// that are copied, but no write is refused for the sake of what is dead.
+const BELOW_IF_SHORT: f64 = 0.9;
+
 /// The segments worth compacting at a moment.
 #[derive(Default)]
 pub(super) struct Plan {
@@ -31,6 +35,8 @@ pub(super) struct Candidate {
     pub segment: Arc<Segment>,
     /// Bytes to be copied.
     pub live_bytes: u64,
+    /// Worth it for as long as space is short.
+    pub only_if_short: bool,
     share: f64,
 }
 
@@ -40,6 +46,7 @@ impl Plan {
         let shared = &local.shared;
         let mut plan = Self::default();
         let mut small = Vec::new();
+        let is_short = shared.space.is_short();
         for segment in shared.segments.all().values() {
             // Looked at before the index: what no pin holds any more is committed or given up.
             let busy = !segment.sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
@@ -56,11 +63,12 @@ impl Plan {
             let size = segment.end.load(Ordering::Acquire);
             #[expect(clippy::cast_precision_loss, reason = "a share")]
             let share = live_bytes as f64 / f64::from(size.max(1));
-            let candidate = Candidate { segment: segment.clone(), live_bytes, share };
-            if share < shared.options.compact_below {
+            let only_if_short = share >= shared.options.compact_below;
+            let candidate = Candidate { segment: segment.clone(), live_bytes, only_if_short, share };
+            if !only_if_short || is_short && share < BELOW_IF_SHORT {
                 plan.worth.push(candidate);
             } else if size < shared.options.segment_bytes / SMALL_SHARE {
-                small.push(candidate);
+                small.push(Candidate { only_if_short: false, ..candidate });
             }
         }
         plan.begun.sort_by_key(|segment| segment.number);
