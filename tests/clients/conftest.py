@@ -53,7 +53,8 @@ def deadline():
 
 
 def make_client(access_key, secret_key, **settings):
-    """A boto3 client that speaks once (no retries hide a failure) and path-style."""
+    """A boto3 client that speaks once (no retries hide a failure) and, if not told otherwise, path-style."""
+    endpoint = settings.pop("endpoint", ENDPOINT)
     config = botocore.config.Config(
         region_name=REGION,
         signature_version=settings.pop("signature_version", "s3v4"),
@@ -66,7 +67,7 @@ def make_client(access_key, secret_key, **settings):
     )
     return boto3.session.Session().client(
         "s3",
-        endpoint_url=ENDPOINT,
+        endpoint_url=endpoint,
         aws_access_key_id=access_key,
         aws_secret_access_key=secret_key,
         config=config,

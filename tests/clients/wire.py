@@ -343,7 +343,9 @@ class Wire:
         signing; `length` gives a Content-Length other than the body's, or False for none at all.
         """
         signer = signer or self.signer
-        headers = [("Host", self.host), *(headers.items() if isinstance(headers, dict) else headers)]
+        headers = list(headers.items() if isinstance(headers, dict) else headers)
+        if not any(name == "Host" for name, _ in headers):
+            headers.insert(0, ("Host", self.host))
         seed = None
         if signer:
             payload_hash = payload_hash or hashlib.sha256(body).hexdigest()

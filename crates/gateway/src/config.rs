@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::addressing::Domain;
 use crate::s3;
 
 /// What the gateway is told once.
@@ -11,6 +12,8 @@ use crate::s3;
 pub struct GatewayConfig {
     /// Signatures for another region are refused; `None` takes any.
     pub region: Option<String>,
+    /// Where buckets may also be named by the host; `None` takes all hosts alike.
+    pub domain: Option<Domain>,
     /// What the operations are told.
     pub operations: s3::Options,
     /// TLS on the S3 listener.
@@ -25,6 +28,7 @@ impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
             region: None,
+            domain: None,
             operations: s3::Options::default(),
             tls: None,
             memory_bytes: 128 << 20,

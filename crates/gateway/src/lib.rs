@@ -12,6 +12,7 @@
 //! `x-amz-id-2`, `Server`, `Date`), and may carry an [`outcome::Operation`] and an
 //! [`outcome::Failure`].
 
+pub mod addressing;
 pub mod admin;
 pub mod auth;
 pub mod body;
@@ -30,6 +31,7 @@ pub mod s3;
 pub mod server;
 pub mod sigv4;
 
+pub use addressing::Domain;
 pub use auth::{Buckets, Permissions};
 pub use config::{GatewayConfig, Limits, TlsIdentity};
 pub use keys::{AccessKey, Keys};

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use tradewind_backend::local::{self, LocalStore};
 use tradewind_core::Clock;
 use tradewind_core::store::ETagForm;
+use tradewind_gateway::addressing::Domain;
 use tradewind_gateway::auth;
 use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
 use tradewind_gateway::keys;
@@ -61,6 +62,7 @@ pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
     let defaults = s3::Options::default();
     Ok(GatewayConfig {
         region: server.region.value.clone(),
+        domain: server.domain.value.as_ref().map(|name| Domain::new(&name.0)),
         operations: s3::Options {
             region: server.region.value.clone().unwrap_or_else(|| defaults.region.clone()),
             etag: match settings.scalars.top.etag.value {

@@ -30,7 +30,7 @@ pub use problem::{Problem, Problems};
 pub use quantity::{ByteSize, Span};
 pub use scalars::{Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
 pub use source::{Source, Sourced};
-pub use value::{ETag, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
+pub use value::{ETag, HostName, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
 
 use document::Table;
 

@@ -11,6 +11,9 @@ use std::process::{Command, Stdio};
 use support::server::Start;
 
 const SETTINGS: &str = r#"
+[server]
+domain = "s3.tradewind.test"
+
 [bucket.e2e-public]
 anonymous_read = true
 
@@ -71,6 +74,7 @@ fn outside_clients_are_served() {
         .env("TW_WRITER_ACCESS_KEY", "e2e-writer")
         .env("TW_WRITER_SECRET_KEY", "secret-of-the-writer")
         .env("TW_PUBLIC_BUCKET", "e2e-public")
+        .env("TW_DOMAIN", "s3.tradewind.test")
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -109,12 +109,11 @@ struct Exchange {
 }
 
 impl Exchange {
-    async fn respond(&self, parts: Parts, body: WireBody) -> Response<ResponseBody> {
-        let verified =
-            match check_head(&self.shared, &parts).and_then(|()| self.shared.verifier.verify(&parts)) {
-                Ok(verified) => verified,
-                Err(error) => return self.refuse(error, &parts),
-            };
+    async fn respond(&self, mut parts: Parts, body: WireBody) -> Response<ResponseBody> {
+        let verified = match self.verify(&mut parts) {
+            Ok(verified) => verified,
+            Err(error) => return self.refuse(error, &parts),
+        };
         let Some(read) = fast::plan(&parts, &verified) else {
             return Box::pin(self.carry_out(parts, body, verified, None)).await;
         };
@@ -128,6 +127,16 @@ impl Exchange {
             // Whatever is not plain success is explained by the operations, in one place.
             None => Box::pin(self.carry_out(parts, body, verified, Some(context))).await,
         }
+    }
+
+    /// Who asks, and for which object: behind this, a request's path names its bucket.
+    fn verify(&self, parts: &mut Parts) -> Result<Verified, WireError> {
+        check_head(&self.shared, parts)?;
+        let verified = self.shared.verifier.verify(parts)?;
+        if let Some(domain) = &self.shared.config.domain {
+            domain.to_path_style(parts)?;
+        }
+        Ok(verified)
     }
 
     /// The way of all requests but plain reads.

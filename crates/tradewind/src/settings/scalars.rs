@@ -10,7 +10,7 @@ use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::quantity::{ByteSize, Span};
 use super::source::{Source, Sourced};
-use super::value::{ETag, LogFilter, LogFormat, Value};
+use super::value::{ETag, HostName, LogFilter, LogFormat, Value};
 
 macro_rules! scalars {
     ($($(#[$section_doc:meta])* $section:ident: $type:ident {
@@ -93,6 +93,9 @@ scalars! {
         /// The region; signatures for another one are refused. Not set, any region is taken and answers
         /// name us-east-1.
         region: Option<String> = "",
+        /// A host name, `s3.example.com`: a request to `BUCKET.s3.example.com` is one to that bucket. Not set,
+        /// buckets are named by the path alone.
+        domain: Option<HostName> = "",
         /// The certificate chain in PEM; with `tls_key`, S3 is served over TLS.
         tls_cert: Option<PathBuf> = "",
         /// The certificate's private key in PEM.
@@ -109,7 +112,7 @@ scalars! {
         /// A request's line and headers together.
         header_size: ByteSize = "32KiB",
         /// Headers of a request.
-        headers: NonZeroUsize = "128",
+        headers: NonZeroUsize = "100",
         /// A request's body.
         body_size: ByteSize = "5GiB",
         /// From a request's first byte to the last of its headers.

@@ -2,7 +2,7 @@
 //! value written as text) and shows itself so that it is read back as the same.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
@@ -125,6 +125,31 @@ impl Value for Percent {
 
     fn show(&self) -> String {
         format!("{}%", self.0)
+    }
+}
+
+/// The name of a host, without a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostName(pub String);
+
+impl Value for HostName {
+    fn parse(text: &str) -> Result<Self, String> {
+        let is_label = |label: &str| {
+            let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+            let is_inner = label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+            label.len() <= 63 && is_edge(label.chars().next()) && is_edge(label.chars().last()) && is_inner
+        };
+        let is_address = text.parse::<IpAddr>().is_ok();
+        if is_address || text.len() > 253 || !text.split('.').all(is_label) {
+            return Err(format!(
+                "{text:?} is not a host's name; write for example \"s3.example.com\", no port"
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
     }
 }
 
