@@ -5,38 +5,15 @@
 //! pending changes applied in order reads like the volatile content, unless a failed sync dropped
 //! some of them.
 
+mod change;
 mod fate;
 
-pub use fate::FileFates;
-
-use crate::Mode;
 use crate::content::Content;
+use crate::mode::Mode;
 use crate::rng::Rng;
+use change::Change;
 
-/// A change that is not durable yet.
-#[derive(Debug, Clone)]
-enum Change {
-    Write { offset: u64, data: Box<[u8]> },
-    SetLen(u64),
-    Zero { offset: u64, length: u64 },
-    Allocate { offset: u64, length: u64, keep_size: bool },
-}
-
-impl Change {
-    fn apply(&self, content: &mut Content) {
-        match self {
-            Self::Write { offset, data } => content.write(*offset, data),
-            Self::SetLen(len) => content.set_len(*len),
-            Self::Zero { offset, length } => content.zero(*offset, *length),
-            Self::Allocate { offset, length, keep_size } => {
-                content.allocate(*offset, *length);
-                if !keep_size && offset + length > content.len() {
-                    content.set_len(offset + length);
-                }
-            }
-        }
-    }
-}
+pub use fate::FileFates;
 
 /// The volatile and the durable content of a file.
 #[derive(Debug, Clone, Default)]

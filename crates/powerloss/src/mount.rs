@@ -10,10 +10,11 @@ use fuser::{BackgroundSession, Config, MountOption};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::fuse::{PowerLoss, Shared};
-use crate::model::{CrashReport, FsyncFailure, Model};
+use crate::fuse::PowerLoss;
+use crate::mode::Mode;
+use crate::model::{Counters, CrashReport, FsyncFailure, Model};
+use crate::shared::Shared;
 use crate::tree;
-use crate::{Counters, Mode};
 
 /// How long an unmount waits for files that are still open.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -78,7 +79,7 @@ impl PowerLossFs {
         ];
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = true;
-        let session = fuser::spawn_mount(PowerLoss(shared.clone()), &mountpoint, &config)?;
+        let session = fuser::spawn_mount(PowerLoss::new(shared.clone()), &mountpoint, &config)?;
         Ok(Handle { shared, mountpoint, session: Some(session) })
     }
 }

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
-use crate::Mode;
+use crate::mode::Mode;
 use crate::rng::Rng;
 
 /// An inode number; never used twice.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::content::PAGE;
+use crate::mode::Mode;
 use crate::model::{Kind, Model, Owner};
 use crate::namespace::{Ino, ROOT};
 
@@ -19,7 +20,7 @@ const CHUNK: usize = 1 << 20;
 pub fn load(from: &Path) -> io::Result<Model> {
     let mut model = Model::new();
     load_directory(&mut model, ROOT, from)?;
-    model.crash(0, crate::Mode::KeepAll);
+    model.crash(0, Mode::KeepAll);
     model.revive();
     model.reset_counters();
     Ok(model)

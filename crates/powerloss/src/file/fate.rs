@@ -8,9 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Change;
-use crate::Mode;
+use super::change::Change;
 use crate::content::Content;
+use crate::mode::Mode;
 use crate::rng::Rng;
 
 /// Bytes that a disk writes as one.

@@ -1,8 +1,4 @@
-//! Faults that can be switched on: a sync that fails, and a disk that is full.
-
-use rustix::io::Errno;
-
-use super::{Model, Result};
+//! A sync that is made to fail.
 
 /// What becomes of the pending changes when a sync of a file fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,43 +9,21 @@ pub enum FsyncFailure {
     KeepPending,
 }
 
+/// A failure that waits for its turn.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FsyncFault {
-    successes_left: u64,
-    failure: FsyncFailure,
+pub struct FsyncFault {
+    pub successes_left: u64,
+    pub failure: FsyncFailure,
 }
 
-impl Model {
-    /// Lets `successes` more syncs (of files and directories) succeed and the one after fail, once.
-    /// Entry operations stay pending in either case.
-    pub fn fail_fsync_after(&mut self, successes: u64, failure: FsyncFailure) {
-        self.fsync_fault = Some(FsyncFault { successes_left: successes, failure });
-    }
-
-    /// Caps the allocated bytes of all files; writes beyond it answer ENOSPC.
-    pub fn limit_bytes(&mut self, limit: Option<u64>) {
-        self.limit = limit;
-    }
-
-    /// Allocated bytes of all files that programs can see, and the cap.
-    pub fn space(&self) -> (u64, Option<u64>) {
-        (self.allocated, self.limit)
-    }
-
-    pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
-        if bytes > 0 && self.limit.is_some_and(|limit| self.allocated + bytes > limit) {
-            self.counters.out_of_space += 1;
-            return Err(Errno::NOSPC);
-        }
-        Ok(())
-    }
-
-    pub(super) fn take_fsync_fault(&mut self) -> Option<FsyncFailure> {
-        let fault = self.fsync_fault.as_mut()?;
+impl FsyncFault {
+    /// Counts one sync: none where it shall succeed, or else how it fails, and the fault is spent.
+    pub fn strike(armed: &mut Option<Self>) -> Option<FsyncFailure> {
+        let fault = armed.as_mut()?;
         if fault.successes_left > 0 {
             fault.successes_left -= 1;
             return None;
         }
-        self.fsync_fault.take().map(|fault| fault.failure)
+        armed.take().map(|fault| fault.failure)
     }
 }

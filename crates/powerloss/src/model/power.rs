@@ -2,56 +2,17 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{Body, Inode, Model};
-use crate::Mode;
-use crate::file::{FileFates, FileState};
-use crate::namespace::{EntryFates, Ino, Namespace, ROOT};
+use rustix::io::Errno;
+
+use super::inode::{Body, Inode};
+use super::report::{CrashReport, FileReport};
+use super::{Model, Result};
+use crate::file::FileState;
+use crate::mode::Mode;
+use crate::namespace::{Ino, Namespace, ROOT};
 use crate::rng::Rng;
-
-/// What a crash did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CrashReport {
-    /// Fates of the pending changes of all files that are still there.
-    pub writes: FileFates,
-    /// Fates of the pending entry operations.
-    pub entries: EntryFates,
-    /// Files that programs saw before, under whatever name, and that are gone.
-    pub vanished_files: u64,
-    /// Files that had pending changes, by path after the crash.
-    pub files: Vec<FileReport>,
-}
-
-/// What a crash did to one file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileReport {
-    /// A path of the file after the crash, from the root of the file system.
-    pub path: PathBuf,
-    /// Fates of its pending changes.
-    pub fates: FileFates,
-    /// Its length before, as programs saw it.
-    pub seen_bytes: u64,
-    /// Its length after.
-    pub left_bytes: u64,
-}
-
-impl std::fmt::Display for CrashReport {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (writes, entries) = (&self.writes, &self.entries);
-        write!(
-            out,
-            "writes kept {} torn {} dropped {}, garbage sectors {}, entries kept {} dropped {}, files vanished {}",
-            writes.kept,
-            writes.torn,
-            writes.dropped,
-            writes.garbage_sectors,
-            entries.kept,
-            entries.dropped,
-            self.vanished_files
-        )
-    }
-}
 
 impl Model {
     /// Cuts the power: by `seed` and `mode`, some pending work reaches the disk and the rest is
@@ -80,6 +41,16 @@ impl Model {
         let moved = rebuild.moved;
         report.vanished_files = seen.iter().filter(|ino| !moved.contains_key(ino)).count() as u64;
         report
+    }
+
+    /// EIO after a crash.
+    pub fn check_power(&self) -> Result<()> {
+        if self.down { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// The power is back: requests are answered again.
+    pub fn revive(&mut self) {
+        self.down = false;
     }
 
     /// Files that have a volatile name.

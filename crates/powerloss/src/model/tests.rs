@@ -1,9 +1,12 @@
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
+use super::lifetime::SWEEP_EVERY;
 use super::*;
-use crate::Mode;
+use crate::mode::Mode;
 
 fn name(text: &str) -> &OsStr {
     OsStr::new(text)

@@ -1,0 +1,52 @@
+//! Open directories: a listing is read once and handed out in pieces, so that names that come and go
+//! meanwhile neither repeat an entry nor hide one.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::model::{Kind, Model};
+use crate::namespace::Ino;
+
+/// The entries of a directory, `.` and `..` included.
+pub type Listing = Arc<Vec<(OsString, Ino, Kind)>>;
+
+/// What was read of each open directory, by handle.
+pub struct Listings {
+    by_handle: Mutex<HashMap<u64, Listing>>,
+    next_handle: AtomicU64,
+}
+
+impl Listings {
+    pub fn new() -> Self {
+        Self { by_handle: Mutex::default(), next_handle: AtomicU64::new(1) }
+    }
+
+    /// A handle for a directory that is opened.
+    pub fn open(&self) -> u64 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The listing to go on with at `offset`; at the beginning it is read anew.
+    pub fn read(&self, model: &Model, dir: Ino, handle: u64, offset: u64) -> Result<Listing, Errno> {
+        if offset > 0
+            && let Some(listing) = self.by_handle.lock().get(&handle)
+        {
+            return Ok(listing.clone());
+        }
+        let mut entries = vec![(".".into(), dir, Kind::Directory), ("..".into(), dir, Kind::Directory)];
+        entries.extend(model.list(dir)?);
+        let listing = Arc::new(entries);
+        self.by_handle.lock().insert(handle, listing.clone());
+        Ok(listing)
+    }
+
+    /// Forgets what was read.
+    pub fn close(&self, handle: u64) {
+        self.by_handle.lock().remove(&handle);
+    }
+}

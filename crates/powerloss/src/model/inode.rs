@@ -1,0 +1,105 @@
+//! What an inode is: its body, its owner and times, and what `stat` tells of them.
+//!
+//! Modes, owners and times are not part of the power model: a change of them is durable at once.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use crate::file::FileState;
+use crate::namespace::Ino;
+
+/// What an inode is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// What `stat` tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// Inode number.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: Kind,
+    /// Length in bytes.
+    pub size: u64,
+    /// Allocated bytes.
+    pub allocated: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names of the inode; 1 for directories.
+    pub links: u32,
+    /// Last read, as set by `utimensat`; reads do not change it.
+    pub accessed: SystemTime,
+    /// Last change of the content.
+    pub modified: SystemTime,
+    /// Last change of the attributes.
+    pub changed: SystemTime,
+}
+
+/// Owner and permissions of a new inode.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+/// One file, directory or symbolic link, apart from its names.
+#[derive(Debug, Clone)]
+pub struct Inode {
+    pub body: Body,
+    pub owner: Owner,
+    pub accessed: SystemTime,
+    pub modified: SystemTime,
+    pub changed: SystemTime,
+    /// Volatile names.
+    pub links: u32,
+    pub opens: u32,
+}
+
+/// What an inode holds; the entries of a directory are in the namespace.
+#[derive(Debug, Clone)]
+pub enum Body {
+    File(FileState),
+    Directory { parent: Ino },
+    Symlink(PathBuf),
+}
+
+impl Inode {
+    /// A new inode with one name.
+    pub fn new(body: Body, owner: Owner, now: SystemTime) -> Self {
+        Self { body, owner, accessed: now, modified: now, changed: now, links: 1, opens: 0 }
+    }
+
+    /// What `stat` tells of it under the number `ino`.
+    pub fn attributes(&self, ino: Ino) -> Attributes {
+        let (kind, size, allocated) = match &self.body {
+            Body::File(file) => (Kind::File, file.content().len(), file.content().allocated()),
+            Body::Directory { .. } => (Kind::Directory, 4096, 4096),
+            Body::Symlink(target) => (Kind::Symlink, target.as_os_str().len() as u64, 0),
+        };
+        Attributes {
+            ino,
+            kind,
+            size,
+            allocated,
+            mode: self.owner.mode,
+            uid: self.owner.uid,
+            gid: self.owner.gid,
+            links: if kind == Kind::Directory { 1 } else { self.links },
+            accessed: self.accessed,
+            modified: self.modified,
+            changed: self.changed,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What the threads that answer the kernel and the handle of the test share: the model, and how long
+//! a sync takes.
+//!
+//! One lock guards the model; no request holds it while it waits or copies to the kernel.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
+
+use crate::model::Model;
+use crate::namespace::Ino;
+
+/// The model behind its lock.
+pub struct Shared {
+    model: Mutex<Model>,
+    sync_delay_nanos: AtomicU64,
+}
+
+impl Shared {
+    pub fn new(model: Model) -> Self {
+        Self { model: Mutex::new(model), sync_delay_nanos: AtomicU64::new(0) }
+    }
+
+    /// The model, also while the power is off.
+    pub fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock()
+    }
+
+    pub fn set_sync_delay(&self, delay: Duration) {
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        self.sync_delay_nanos.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Works on the model at the current time; EIO while the power is off.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Model) -> Result<T, Errno>) -> Result<T, Errno> {
+        let mut model = self.model.lock();
+        model.check_power()?;
+        model.set_time(SystemTime::now());
+        work(&mut model)
+    }
+
+    /// A sync covers what was written before it began, and is done when the disk has taken its time.
+    pub fn sync(
+        &self,
+        ino: Ino,
+        commit: impl FnOnce(&mut Model, u64) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mark = self.with(|model| model.mark(ino))?;
+        let delay = self.sync_delay_nanos.load(Ordering::Relaxed);
+        if delay > 0 {
+            std::thread::sleep(Duration::from_nanos(delay));
+        }
+        self.with(|model| commit(model, mark))
+    }
+}
