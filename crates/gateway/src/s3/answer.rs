@@ -1,12 +1,13 @@
-//! Answers without XML, and the headers of a read: made once here for GET, HEAD and the fast path.
+//! Answers without XML; the headers of a read, made once here for GET, HEAD and the fast path; and how times
+//! and entity tags are written, so that headers and XML agree on them.
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use tradewind_core::clock::Timestamp;
 use tradewind_core::object::ETag;
 use tradewind_core::{Body, ObjectInfo, Span};
 
-use super::encoded_word;
+use super::metadata;
 use crate::body::ResponseBody;
 
 /// The answer of an operation that answers no XML.
@@ -35,9 +36,6 @@ impl Plain {
     }
 }
 
-/// The type of an object that was given none.
-const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("binary/octet-stream");
-
 /// Everything a GET or a HEAD says of an object, but checksums (asked for by a header) and parts.
 /// `is_partial` adds `Content-Range`.
 #[must_use]
@@ -47,50 +45,14 @@ pub fn object_headers(info: &ObjectInfo, span: Span, is_partial: bool) -> Header
     headers.insert(header::CONTENT_LENGTH, span.length.into());
     if is_partial {
         let range = format!("bytes {}-{}/{}", span.offset, span.end().saturating_sub(1), info.size);
-        insert(&mut headers, header::CONTENT_RANGE, &range);
+        if let Ok(range) = HeaderValue::try_from(range) {
+            headers.insert(header::CONTENT_RANGE, range);
+        }
     }
     headers.insert(header::ETAG, quoted(&info.etag));
     headers.insert(header::LAST_MODIFIED, http_date(info.modified));
-    let system = &info.metadata.headers;
-    headers.insert(header::CONTENT_TYPE, DEFAULT_TYPE);
-    for (name, value) in [
-        (header::CONTENT_TYPE, &system.content_type),
-        (header::CONTENT_ENCODING, &system.content_encoding),
-        (header::CONTENT_DISPOSITION, &system.content_disposition),
-        (header::CONTENT_LANGUAGE, &system.content_language),
-        (header::CACHE_CONTROL, &system.cache_control),
-        (header::EXPIRES, &system.expires),
-        (HeaderName::from_static("x-amz-website-redirect-location"), &system.website_redirect),
-        (HeaderName::from_static("x-amz-storage-class"), &system.storage_class),
-    ] {
-        if let Some(value) = value {
-            insert(&mut headers, name, value);
-        }
-    }
-    for (name, value) in &info.metadata.user {
-        if let Ok(name) = HeaderName::try_from(format!("x-amz-meta-{name}")) {
-            headers.insert(name, encoded_word::header_value(value));
-        }
-    }
-    let tags = info.metadata.tags.pairs().len();
-    if tags > 0 {
-        headers.insert("x-amz-tagging-count", tags.into());
-    }
-    if let Some(class) = info.metadata.classes.object {
-        headers.insert(super::metadata::OBJECT_CLASS, u16::from(class.value()).into());
-    }
-    if let Some(ranges) = info.metadata.classes.format_ranges() {
-        insert(&mut headers, HeaderName::from_static(super::metadata::RANGE_CLASS), &ranges);
-    }
+    metadata::add_headers(&mut headers, &info.metadata);
     headers
-}
-
-/// Stored text came out of a header, so that it fits into one; text of another store that does not is
-/// left out.
-fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
-    if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
-        headers.insert(name, value);
-    }
 }
 
 /// An entity tag in its quotes.

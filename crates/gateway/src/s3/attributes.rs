@@ -15,10 +15,10 @@ use super::answer::{http_date, xml_tag};
 use super::call::Call;
 use super::checksums::{fill_checksums, scope_name};
 use super::conditions;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
-use super::list::limit;
 use super::operation::Operation;
+use super::paging::limit;
+use super::site::Site;
 
 /// The header that names what is wanted.
 pub(super) const WANTED: &str = "x-amz-object-attributes";
@@ -27,7 +27,7 @@ const KNOWN: &[&str] = &["ETag", "Checksum", "ObjectParts", "StorageClass", "Obj
 
 /// GetObjectAttributes.
 pub(super) async fn get(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: GetObjectAttributesInput,
 ) -> Result<S3Response<GetObjectAttributesOutput>> {
@@ -39,9 +39,9 @@ pub(super) async fn get(
     let wants = |name: &str| wanted.contains(&name);
     let address = call.address()?;
     let request = GetRequest { conditions: conditions::of_read(call)?, ..GetRequest::default() };
-    let info = to.store.head(&call.context, &address, request).await?.info;
+    let info = site.store.head(&call.context, &address, request).await?.info;
     let object_parts = match info.parts {
-        Some(total) if wants("ObjectParts") => Some(parts(to, call, &info, total).await?),
+        Some(total) if wants("ObjectParts") => Some(parts(site, call, &info, total).await?),
         _ => None,
     };
     let storage_class = info.metadata.headers.storage_class.clone();
@@ -75,12 +75,7 @@ fn checksum(info: &ObjectInfo) -> Option<Checksum> {
 
 /// The parts themselves are listed where they carry checksums that the client asked for: of a composite
 /// one, as S3 has it.
-async fn parts(
-    to: &Delegate,
-    call: &Call,
-    info: &ObjectInfo,
-    total: u32,
-) -> Result<GetObjectAttributesParts> {
+async fn parts(site: &Site, call: &Call, info: &ObjectInfo, total: u32) -> Result<GetObjectAttributesParts> {
     let number = |name: &str| {
         call.header(name)?
             .map(|text| {
@@ -97,7 +92,7 @@ async fn parts(
     let at_most = usize::try_from(max_parts).unwrap_or_default();
     let (parts, has_more) = match info.scope {
         ChecksumScope::Composite => {
-            to.store.object_parts(&call.context, &call.address()?, after, at_most).await?
+            site.store.object_parts(&call.context, &call.address()?, after, at_most).await?
         }
         ChecksumScope::FullObject => (Vec::new(), false),
     };

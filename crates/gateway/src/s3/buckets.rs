@@ -4,14 +4,14 @@ use s3s::S3Response;
 use s3s::dto::{
     Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
     DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput, HeadBucketOutput,
-    ListBucketsInput, ListBucketsOutput, Owner,
+    ListBucketsInput, ListBucketsOutput,
 };
 
 use super::answer::xml_time;
 use super::call::Call;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
-use super::list::{decode_token, encode_token};
+use super::paging::{decode_token, encode_token};
+use super::site::Site;
 use crate::auth::Access;
 use crate::error::Code;
 
@@ -20,7 +20,7 @@ const MAX_BUCKETS: usize = 10_000;
 
 /// CreateBucket.
 pub(super) async fn create(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: CreateBucketInput,
 ) -> Result<S3Response<CreateBucketOutput>> {
@@ -30,56 +30,56 @@ pub(super) async fn create(
             return Err(Failure::not_implemented("directory buckets"));
         }
         let wanted = configuration.location_constraint.as_ref().map_or("", BucketLocationConstraint::as_str);
-        if !wanted.is_empty() && wanted != to.options.region {
+        if !wanted.is_empty() && wanted != site.options.region {
             return Err(Failure::new(
                 Code::InvalidLocationConstraint,
                 format!(
                     "The specified location-constraint is not valid: buckets are in {}",
-                    to.options.region
+                    site.options.region
                 ),
             ));
         }
     }
-    to.store.create_bucket(&call.context, bucket).await?;
+    site.store.create_bucket(&call.context, bucket).await?;
     Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))
 }
 
 /// DeleteBucket.
 pub(super) async fn delete(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: DeleteBucketInput,
 ) -> Result<S3Response<DeleteBucketOutput>> {
-    to.store.delete_bucket(&call.context, call.bucket()?).await?;
+    site.store.delete_bucket(&call.context, call.bucket()?).await?;
     Ok(S3Response::new(DeleteBucketOutput::default()))
 }
 
 /// HeadBucket.
 pub(super) async fn head(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: HeadBucketInput,
 ) -> Result<S3Response<HeadBucketOutput>> {
-    to.store.head_bucket(&call.context, call.bucket()?).await?;
-    let output = HeadBucketOutput { bucket_region: Some(to.options.region.clone()), ..Default::default() };
+    site.store.head_bucket(&call.context, call.bucket()?).await?;
+    let output = HeadBucketOutput { bucket_region: Some(site.options.region.clone()), ..Default::default() };
     Ok(S3Response::new(output))
 }
 
 /// GetBucketLocation: the first region has no name here.
 pub(super) async fn location(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: GetBucketLocationInput,
 ) -> Result<S3Response<GetBucketLocationOutput>> {
-    to.store.head_bucket(&call.context, call.bucket()?).await?;
-    let region = Some(to.options.region.clone()).filter(|region| region != DEFAULT_REGION);
+    site.store.head_bucket(&call.context, call.bucket()?).await?;
+    let region = Some(site.options.region.clone()).filter(|region| region != DEFAULT_REGION);
     let output = GetBucketLocationOutput { location_constraint: region.map(BucketLocationConstraint::from) };
     Ok(S3Response::new(output))
 }
 
 /// ListBuckets: those that the caller may see, in pages where asked.
 pub(super) async fn list(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: ListBucketsInput,
 ) -> Result<S3Response<ListBucketsOutput>> {
@@ -93,8 +93,8 @@ pub(super) async fn list(
     };
     let after = input.continuation_token.as_deref().map(decode_token).transpose()?;
     let prefix = input.prefix.as_deref().unwrap_or_default();
-    let in_region = input.bucket_region.as_deref().is_none_or(|region| region == to.options.region);
-    let mut visible = to.store.list_buckets(&call.context).await?.into_iter().filter(|bucket| {
+    let in_region = input.bucket_region.as_deref().is_none_or(|region| region == site.options.region);
+    let mut visible = site.store.list_buckets(&call.context).await?.into_iter().filter(|bucket| {
         let name = bucket.name.as_str();
         in_region
             && name.starts_with(prefix)
@@ -106,19 +106,12 @@ pub(super) async fn list(
     let buckets = page.into_iter().map(|bucket| Bucket {
         name: Some(bucket.name.to_string()),
         creation_date: Some(xml_time(bucket.created)),
-        bucket_region: Some(to.options.region.clone()),
+        bucket_region: Some(site.options.region.clone()),
     });
     Ok(S3Response::new(ListBucketsOutput {
         buckets: Some(buckets.collect()),
         continuation_token: next,
-        owner: Some(to.owner()),
+        owner: Some(site.owner()),
         prefix: input.prefix,
     }))
-}
-
-impl Delegate {
-    /// The owner of everything.
-    pub(super) fn owner(&self) -> Owner {
-        Owner { id: Some(self.options.owner_id.clone()), display_name: Some("tradewind".to_owned()) }
-    }
 }

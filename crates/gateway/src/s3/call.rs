@@ -5,15 +5,13 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use http::{Extensions, HeaderMap};
 use parking_lot::Mutex;
 use s3s::{S3Error, S3ErrorCode, S3Result};
+use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::{Address, BucketName, Context, ObjectKey, Staged};
 
-use super::checksums::Plan;
-use super::document;
 use super::failure::{Failure, Result};
 use super::intent::Intent;
 use super::operation::Operation;
@@ -23,7 +21,7 @@ use crate::body::RequestBody;
 use crate::error::{Code, WireError};
 
 /// The most bytes of one PUT or one part, as S3 has it.
-pub(super) const MAX_PUT_BYTES: u64 = 5 << 30;
+const MAX_PUT_BYTES: u64 = 5 << 30;
 
 /// A request, all but what `s3s` decodes of it.
 pub(super) struct Call {
@@ -91,6 +89,20 @@ impl Call {
         Ok(Address::new(self.bucket()?.clone(), key))
     }
 
+    /// The upload that the query names.
+    pub(super) fn upload_id(&self) -> UploadId {
+        UploadId(self.query.get("uploadId").unwrap_or_default().to_owned())
+    }
+
+    /// The part that the query names.
+    pub(super) fn part_number(&self) -> Result<PartNumber> {
+        let text = self.query.get("partNumber").unwrap_or_default();
+        text.parse()
+            .ok()
+            .and_then(|number| PartNumber::new(number).ok())
+            .ok_or_else(|| Failure::argument("Part number must be an integer between 1 and 10000, inclusive"))
+    }
+
     /// Refuses where the caller may not do this.
     pub(super) fn allow(&self, access: Access, bucket: Option<&BucketName>) -> Result<()> {
         if self.auth.identity.may(access, bucket.map(BucketName::as_str)) {
@@ -124,20 +136,30 @@ impl Call {
         Ok(Some(joined).filter(|text| !text.trim().is_empty()))
     }
 
-    /// The payload's length, which S3 wants to know before it takes a byte.
-    pub(super) fn payload_length(&self) -> Result<u64> {
-        let length = self.auth.decoded_length.ok_or_else(|| {
+    /// The body's length, which S3 wants to know before it takes a byte.
+    pub(super) fn body_length(&self) -> Result<u64> {
+        self.auth.decoded_length.ok_or_else(|| {
             Failure::new(Code::MissingContentLength, "You must provide the Content-Length HTTP header.")
-        })?;
+        })
+    }
+
+    /// The length of a body that is payload: at most what S3 takes in one PUT.
+    pub(super) fn payload_length(&self) -> Result<u64> {
+        let length = self.body_length()?;
         if length > MAX_PUT_BYTES {
             return Err(too_large());
         }
         Ok(length)
     }
 
+    /// The body, for whoever asks first: it is read once.
+    pub(super) fn take_body(&self) -> Option<RequestBody> {
+        self.body.lock().take()
+    }
+
     /// Streams the payload into a staged write, buffer by buffer.
     pub(super) async fn pour(&self, staged: &mut dyn Staged) -> Result<()> {
-        let Some(mut body) = self.body.lock().take() else { return Ok(()) };
+        let Some(mut body) = self.take_body() else { return Ok(()) };
         let mut total = 0_u64;
         while let Some(bytes) = body.next().await {
             let bytes = bytes?;
@@ -148,40 +170,6 @@ impl Call {
             staged.write(bytes).await?;
         }
         Ok(())
-    }
-
-    /// Reads an XML body whole, within the request's memory, verifies what was promised about it, and
-    /// answers it as `s3s` may read it.
-    pub(super) async fn read_xml(&self, limit: u64) -> Result<Bytes> {
-        let Some(mut body) = self.body.lock().take() else { return Ok(Bytes::new()) };
-        if body.is_empty() {
-            return Ok(Bytes::new());
-        }
-        let too_big = || Failure::new(Code::MaxMessageLengthExceeded, "Your request was too big.");
-        let length = self.auth.decoded_length.ok_or_else(|| {
-            Failure::new(Code::MissingContentLength, "You must provide the Content-Length HTTP header.")
-        })?;
-        if length > limit {
-            return Err(too_big());
-        }
-        let size = usize::try_from(length).map_err(|_| too_big())?;
-        let reserved = self.context.window.try_reserve(size).ok_or_else(Failure::no_memory)?;
-        let mut all = BytesMut::with_capacity(size);
-        while let Some(bytes) = self.context.guard(body.next()).await? {
-            let bytes = bytes?;
-            if all.len() + bytes.len() > size {
-                return Err(Failure::request("The body is longer than announced."));
-            }
-            all.extend_from_slice(&bytes);
-        }
-        if all.len() < size {
-            return Err(Failure::new(
-                Code::IncompleteBody,
-                "You did not provide the number of bytes specified by the Content-Length HTTP header.",
-            ));
-        }
-        Plan::of_document(self)?.verify(self, &all)?;
-        document::readable(self.operation, reserved.attach(all.freeze()), &self.context.window)
     }
 }
 

@@ -12,35 +12,32 @@ use super::answer::{xml_tag, xml_time};
 use super::call::Call;
 use super::checksums::{self, fill_checksums, scope_name};
 use super::conditions;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
 use super::metadata;
-use super::operation::key_too_long;
+use super::operation::{COPY_SOURCE, key_too_long};
+use super::site::Site;
 use crate::auth::Access;
 use crate::error::Code;
-
-/// The header that makes a PUT a copy.
-pub(super) const SOURCE: &str = "x-amz-copy-source";
 
 /// How often a copy that must look at its source first starts again because the source changed.
 const ATTEMPTS: usize = 4;
 
 /// CopyObject.
 pub(super) async fn object(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: CopyObjectInput,
 ) -> Result<S3Response<CopyObjectOutput>> {
     let plan = Plan::read(call)?;
     let destination = call.address()?;
     if plan.source == destination && !plan.changes() {
-        look(to, call, &plan).await?;
+        look(site, call, &plan).await?;
         return Err(Failure::request(
             "This copy request is illegal because it is trying to copy an object to itself without changing \
              the object's metadata, storage class, website redirect location or encryption attributes.",
         ));
     }
-    let committed = carry_out(to, call, &plan, &destination).await?;
+    let committed = carry_out(site, call, &plan, &destination).await?;
     let mut result = CopyObjectResult {
         e_tag: Some(xml_tag(&committed.etag)),
         last_modified: Some(xml_time(committed.modified)),
@@ -124,7 +121,7 @@ impl Plan {
 
 /// Copies. Where the source's metadata is needed, the copy is pinned to the object looked at; if that was
 /// replaced in between, it looks again.
-async fn carry_out(to: &Delegate, call: &Call, plan: &Plan, destination: &Address) -> Result<Committed> {
+async fn carry_out(site: &Site, call: &Call, plan: &Plan, destination: &Address) -> Result<Committed> {
     let mut request = CopyRequest {
         source: plan.source.clone(),
         source_conditions: plan.conditions.clone(),
@@ -133,21 +130,21 @@ async fn carry_out(to: &Delegate, call: &Call, plan: &Plan, destination: &Addres
         tags: plan.tags.clone(),
         algorithm: checksums::named(call, "x-amz-checksum-algorithm")?,
         precondition: conditions::of_write(call)?,
-        etag: to.options.etag,
+        etag: site.options.etag,
     };
     if !plan.needs_source() {
-        return to.store.copy(&call.context, request).await.map_err(conditions::on_source);
+        return site.store.copy(&call.context, request).await.map_err(conditions::on_source);
     }
     let mut attempt = 1;
     loop {
-        let info = look(to, call, plan).await?;
+        let info = look(site, call, plan).await?;
         request.metadata = plan.metadata(Some(&info));
         request.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
-        match to.store.copy(&call.context, request.clone()).await {
+        match site.store.copy(&call.context, request.clone()).await {
             Err(error)
                 if error.reason() == Reason::PreconditionFailed
                     && attempt < ATTEMPTS
-                    && look(to, call, plan).await?.etag != info.etag =>
+                    && look(site, call, plan).await?.etag != info.etag =>
             {
                 attempt += 1;
             }
@@ -156,9 +153,9 @@ async fn carry_out(to: &Delegate, call: &Call, plan: &Plan, destination: &Addres
     }
 }
 
-async fn look(to: &Delegate, call: &Call, plan: &Plan) -> Result<ObjectInfo> {
+async fn look(site: &Site, call: &Call, plan: &Plan) -> Result<ObjectInfo> {
     let request = GetRequest { conditions: plan.conditions.clone(), ..GetRequest::default() };
-    let found = to.store.head(&call.context, &plan.source, request).await;
+    let found = site.store.head(&call.context, &plan.source, request).await;
     Ok(found.map_err(conditions::on_source)?.info)
 }
 
@@ -176,7 +173,7 @@ fn directive(call: &Call, name: &str) -> Result<bool> {
 pub(super) fn source(call: &Call) -> Result<Address> {
     let malformed =
         || Failure::argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
-    let text = call.header(SOURCE)?.ok_or_else(malformed)?;
+    let text = call.header(COPY_SOURCE)?.ok_or_else(malformed)?;
     if text.starts_with("arn:") {
         return Err(Failure::not_implemented("access points"));
     }

@@ -11,21 +11,21 @@ use super::answer::Plain;
 use super::call::Call;
 use super::checksums::Plan;
 use super::conditions;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
 use super::operation::key_too_long;
+use super::site::Site;
 
 /// DeleteObject: no error where there was nothing, unless it was a condition that there is something.
-pub(super) async fn one(to: &Delegate, call: &Call) -> Result<Plain> {
+pub(super) async fn one(site: &Site, call: &Call) -> Result<Plain> {
     let precondition = conditions::of_delete(call)?;
-    to.store.delete(&call.context, &call.address()?, precondition).await?;
+    site.store.delete(&call.context, &call.address()?, precondition).await?;
     Ok(Plain::new(StatusCode::NO_CONTENT, HeaderMap::new()))
 }
 
 /// DeleteObjects: many keys at a time, so that they share the store's commits; the answer keeps the
 /// order of the request.
 pub(super) async fn many(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: DeleteObjectsInput,
 ) -> Result<S3Response<DeleteObjectsOutput>> {
@@ -39,13 +39,13 @@ pub(super) async fn many(
         return Err(Failure::xml());
     }
     let bucket = call.bucket()?;
-    to.store.head_bucket(&call.context, bucket).await?;
+    site.store.head_bucket(&call.context, bucket).await?;
     let results: Vec<(ObjectIdentifier, Result<()>)> = futures::stream::iter(objects)
         .map(|object| async move {
-            let result = named(to, call, bucket, &object).await;
+            let result = named(site, call, bucket, &object).await;
             (object, result)
         })
-        .buffered(to.options.delete_concurrency.max(1))
+        .buffered(site.options.delete_concurrency.max(1))
         .collect()
         .await;
     let quiet = input.delete.quiet.unwrap_or(false);
@@ -73,7 +73,7 @@ pub(super) async fn many(
     }))
 }
 
-async fn named(to: &Delegate, call: &Call, bucket: &BucketName, object: &ObjectIdentifier) -> Result<()> {
+async fn named(site: &Site, call: &Call, bucket: &BucketName, object: &ObjectIdentifier) -> Result<()> {
     if object.version_id.as_deref().is_some_and(|version| !matches!(version, "" | "null")) {
         return Err(Failure::not_implemented("VersionId"));
     }
@@ -86,6 +86,6 @@ async fn named(to: &Delegate, call: &Call, bucket: &BucketName, object: &ObjectI
         Some(tag) => Precondition::Matches(ETag::from_text(tag)),
     };
     let key = ObjectKey::new(&object.key).map_err(|_| key_too_long())?;
-    to.store.delete(&call.context, &Address::new(bucket.clone(), key), precondition).await?;
+    site.store.delete(&call.context, &Address::new(bucket.clone(), key), precondition).await?;
     Ok(())
 }

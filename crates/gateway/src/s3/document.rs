@@ -1,24 +1,60 @@
-//! An XML document on its way to `s3s`, brought into the part of XML that its reader reads. That reader
-//! drops CDATA sections without a word, and with them a piece of a key: here they become escaped text,
-//! which says the same. Comments and processing instructions need nothing: XML has them count for
-//! nothing within a value, and so they do there.
+//! An XML document on its way to `s3s`: read whole, held against what was promised of it, and brought into
+//! the part of XML that the reader of `s3s` reads. That reader drops CDATA sections without a word, and with
+//! them a piece of a key: here they become escaped text, which says the same. Comments and processing
+//! instructions need nothing: XML has them count for nothing within a value, and so they do there.
 //!
 //! What would decode into many times its size is refused before: more elements of a list than the
 //! operation takes.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
 use tradewind_core::Window;
 
+use super::call::Call;
+use super::checksums::Plan;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
+use crate::error::Code;
 
 const CDATA_OPEN: &[u8] = b"<![CDATA[";
 const CDATA_CLOSE: &[u8] = b"]]>";
 
+/// Reads a call's document whole, within the request's memory, verifies what was promised about it, and
+/// answers it as `s3s` may read it.
+pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
+    let Some(mut body) = call.take_body() else { return Ok(Bytes::new()) };
+    if body.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let too_big = || Failure::new(Code::MaxMessageLengthExceeded, "Your request was too big.");
+    let length = call.body_length()?;
+    if length > limit {
+        return Err(too_big());
+    }
+    let size = usize::try_from(length).map_err(|_| too_big())?;
+    let reserved = call.context.window.try_reserve(size).ok_or_else(Failure::no_memory)?;
+    let mut all = BytesMut::with_capacity(size);
+    while let Some(bytes) = call.context.guard(body.next()).await? {
+        let bytes = bytes?;
+        if all.len() + bytes.len() > size {
+            return Err(Failure::request("The body is longer than announced."));
+        }
+        all.extend_from_slice(&bytes);
+    }
+    if all.len() < size {
+        return Err(Failure::new(
+            Code::IncompleteBody,
+            "You did not provide the number of bytes specified by the Content-Length HTTP header.",
+        ));
+    }
+    Plan::of_document(call)?.verify(call, &all)?;
+    readable(call.operation, reserved.attach(all.freeze()), &call.context.window)
+}
+
 /// The document as `s3s` may read it. Memory for another one than was given comes out of the window.
-pub(super) fn readable(operation: Operation, document: Bytes, window: &Arc<Window>) -> Result<Bytes> {
+fn readable(operation: Operation, document: Bytes, window: &Arc<Window>) -> Result<Bytes> {
     let mut elements = 0;
     let (mut size, mut is_rewritten) = (0, false);
     for piece in Pieces(&document) {
@@ -129,7 +165,7 @@ mod tests {
     use proptest::prelude::*;
     use tradewind_core::testing::context;
 
-    fn read(operation: Operation, text: &str) -> Result<String> {
+    fn rewritten(operation: Operation, text: &str) -> Result<String> {
         let bytes = readable(operation, Bytes::copy_from_slice(text.as_bytes()), &context().window)?;
         Ok(String::from_utf8(bytes.to_vec()).unwrap())
     }
@@ -146,10 +182,10 @@ mod tests {
             ("<?xml version=\"1.0\"?>\n<a b='c'>&amp;</a>", "<?xml version=\"1.0\"?>\n<a b='c'>&amp;</a>"),
             ("no markup", "no markup"),
         ] {
-            assert_eq!(read(Operation::DeleteObjects, text).unwrap(), expected, "{text}");
+            assert_eq!(rewritten(Operation::DeleteObjects, text).unwrap(), expected, "{text}");
         }
         for text in ["<a><![CDATA[x</a>", "<!-- x", "<?x", "<!DOCTYPE a [<!ENTITY b \"c\">]><a/>", "<!-->"] {
-            let refused = read(Operation::DeleteObjects, text).unwrap_err();
+            let refused = rewritten(Operation::DeleteObjects, text).unwrap_err();
             assert_eq!(refused.code(), crate::error::Code::MalformedXml, "{text}");
         }
     }
@@ -161,10 +197,10 @@ mod tests {
             (Operation::DeleteObjects, "<Object><ObjectX/></Object>", 1000),
             (Operation::CompleteMultipartUpload, "<Part\n><PartNumber>1</PartNumber></Part>", 10_000),
         ] {
-            assert!(read(operation, &element.repeat(most)).is_ok(), "{element}");
-            assert!(read(operation, &element.repeat(most + 1)).is_err(), "{element}");
+            assert!(rewritten(operation, &element.repeat(most)).is_ok(), "{element}");
+            assert!(rewritten(operation, &element.repeat(most + 1)).is_err(), "{element}");
         }
-        assert!(read(Operation::CreateBucket, &"<Part/>".repeat(10_001)).is_ok());
+        assert!(rewritten(Operation::CreateBucket, &"<Part/>".repeat(10_001)).is_ok());
     }
 
     proptest! {
@@ -175,9 +211,9 @@ mod tests {
                 Just("<Object"), Just(">"), Just("&"), Just("ü"), Just(" "),
             ], 0..20)) {
             let text = pieces.concat();
-            if let Ok(readable) = read(Operation::DeleteObjects, &text) {
+            if let Ok(readable) = rewritten(Operation::DeleteObjects, &text) {
                 // A second time there is nothing left to do.
-                prop_assert_eq!(read(Operation::DeleteObjects, &readable).ok(), Some(readable));
+                prop_assert_eq!(rewritten(Operation::DeleteObjects, &readable).ok(), Some(readable));
             }
         }
     }

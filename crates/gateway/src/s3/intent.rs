@@ -6,9 +6,9 @@ use http::{Method, Response};
 use tradewind_core::{BucketName, ObjectKey};
 
 use super::failure::{Failure, Result};
-use super::operation::{Operation, Target, resolve};
+use super::operation::{COPY_SOURCE, Operation, Target, resolve};
 use super::query::Query;
-use super::{copy, refusals};
+use super::refusals;
 use crate::auth::{Access, Identity};
 use crate::body::ResponseBody;
 use crate::error::WireError;
@@ -32,7 +32,7 @@ impl Intent {
         let target = Target::parse(parts.uri.path())?;
         query.lift_headers(&mut parts.headers)?;
         let name = target.bucket.as_ref().map(BucketName::as_str);
-        let is_copy = parts.headers.contains_key(copy::SOURCE);
+        let is_copy = parts.headers.contains_key(COPY_SOURCE);
         let operation = match resolve(&parts.method, &target, &query, is_copy) {
             Ok(operation) => operation,
             Err(_) if !may_look(&parts.method, identity, name) => {

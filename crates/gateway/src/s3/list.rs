@@ -1,34 +1,22 @@
 //! ListObjects, versions one and two.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::S3Response;
 use s3s::dto::{
-    ChecksumAlgorithm, ChecksumType, CommonPrefix, EncodingType, ListObjectsInput, ListObjectsOutput,
-    ListObjectsV2Input, ListObjectsV2Output, Object, ObjectStorageClass,
+    ChecksumAlgorithm, ChecksumType, CommonPrefix, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
+    ListObjectsV2Output, Object, ObjectStorageClass,
 };
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 
 use super::answer::{xml_tag, xml_time};
 use super::call::Call;
 use super::checksums::scope_name;
-use super::delegate::Delegate;
-use super::failure::{Failure, Result};
-
-/// The most entries of one page.
-const MAX_KEYS: i32 = 1000;
-
-/// What `encoding-type=url` leaves as it is.
-const URL_SAFE: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
-
-/// The one-byte head of a token: its form.
-const TOKEN_FORM: u8 = 1;
+use super::failure::Result;
+use super::paging::{Encoding, MAX_ENTRIES, decode_token, encode_token, limit};
+use super::site::Site;
 
 /// ListObjects.
 pub(super) async fn v1(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: ListObjectsInput,
 ) -> Result<S3Response<ListObjectsOutput>> {
@@ -36,10 +24,10 @@ pub(super) async fn v1(
     let marker = input.marker.unwrap_or_default();
     let (mut request, max_keys) = request(input.prefix, input.delimiter, input.max_keys)?;
     request.after = Some(marker.clone()).filter(|marker| !marker.is_empty());
-    let page = page(to, call, &request, true).await?;
+    let page = page(site, call, &request, true).await?;
     let next = page.next.clone().filter(|_| request.delimiter.is_some());
     let is_truncated = page.next.is_some();
-    let (contents, common_prefixes) = entries(to, page, encode, true);
+    let (contents, common_prefixes) = entries(site, page, encode, true);
     Ok(S3Response::new(ListObjectsOutput {
         name: Some(call.bucket()?.to_string()),
         prefix: Some(encode.apply(&request.prefix)),
@@ -57,7 +45,7 @@ pub(super) async fn v1(
 
 /// ListObjectsV2.
 pub(super) async fn v2(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: ListObjectsV2Input,
 ) -> Result<S3Response<ListObjectsV2Output>> {
@@ -67,11 +55,11 @@ pub(super) async fn v2(
     let token = input.continuation_token.as_deref().map(decode_token).transpose()?;
     let is_first = token.is_none();
     request.after = token.or_else(|| start_after.clone());
-    let page = page(to, call, &request, is_first).await?;
-    let key_count = i32::try_from(page.entries.len()).unwrap_or(MAX_KEYS);
+    let page = page(site, call, &request, is_first).await?;
+    let key_count = i32::try_from(page.entries.len()).unwrap_or(MAX_ENTRIES);
     let next = page.next.as_deref().map(encode_token);
     let with_owner = input.fetch_owner.unwrap_or(false);
-    let (contents, common_prefixes) = entries(to, page, encode, with_owner);
+    let (contents, common_prefixes) = entries(site, page, encode, with_owner);
     Ok(S3Response::new(ListObjectsV2Output {
         name: Some(call.bucket()?.to_string()),
         prefix: Some(encode.apply(&request.prefix)),
@@ -104,29 +92,18 @@ fn request(
     Ok((request, max_keys))
 }
 
-/// A page's size: not negative, cut at S3's most.
-pub(super) fn limit(asked: Option<i32>, name: &str) -> Result<i32> {
-    match asked {
-        None => Ok(MAX_KEYS),
-        Some(limit) if limit < 0 => {
-            Err(Failure::argument(format!("Argument {name} must be an integer between 0 and 2147483647")))
-        }
-        Some(limit) => Ok(limit.min(MAX_KEYS)),
-    }
-}
-
 /// One page. A marker of the caller's own may lie within a common prefix; S3 then still shows the prefix
 /// where keys of it follow the marker, the port does not (its pages never end within one). That one
 /// question is asked apart.
 async fn page(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     request: &ListRequest,
     is_first: bool,
 ) -> Result<ListPage<ObjectSummary>> {
     let bucket = call.bucket()?;
     let Some(common) = is_first.then(|| split_prefix(request)).flatten() else {
-        let mut page = to.store.list(&call.context, bucket, request).await?;
+        let mut page = site.store.list(&call.context, bucket, request).await?;
         if request.limit == 0 {
             page.next = None;
         }
@@ -134,8 +111,8 @@ async fn page(
     };
     let within =
         ListRequest { prefix: common.clone(), delimiter: None, after: request.after.clone(), limit: 1 };
-    let follows = !to.store.list(&call.context, bucket, &within).await?.entries.is_empty();
-    let mut page = to.store.list(&call.context, bucket, request).await?;
+    let follows = !site.store.list(&call.context, bucket, &within).await?.entries.is_empty();
+    let mut page = site.store.list(&call.context, bucket, request).await?;
     if follows {
         page.entries.insert(0, ListEntry::CommonPrefix(common));
         if page.entries.len() > request.limit {
@@ -155,7 +132,7 @@ fn split_prefix(request: &ListRequest) -> Option<String> {
 }
 
 fn entries(
-    to: &Delegate,
+    site: &Site,
     page: ListPage<ObjectSummary>,
     encode: Encoding,
     with_owner: bool,
@@ -176,7 +153,7 @@ fn entries(
                 e_tag: Some(xml_tag(&summary.etag)),
                 key: Some(encode.apply(&key)),
                 last_modified: Some(xml_time(summary.modified)),
-                owner: with_owner.then(|| to.owner()),
+                owner: with_owner.then(|| site.owner()),
                 restore_status: None,
                 size: Some(i64::try_from(summary.size).unwrap_or(i64::MAX)),
                 storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
@@ -184,67 +161,4 @@ fn entries(
         }
     }
     (contents, prefixes)
-}
-
-/// How names are written.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Encoding {
-    Plain,
-    Url,
-}
-
-impl Encoding {
-    /// Reads `encoding-type`.
-    pub(super) fn of(asked: Option<&EncodingType>) -> Result<Self> {
-        match asked.map(EncodingType::as_str) {
-            None | Some("") => Ok(Self::Plain),
-            Some(EncodingType::URL) => Ok(Self::Url),
-            Some(_) => Err(Failure::argument("Invalid Encoding Method specified in Request")),
-        }
-    }
-
-    /// Writes a name.
-    pub(super) fn apply(self, name: &str) -> String {
-        match self {
-            Self::Plain => name.to_owned(),
-            Self::Url => utf8_percent_encode(name, URL_SAFE).to_string(),
-        }
-    }
-}
-
-/// A token that names where the next page begins: opaque to clients.
-pub(super) fn encode_token(after: &str) -> String {
-    let mut bytes = vec![TOKEN_FORM];
-    bytes.extend_from_slice(after.as_bytes());
-    BASE64URL.encode(bytes)
-}
-
-/// Reads a token of ours.
-pub(super) fn decode_token(token: &str) -> Result<String> {
-    let refuse = || Failure::argument("The continuation token provided is incorrect");
-    let bytes = BASE64URL.decode(token).map_err(|_| refuse())?;
-    match bytes.split_first() {
-        Some((&TOKEN_FORM, after)) if !after.is_empty() => {
-            std::str::from_utf8(after).map(str::to_owned).map_err(|_| refuse())
-        }
-        _ => Err(refuse()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens() {
-        assert_eq!(decode_token(&encode_token("a/ü")).unwrap(), "a/ü");
-        for bad in ["", "garbage", "!!!", "AAAA", &BASE64URL.encode([TOKEN_FORM])] {
-            assert!(decode_token(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn encoding_leaves_slashes() {
-        assert_eq!(Encoding::Url.apply("a b/ü+~"), "a%20b/%C3%BC%2B~");
-    }
 }

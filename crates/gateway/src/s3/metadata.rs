@@ -1,20 +1,28 @@
-//! What an object carries besides its bytes, from a request's headers: content headers, user metadata,
-//! tags and classes.
+//! What an object carries besides its bytes, as headers say it: content headers, user metadata, tags and
+//! classes, read from a request's headers and added to an answer's. Both ways stand here, so that they go by
+//! the same names.
 
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::metadata::{SystemHeaders, UserMetadata};
 use tradewind_core::{Classes, Metadata, Tags};
 
 use super::call::Call;
+use super::encoded_word;
 use super::failure::{Failure, Result};
 use super::query::form_decode;
 use crate::error::Code;
 
-/// The class of the object, as client and server write it.
-pub(super) const OBJECT_CLASS: &str = "x-dss-object-class";
+/// The class of the object.
+const OBJECT_CLASS: &str = "x-dss-object-class";
 /// The classes of ranges.
-pub(super) const RANGE_CLASS: &str = "x-dss-range-class";
+const RANGE_CLASS: &str = "x-dss-range-class";
 
 const USER_PREFIX: &str = "x-amz-meta-";
+const WEBSITE_REDIRECT: &str = "x-amz-website-redirect-location";
+const STORAGE_CLASS: &str = "x-amz-storage-class";
+
+/// The type of an object that was given none.
+const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("binary/octet-stream");
 
 /// Storage classes that S3 knows. The name is kept with the object and changes nothing here.
 const STORAGE_CLASSES: &[&str] = &[
@@ -67,7 +75,7 @@ fn content_encoding(call: &Call) -> Result<Option<String>> {
 
 /// `x-amz-website-redirect-location`.
 pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
-    let Some(text) = call.header("x-amz-website-redirect-location")? else { return Ok(None) };
+    let Some(text) = call.header(WEBSITE_REDIRECT)? else { return Ok(None) };
     if !["/", "http://", "https://"].iter().any(|start| text.starts_with(start)) {
         return Err(Failure::new(
             Code::InvalidArgument,
@@ -79,7 +87,7 @@ pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
 
 /// `x-amz-storage-class`: `None` where it is not given, `Some(None)` for `STANDARD`.
 pub(super) fn storage_class(call: &Call) -> Result<Option<Option<String>>> {
-    let Some(text) = call.header("x-amz-storage-class")? else { return Ok(None) };
+    let Some(text) = call.header(STORAGE_CLASS)? else { return Ok(None) };
     if !STORAGE_CLASSES.contains(&text) {
         return Err(Failure::new(Code::InvalidStorageClass, "The storage class you specified is not valid"));
     }
@@ -157,4 +165,47 @@ pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>>
 pub(super) fn range_classes(call: &Call) -> Result<Option<Vec<tradewind_core::class::ClassRange>>> {
     let Some(text) = call.header_list(RANGE_CLASS)? else { return Ok(None) };
     Ok(Some(Classes::parse_ranges(&text)?))
+}
+
+/// Adds the headers that answer it: of the tags only their number, as S3 does.
+pub(super) fn add_headers(headers: &mut HeaderMap, metadata: &Metadata) {
+    let system = &metadata.headers;
+    headers.insert(header::CONTENT_TYPE, DEFAULT_TYPE);
+    for (name, value) in [
+        (header::CONTENT_TYPE, &system.content_type),
+        (header::CONTENT_ENCODING, &system.content_encoding),
+        (header::CONTENT_DISPOSITION, &system.content_disposition),
+        (header::CONTENT_LANGUAGE, &system.content_language),
+        (header::CACHE_CONTROL, &system.cache_control),
+        (header::EXPIRES, &system.expires),
+        (HeaderName::from_static(WEBSITE_REDIRECT), &system.website_redirect),
+        (HeaderName::from_static(STORAGE_CLASS), &system.storage_class),
+    ] {
+        if let Some(value) = value {
+            insert(headers, name, value);
+        }
+    }
+    for (name, value) in &metadata.user {
+        if let Ok(name) = HeaderName::try_from(format!("{USER_PREFIX}{name}")) {
+            headers.insert(name, encoded_word::header_value(value));
+        }
+    }
+    let tags = metadata.tags.pairs().len();
+    if tags > 0 {
+        headers.insert("x-amz-tagging-count", tags.into());
+    }
+    if let Some(class) = metadata.classes.object {
+        headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
+    }
+    if let Some(ranges) = metadata.classes.format_ranges() {
+        insert(headers, HeaderName::from_static(RANGE_CLASS), &ranges);
+    }
+}
+
+/// Stored text came out of a header, so that it fits into one; text of another store that does not is
+/// left out.
+fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
+        headers.insert(name, value);
+    }
 }

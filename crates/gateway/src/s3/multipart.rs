@@ -4,8 +4,8 @@ use s3s::S3Response;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType, CommonPrefix,
     CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart, CreateMultipartUploadInput,
-    CreateMultipartUploadOutput, Initiator, ListMultipartUploadsInput, ListMultipartUploadsOutput,
-    MultipartUpload, StorageClass,
+    CreateMultipartUploadOutput, ListMultipartUploadsInput, ListMultipartUploadsOutput, MultipartUpload,
+    StorageClass,
 };
 use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::{
@@ -18,22 +18,22 @@ use super::answer::{xml_tag, xml_time};
 use super::call::Call;
 use super::checksums::{self, fill_checksums, scope_name};
 use super::conditions;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
-use super::list::{Encoding, limit};
 use super::metadata;
+use super::paging::{Encoding, limit};
+use super::site::Site;
 use crate::error::Code;
 
 /// CreateMultipartUpload.
 pub(super) async fn create(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: CreateMultipartUploadInput,
 ) -> Result<S3Response<CreateMultipartUploadOutput>> {
     let address = call.address()?;
     let checksum = checksum_of_upload(call)?;
     let request = CreateUpload { metadata: metadata::read(call)?, checksum };
-    let id = to.store.create_upload(&call.context, &address, request).await?;
+    let id = site.store.create_upload(&call.context, &address, request).await?;
     Ok(S3Response::new(CreateMultipartUploadOutput {
         bucket: Some(address.bucket.to_string()),
         key: Some(address.key.to_string()),
@@ -83,20 +83,15 @@ fn scope(call: &Call) -> Result<Option<ChecksumScope>> {
     }
 }
 
-/// The upload that the query names.
-pub(super) fn upload_id(call: &Call) -> UploadId {
-    UploadId(call.query.get("uploadId").unwrap_or_default().to_owned())
-}
-
 /// What was said when the upload began.
-pub(super) async fn info(to: &Delegate, call: &Call) -> Result<UploadInfo> {
-    let page = to.store.list_parts(&call.context, &call.address()?, &upload_id(call), None, 1).await?;
+pub(super) async fn info(site: &Site, call: &Call) -> Result<UploadInfo> {
+    let page = site.store.list_parts(&call.context, &call.address()?, &call.upload_id(), None, 1).await?;
     Ok(page.upload)
 }
 
 /// CompleteMultipartUpload.
 pub(super) async fn complete(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: CompleteMultipartUploadInput,
 ) -> Result<S3Response<CompleteMultipartUploadOutput>> {
@@ -108,12 +103,12 @@ pub(super) async fn complete(
     let parts = named.into_iter().map(complete_part).collect::<Result<Vec<_>>>()?;
     let count = parts.len();
     let request = CompleteUpload {
-        expected_checksum: expected(to, call, count).await?,
+        expected_checksum: expected(site, call, count).await?,
         expected_size: expected_size(call)?,
         precondition: conditions::of_write(call)?,
         parts,
     };
-    let committed = to.store.complete_upload(&call.context, &address, &upload_id(call), request).await?;
+    let committed = site.store.complete_upload(&call.context, &address, &call.upload_id(), request).await?;
     let mut output = CompleteMultipartUploadOutput {
         bucket: Some(address.bucket.to_string()),
         key: Some(address.key.to_string()),
@@ -150,14 +145,14 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
 }
 
 /// The checksum that the whole object is promised to have, if it fits the upload.
-async fn expected(to: &Delegate, call: &Call, count: usize) -> Result<Option<Checksum>> {
+async fn expected(site: &Site, call: &Call, count: usize) -> Result<Option<Checksum>> {
     let promised = checksums::of_completion(call)?;
     let asked_scope = scope(call)?;
     if promised.is_none() && asked_scope.is_none() {
         return Ok(None);
     }
     let (algorithm, scope) =
-        info(to, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+        info(site, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
     if asked_scope.is_some_and(|asked| asked != scope) {
         return Err(Failure::request(format!(
             "The upload was created using the {} checksum mode. The complete request must use the same \
@@ -192,17 +187,17 @@ fn expected_size(call: &Call) -> Result<Option<u64>> {
 
 /// AbortMultipartUpload.
 pub(super) async fn abort(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: AbortMultipartUploadInput,
 ) -> Result<S3Response<AbortMultipartUploadOutput>> {
-    to.store.abort_upload(&call.context, &call.address()?, &upload_id(call)).await?;
+    site.store.abort_upload(&call.context, &call.address()?, &call.upload_id()).await?;
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
 /// ListMultipartUploads.
 pub(super) async fn list(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: ListMultipartUploadsInput,
 ) -> Result<S3Response<ListMultipartUploadsOutput>> {
@@ -217,14 +212,14 @@ pub(super) async fn list(
         after_upload: upload_marker.clone().map(UploadId),
         limit: usize::try_from(max_uploads).unwrap_or_default(),
     };
-    let page = to.store.list_uploads(&call.context, call.bucket()?, &request).await?;
+    let page = site.store.list_uploads(&call.context, call.bucket()?, &request).await?;
     let (mut uploads, mut prefixes) = (Vec::new(), Vec::new());
     for entry in page.entries {
         match entry {
             ListEntry::CommonPrefix(prefix) => {
                 prefixes.push(CommonPrefix { prefix: Some(encode.apply(&prefix)) });
             }
-            ListEntry::Key(_, upload) => uploads.push(listed(to, encode, upload)),
+            ListEntry::Key(_, upload) => uploads.push(listed(site, encode, upload)),
         }
     }
     let (next_key, next_upload) = page.next.clone().unzip();
@@ -246,16 +241,16 @@ pub(super) async fn list(
     Ok(S3Response::new(output))
 }
 
-fn listed(to: &Delegate, encode: Encoding, upload: UploadInfo) -> MultipartUpload {
+fn listed(site: &Site, encode: Encoding, upload: UploadInfo) -> MultipartUpload {
     MultipartUpload {
         checksum_algorithm: upload
             .checksum
             .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: upload.checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
         initiated: Some(xml_time(upload.initiated)),
-        initiator: Some(to.initiator()),
+        initiator: Some(site.initiator()),
         key: Some(encode.apply(&upload.key)),
-        owner: Some(to.owner()),
+        owner: Some(site.owner()),
         storage_class: Some(storage_class(&upload)),
         upload_id: Some(upload.id.0),
     }
@@ -266,13 +261,5 @@ pub(super) fn storage_class(upload: &UploadInfo) -> StorageClass {
     match &upload.metadata.headers.storage_class {
         Some(class) => StorageClass::from(class.clone()),
         None => StorageClass::from_static(StorageClass::STANDARD),
-    }
-}
-
-impl Delegate {
-    /// Who begins uploads.
-    pub(super) fn initiator(&self) -> Initiator {
-        let owner = self.owner();
-        Initiator { id: owner.id, display_name: owner.display_name }
     }
 }

@@ -136,6 +136,9 @@ const SUBRESOURCES: &[&str] = &[
     "website",
 ];
 
+/// The header that makes a PUT a copy.
+pub(super) const COPY_SOURCE: &str = "x-amz-copy-source";
+
 /// What a request addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Target {

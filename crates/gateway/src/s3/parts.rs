@@ -16,33 +16,29 @@ use super::call::Call;
 use super::checksums::{self, Plan, fill_checksums, scope_name};
 use super::conditions;
 use super::copy::source;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
-use super::list::limit;
-use super::multipart::{info, storage_class, upload_id};
-use super::read::part_number;
-
-fn number(call: &Call) -> Result<PartNumber> {
-    part_number(call.query.get("partNumber").unwrap_or_default())
-}
+use super::multipart::{info, storage_class};
+use super::paging::limit;
+use super::site::Site;
 
 /// UploadPart. The upload says which checksum its object needs: it is computed whether or not the client
 /// sends one.
-pub(super) async fn upload(to: &Delegate, call: &Call) -> Result<Plain> {
-    let (address, number) = (call.address()?, number(call)?);
+pub(super) async fn upload(site: &Site, call: &Call) -> Result<Plain> {
+    let (address, number) = (call.address()?, call.part_number()?);
     let length = call.payload_length()?;
     let plan = Plan::read(call)?;
-    let needed = info(to, call).await?.checksum.map(|(algorithm, _)| algorithm);
+    let needed = info(site, call).await?.checksum.map(|(algorithm, _)| algorithm);
     let algorithms = algorithms(needed, plan.algorithm())?;
     let shown = plan.algorithm().or(needed);
     let request = StageRequest {
         size_hint: Some(length),
         algorithms,
         verify_md5: plan.md5.is_some(),
-        etag: to.options.etag,
+        etag: site.options.etag,
         ..StageRequest::default()
     };
-    let mut staged = to.store.stage_part(&call.context, &address, &upload_id(call), number, request).await?;
+    let mut staged =
+        site.store.stage_part(&call.context, &address, &call.upload_id(), number, request).await?;
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(CommitRequest { precondition: Precondition::None, expected }).await?;
@@ -73,7 +69,7 @@ fn algorithms(needed: Option<Algorithm>, sent: Option<Algorithm>) -> Result<Vec<
 
 /// UploadPartCopy.
 pub(super) async fn copy(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: UploadPartCopyInput,
 ) -> Result<S3Response<UploadPartCopyOutput>> {
@@ -82,12 +78,12 @@ pub(super) async fn copy(
         range: call.header("x-amz-copy-source-range")?.map(copy_range).transpose()?,
         source_conditions: conditions::of_source(call)?,
         destination: call.address()?,
-        upload: upload_id(call),
-        number: number(call)?,
-        etag: to.options.etag,
+        upload: call.upload_id(),
+        number: call.part_number()?,
+        etag: site.options.etag,
     };
     let committed =
-        to.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
+        site.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
             Reason::InvalidRange => Failure::argument(format!(
                 "Range specified is not valid for the source object: {}",
                 error.message()
@@ -119,7 +115,7 @@ fn copy_range(text: &str) -> Result<ByteRange> {
 
 /// ListParts.
 pub(super) async fn list(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: ListPartsInput,
 ) -> Result<S3Response<ListPartsOutput>> {
@@ -133,7 +129,7 @@ pub(super) async fn list(
         })?),
     };
     let at_most = usize::try_from(max_parts).unwrap_or_default();
-    let page = to.store.list_parts(&call.context, &address, &upload_id(call), after, at_most).await?;
+    let page = site.store.list_parts(&call.context, &address, &call.upload_id(), after, at_most).await?;
     let next = page.next.filter(|_| at_most > 0);
     let last = page.parts.last().map_or(marker, |part| i32::from(part.number.get()));
     let checksum = page.upload.checksum;
@@ -155,8 +151,8 @@ pub(super) async fn list(
         upload_id: Some(page.upload.id.0.clone()),
         checksum_algorithm: checksum.map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
-        initiator: Some(to.initiator()),
-        owner: Some(to.owner()),
+        initiator: Some(site.initiator()),
+        owner: Some(site.owner()),
         is_truncated: Some(next.is_some()),
         max_parts: Some(max_parts),
         part_number_marker: Some(marker),

@@ -12,8 +12,8 @@ use super::answer::{Plain, http_date, object_headers, quoted};
 use super::call::Call;
 use super::checksums;
 use super::conditions;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
+use super::site::Site;
 use crate::error::Code;
 
 /// Query parameters that replace a header of the answer.
@@ -27,26 +27,26 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
 ];
 
 /// GetObject.
-pub(super) async fn get(to: &Delegate, call: &Call) -> Result<Plain> {
+pub(super) async fn get(site: &Site, call: &Call) -> Result<Plain> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
-    let (found, select) = match find(to, call, request.clone()).await {
+    let (found, select) = match find(site, call, request.clone()).await {
         Ok(found) => found,
-        Err(error) => return Err(explain(to, call, &request, error).await),
+        Err(error) => return Err(explain(site, call, &request, error).await),
     };
-    let (headers, status) = headers(to, call, select, (&found.info, found.span), overrides).await?;
+    let (headers, status) = headers(site, call, select, (&found.info, found.span), overrides).await?;
     Ok(Plain { status, headers, body: Some(found.body) })
 }
 
 /// HeadObject.
-pub(super) async fn head(to: &Delegate, call: &Call) -> Result<Plain> {
+pub(super) async fn head(site: &Site, call: &Call) -> Result<Plain> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
-    let found = match to.store.head(&call.context, &call.address()?, request.clone()).await {
+    let found = match site.store.head(&call.context, &call.address()?, request.clone()).await {
         Ok(found) => found,
-        Err(error) => return Err(explain(to, call, &request, error).await),
+        Err(error) => return Err(explain(site, call, &request, error).await),
     };
-    let (headers, status) = headers(to, call, request.select, (&found.info, found.span), overrides).await?;
+    let (headers, status) = headers(site, call, request.select, (&found.info, found.span), overrides).await?;
     Ok(Plain::new(status, headers))
 }
 
@@ -57,44 +57,36 @@ fn selection(call: &Call) -> Result<GetRequest> {
         (Some(_), Some(_)) => {
             return Err(Failure::request("Cannot specify both Range header and partNumber query parameter"));
         }
-        (Some(number), None) => Select::Part(part_number(number)?),
+        (Some(_), None) => Select::Part(call.part_number()?),
         (None, Some(range)) => ByteRange::parse(&range).map_or(Select::Whole, Select::Range),
         (None, None) => Select::Whole,
     };
     Ok(GetRequest { select, conditions: conditions::of_read(call)? })
 }
 
-/// A part number in a query.
-pub(super) fn part_number(text: &str) -> Result<PartNumber> {
-    text.parse()
-        .ok()
-        .and_then(|number| PartNumber::new(number).ok())
-        .ok_or_else(|| Failure::argument("Part number must be an integer between 1 and 10000, inclusive"))
-}
-
 /// Reads; a range under `If-Range` is taken only of the object the caller knows, decided by the store in
 /// the same breath. A date in `If-Range` is too coarse for that, so that the whole is served.
-async fn find(to: &Delegate, call: &Call, mut request: GetRequest) -> Result<(Found<Body>, Select), Error> {
+async fn find(site: &Site, call: &Call, mut request: GetRequest) -> Result<(Found<Body>, Select), Error> {
     let address = call.address().map_err(|_| Error::new(Reason::InvalidKey, "the request names no key"))?;
     let select = request.select;
     let if_range = call.header("if-range").ok().flatten();
     let (Some(if_range), Select::Range(_)) = (if_range, select) else {
-        return Ok((to.store.get(&call.context, &address, request).await?, select));
+        return Ok((site.store.get(&call.context, &address, request).await?, select));
     };
     if if_range.starts_with('"') && request.conditions.if_match.is_none() {
         let mut guarded = request.clone();
         guarded.conditions.if_match = Some(ETagMatch::OneOf(vec![ETag::from_text(if_range)]));
-        match to.store.get(&call.context, &address, guarded).await {
+        match site.store.get(&call.context, &address, guarded).await {
             Err(error) if error.reason() == Reason::PreconditionFailed => {}
             result => return Ok((result?, select)),
         }
     }
     request.select = Select::Whole;
-    Ok((to.store.get(&call.context, &address, request).await?, Select::Whole))
+    Ok((site.store.get(&call.context, &address, request).await?, Select::Whole))
 }
 
 async fn headers(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     select: Select,
     (info, span): (&ObjectInfo, Span),
@@ -114,7 +106,7 @@ async fn headers(
             }
             if wants_checksums && info.parts.is_some() {
                 let before = PartNumber::new(i64::from(number.get()) - 1).ok();
-                let (parts, _) = to.store.object_parts(&call.context, &call.address()?, before, 1).await?;
+                let (parts, _) = site.store.object_parts(&call.context, &call.address()?, before, 1).await?;
                 if let Some(part) = parts.iter().find(|part| part.number == number) {
                     checksums::add_headers(&mut headers, &part.checksums, None, None);
                 }
@@ -147,14 +139,14 @@ fn overrides(call: &Call) -> Result<HeaderMap> {
 
 /// Adds what the answer to a refused read says of the object besides: validators to a 304, the size to a
 /// 416. Asked for again, so that it may speak of a newer object; it is advice, nothing hangs on it.
-async fn explain(to: &Delegate, call: &Call, request: &GetRequest, error: Error) -> Failure {
+async fn explain(site: &Site, call: &Call, request: &GetRequest, error: Error) -> Failure {
     let reason = error.reason();
     let mut failure = Failure::from(error);
     if !matches!(reason, Reason::NotModified | Reason::InvalidRange) {
         return failure;
     }
     let Ok(address) = call.address() else { return failure };
-    let Ok(found) = to.store.head(&call.context, &address, GetRequest::default()).await else {
+    let Ok(found) = site.store.head(&call.context, &address, GetRequest::default()).await else {
         return failure;
     };
     if reason == Reason::NotModified {

@@ -9,17 +9,17 @@ use tradewind_core::Tags;
 use tradewind_core::store::GetRequest;
 
 use super::call::Call;
-use super::delegate::Delegate;
 use super::failure::{Failure, Result};
 use super::metadata::checked_tags;
+use super::site::Site;
 
 /// GetObjectTagging.
 pub(super) async fn get(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: GetObjectTaggingInput,
 ) -> Result<S3Response<GetObjectTaggingOutput>> {
-    let found = to.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
+    let found = site.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
     let tag = |(key, value): &(String, String)| Tag { key: Some(key.clone()), value: Some(value.clone()) };
     let tag_set = found.info.metadata.tags.pairs().iter().map(tag).collect();
     Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
@@ -27,23 +27,23 @@ pub(super) async fn get(
 
 /// PutObjectTagging: replaces all tags.
 pub(super) async fn put(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     input: PutObjectTaggingInput,
 ) -> Result<S3Response<PutObjectTaggingOutput>> {
     let pair = |tag: Tag| Some((tag.key?, tag.value?));
     let pairs: Option<Vec<_>> = input.tagging.tag_set.into_iter().map(pair).collect();
     let tags = checked_tags(pairs.ok_or_else(Failure::xml)?)?;
-    to.store.set_tags(&call.context, &call.address()?, tags).await?;
+    site.store.set_tags(&call.context, &call.address()?, tags).await?;
     Ok(S3Response::new(PutObjectTaggingOutput::default()))
 }
 
 /// DeleteObjectTagging.
 pub(super) async fn delete(
-    to: &Delegate,
+    site: &Site,
     call: &Call,
     _: DeleteObjectTaggingInput,
 ) -> Result<S3Response<DeleteObjectTaggingOutput>> {
-    to.store.set_tags(&call.context, &call.address()?, Tags::default()).await?;
+    site.store.set_tags(&call.context, &call.address()?, Tags::default()).await?;
     Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
 }

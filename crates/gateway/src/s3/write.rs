@@ -8,12 +8,12 @@ use super::answer::{Plain, quoted};
 use super::call::Call;
 use super::checksums::{self, Plan};
 use super::conditions;
-use super::delegate::Delegate;
 use super::failure::Result;
 use super::metadata;
+use super::site::Site;
 
 /// Stages, streams, and commits with everything that was promised.
-pub(super) async fn put(to: &Delegate, call: &Call) -> Result<Plain> {
+pub(super) async fn put(site: &Site, call: &Call) -> Result<Plain> {
     let address = call.address()?;
     let length = call.payload_length()?;
     let plan = Plan::read(call)?;
@@ -23,9 +23,9 @@ pub(super) async fn put(to: &Delegate, call: &Call) -> Result<Plain> {
         size_hint: Some(length),
         algorithms: plan.algorithm().into_iter().collect(),
         verify_md5: plan.md5.is_some(),
-        etag: to.options.etag,
+        etag: site.options.etag,
     };
-    let mut staged = to.store.stage(&call.context, &address, request).await?;
+    let mut staged = site.store.stage(&call.context, &address, request).await?;
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(CommitRequest { precondition, expected }).await?;
