@@ -121,6 +121,9 @@ fn is_cut(name: &str) -> bool {
 
 /// Decodes `+` and `%xx`.
 pub(super) fn form_decode(text: &str) -> Result<String, WireError> {
+    if !text.bytes().any(|b| matches!(b, b'+' | b'%')) {
+        return Ok(text.to_owned());
+    }
     let spaced = text.replace('+', " ");
     percent_decode(spaced.as_bytes())
         .decode_utf8()
