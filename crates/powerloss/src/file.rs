@@ -1,17 +1,21 @@
 //! One regular file in its two states: what programs see and what the disk holds.
 //!
 //! Between the two lies the ordered list of changes since the last sync. A sync moves them to the
-//! durable side; a power cut decides their fates (`fate`). Invariant: the durable content with all
+//! durable side; a power cut draws their fates (`fate`) and makes what they leave (`settle`). Invariant: the durable content with all
 //! pending changes applied in order reads like the volatile content, unless a failed sync dropped
 //! some of them.
 
 mod change;
 mod fate;
+mod garbage;
+mod sectors;
+mod settle;
+mod space;
 
 use crate::content::Content;
 use crate::mode::Mode;
 use crate::rng::Rng;
-use change::Change;
+use change::{Change, freed};
 
 pub use fate::FileFates;
 
@@ -66,10 +70,11 @@ impl FileState {
         self.issued
     }
 
-    /// Makes every change up to `mark` durable; later ones stay pending.
-    pub fn sync(&mut self, mark: u64) {
-        let settled = self.issued - self.pending.len() as u64;
-        let count = mark.saturating_sub(settled).min(self.pending.len() as u64) as usize;
+    /// Makes every change up to `mark` durable; later ones stay pending. Where that frees blocks, it
+    /// returns what the file held before.
+    pub fn sync(&mut self, mark: u64) -> Option<Content> {
+        let count = self.reached(mark);
+        let freed = freed(&self.durable, self.pending[..count].iter().map(|change| (change, true))).pop();
         if count == self.pending.len() {
             self.sync_all();
         } else {
@@ -77,6 +82,7 @@ impl FileState {
                 change.apply(&mut self.durable);
             }
         }
+        freed
     }
 
     /// Loses the pending changes for good while programs go on seeing them, as Linux does when a
@@ -92,15 +98,30 @@ impl FileState {
         self.volatile = Content::default();
     }
 
-    /// What the disk holds after a power cut.
-    pub fn crash(self, mode: Mode, rng: &mut Rng) -> (Content, FileFates) {
-        fate::settle(self.durable, &self.pending, mode, rng)
+    /// What the disk would hold if all that is pending had reached it.
+    pub fn latest(&self) -> Content {
+        let mut content = self.durable.clone();
+        for change in &self.pending {
+            change.apply(&mut content);
+        }
+        content
+    }
+
+    /// What the disk holds after a power cut; `stale` is what freed blocks hold of files of its kind.
+    pub fn crash(self, mode: Mode, stale: &[Content], rng: &mut Rng) -> (Content, FileFates) {
+        settle::settle(self.durable, &self.pending, mode, stale, rng)
     }
 
     fn change(&mut self, change: Change) {
         change.apply(&mut self.volatile);
         self.pending.push(change);
         self.issued += 1;
+    }
+
+    /// How many of the pending changes lie before a mark.
+    fn reached(&self, mark: u64) -> usize {
+        let settled = self.issued - self.pending.len() as u64;
+        mark.saturating_sub(settled).min(self.pending.len() as u64) as usize
     }
 
     /// Shares the touched pages instead of copying the bytes once more.

@@ -26,6 +26,7 @@
 mod content;
 mod file;
 mod fuse;
+mod graveyard;
 mod mode;
 mod model;
 mod mount;

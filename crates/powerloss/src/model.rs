@@ -17,10 +17,12 @@ mod report;
 mod syncs;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
+use crate::graveyard::Graveyard;
 use crate::namespace::{Ino, Namespace, ROOT};
 use faults::FsyncFault;
 use inode::{Body, Inode};
@@ -37,6 +39,7 @@ type Result<T> = std::result::Result<T, Errno>;
 pub struct Model {
     inodes: HashMap<Ino, Inode>,
     names: Namespace,
+    graveyard: Graveyard,
     next_ino: Ino,
     now: SystemTime,
     allocated: u64,
@@ -53,6 +56,7 @@ impl Model {
         let mut model = Self {
             inodes: HashMap::new(),
             names: Namespace::new(),
+            graveyard: Graveyard::default(),
             next_ino: ROOT + 1,
             now: UNIX_EPOCH + Duration::from_secs(1),
             allocated: 0,
@@ -63,7 +67,7 @@ impl Model {
             unlinks_since_sweep: 0,
         };
         let owner = Owner { mode: 0o755, ..Owner::default() };
-        let root = Inode::new(Body::Directory { parent: ROOT }, owner, model.now);
+        let root = Inode::new(Body::Directory { parent: ROOT }, OsStr::new(""), owner, model.now);
         model.inodes.insert(ROOT, root);
         model
     }

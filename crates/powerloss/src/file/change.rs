@@ -1,6 +1,6 @@
 //! One change of a file's content: what `file` lists until a sync, and what `fate` decides about.
 
-use crate::content::Content;
+use crate::content::{Content, PAGE};
 
 /// A change that is not durable yet.
 #[derive(Debug, Clone)]
@@ -12,6 +12,15 @@ pub enum Change {
 }
 
 impl Change {
+    /// Whether it gives blocks of a file with this content back to the disk.
+    fn frees(&self, content: &Content) -> bool {
+        match self {
+            Self::SetLen(len) => *len < content.len(),
+            Self::Zero { length, .. } => *length >= PAGE,
+            Self::Write { .. } | Self::Allocate { .. } => false,
+        }
+    }
+
     /// Makes the change in one of the two contents.
     pub fn apply(&self, content: &mut Content) {
         match self {
@@ -26,4 +35,26 @@ impl Change {
             }
         }
     }
+}
+
+/// What a file held, as programs saw it, before each of the changes that free blocks; those that are
+/// not on disk, as the flag beside each says, free none.
+pub fn freed<'a>(
+    content: &Content,
+    changes: impl Iterator<Item = (&'a Change, bool)> + Clone,
+) -> Vec<Content> {
+    let may_free =
+        |(change, kept): (&Change, bool)| kept && matches!(change, Change::SetLen(_) | Change::Zero { .. });
+    let mut freed = Vec::new();
+    // Most syncs and crashes are spared the copy.
+    if changes.clone().any(may_free) {
+        let mut seen = content.clone();
+        for (change, kept) in changes {
+            if kept && change.frees(&seen) {
+                freed.push(seen.clone());
+            }
+            change.apply(&mut seen);
+        }
+    }
+    freed
 }

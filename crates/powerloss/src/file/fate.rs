@@ -1,20 +1,12 @@
-//! What a power cut makes of a file's pending changes.
+//! What a power cut may do with each pending change of a file, and how often it does.
 //!
-//! The disk writes 512-byte sectors whole and in any order. So each sector ends as it was on disk or
-//! as it looked after one of the pending changes: a later write may survive while an earlier one to
-//! *another* sector is lost, but within a sector it brings the earlier bytes along, because the page
-//! cache held them together. Lengths follow the surviving changes. Sectors that were lost in space
-//! never allocated before read as zeros or, for some files, as stale garbage.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! A disk writes data and lengths in any order: bytes may be lost that the length already covers
+//! (delayed allocation, `data=writeback`), or be there in part. Only a write that made the file longer
+//! can leave its length alone; inside the file that is the same as nothing.
 
 use super::change::Change;
-use crate::content::Content;
-use crate::mode::Mode;
+use super::sectors::sectors;
 use crate::rng::Rng;
-
-/// Bytes that a disk writes as one.
-pub const SECTOR: u64 = 512;
 
 /// How the pending changes of one file ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,12 +17,43 @@ pub struct FileFates {
     pub dropped: u64,
     /// Writes of which some sectors are on disk.
     pub torn: u64,
+    /// Writes of which the length is on disk and not one byte.
+    pub hollow: u64,
     /// Lost sectors that read as garbage.
     pub garbage_sectors: u64,
+    /// Those of them that are bytes of a file which is no more, or was longer.
+    pub stale_sectors: u64,
 }
 
+impl FileFates {
+    /// Counts fates; no sectors yet.
+    pub fn of(fates: &[Fate]) -> Self {
+        let mut counts = Self::default();
+        for fate in fates {
+            match fate {
+                Fate::Kept => counts.kept += 1,
+                Fate::Dropped => counts.dropped += 1,
+                Fate::Torn { .. } => counts.torn += 1,
+                Fate::Hollow => counts.hollow += 1,
+            }
+        }
+        counts
+    }
+
+    /// Adds what happened to another file.
+    pub fn add(&mut self, other: &Self) {
+        self.kept += other.kept;
+        self.dropped += other.dropped;
+        self.torn += other.torn;
+        self.hollow += other.hollow;
+        self.garbage_sectors += other.garbage_sectors;
+        self.stale_sectors += other.stale_sectors;
+    }
+}
+
+/// What became of one change.
 #[derive(Debug, Clone)]
-enum Fate {
+pub enum Fate {
     Kept,
     Dropped,
     /// One flag a sector of the write; whether the length covers the whole write all the same.
@@ -38,44 +61,43 @@ enum Fate {
         sectors: Vec<bool>,
         full_length: bool,
     },
+    /// The length of a write without its bytes.
+    Hollow,
 }
 
-/// Applies the survivors of `pending` to the durable `content`.
-pub fn settle(content: Content, pending: &[Change], mode: Mode, rng: &mut Rng) -> (Content, FileFates) {
-    let fates = match mode {
-        Mode::DropAll => vec![Fate::Dropped; pending.len()],
-        Mode::KeepAll => vec![Fate::Kept; pending.len()],
-        Mode::Random => draw(pending, rng),
+/// Draws a fate for each change of a file of `len` bytes: an ordered disk that stopped somewhere, or
+/// independent ones with a chance of survival of the file's own. For some files the length is ahead
+/// of the bytes up to some change.
+pub fn draw(len: u64, pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
+    let mut fates = if rng.chance(20) { ordered(pending, rng) } else { independent(pending, rng) };
+    let ahead = match rng.below(100) {
+        0..15 => pending.len(),
+        15..30 => rng.below(pending.len() as u64 + 1) as usize,
+        _ => 0,
     };
-    let mut counts = FileFates::default();
-    for fate in &fates {
+    for (i, (fate, grows)) in fates.iter_mut().zip(growing(len, pending)).enumerate() {
         match fate {
-            Fate::Kept => counts.kept += 1,
-            Fate::Dropped => counts.dropped += 1,
-            Fate::Torn { .. } => counts.torn += 1,
+            Fate::Dropped if grows && i < ahead => *fate = Fate::Hollow,
+            Fate::Torn { full_length, .. } if i < ahead => *full_length = true,
+            Fate::Hollow if !grows => *fate = Fate::Dropped,
+            _ => {}
         }
     }
-    let survivors = last_survivors(pending, &fates);
-    let (mut settled, lost) = apply(content.clone(), pending, &fates, &survivors);
-    if mode == Mode::Random && rng.chance(25) {
-        counts.garbage_sectors = spoil(&mut settled, &content, &lost, rng);
-    }
-    (settled, counts)
+    fates
 }
 
-/// Draws a fate for each change: an ordered disk that stopped somewhere, or independent ones with a
-/// chance of survival of the file's own.
-fn draw(pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
-    if rng.chance(20) {
-        let stop = rng.below(pending.len() as u64 + 1) as usize;
-        return (0..pending.len())
-            .map(|i| match i.cmp(&stop) {
-                std::cmp::Ordering::Less => Fate::Kept,
-                std::cmp::Ordering::Equal => tear(&pending[i], rng),
-                std::cmp::Ordering::Greater => Fate::Dropped,
-            })
-            .collect();
-    }
+fn ordered(pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
+    let stop = rng.below(pending.len() as u64 + 1) as usize;
+    (0..pending.len())
+        .map(|i| match i.cmp(&stop) {
+            std::cmp::Ordering::Less => Fate::Kept,
+            std::cmp::Ordering::Equal => tear(&pending[i], rng),
+            std::cmp::Ordering::Greater => Fate::Dropped,
+        })
+        .collect()
+}
+
+fn independent(pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
     let keep = rng.below(101);
     let torn = rng.below(51);
     pending
@@ -88,159 +110,49 @@ fn draw(pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
         .collect()
 }
 
-/// Tears a write to a prefix or to any subset of its sectors; other changes are lost.
+/// Tears a write to nothing but its length, to a few of its sectors, to a prefix or to any subset;
+/// other changes are lost.
 fn tear(change: &Change, rng: &mut Rng) -> Fate {
     let Change::Write { offset, data } = change else { return Fate::Dropped };
     let count = sectors(*offset, data.len() as u64).count();
-    let sectors: Vec<bool> = if rng.chance(50) {
-        let prefix = rng.below(count as u64 + 1) as usize;
-        (0..count).map(|i| i < prefix).collect()
-    } else {
-        (0..count).map(|_| rng.chance(50)).collect()
+    let (survivors, full_length): (Vec<bool>, bool) = match rng.below(100) {
+        0..20 => (vec![false; count], true),
+        20..35 => ((0..count).map(|_| rng.chance(10)).collect(), true),
+        35..70 => {
+            let prefix = rng.below(count as u64 + 1) as usize;
+            ((0..count).map(|i| i < prefix).collect(), rng.chance(50))
+        }
+        _ => ((0..count).map(|_| rng.chance(50)).collect(), rng.chance(50)),
     };
-    if sectors.iter().all(|&survives| survives) {
+    if count == 0 || survivors.iter().all(|&survives| survives) {
         Fate::Kept
-    } else if sectors.iter().any(|&survives| survives) {
-        Fate::Torn { sectors, full_length: rng.chance(50) }
+    } else if survivors.iter().any(|&survives| survives) {
+        Fate::Torn { sectors: survivors, full_length }
+    } else if full_length {
+        Fate::Hollow
     } else {
         Fate::Dropped
     }
 }
 
-/// For each sector that reached the disk, the last change that it shows.
-fn last_survivors(pending: &[Change], fates: &[Fate]) -> BTreeMap<u64, usize> {
-    let mut survivors = BTreeMap::new();
-    for (i, (change, fate)) in pending.iter().zip(fates).enumerate() {
-        match (change, fate) {
-            (Change::Write { offset, data }, Fate::Kept) => {
-                survivors.extend(sectors(*offset, data.len() as u64).map(|sector| (sector, i)));
-            }
-            (Change::Write { offset, data }, Fate::Torn { sectors: flags, .. }) => {
-                let written =
-                    sectors(*offset, data.len() as u64).zip(flags).filter(|(_, survives)| **survives);
-                survivors.extend(written.map(|(sector, _)| (sector, i)));
-            }
-            // A zeroed range is freed whole, but the sectors at its edges are written.
-            (Change::Zero { offset, length }, Fate::Kept) if *length > 0 => {
-                survivors.insert(offset / SECTOR, i);
-                survivors.insert((offset + length - 1) / SECTOR, i);
-            }
-            _ => {}
+/// Which changes are writes past the end of the file as programs saw it.
+fn growing(mut len: u64, pending: &[Change]) -> Vec<bool> {
+    let grows = |change: &Change| match change {
+        Change::Write { offset, data } => {
+            let end = if data.is_empty() { 0 } else { offset + data.len() as u64 };
+            let grows = end > len;
+            len = len.max(end);
+            grows
         }
-    }
-    survivors
-}
-
-/// Applies what survived, in order, and returns the content with the sectors that were lost.
-fn apply(
-    mut content: Content,
-    pending: &[Change],
-    fates: &[Fate],
-    survivors: &BTreeMap<u64, usize>,
-) -> (Content, BTreeSet<u64>) {
-    let mut len = content.len();
-    let mut lost = BTreeSet::new();
-    for (i, (change, fate)) in pending.iter().zip(fates).enumerate() {
-        let kept = matches!(fate, Fate::Kept);
-        match change {
-            Change::Write { offset, data } => {
-                for sector in sectors(*offset, data.len() as u64) {
-                    let (start, stop) = overlap(sector, *offset, data.len() as u64);
-                    match survivors.get(&sector) {
-                        Some(&last) if last >= i => {
-                            content.patch(start, &data[(start - offset) as usize..(stop - offset) as usize]);
-                        }
-                        Some(_) => {}
-                        None => {
-                            lost.insert(sector);
-                        }
-                    }
-                }
-                len = len.max(covered(fate, *offset, data.len() as u64));
-            }
-            Change::SetLen(new) => {
-                if kept {
-                    content.set_len(*new);
-                    len = *new;
-                } else {
-                    zero_in_survivors(&mut content, survivors, i, *new, u64::MAX - new);
-                }
-            }
-            Change::Zero { offset, length } => {
-                if kept {
-                    content.zero(*offset, *length);
-                } else {
-                    zero_in_survivors(&mut content, survivors, i, *offset, *length);
-                }
-            }
-            Change::Allocate { offset, length, keep_size } => {
-                if kept {
-                    content.allocate(*offset, *length);
-                    len = if *keep_size { len } else { len.max(offset + length) };
-                }
-            }
+        Change::SetLen(new) => {
+            len = *new;
+            false
         }
-    }
-    content.set_len(len);
-    (content, lost)
-}
-
-/// Up to where a write with this fate pushes the length.
-fn covered(fate: &Fate, offset: u64, length: u64) -> u64 {
-    match fate {
-        _ if length == 0 => 0,
-        Fate::Dropped => 0,
-        Fate::Kept | Fate::Torn { full_length: true, .. } => offset + length,
-        Fate::Torn { sectors: flags, full_length: false } => sectors(offset, length)
-            .zip(flags)
-            .filter(|(_, survives)| **survives)
-            .map(|(sector, _)| overlap(sector, offset, length).1)
-            .max()
-            .unwrap_or(0),
-    }
-}
-
-/// Change `i` zeroed a range and was itself lost: sectors that show a later change show the zeros too.
-fn zero_in_survivors(
-    content: &mut Content,
-    survivors: &BTreeMap<u64, usize>,
-    i: usize,
-    offset: u64,
-    length: u64,
-) {
-    if length == 0 {
-        return;
-    }
-    for (&sector, _) in
-        survivors.range(offset / SECTOR..=(offset + length - 1) / SECTOR).filter(|&(_, &last)| last >= i)
-    {
-        let (start, stop) = overlap(sector, offset, length);
-        content.patch(start, &[0; SECTOR as usize][..(stop - start) as usize]);
-    }
-}
-
-/// Fills lost sectors in space that was not allocated on disk before with garbage.
-fn spoil(settled: &mut Content, before: &Content, lost: &BTreeSet<u64>, rng: &mut Rng) -> u64 {
-    let mut spoiled = 0;
-    for &sector in lost {
-        let start = sector * SECTOR;
-        let stop = (start + SECTOR).min(settled.len());
-        if start < stop && !before.is_allocated(start) {
-            let mut garbage = [0; SECTOR as usize];
-            rng.fill(&mut garbage);
-            settled.patch(start, &garbage[..(stop - start) as usize]);
-            spoiled += 1;
+        Change::Allocate { offset, length, keep_size } => {
+            len = if *keep_size { len } else { len.max(offset + length) };
+            false
         }
-    }
-    spoiled
-}
-
-/// The sectors that a range touches.
-fn sectors(offset: u64, length: u64) -> std::ops::Range<u64> {
-    if length == 0 { 0..0 } else { offset / SECTOR..(offset + length).div_ceil(SECTOR) }
-}
-
-/// The part of a range that lies in a sector, as start and end offsets.
-fn overlap(sector: u64, offset: u64, length: u64) -> (u64, u64) {
-    ((sector * SECTOR).max(offset), ((sector + 1) * SECTOR).min(offset + length))
+        Change::Zero { .. } => false,
+    };
+    pending.iter().map(grows).collect()
 }

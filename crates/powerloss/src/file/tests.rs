@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::fate::SECTOR;
+use super::sectors::SECTOR;
 use super::*;
 use crate::rng::Rng;
 
@@ -11,7 +11,7 @@ fn synced(data: &[u8]) -> FileState {
 }
 
 fn crash(file: &FileState, mode: Mode, seed: u64) -> Content {
-    file.clone().crash(mode, &mut Rng::new(seed)).0
+    file.clone().crash(mode, &[], &mut Rng::new(seed)).0
 }
 
 fn bytes(content: &Content) -> Vec<u8> {
@@ -99,6 +99,33 @@ fn lost_sectors_of_new_space_are_zeros_or_garbage_but_never_shorten_what_survive
         }
     }
     assert!(zeros && garbage);
+}
+
+#[test]
+fn a_length_may_be_on_disk_without_its_bytes() {
+    let mut file = synced(&[7; 1000]);
+    file.write(1000, &[1; 6000]);
+    let (mut zeros, mut garbage) = (0, 0);
+    for seed in 0..1000 {
+        let (content, fates) = file.clone().crash(Mode::Random, &[], &mut Rng::new(seed));
+        if fates.hollow > 0 {
+            assert_eq!(content.len(), 7000, "seed {seed}");
+            assert_eq!(content.read(0, 1000), [7; 1000], "seed {seed}");
+            let tail = content.read(1000, 6000);
+            zeros += u32::from(tail.iter().all(|&byte| byte == 0));
+            garbage += u32::from(tail.iter().any(|&byte| byte != 0));
+        }
+    }
+    assert!(zeros > 50 && garbage > 20, "zeros {zeros}, garbage {garbage}");
+}
+
+#[test]
+fn a_write_inside_a_file_has_no_length_to_leave() {
+    let mut file = synced(&[7; 8192]);
+    file.write(0, &[1; 8192]);
+    for seed in 0..1000 {
+        assert_eq!(file.clone().crash(Mode::Random, &[], &mut Rng::new(seed)).1.hollow, 0, "seed {seed}");
+    }
 }
 
 #[test]
@@ -208,8 +235,8 @@ proptest! {
     #[test]
     fn every_sector_is_a_snapshot(steps in prop::collection::vec(step(), 0..25), seed: u64) {
         let (file, _, history) = run(&steps);
-        let (content, fates) = file.clone().crash(Mode::Random, &mut Rng::new(seed));
-        prop_assert_eq!(fates.kept + fates.dropped + fates.torn, file.pending_changes() as u64);
+        let (content, fates) = file.clone().crash(Mode::Random, &[], &mut Rng::new(seed));
+        prop_assert_eq!(fates.kept + fates.dropped + fates.torn + fates.hollow, file.pending_changes() as u64);
         if fates.garbage_sectors > 0 {
             return Ok(());
         }

@@ -2,10 +2,12 @@
 //!
 //! Modes, owners and times are not part of the power model: a change of them is durable at once.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::file::FileState;
+use crate::graveyard;
 use crate::namespace::Ino;
 
 /// What an inode is.
@@ -58,6 +60,8 @@ pub struct Owner {
 #[derive(Debug, Clone)]
 pub struct Inode {
     pub body: Body,
+    /// The kind of file that its latest name says it is.
+    pub named_as: OsString,
     pub owner: Owner,
     pub accessed: SystemTime,
     pub modified: SystemTime,
@@ -77,8 +81,9 @@ pub enum Body {
 
 impl Inode {
     /// A new inode with one name.
-    pub fn new(body: Body, owner: Owner, now: SystemTime) -> Self {
-        Self { body, owner, accessed: now, modified: now, changed: now, links: 1, opens: 0 }
+    pub fn new(body: Body, name: &OsStr, owner: Owner, now: SystemTime) -> Self {
+        let named_as = graveyard::kind(name);
+        Self { body, named_as, owner, accessed: now, modified: now, changed: now, links: 1, opens: 0 }
     }
 
     /// What `stat` tells of it under the number `ino`.

@@ -47,12 +47,20 @@ impl Model {
         }
     }
 
-    /// Forgets inodes that no name, pending operation or opener refers to.
+    /// Forgets inodes that no name, pending operation or opener refers to; the disk takes their blocks
+    /// back as they are.
     pub(super) fn sweep(&mut self) {
         self.unlinks_since_sweep = 0;
         let mut live = self.names.named();
         live.extend(self.inodes.iter().filter(|(_, inode)| inode.opens > 0).map(|(&ino, _)| ino));
-        self.inodes.retain(|ino, _| live.contains(ino));
+        let mut gone: Vec<Ino> = self.inodes.keys().filter(|ino| !live.contains(ino)).copied().collect();
+        // The same order in every run, so that a seed gives the same crash.
+        gone.sort_unstable();
+        for ino in gone {
+            if let Some(Inode { body: Body::File(file), named_as, .. }) = self.inodes.remove(&ino) {
+                self.graveyard.bury(&named_as, file.latest());
+            }
+        }
         self.names.retain(&live);
     }
 }

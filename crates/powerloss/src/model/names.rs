@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::inode::{Attributes, Body, Inode, Kind, Owner};
 use super::{Model, Result};
 use crate::file::FileState;
+use crate::graveyard;
 use crate::namespace::{Ino, ROOT};
 
 impl Model {
@@ -99,6 +100,7 @@ impl Model {
         }
         self.names.rename(from, to, ino, replaced_directory);
         self.adopt(ino, to.0)?;
+        self.get_mut(ino)?.named_as = graveyard::kind(to.1);
         self.touch(&[ino], &[from.0, to.0])?;
         replaced.map_or(Ok(()), |old| self.drop_link(old))
     }
@@ -133,7 +135,7 @@ impl Model {
         let ino = self.next_ino;
         self.next_ino += 1;
         let directory = matches!(body, Body::Directory { .. });
-        let inode = Inode::new(body, owner, self.now);
+        let inode = Inode::new(body, name, owner, self.now);
         self.inodes.insert(ino, inode);
         self.names.add(dir, name, ino, directory);
         self.touch(&[], &[dir])?;

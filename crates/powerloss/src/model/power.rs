@@ -10,6 +10,7 @@ use super::inode::{Body, Inode};
 use super::report::{CrashReport, FileReport};
 use super::{Model, Result};
 use crate::file::FileState;
+use crate::graveyard::{self, Graveyard};
 use crate::mode::Mode;
 use crate::namespace::{Ino, Namespace, ROOT};
 use crate::rng::Rng;
@@ -20,24 +21,29 @@ impl Model {
     /// EIO until [`revive`](Self::revive).
     pub fn crash(&mut self, seed: u64, mode: Mode) -> CrashReport {
         let mut rng = Rng::new(seed);
+        // Blocks of files that are gone for good may be others' by now.
+        self.sweep();
         let mut report = CrashReport { entries: self.names.crash(mode, &mut rng), ..CrashReport::default() };
         let before = std::mem::take(self);
         self.next_ino = before.next_ino;
         self.now = before.now;
         self.limit = before.limit;
         self.counters = before.counters;
+        self.graveyard = before.graveyard.clone();
         self.down = true;
         let seen: Vec<Ino> = before.seen_files();
         let mut rebuild = Rebuild {
             model: self,
             names: before.names,
             inodes: before.inodes,
+            graveyard: before.graveyard,
             moved: HashMap::new(),
             mode,
             rng,
         };
         rebuild.root();
         rebuild.directory(ROOT, ROOT, Path::new(""), &mut report);
+        rebuild.bury_the_rest();
         let moved = rebuild.moved;
         report.vanished_files = seen.iter().filter(|ino| !moved.contains_key(ino)).count() as u64;
         report
@@ -67,6 +73,8 @@ struct Rebuild<'a> {
     model: &'a mut Model,
     names: Namespace,
     inodes: HashMap<Ino, Inode>,
+    /// What blocks held that were free before the crash; what it frees itself comes after it.
+    graveyard: Graveyard,
     /// Old inode numbers of files and links, with the new ones.
     moved: HashMap<Ino, Ino>,
     mode: Mode,
@@ -111,9 +119,10 @@ impl Rebuild<'_> {
         self.model.next_ino += 1;
         inode.links = 1;
         inode.opens = 0;
+        inode.named_as = graveyard::kind(name);
         let directory = matches!(inode.body, Body::Directory { .. });
         inode.body = match inode.body {
-            Body::File(file) => Body::File(self.file(file, path, report)),
+            Body::File(file) => Body::File(self.file(file, &inode.named_as, path, report)),
             Body::Directory { .. } => Body::Directory { parent: dir },
             Body::Symlink(target) => Body::Symlink(target),
         };
@@ -126,19 +135,34 @@ impl Rebuild<'_> {
         }
     }
 
-    fn file(&mut self, file: FileState, path: &Path, report: &mut CrashReport) -> FileState {
+    fn file(&mut self, file: FileState, kind: &OsStr, path: &Path, report: &mut CrashReport) -> FileState {
         let seen_bytes = file.content().len();
         let changed = file.pending_changes() > 0;
-        let (content, fates) = file.crash(self.mode, &mut self.rng);
+        if changed && self.mode != Mode::KeepAll {
+            // Bytes may be written that no file owns in the end.
+            self.model.graveyard.bury(kind, file.latest());
+        }
+        let (content, fates) = file.crash(self.mode, self.graveyard.contents(kind), &mut self.rng);
         self.model.allocated += content.allocated();
         if changed {
-            report.writes.kept += fates.kept;
-            report.writes.dropped += fates.dropped;
-            report.writes.torn += fates.torn;
-            report.writes.garbage_sectors += fates.garbage_sectors;
+            report.writes.add(&fates);
             let left_bytes = content.len();
             report.files.push(FileReport { path: path.to_owned(), fates, seen_bytes, left_bytes });
         }
         FileState::durable(content)
     }
+
+    /// Files that the crash left without a name.
+    fn bury_the_rest(&mut self) {
+        let mut rest: Vec<(Ino, Inode)> = self.inodes.drain().collect();
+        rest.sort_unstable_by_key(|(ino, _)| *ino);
+        for (_, inode) in rest {
+            if let Body::File(file) = inode.body {
+                self.model.graveyard.bury(&inode.named_as, file.latest());
+            }
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

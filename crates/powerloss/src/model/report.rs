@@ -36,11 +36,13 @@ impl std::fmt::Display for CrashReport {
         let (writes, entries) = (&self.writes, &self.entries);
         write!(
             out,
-            "writes kept {} torn {} dropped {}, garbage sectors {}, entries kept {} dropped {}, files vanished {}",
+            "writes kept {} torn {} hollow {} dropped {}, garbage sectors {} (stale {}), entries kept {} dropped {}, files vanished {}",
             writes.kept,
             writes.torn,
+            writes.hollow,
             writes.dropped,
             writes.garbage_sectors,
+            writes.stale_sectors,
             entries.kept,
             entries.dropped,
             self.vanished_files

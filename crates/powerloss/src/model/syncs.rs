@@ -34,9 +34,14 @@ impl Model {
         }
         let failure = FsyncFault::strike(&mut self.fsync_fault);
         self.counters.failed_syncs += u64::from(failure.is_some());
-        let Body::File(file) = &mut self.get_mut(ino)?.body else { return Err(Errno::INVAL) };
+        let inode = self.inodes.get_mut(&ino).ok_or(Errno::STALE)?;
+        let Body::File(file) = &mut inode.body else { return Err(Errno::INVAL) };
         match failure {
-            None => file.sync(mark),
+            None => {
+                if let Some(freed) = file.sync(mark) {
+                    self.graveyard.bury(&inode.named_as, freed);
+                }
+            }
             Some(FsyncFailure::DropPending) => file.drop_pending(),
             Some(FsyncFailure::KeepPending) => {}
         }

@@ -1,0 +1,168 @@
+//! What stands in sectors that were lost in space a file had gained: whatever the blocks held before.
+//!
+//! That is noise, which every checksum tells, or bytes of files of the same kind that are no more and
+//! of the file itself before it was cut. Stale bytes come in runs, at the offset that they had or at
+//! another multiple of a block.
+
+use std::collections::BTreeSet;
+
+use super::sectors::SECTOR;
+use crate::content::{Content, PAGE};
+use crate::rng::Rng;
+
+/// Draws before a run of sectors falls back to noise: the space where a donor has nothing is no source.
+const ATTEMPTS: u32 = 8;
+
+/// Where stale bytes come from.
+#[derive(Debug, Clone, Copy)]
+pub struct Donors<'a> {
+    /// What the file itself held in blocks that it freed.
+    pub own: &'a [Content],
+    /// What others of its kind held.
+    pub others: &'a [Content],
+}
+
+/// How many sectors were filled with what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spoiled {
+    pub noise: u64,
+    pub stale: u64,
+}
+
+/// Fills the sectors `lost` of a file.
+pub fn spoil(content: &mut Content, lost: &BTreeSet<u64>, donors: Donors<'_>, rng: &mut Rng) -> Spoiled {
+    let mut spoiled = Spoiled::default();
+    let only_noise = rng.chance(25);
+    let mut source = Source::Noise;
+    let mut expected = None;
+    for &sector in lost {
+        let start = sector * SECTOR;
+        let stop = (start + SECTOR).min(content.len());
+        if start >= stop {
+            break;
+        }
+        let runs_on = expected == Some(sector) && !(start.is_multiple_of(PAGE) && rng.chance(5));
+        let is_settled = only_noise || (runs_on && source.reaches(start));
+        if !is_settled {
+            source = Source::draw(start, donors, rng);
+        }
+        expected = Some(sector + 1);
+        let mut garbage = [0; SECTOR as usize];
+        if source.fill(start, &mut garbage, rng) {
+            spoiled.stale += 1;
+        } else {
+            spoiled.noise += 1;
+        }
+        content.patch(start, &garbage[..(stop - start) as usize]);
+    }
+    spoiled
+}
+
+/// Where the bytes of a run come from.
+enum Source<'a> {
+    Noise,
+    /// The bytes for an offset stand at that offset plus `ahead` minus `behind`.
+    Stale {
+        donor: &'a Content,
+        ahead: u64,
+        behind: u64,
+    },
+}
+
+impl<'a> Source<'a> {
+    /// A source for a run of sectors that begins at `start`.
+    fn draw(start: u64, donors: Donors<'a>, rng: &mut Rng) -> Self {
+        if rng.chance(15) {
+            return Self::Noise;
+        }
+        for _ in 0..ATTEMPTS {
+            let pool = if !donors.own.is_empty() && rng.chance(60) { donors.own } else { donors.others };
+            let Some(donor) = pool.get(rng.below(pool.len() as u64) as usize) else { continue };
+            let at = if rng.chance(50) { start / PAGE } else { rng.below(donor.len().div_ceil(PAGE)) } * PAGE;
+            let (ahead, behind) =
+                (at.saturating_sub(start / PAGE * PAGE), (start / PAGE * PAGE).saturating_sub(at));
+            let source = Self::Stale { donor, ahead, behind };
+            if source.reaches(start) {
+                return source;
+            }
+        }
+        Self::Noise
+    }
+
+    /// Whether there are bytes for the sector at `start`.
+    fn reaches(&self, start: u64) -> bool {
+        match self {
+            Self::Noise => true,
+            Self::Stale { donor, ahead, behind } => {
+                start >= *behind
+                    && start + ahead - behind < donor.len()
+                    && donor.is_allocated(start + ahead - behind)
+            }
+        }
+    }
+
+    /// Fills a sector; true with stale bytes.
+    fn fill(&self, start: u64, garbage: &mut [u8], rng: &mut Rng) -> bool {
+        match self {
+            Self::Noise => {
+                rng.fill(garbage);
+                false
+            }
+            Self::Stale { donor, ahead, behind } => {
+                let bytes = donor.read(start + ahead - behind, garbage.len());
+                garbage[..bytes.len()].copy_from_slice(&bytes);
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file whose every page begins with its number.
+    fn numbered(pages: u8, mark: u8) -> Content {
+        let mut content = Content::default();
+        for page in 0..pages {
+            content.write(u64::from(page) * PAGE, &[mark; PAGE as usize]);
+            content.write(u64::from(page) * PAGE, &[page]);
+        }
+        content
+    }
+
+    #[test]
+    fn stale_bytes_stand_where_they_stood_or_at_another_block() {
+        let others = [numbered(6, 200)];
+        let (mut in_place, mut moved, mut noise) = (0, 0, 0);
+        for seed in 0..400 {
+            let mut content = Content::default();
+            content.set_len(4 * PAGE);
+            let donors = Donors { own: &[], others: &others };
+            let spoiled = spoil(&mut content, &(8..32).collect(), donors, &mut Rng::new(seed));
+            assert_eq!(spoiled.noise + spoiled.stale, 24);
+            assert_eq!(content.read(0, PAGE as usize), [0; PAGE as usize], "only what was lost");
+            let page = content.read(PAGE, PAGE as usize);
+            match page[1..].iter().all(|&byte| byte == 200).then_some(page[0]) {
+                Some(1) => in_place += 1,
+                Some(_) => moved += 1,
+                None => noise += 1,
+            }
+        }
+        assert!(in_place > 100 && moved > 50 && noise > 50, "{in_place} {moved} {noise}");
+    }
+
+    #[test]
+    fn a_sparse_or_short_donor_gives_what_it_has() {
+        let mut donor = Content::default();
+        donor.write(2 * PAGE, &[9; 700]);
+        let donors = Donors { own: &[donor], others: &[] };
+        let mut stale = 0;
+        for seed in 0..200 {
+            let mut content = Content::default();
+            content.set_len(4 * PAGE);
+            stale += spoil(&mut content, &(0..32).collect(), donors, &mut Rng::new(seed)).stale;
+        }
+        assert!(stale > 20, "{stale}");
+    }
+}

@@ -1,0 +1,16 @@
+//! Sectors: what a disk writes whole, and what a torn write tears at.
+
+use std::ops::Range;
+
+/// Bytes that a disk writes as one.
+pub const SECTOR: u64 = 512;
+
+/// The sectors that a range touches.
+pub fn sectors(offset: u64, length: u64) -> Range<u64> {
+    if length == 0 { 0..0 } else { offset / SECTOR..(offset + length).div_ceil(SECTOR) }
+}
+
+/// The part of a range that lies in a sector, as start and end offsets.
+pub fn overlap(sector: u64, offset: u64, length: u64) -> (u64, u64) {
+    ((sector * SECTOR).max(offset), ((sector + 1) * SECTOR).min(offset + length))
+}

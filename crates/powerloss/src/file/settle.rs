@@ -1,0 +1,161 @@
+//! What a power cut makes of a file: the pending changes applied as their fates say.
+//!
+//! The disk writes 512-byte sectors whole and in any order. So each sector ends as it was on disk or
+//! as it looked after one of the pending changes: a later write may survive while an earlier one to
+//! *another* sector is lost, but within a sector it brings the earlier bytes along, because the page
+//! cache held them together. Sectors that were lost in new space (`space`) read as zeros or, for some
+//! files, as what the blocks held before (`garbage`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::change::{Change, freed};
+use super::fate::{Fate, FileFates, draw};
+use super::garbage::{Donors, spoil};
+use super::sectors::{SECTOR, overlap, sectors};
+use super::space::Space;
+use crate::content::Content;
+use crate::mode::Mode;
+use crate::rng::Rng;
+
+/// Applies the survivors of `pending` to the durable `content`. New space that was not written may
+/// show the bytes of `others`, which are files of its kind that are no more.
+pub fn settle(
+    content: Content,
+    pending: &[Change],
+    mode: Mode,
+    others: &[Content],
+    rng: &mut Rng,
+) -> (Content, FileFates) {
+    let fates = match mode {
+        Mode::DropAll => vec![Fate::Dropped; pending.len()],
+        Mode::KeepAll => vec![Fate::Kept; pending.len()],
+        Mode::Random => draw(content.len(), pending, rng),
+    };
+    let mut counts = FileFates::of(&fates);
+    let kept = fates.iter().map(|fate| matches!(fate, Fate::Kept));
+    let own = freed(&content, pending.iter().zip(kept));
+    let survivors = last_survivors(pending, &fates);
+    let (mut settled, lost) = apply(content, pending, &fates, &survivors);
+    if mode == Mode::Random && rng.chance(40) {
+        let spoiled = spoil(&mut settled, &lost, Donors { own: &own, others }, rng);
+        counts.garbage_sectors = spoiled.noise + spoiled.stale;
+        counts.stale_sectors = spoiled.stale;
+    }
+    (settled, counts)
+}
+
+/// For each sector that reached the disk, the last change that it shows.
+fn last_survivors(pending: &[Change], fates: &[Fate]) -> BTreeMap<u64, usize> {
+    let mut survivors = BTreeMap::new();
+    for (i, (change, fate)) in pending.iter().zip(fates).enumerate() {
+        match (change, fate) {
+            (Change::Write { offset, data }, Fate::Kept) => {
+                survivors.extend(sectors(*offset, data.len() as u64).map(|sector| (sector, i)));
+            }
+            (Change::Write { offset, data }, Fate::Torn { sectors: flags, .. }) => {
+                let written =
+                    sectors(*offset, data.len() as u64).zip(flags).filter(|(_, survives)| **survives);
+                survivors.extend(written.map(|(sector, _)| (sector, i)));
+            }
+            // A zeroed range is freed whole, but the sectors at its edges are written.
+            (Change::Zero { offset, length }, Fate::Kept) if *length > 0 => {
+                survivors.insert(offset / SECTOR, i);
+                survivors.insert((offset + length - 1) / SECTOR, i);
+            }
+            _ => {}
+        }
+    }
+    survivors
+}
+
+/// Applies what survived, in order, and returns the content with the sectors that were lost in blocks
+/// that nothing was ever written to.
+fn apply(
+    mut content: Content,
+    pending: &[Change],
+    fates: &[Fate],
+    survivors: &BTreeMap<u64, usize>,
+) -> (Content, BTreeSet<u64>) {
+    let mut len = content.len();
+    let mut space = Space::new(&content);
+    for (i, (change, fate)) in pending.iter().zip(fates).enumerate() {
+        let kept = matches!(fate, Fate::Kept);
+        match change {
+            Change::Write { offset, data } => {
+                for sector in sectors(*offset, data.len() as u64) {
+                    let (start, stop) = overlap(sector, *offset, data.len() as u64);
+                    match survivors.get(&sector) {
+                        Some(&last) if last >= i => {
+                            content.patch(start, &data[(start - offset) as usize..(stop - offset) as usize]);
+                        }
+                        survivor => space.lose(sector, survivor.copied()),
+                    }
+                }
+                len = len.max(covered(fate, *offset, data.len() as u64));
+            }
+            Change::SetLen(new) => {
+                if kept {
+                    content.set_len(*new);
+                    len = *new;
+                    space.cut(i, *new);
+                } else {
+                    zero_in_survivors(&mut content, survivors, i, *new, u64::MAX - new);
+                }
+            }
+            Change::Zero { offset, length } => {
+                if kept {
+                    content.zero(*offset, *length);
+                    space.punch(i, *offset, *length);
+                } else {
+                    zero_in_survivors(&mut content, survivors, i, *offset, *length);
+                }
+            }
+            Change::Allocate { offset, length, keep_size } => {
+                if kept {
+                    content.allocate(*offset, *length);
+                    space.allocate(*offset, *length);
+                    len = if *keep_size { len } else { len.max(offset + length) };
+                }
+            }
+        }
+    }
+    content.set_len(len);
+    (content, space.into_lost())
+}
+
+/// Up to where a write with this fate pushes the length.
+fn covered(fate: &Fate, offset: u64, length: u64) -> u64 {
+    match fate {
+        _ if length == 0 => 0,
+        Fate::Dropped => 0,
+        Fate::Kept | Fate::Hollow | Fate::Torn { full_length: true, .. } => offset + length,
+        Fate::Torn { sectors: flags, full_length: false } => sectors(offset, length)
+            .zip(flags)
+            .filter(|(_, survives)| **survives)
+            .map(|(sector, _)| overlap(sector, offset, length).1)
+            .max()
+            .unwrap_or(0),
+    }
+}
+
+/// Change `i` zeroed a range and was itself lost: sectors that show a later change show the zeros too.
+fn zero_in_survivors(
+    content: &mut Content,
+    survivors: &BTreeMap<u64, usize>,
+    i: usize,
+    offset: u64,
+    length: u64,
+) {
+    if length == 0 {
+        return;
+    }
+    for (&sector, _) in
+        survivors.range(offset / SECTOR..=(offset + length - 1) / SECTOR).filter(|&(_, &last)| last >= i)
+    {
+        let (start, stop) = overlap(sector, offset, length);
+        content.patch(start, &[0; SECTOR as usize][..(stop - start) as usize]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

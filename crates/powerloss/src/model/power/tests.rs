@@ -1,0 +1,89 @@
+use super::*;
+use crate::content::PAGE;
+use crate::model::{Attributes, Owner};
+
+fn name(text: &str) -> &OsStr {
+    OsStr::new(text)
+}
+
+/// A file that is on disk with its name.
+fn durable(model: &mut Model, text: &str, data: &[u8]) -> Ino {
+    let ino = model.create(ROOT, name(text), Owner::default()).unwrap().ino;
+    model.write(ino, 0, data).unwrap();
+    sync_file(model, ino).unwrap();
+    sync_root(model).unwrap();
+    ino
+}
+
+fn sync_file(model: &mut Model, ino: Ino) -> Result<()> {
+    let mark = model.mark(ino)?;
+    model.sync_file(ino, mark, true)
+}
+
+fn sync_root(model: &mut Model) -> Result<()> {
+    let mark = model.mark(ROOT)?;
+    model.sync_directory(ROOT, mark)
+}
+
+/// What stands under a name after a power cut; none where it is gone.
+fn after(model: &Model, seed: u64, text: &str) -> Option<Vec<u8>> {
+    let mut model = model.clone();
+    model.crash(seed, Mode::Random);
+    model.revive();
+    let Attributes { ino, size, .. } = model.lookup(ROOT, name(text)).ok()?;
+    Some(model.peek(ino, 0, size as usize).unwrap())
+}
+
+/// How many of 1000 crashes leave pages of a file that were lost, full of `byte`.
+fn pages_of(model: &Model, text: &str, byte: u8) -> usize {
+    let is_full = |page: &[u8]| page.len() == PAGE as usize && page.iter().all(|&found| found == byte);
+    (0..1000)
+        .filter(|&seed| after(model, seed, text).unwrap_or_default().chunks(PAGE as usize).any(is_full))
+        .count()
+}
+
+#[test]
+fn new_space_may_show_a_removed_file_of_the_same_kind() {
+    let mut model = Model::new();
+    durable(&mut model, "old.log", &[5; 64 << 10]);
+    durable(&mut model, "old.txt", &[6; 64 << 10]);
+    let new = durable(&mut model, "new.log", &[1; 4096]);
+    model.write(new, 4096, &[2; 32 << 10]).unwrap();
+    assert_eq!(pages_of(&model, "new.log", 5), 0, "the old file is still there");
+    model.unlink(ROOT, name("old.log")).unwrap();
+    model.unlink(ROOT, name("old.txt")).unwrap();
+    assert_eq!(pages_of(&model, "new.log", 5), 0, "its name may still come back");
+    sync_root(&mut model).unwrap();
+    assert!(pages_of(&model, "new.log", 5) > 50, "{}", pages_of(&model, "new.log", 5));
+    assert_eq!(pages_of(&model, "new.log", 6), 0);
+}
+
+#[test]
+fn new_space_may_show_what_was_cut_off_and_what_an_earlier_crash_lost() {
+    let mut model = Model::new();
+    let old = durable(&mut model, "a.log", &[5; 64 << 10]);
+    model.set_len(old, 0).unwrap();
+    sync_file(&mut model, old).unwrap();
+    let lost = durable(&mut model, "b.log", &[1; 4096]);
+    model.write(lost, 4096, &[7; 32 << 10]).unwrap();
+    model.crash(0, Mode::DropAll);
+    model.revive();
+    let new = durable(&mut model, "c.log", &[1; 4096]);
+    model.write(new, 4096, &[2; 32 << 10]).unwrap();
+    assert!(pages_of(&model, "c.log", 5) > 20, "{}", pages_of(&model, "c.log", 5));
+    assert!(pages_of(&model, "c.log", 7) > 20, "{}", pages_of(&model, "c.log", 7));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_garbage() {
+    let mut model = Model::new();
+    for i in 0..20 {
+        durable(&mut model, &format!("{i}.log"), &[i; 8192]);
+        model.unlink(ROOT, name(&format!("{i}.log"))).unwrap();
+    }
+    let new = durable(&mut model, "new.log", &[1; 4096]);
+    model.write(new, 4096, &[2; 32 << 10]).unwrap();
+    for seed in 0..50 {
+        assert_eq!(after(&model, seed, "new.log"), after(&model, seed, "new.log"), "seed {seed}");
+    }
+}
