@@ -282,7 +282,7 @@ fn decide<'a>(
     Ok(batch)
 }
 
-/// Computes the MD5s that changes still need, side by side: of sixteen objects for little more than the cost of one.
+/// Computes the MD5s that changes still need, side by side: together they cost a fraction.
 fn hash(changes: &mut [Box<dyn Waiting>]) {
     let messages: Vec<&[Bytes]> = changes.iter().filter_map(|change| change.unhashed()).collect();
     let md5s = tradewind_digest::md5_each(&messages);

@@ -30,6 +30,7 @@ use super::scan::{Item, Scanner};
 use super::segment::{HeaderState, Segment, Segments, parse_name};
 use super::shared::Shared;
 use super::space::Space;
+use super::upkeep::MOST_LIVE;
 
 impl Local {
     /// Opens the store in `root`, making an empty one where there is none.
@@ -40,12 +41,13 @@ impl Local {
 
     pub fn open_layout(
         layout: Layout,
-        options: LocalOptions,
+        mut options: LocalOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<(Arc<Self>, Recovery)> {
         let mut recovery = Recovery::default();
         let found = open_segments(&layout)?;
         let space = Space::open(&layout, options.reserve_bytes)?;
+        options.segment_bytes = space.segment_bytes(options.segment_bytes, MOST_LIVE);
         let segments = found.segments;
         layout.remove_old_index();
         let Ready { index, coverage, buckets, unsaid } =

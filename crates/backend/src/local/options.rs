@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Settings of a local store; the defaults suit one SSD or disk.
 #[derive(Debug, Clone)]
 pub struct LocalOptions {
-    /// A log or bulk segment takes no further records from this size on, in bytes. At most 2 GiB.
+    /// A log or bulk segment takes no further records from this size on, in bytes. At most 2 GiB. Less on a device
+    /// so small that it bounds the reserve.
     pub segment_bytes: u32,
     /// Objects up to this size, in bytes, are packed into the log beside their metadata; larger ones
     /// become extents. At most 1 MiB.
@@ -14,17 +15,17 @@ pub struct LocalOptions {
     /// again at the most.
     pub checkpoint_bytes: u64,
     /// Free space, in bytes, below which writes are refused so that deletes and compaction still work:
-    /// room for the live part of one segment. A quarter of it (at most 32 MiB) is a file of allocated
+    /// room to compact one segment of which nine tenths live. A quarter of it (at most 32 MiB) is a file of allocated
     /// blocks, which other programs cannot take. At most an eighth of the device.
     pub reserve_bytes: u64,
     /// Threads for file work that may wait for the device.
     pub io_threads: usize,
     /// Threads that compute MD5s of large uploads.
     pub hash_threads: usize,
-    /// A sealed segment is compacted when less than this share of it is live; nine tenths, where space is short:
-    /// below twice `reserve_bytes`.
+    /// A sealed segment is compacted when less than this share of it is live. Where space is short the share
+    /// grows: to nine tenths, from twice `reserve_bytes` down to where writes are refused.
     pub compact_below: f64,
-    /// The most bytes a second that compaction writes while space is not short.
+    /// The most bytes a second that compaction writes, unless writes are about to be refused.
     pub compact_bytes_per_second: u64,
     /// How often it is looked whether a segment should be compacted.
     pub compact_interval: Duration,
@@ -36,7 +37,7 @@ impl Default for LocalOptions {
             segment_bytes: 512 << 20,
             inline_bytes: 128 << 10,
             checkpoint_bytes: 64 << 20,
-            reserve_bytes: 384 << 20,
+            reserve_bytes: 640 << 20,
             io_threads: 4,
             hash_threads: 1,
             compact_below: 0.6,

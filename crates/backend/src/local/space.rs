@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
@@ -18,6 +18,8 @@ use super::layout::Layout;
 const LARGEST_FILE_BYTES: u64 = 32 << 20;
 /// At most this share of a device is kept free.
 const SHARE_OF_DEVICE: u64 = 8;
+/// No segment is made smaller than this for want of space.
+const LEAST_SEGMENT_BYTES: u32 = 1 << 20;
 /// The device is asked again after this many bytes, or when its answer was near the limit.
 const ASK_EVERY_BYTES: u64 = 16 << 20;
 
@@ -26,11 +28,24 @@ pub(crate) struct Space {
     directory: File,
     /// Kept free in all, the file included.
     reserve_bytes: u64,
+    /// The same, but for the size of the device.
+    asked_reserve_bytes: u64,
     file: File,
     file_bytes: u64,
     /// Whether the file has its blocks.
     held: AtomicBool,
+    /// What compaction is about to write.
+    claimed: AtomicU64,
     known: Mutex<Known>,
+}
+
+/// Room for what compaction is about to write, kept from all other writes until it is dropped.
+pub(crate) struct Claim<'a>(&'a Space);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.claimed.store(0, Ordering::Release);
+    }
 }
 
 /// What was free when last asked, less what was written since.
@@ -41,7 +56,7 @@ struct Known {
 }
 
 impl Space {
-    pub fn open(layout: &Layout, reserve_bytes: u64) -> Result<Self> {
+    pub fn open(layout: &Layout, asked_reserve_bytes: u64) -> Result<Self> {
         let directory = File::open(layout.segments())
             .map_err(|e| io_error("the store's directory could not be opened", e))?;
         let path = layout.reserve();
@@ -52,12 +67,14 @@ impl Space {
             .open(&path)
             .map_err(|e| io_error(&format!("{} could not be opened", path.display()), e))?;
         let device = stat(&directory)?;
-        let reserve_bytes = reserve_bytes.min(device.total / SHARE_OF_DEVICE);
+        let reserve_bytes = asked_reserve_bytes.min(device.total / SHARE_OF_DEVICE);
         let file_bytes = (reserve_bytes / 4).min(LARGEST_FILE_BYTES);
         let allocated =
             file.metadata().map_err(|e| io_error("the reserve could not be read", e))?.blocks() * 512;
         let held = AtomicBool::new(file_bytes > 0 && allocated >= file_bytes);
-        let space = Self { directory, reserve_bytes, file, file_bytes, held, known: Mutex::default() };
+        let (claimed, known) = (AtomicU64::new(0), Mutex::default());
+        let space =
+            Self { directory, reserve_bytes, asked_reserve_bytes, file, file_bytes, held, claimed, known };
         space.restore()?;
         // Opening itself writes to the index.
         space.make_room()?;
@@ -66,7 +83,9 @@ impl Space {
 
     /// Refuses a write of `bytes` that would leave less than is kept.
     pub fn admit(&self, bytes: u64) -> Result<()> {
-        let kept = self.reserve_bytes - if self.held.load(Ordering::Acquire) { self.file_bytes } else { 0 };
+        let claimed = self.claimed.load(Ordering::Acquire);
+        // The reserve is there for that, too; what it does not cover is kept beside it.
+        let kept = self.kept().max(if claimed > 0 { claimed + self.file_bytes } else { 0 });
         let mut known = self.known.lock();
         let left = |known: &Known| known.free.saturating_sub(known.written_since + bytes);
         if known.written_since >= ASK_EVERY_BYTES || left(&known) < kept + ASK_EVERY_BYTES {
@@ -116,15 +135,48 @@ impl Space {
         Ok(())
     }
 
-    /// How much upkeep can write and leave room for deletes.
-    pub fn room(&self) -> Result<u64> {
-        let file = if self.held.load(Ordering::Acquire) { 0 } else { self.file_bytes };
-        Ok(self.free()?.saturating_sub(file))
+    /// Whether copies of so many bytes leave enough for deletes and the index. What copies nothing always may go on.
+    pub fn has_room(&self, bytes: u64) -> Result<bool> {
+        Ok(bytes == 0 || self.free()? >= bytes + self.file_bytes)
     }
 
-    /// Whether writes are refused, or will be when as much is written as is kept.
-    pub fn is_short(&self) -> bool {
-        self.free().is_ok_and(|free| free < 2 * self.reserve_bytes)
+    /// Takes room for the copies that compaction is about to make; one at a time. `None` where there is not so much.
+    pub fn claim(&self, bytes: u64) -> Result<Option<Claim<'_>>> {
+        if !self.has_room(bytes)? {
+            return Ok(None);
+        }
+        self.claimed.store(bytes, Ordering::Release);
+        Ok(Some(Claim(self)))
+    }
+
+    /// The most that a segment may hold so that there is always room to compact it, whatever the share of it that
+    /// lives, up to `most_live`. Smaller than what was asked for on a small device only.
+    pub fn segment_bytes(&self, asked: u32, most_live: f64) -> u32 {
+        if self.reserve_bytes == self.asked_reserve_bytes {
+            return asked;
+        }
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share"
+        )]
+        let fits = (self.reserve_bytes.saturating_sub(2 * self.file_bytes) as f64 / most_live) as u64;
+        asked.min(u32::try_from(fits).unwrap_or(u32::MAX)).max(LEAST_SEGMENT_BYTES)
+    }
+
+    /// How short space is: 0 where there is as much again as is kept, 1 where writes are refused.
+    pub fn shortage(&self) -> f64 {
+        let Ok(free) = self.free() else { return 0.0 };
+        let spare = free.saturating_sub(self.kept());
+        #[expect(clippy::cast_precision_loss, reason = "a share")]
+        let share = spare as f64 / self.reserve_bytes.max(1) as f64;
+        if self.reserve_bytes == 0 { 0.0 } else { (1.0 - share).clamp(0.0, 1.0) }
+    }
+
+    /// Free space below which writes are refused.
+    fn kept(&self) -> u64 {
+        self.reserve_bytes - if self.held.load(Ordering::Acquire) { self.file_bytes } else { 0 }
     }
 
     /// Bytes free on the device for this process.

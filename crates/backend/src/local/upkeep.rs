@@ -16,14 +16,15 @@ mod reclaim;
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tradewind_core::error::{Error, Reason, Result};
 
 use self::compact::{Compacted, compact};
 use self::pace::Pace;
-use self::plan::{Candidate, Plan};
+pub(super) use self::plan::MOST_LIVE;
+use self::plan::{Candidate, Plan, worth_below};
 use self::reclaim::reclaim;
 use super::io::io_error;
 use super::leaf::Local;
@@ -61,11 +62,21 @@ impl Control {
         self.state.lock().stop
     }
 
-    /// Sleeps, but not past a stop. True where the thread shall go on.
+    /// Sleeps, but not past a stop or a kick. True where the thread shall go on.
     fn sleep(&self, time: Duration) -> bool {
+        self.rest(time, time, || false)
+    }
+
+    /// Sleeps, but not past a stop or a kick, nor, looking every `step`, past what is urgent. True where the
+    /// thread shall go on.
+    fn rest(&self, time: Duration, step: Duration, is_urgent: impl Fn() -> bool) -> bool {
+        let begun = Instant::now();
         let mut state = self.state.lock();
-        if !state.stop && !state.kicked {
-            self.changed.wait_for(&mut state, time);
+        while !state.stop && !state.kicked && begun.elapsed() < time {
+            self.changed.wait_for(&mut state, step.min(time.saturating_sub(begun.elapsed())));
+            if begun.elapsed() >= step && is_urgent() {
+                break;
+            }
         }
         state.kicked = false;
         !state.stop
@@ -106,19 +117,21 @@ impl Drop for Upkeep {
     }
 }
 
-fn run(local: &Weak<Local>, control: &Control, interval: Duration) {
+fn run(weak: &Weak<Local>, control: &Control, interval: Duration) {
     // The first round comes soon: a store that is stopped again and again is kept tidy, too.
     let soon = interval / SOON;
     let mut wait = soon;
-    while control.sleep(wait) {
-        let Some(local) = local.upgrade() else { return };
+    // Who refuses writes, or soon will, must not wait.
+    let is_short = || weak.upgrade().is_some_and(|local| local.shared.space.shortage() > 0.0);
+    while control.rest(wait, soon, is_short) {
+        let Some(local) = weak.upgrade() else { return };
         wait = interval;
         if local.committer.has_failed() {
             continue;
         }
         match round(&local, control) {
-            // What removed something probably finds more; and who refuses writes, or soon will, must not wait.
-            Ok(removed) if removed > 0 || local.shared.space.is_short() => wait = soon,
+            // What removed something probably finds more.
+            Ok(removed) if removed > 0 => wait = soon,
             Ok(_) => {}
             Err(e) if e.reason() == Reason::ShuttingDown => {}
             Err(e) => tracing::error!(error = ?e, "upkeep failed; it is tried again later"),
@@ -167,15 +180,13 @@ fn pass(local: &Local, skipped: &mut HashSet<u32>, (control, pace): (&Control, &
         if control.stopped() {
             break;
         }
-        if candidate.only_if_short && !local.shared.space.is_short() {
-            continue;
-        }
         if !group.takes(&candidate) {
             removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
         }
         let is_held = is_log_held && candidate.segment.kind == SegmentKind::Log;
-        // Room for what all of the group has to copy: its files go only then.
-        if !is_held && group.live_bytes + candidate.live_bytes <= local.shared.space.room()? {
+        // What was freed meanwhile may be enough.
+        let is_worth_it = candidate.share < worth_below(local);
+        if !is_held && is_worth_it && local.shared.space.has_room(group.live_bytes + candidate.live_bytes)? {
             group.add(candidate);
         }
     }
@@ -211,7 +222,9 @@ impl Group {
         is_log_held: &mut bool,
         (control, pace): (&Control, &mut Pace),
     ) -> Result<usize> {
-        let Self { segments, .. } = std::mem::take(self);
+        let Self { segments, live_bytes } = std::mem::take(self);
+        // The files go only when all of them are copied.
+        let Some(_claim) = local.shared.space.claim(live_bytes)? else { return Ok(0) };
         let Compacted { removed, left_begun } = compact(local, &segments, skipped, (control, pace))?;
         *is_log_held |= left_begun;
         Ok(removed)

@@ -16,9 +16,15 @@ const SMALL_SEGMENTS: usize = 8;
 /// Segments are small below this part of the size at which they take no further records.
 const SMALL_SHARE: u32 = 16;
 
-/// Where space is short, a segment is worth compacting below this live share: each byte freed costs up to nine
-/// that are copied, but no write is refused for the sake of what is dead.
-const BELOW_IF_SHORT: f64 = 0.9;
+/// The live share below which a segment is worth compacting where writes are refused for want of space: each byte
+/// freed costs up to nine that are copied.
+pub(in crate::local) const MOST_LIVE: f64 = 0.9;
+
+/// The live share below which a segment is worth compacting now.
+pub(super) fn worth_below(local: &Local) -> f64 {
+    let (below, shortage) = (local.shared.options.compact_below, local.shared.space.shortage());
+    below + (MOST_LIVE - below).max(0.0) * shortage
+}
 
 /// The segments worth compacting at a moment.
 #[derive(Default)]
@@ -35,9 +41,8 @@ pub(super) struct Candidate {
     pub segment: Arc<Segment>,
     /// Bytes to be copied.
     pub live_bytes: u64,
-    /// Worth it for as long as space is short.
-    pub only_if_short: bool,
-    share: f64,
+    /// The live share; 0 where it is not what makes the segment worth it.
+    pub share: f64,
 }
 
 impl Plan {
@@ -46,7 +51,7 @@ impl Plan {
         let shared = &local.shared;
         let mut plan = Self::default();
         let mut small = Vec::new();
-        let is_short = shared.space.is_short();
+        let worth_below = worth_below(local);
         for segment in shared.segments.all().values() {
             // Looked at before the index: what no pin holds any more is committed or given up.
             let busy = !segment.sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
@@ -63,12 +68,11 @@ impl Plan {
             let size = segment.end.load(Ordering::Acquire);
             #[expect(clippy::cast_precision_loss, reason = "a share")]
             let share = live_bytes as f64 / f64::from(size.max(1));
-            let only_if_short = share >= shared.options.compact_below;
-            let candidate = Candidate { segment: segment.clone(), live_bytes, only_if_short, share };
-            if !only_if_short || is_short && share < BELOW_IF_SHORT {
+            let candidate = Candidate { segment: segment.clone(), live_bytes, share };
+            if share < worth_below {
                 plan.worth.push(candidate);
             } else if size < shared.options.segment_bytes / SMALL_SHARE {
-                small.push(Candidate { only_if_short: false, ..candidate });
+                small.push(Candidate { share: 0.0, ..candidate });
             }
         }
         plan.begun.sort_by_key(|segment| segment.number);
