@@ -27,26 +27,31 @@ impl Domain {
         if more.is_some() {
             return Err(WireError::new(Code::InvalidRequest, "Header Host is given more than once."));
         }
-        let Some(bucket) = host.to_str().ok().and_then(|host| self.bucket_of(host)) else { return Ok(()) };
-        let given = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        if !given.starts_with('/') {
-            return Ok(());
+        let Some(bucket) = host.to_str().ok().and_then(|host| self.label_of(host)) else { return Ok(()) };
+        // Whether it is a bucket's name is looked at where all names are; but it must stay one piece of a path.
+        let is_piece = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if bucket.is_empty() || !bucket.bytes().all(is_piece) {
+            return Err(WireError::new(Code::InvalidBucketName, "The specified bucket is not valid."));
         }
-        let path = format!("/{bucket}{given}").parse::<PathAndQuery>();
+        let given = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let slash = match given.as_bytes().first() {
+            Some(b'/') => "",
+            Some(b'?') => "/",
+            // `OPTIONS *` speaks of the server.
+            _ => return Ok(()),
+        };
+        let path = format!("/{bucket}{slash}{given}").parse::<PathAndQuery>();
         parts.uri = path
             .map(Uri::from)
             .map_err(|_| WireError::new(Code::InvalidUri, "Couldn't parse the specified URI."))?;
         Ok(())
     }
 
-    /// The bucket in a host such as `bucket.s3.example.com:9000`.
-    fn bucket_of(&self, host: &str) -> Option<String> {
+    /// What stands before the domain in a host such as `bucket.s3.example.com:9000`.
+    fn label_of(&self, host: &str) -> Option<String> {
         let name = host.rsplit_once(':').map_or(host, |(name, _port)| name).to_ascii_lowercase();
-        let bucket = name.strip_suffix(&self.0)?.strip_suffix('.')?;
-        // A name that no bucket can have is not looked at more closely here; but it must stay one piece of a path.
-        let is_one_piece =
-            bucket.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
-        (!bucket.is_empty() && is_one_piece).then(|| bucket.to_owned())
+        let name = name.strip_suffix('.').unwrap_or(&name);
+        Some(name.strip_suffix(&self.0)?.strip_suffix('.')?.to_owned())
     }
 }
 
@@ -73,12 +78,13 @@ mod tests {
             ("B1.S3.EXAMPLE.COM", "/", "/b1/"),
             ("my.bucket.s3.example.com", "/k", "/my.bucket/k"),
             ("b1.s3.example.com", "http://elsewhere/k", "/b1/k"),
+            ("b1.s3.example.com", "http://elsewhere?list-type=2", "/b1/?list-type=2"),
+            ("b1.s3.example.com.:80", "/k", "/b1/k"),
+            ("b1.s3.example.com", "*", "*"),
             ("s3.example.com", "/b1/k", "/b1/k"),
             ("xs3.example.com", "/b1/k", "/b1/k"),
-            (".s3.example.com", "/b1/k", "/b1/k"),
             ("127.0.0.1:9000", "/b1/k", "/b1/k"),
             ("[::1]:9000", "/b1/k", "/b1/k"),
-            ("a/b?c.s3.example.com", "/b1/k", "/b1/k"),
         ] {
             assert_eq!(rewritten(&[host], target).as_deref(), Ok(expected), "{host} {target}");
         }
@@ -89,5 +95,12 @@ mod tests {
     fn two_hosts_are_refused() {
         let two = rewritten(&["b1.s3.example.com", "b2.s3.example.com"], "/k");
         assert_eq!(two, Err(Code::InvalidRequest));
+    }
+
+    #[test]
+    fn what_is_not_one_piece_of_a_path_is_no_bucket() {
+        for host in [".s3.example.com", "a/b.s3.example.com", "a?c.s3.example.com", "a%62.s3.example.com"] {
+            assert_eq!(rewritten(&[host], "/b1/k"), Err(Code::InvalidBucketName), "{host}");
+        }
     }
 }

@@ -45,9 +45,9 @@ options! {
     io_threads: NonZeroUsize,
     /// Threads for MD5.
     hash_threads: NonZeroUsize,
-    /// A segment with a smaller live share is compacted.
+    /// A segment with a smaller live share is compacted; the share grows where space is short.
     compact_below: Percent,
-    /// Bytes a second that compaction writes at the most.
+    /// Bytes a second that compaction writes at the most, unless writes are about to be refused.
     compact_rate: ByteSize,
     /// How often compaction is considered.
     compact_interval: Span,
