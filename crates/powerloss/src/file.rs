@@ -27,6 +27,8 @@ pub struct FileState {
     pending: Vec<Change>,
     /// Changes ever made; the pending ones are the last `pending.len()` of them.
     issued: u64,
+    /// Nothing is to be seen any more; see [`release_volatile`](Self::release_volatile).
+    released: bool,
 }
 
 impl FileState {
@@ -75,7 +77,7 @@ impl FileState {
     pub fn sync(&mut self, mark: u64) -> Option<Content> {
         let count = self.reached(mark);
         let freed = freed(&self.durable, self.pending[..count].iter().map(|change| (change, true))).pop();
-        if count == self.pending.len() {
+        if count == self.pending.len() && !self.released {
             self.sync_all();
         } else {
             for change in self.pending.drain(..count) {
@@ -91,11 +93,16 @@ impl FileState {
         self.pending = Vec::new();
     }
 
-    /// Frees what no program can see any more: the file has no name and is not open. A name that a
-    /// crash brings back leads to the durable content.
+    /// Frees what programs saw: the file has no name and is not open. What is pending waits for its
+    /// fate all the same, since a crash may bring the name back.
     pub fn release_volatile(&mut self) {
-        self.pending = Vec::new();
         self.volatile = Content::default();
+        self.released = true;
+    }
+
+    /// Bytes that pending changes hold in memory.
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending.iter().filter_map(Change::written).sum()
     }
 
     /// What the disk would hold if all that is pending had reached it.

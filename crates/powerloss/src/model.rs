@@ -47,7 +47,7 @@ pub struct Model {
     down: bool,
     fsync_fault: Option<FsyncFault>,
     counters: Counters,
-    unlinks_since_sweep: u32,
+    unlinks_since_sweep: u64,
 }
 
 impl Model {

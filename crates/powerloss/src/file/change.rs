@@ -21,6 +21,14 @@ impl Change {
         }
     }
 
+    /// The bytes that a write brings.
+    pub fn written(&self) -> Option<u64> {
+        match self {
+            Self::Write { data, .. } => Some(data.len() as u64),
+            _ => None,
+        }
+    }
+
     /// Makes the change in one of the two contents.
     pub fn apply(&self, content: &mut Content) {
         match self {

@@ -5,7 +5,9 @@ use super::{Model, Result};
 use crate::namespace::Ino;
 
 /// Unlinks between two sweeps for inodes that nothing refers to.
-pub(super) const SWEEP_EVERY: u32 = 512;
+pub(super) const SWEEP_EVERY: u64 = 512;
+/// Bytes that a file without a name may hold to count as one more unlink.
+const HELD_BYTES: u64 = 64 << 10;
 
 impl Model {
     /// Keeps an inode alive until [`close`](Self::close), also without a name.
@@ -39,11 +41,13 @@ impl Model {
         Ok(())
     }
 
-    /// Frees the volatile bytes of a file without name and opener.
+    /// Frees the volatile bytes of a file without name and opener. Those of its pending changes stay
+    /// until a sweep finds that its name cannot come back.
     fn release_if_unseen(&mut self, ino: Ino) {
         if let Some(Inode { body: Body::File(file), links: 0, opens: 0, .. }) = self.inodes.get_mut(&ino) {
             self.allocated -= file.content().allocated();
             file.release_volatile();
+            self.unlinks_since_sweep += file.pending_bytes() / HELD_BYTES;
         }
     }
 

@@ -87,3 +87,47 @@ fn the_same_seed_gives_the_same_garbage() {
         assert_eq!(after(&model, seed, "new.log"), after(&model, seed, "new.log"), "seed {seed}");
     }
 }
+
+#[test]
+fn a_file_whose_removal_comes_undone_may_be_whole_torn_or_empty() {
+    for is_replaced in [false, true] {
+        let mut model = Model::new();
+        let old = durable(&mut model, "x", b"");
+        durable(&mut model, "y", &[4; 100]);
+        model.write(old, 0, &[3; 8192]).unwrap();
+        if is_replaced {
+            model.rename((ROOT, name("y")), (ROOT, name("x")), false).unwrap();
+        } else {
+            model.unlink(ROOT, name("x")).unwrap();
+        }
+        model.sweep();
+        let (mut whole, mut torn, mut empty) = (0, 0, 0);
+        for bytes in (0..1000).filter_map(|seed| after(&model, seed, "x")) {
+            match bytes.as_slice() {
+                [] => empty += 1,
+                [4, ..] if bytes.len() == 100 => {}
+                bytes if bytes == [3; 8192] => whole += 1,
+                _ => torn += 1,
+            }
+        }
+        assert!(whole > 100 && torn > 50 && empty > 50, "whole {whole}, torn {torn}, empty {empty}");
+        let mut dropped = model.clone();
+        dropped.crash(0, Mode::DropAll);
+        assert_eq!(dropped.lookup(ROOT, name("x")).unwrap().size, 0);
+        sync_root(&mut model).unwrap();
+        assert!((0..100).all(|seed| after(&model, seed, "x").is_none_or(|bytes| bytes == [4; 100])));
+    }
+}
+
+#[test]
+fn what_removed_files_hold_in_memory_is_given_back() {
+    let mut model = Model::new();
+    for _ in 0..64 {
+        let ino = model.create(ROOT, name("x"), Owner::default()).unwrap().ino;
+        model.write(ino, 0, &vec![1; 4 << 20]).unwrap();
+        model.unlink(ROOT, name("x")).unwrap();
+        sync_root(&mut model).unwrap();
+    }
+    let held = model.inodes.values().filter(|inode| matches!(inode.body, Body::File(_))).count();
+    assert!(held <= 9, "{held} files of 4 MiB");
+}
