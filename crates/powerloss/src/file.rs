@@ -6,6 +6,7 @@
 //! some of them.
 
 mod change;
+mod failed;
 mod fate;
 mod garbage;
 mod sectors;
@@ -16,6 +17,7 @@ use crate::content::Content;
 use crate::mode::Mode;
 use crate::rng::Rng;
 use change::{Change, freed};
+use failed::FailedSectors;
 
 pub use fate::FileFates;
 
@@ -25,8 +27,10 @@ pub struct FileState {
     volatile: Content,
     durable: Content,
     pending: Vec<Change>,
-    /// Changes ever made; the pending ones are the last `pending.len()` of them.
+    /// Changes ever made; the pending ones are the last of them, but for writes that a failed sync lost.
     issued: u64,
+    /// What a failed sync may have written.
+    failed: FailedSectors,
     /// Nothing is to be seen any more; see [`release_volatile`](Self::release_volatile).
     released: bool,
 }
@@ -40,6 +44,11 @@ impl FileState {
     /// What programs see.
     pub fn content(&self) -> &Content {
         &self.volatile
+    }
+
+    /// Whether a power cut has nothing to decide.
+    pub fn is_durable(&self) -> bool {
+        self.pending.is_empty() && self.failed.is_empty()
     }
 
     /// How many changes wait for a sync.
@@ -81,16 +90,30 @@ impl FileState {
             self.sync_all();
         } else {
             for change in self.pending.drain(..count) {
+                if let Some((offset, length)) = change.range() {
+                    self.failed.take_along(&mut self.durable, offset, length);
+                } else if let Change::SetLen(len) = change {
+                    self.failed.cut(len);
+                }
                 change.apply(&mut self.durable);
             }
         }
         freed
     }
 
-    /// Loses the pending changes for good while programs go on seeing them, as Linux does when a
-    /// write-back fails: the pages are marked clean and no later sync writes them.
-    pub fn drop_pending(&mut self) {
-        self.pending = Vec::new();
+    /// Loses the writes up to `mark` while programs go on seeing them, as Linux does when a write-back
+    /// fails: the pages are marked clean and no later sync writes them, though the disk may have taken
+    /// some sectors. Later changes, and those of lengths and blocks, wait for the next sync.
+    pub fn drop_pending(&mut self, mark: u64) {
+        let count = self.reached(mark);
+        let later = self.pending.split_off(count);
+        self.pending.retain(|change| {
+            if let Change::Write { offset, data } = change {
+                self.failed.add(&self.volatile, *offset, data.len() as u64);
+            }
+            !matches!(change, Change::Write { .. })
+        });
+        self.pending.extend(later);
     }
 
     /// Frees what programs saw: the file has no name and is not open. What is pending waits for its
@@ -108,7 +131,7 @@ impl FileState {
     /// What the disk would hold if all that is pending had reached it.
     pub fn latest(&self) -> Content {
         let mut content = self.durable.clone();
-        for change in &self.pending {
+        for change in self.failed.writes().iter().chain(&self.pending) {
             change.apply(&mut content);
         }
         content
@@ -116,7 +139,9 @@ impl FileState {
 
     /// What the disk holds after a power cut; `stale` is what freed blocks hold of files of its kind.
     pub fn crash(self, mode: Mode, stale: &[Content], rng: &mut Rng) -> (Content, FileFates) {
-        settle::settle(self.durable, &self.pending, mode, stale, rng)
+        let mut changes = if mode == Mode::Random { self.failed.writes() } else { Vec::new() };
+        changes.extend(self.pending);
+        settle::settle(self.durable, &changes, mode, stale, rng)
     }
 
     fn change(&mut self, change: Change) {
@@ -140,16 +165,11 @@ impl FileState {
         });
         if let Some(len) = shortest.min() {
             self.durable.set_len(len);
+            self.failed.cut(len);
         }
-        for change in &self.pending {
-            let (offset, length) = match change {
-                Change::Write { offset, data } => (*offset, data.len() as u64),
-                Change::Zero { offset, length } | Change::Allocate { offset, length, .. } => {
-                    (*offset, *length)
-                }
-                Change::SetLen(_) => continue,
-            };
+        for (offset, length) in self.pending.iter().filter_map(Change::range) {
             self.durable.share(&self.volatile, offset, length);
+            self.failed.forget(offset, length);
         }
         if self.durable.len() != self.volatile.len() {
             self.durable.set_len(self.volatile.len());

@@ -29,6 +29,15 @@ impl Change {
         }
     }
 
+    /// The range of bytes that it touches; none where it only sets the length.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Write { offset, data } => Some((*offset, data.len() as u64)),
+            Self::Zero { offset, length } | Self::Allocate { offset, length, .. } => Some((*offset, *length)),
+            Self::SetLen(_) => None,
+        }
+    }
+
     /// Makes the change in one of the two contents.
     pub fn apply(&self, content: &mut Content) {
         match self {

@@ -145,10 +145,74 @@ fn allocated_space_never_shows_garbage() {
 fn dropped_changes_are_seen_but_never_reach_the_disk() {
     let mut file = synced(&[0; 8192]);
     file.write(0, &[1; 512]);
-    file.drop_pending();
+    file.drop_pending(file.mark());
     file.sync(file.mark());
     assert_eq!(file.content().read(0, 1), [1]);
     assert_eq!(crash(&file, Mode::KeepAll, 0).read(0, 1), [0]);
+}
+
+#[test]
+fn a_failed_sync_may_have_written_some_sectors() {
+    let mut file = synced(&[0; 8192]);
+    file.write(0, &[1; 8192]);
+    file.drop_pending(file.mark());
+    file.sync(file.mark());
+    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), [0; 8192]);
+    let torn = |file: &FileState, at: u64| {
+        let page = |seed| crash(file, Mode::Random, seed).read(at, 4096);
+        (0..1000).map(page).filter(|page| page.contains(&0) && page.contains(&1)).count()
+    };
+    assert!(torn(&file, 0) > 50 && torn(&file, 4096) > 50);
+    // What is written over them and synced stands.
+    file.write(100, &[2; 10]);
+    file.sync(file.mark());
+    let first = [vec![1; 100], vec![2; 10], vec![1; 3986]].concat();
+    assert!(
+        (0..1000).all(|seed| crash(&file, Mode::Random, seed).read(0, 4096) == first),
+        "the page as seen"
+    );
+    assert!(torn(&file, 4096) > 50);
+    file.set_len(100);
+    file.sync(file.mark());
+    file.set_len(8192);
+    file.sync(file.mark());
+    let cut = [vec![1; 100], vec![0; 8092]].concat();
+    assert!((0..1000).all(|seed| bytes(&crash(&file, Mode::Random, seed)) == cut));
+}
+
+#[test]
+fn a_failed_sync_leaves_what_came_after_its_mark_to_the_next() {
+    let mut file = synced(&[0; 12_288]);
+    file.write(0, &[1; 4096]);
+    file.set_len(12_000);
+    let mark = file.mark();
+    file.write(4096, &[2; 512]);
+    let later = file.mark();
+    file.write(8192, &[3; 512]);
+    file.drop_pending(mark);
+    assert_eq!(file.pending_changes(), 3, "a length is not part of a write-back");
+    file.sync(later);
+    let content = crash(&file, Mode::DropAll, 0);
+    assert_eq!((content.len(), content.read(4096, 512)), (12_000, vec![2; 512]));
+    assert_eq!((content.read(0, 1), content.read(8192, 1)), (vec![0], vec![0]));
+    file.sync(file.mark());
+    assert_eq!(crash(&file, Mode::DropAll, 0).read(8192, 512), [3; 512]);
+}
+
+#[test]
+fn a_page_that_is_written_again_takes_along_what_failed() {
+    let mut file = synced(&[0; 4096]);
+    file.write(0, &[1; 512]);
+    file.drop_pending(file.mark());
+    file.write(512, &[2; 512]);
+    let mark = file.mark();
+    file.write(1024, &[3; 512]);
+    file.sync(mark);
+    let content = crash(&file, Mode::DropAll, 0);
+    assert_eq!(
+        (content.read(0, 1), content.read(512, 1), content.read(1024, 1)),
+        (vec![1], vec![2], vec![0])
+    );
 }
 
 #[derive(Debug, Clone)]

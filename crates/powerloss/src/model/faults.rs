@@ -3,7 +3,8 @@
 /// What becomes of the pending changes when a sync of a file fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FsyncFailure {
-    /// Linux's way: they are lost, programs go on seeing them, and the next sync succeeds.
+    /// Linux's way: writes are lost, programs go on seeing them, and the next sync succeeds. The disk
+    /// may have taken some of their sectors.
     DropPending,
     /// They stay pending, and a later sync may still make them durable.
     KeepPending,

@@ -137,7 +137,7 @@ impl Rebuild<'_> {
 
     fn file(&mut self, file: FileState, kind: &OsStr, path: &Path, report: &mut CrashReport) -> FileState {
         let seen_bytes = file.content().len();
-        let changed = file.pending_changes() > 0;
+        let changed = !file.is_durable();
         if changed && self.mode != Mode::KeepAll {
             // Bytes may be written that no file owns in the end.
             self.model.graveyard.bury(kind, file.latest());

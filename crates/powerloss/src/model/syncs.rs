@@ -42,7 +42,7 @@ impl Model {
                     self.graveyard.bury(&inode.named_as, freed);
                 }
             }
-            Some(FsyncFailure::DropPending) => file.drop_pending(),
+            Some(FsyncFailure::DropPending) => file.drop_pending(mark),
             Some(FsyncFailure::KeepPending) => {}
         }
         failure.map_or(Ok(()), |_| Err(Errno::IO))
