@@ -34,7 +34,7 @@ def virtual(domain, keys, monkeypatch):
     )
 
 
-def test_both_ways_lead_to_the_same_objects(virtual, s3):
+def test_both_ways_lead_to_the_same_objects(virtual, s3, domain):
     bucket = unique("host")
     virtual.create_bucket(Bucket=bucket)
     try:
@@ -50,7 +50,10 @@ def test_both_ways_lead_to_the_same_objects(virtual, s3):
         upload = virtual.create_multipart_upload(Bucket=bucket, Key="m")["UploadId"]
         part = {"Bucket": bucket, "Key": "m", "UploadId": upload}
         tag = virtual.upload_part(**part, PartNumber=1, Body=b"part")["ETag"]
-        virtual.complete_multipart_upload(**part, MultipartUpload={"Parts": [{"ETag": tag, "PartNumber": 1}]})
+        order = {"Parts": [{"ETag": tag, "PartNumber": 1}]}
+        done = virtual.complete_multipart_upload(**part, MultipartUpload=order)
+        server = urllib.parse.urlsplit(ENDPOINT)
+        assert done["Location"] == f"{server.scheme}://{bucket}.{domain}:{server.port}/m"
         keys = [{"Key": o["Key"]} for o in virtual.list_objects(Bucket=bucket)["Contents"]]
         assert len(virtual.delete_objects(Bucket=bucket, Delete={"Objects": keys})["Deleted"]) == 4
     finally:

@@ -12,6 +12,10 @@ use crate::error::{Code, WireError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain(String);
 
+/// In the extensions of a request whose bucket was named by its host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BucketInHost;
+
 impl Domain {
     /// A domain, given without a port: `s3.example.com`.
     #[must_use]
@@ -44,6 +48,7 @@ impl Domain {
         parts.uri = path
             .map(Uri::from)
             .map_err(|_| WireError::new(Code::InvalidUri, "Couldn't parse the specified URI."))?;
+        parts.extensions.insert(BucketInHost);
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use tradewind_core::{Budget, Clock, ObjectStore};
 use crate::config::GatewayConfig;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
-use crate::s3::Operations;
+use crate::s3::{Operations, Options};
 use crate::sigv4::Verifier;
 use watch::{Command, Notes, Pressure, Watch};
 
@@ -77,7 +77,10 @@ impl Gateway {
             http.max_headers(config.limits.headers);
         }
         Ok(Self(Arc::new(Shared {
-            operations: Operations::new(store.clone(), config.operations.clone()),
+            operations: Operations::new(
+                store.clone(),
+                Options { is_tls: tls.is_some(), ..config.operations.clone() },
+            ),
             verifier: Verifier::new(keys, clock.clone(), config.region.clone()),
             metrics: Arc::new(Metrics::new(budget.clone())),
             store,

@@ -30,6 +30,7 @@ pub(super) struct Call {
     pub(super) key: Option<ObjectKey>,
     pub(super) headers: HeaderMap,
     pub(super) query: Query,
+    pub(super) is_bucket_in_host: bool,
     pub(super) auth: Authenticated,
     pub(super) context: Context,
     body: Mutex<Option<RequestBody>>,
@@ -44,13 +45,14 @@ impl Call {
         context: Context,
         body: RequestBody,
     ) -> Self {
-        let Intent { operation, bucket, key, query } = intent;
+        let Intent { operation, bucket, key, query, is_bucket_in_host } = intent;
         Self {
             operation,
             bucket,
             key,
             headers,
             query,
+            is_bucket_in_host,
             auth,
             context,
             body: Mutex::new(Some(body)),

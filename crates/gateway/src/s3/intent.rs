@@ -9,6 +9,7 @@ use super::failure::{Failure, Result};
 use super::operation::{COPY_SOURCE, Operation, Target, resolve};
 use super::query::Query;
 use super::refusals;
+use crate::addressing::BucketInHost;
 use crate::auth::{Access, Identity};
 use crate::body::ResponseBody;
 use crate::error::WireError;
@@ -22,6 +23,8 @@ pub(super) struct Intent {
     pub(super) bucket: Option<BucketName>,
     pub(super) key: Option<ObjectKey>,
     pub(super) query: Query,
+    /// The client named the bucket by the host.
+    pub(super) is_bucket_in_host: bool,
 }
 
 impl Intent {
@@ -45,7 +48,8 @@ impl Intent {
             return Err(refused(WireError::access_denied().into()));
         }
         refusals::check(&parts.headers).map_err(refused)?;
-        Ok(Self { operation, bucket: target.bucket, key: target.key, query })
+        let is_bucket_in_host = parts.extensions.get::<BucketInHost>().is_some();
+        Ok(Self { operation, bucket: target.bucket, key: target.key, query, is_bucket_in_host })
     }
 }
 

@@ -12,7 +12,7 @@ use tradewind_core::multipart::{
     CompletePart, CompleteUpload, CreateUpload, ListUploads, PartNumber, UploadId, UploadInfo,
 };
 use tradewind_core::object::ETag;
-use tradewind_core::{Algorithm, Checksum, ChecksumScope};
+use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope};
 
 use super::answer::{xml_tag, xml_time};
 use super::call::Call;
@@ -112,7 +112,7 @@ pub(super) async fn complete(
     let mut output = CompleteMultipartUploadOutput {
         bucket: Some(address.bucket.to_string()),
         key: Some(address.key.to_string()),
-        location: Some(format!("/{}/{}", address.bucket, Encoding::Url.apply(address.key.as_str()))),
+        location: Some(location(site, call, &address)),
         e_tag: Some(xml_tag(&committed.etag)),
         checksum_type: (!committed.checksums.is_empty())
             .then(|| ChecksumType::from_static(scope_name(committed.scope))),
@@ -120,6 +120,16 @@ pub(super) async fn complete(
     };
     fill_checksums!(output, &committed.checksums, committed.scope, u32::try_from(count).ok());
     Ok(S3Response::new(output))
+}
+
+/// Where the object is for this client: under the host that it spoke to, with the bucket where it put it.
+fn location(site: &Site, call: &Call, address: &Address) -> String {
+    let bucket = if call.is_bucket_in_host { String::new() } else { format!("/{}", address.bucket) };
+    let path = format!("{bucket}/{}", Encoding::Url.apply(address.key.as_str()));
+    match call.header("host") {
+        Ok(Some(host)) => format!("http{}://{host}{path}", if site.options.is_tls { "s" } else { "" }),
+        _ => path,
+    }
 }
 
 fn complete_part(part: CompletedPart) -> Result<CompletePart> {

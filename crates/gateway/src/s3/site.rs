@@ -12,6 +12,8 @@ use tradewind_core::store::ETagForm;
 pub struct Options {
     /// The region that buckets are in.
     pub region: String,
+    /// Whether clients speak TLS with this server: where an answer says where something is.
+    pub is_tls: bool,
     /// Which entity tag writes make.
     pub etag: ETagForm,
     /// The owner of everything, as listings name it.
@@ -24,6 +26,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             region: "us-east-1".to_owned(),
+            is_tls: false,
             etag: ETagForm::Md5,
             // "tradewind", in the form of AWS's canonical ids: 64 hexadecimal digits.
             owner_id: format!("{:0<64}", "747261646577696e64"),
