@@ -37,7 +37,7 @@ mod tree;
 
 pub use file::FileFates;
 pub use mode::Mode;
-pub use model::{Attributes, Counters, CrashReport, FileReport, FsyncFailure, Kind, Model};
+pub use model::{Attributes, Counters, CrashReport, FileReport, FsyncFailure, Kind, Mark, Model};
 pub use mount::{Handle, Options, PowerLossFs, unavailable};
 pub use namespace::{EntryFates, Ino, ROOT};
 pub use rustix::io::Errno;

@@ -31,6 +31,7 @@ pub use counters::Counters;
 pub use faults::FsyncFailure;
 pub use inode::{Attributes, Kind, Owner};
 pub use report::{CrashReport, FileReport};
+pub use syncs::Mark;
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -45,6 +46,8 @@ pub struct Model {
     allocated: u64,
     limit: Option<u64>,
     down: bool,
+    /// Power cuts so far.
+    epoch: u64,
     fsync_fault: Option<FsyncFault>,
     counters: Counters,
     unlinks_since_sweep: u64,
@@ -62,6 +65,7 @@ impl Model {
             allocated: 0,
             limit: None,
             down: false,
+            epoch: 0,
             fsync_fault: None,
             counters: Counters::default(),
             unlinks_since_sweep: 0,

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use crate::model::Model;
+use crate::model::{Mark, Model};
 use crate::namespace::Ino;
 
 /// The model behind its lock.
@@ -41,11 +41,12 @@ impl Shared {
         work(&mut model)
     }
 
-    /// A sync covers what was written before it began, and is done when the disk has taken its time.
+    /// A sync covers what was written before it began, and is done when the disk has taken its time. It
+    /// fails where the power was cut meanwhile, also when it is back.
     pub fn sync(
         &self,
         ino: Ino,
-        commit: impl FnOnce(&mut Model, u64) -> Result<(), Errno>,
+        commit: impl FnOnce(&mut Model, Mark) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mark = self.with(|model| model.mark(ino))?;
         let delay = self.sync_delay_nanos.load(Ordering::Relaxed);
@@ -53,5 +54,31 @@ impl Shared {
             std::thread::sleep(Duration::from_nanos(delay));
         }
         self.with(|model| commit(model, mark))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::mode::Mode;
+    use crate::model::Owner;
+    use crate::namespace::ROOT;
+
+    #[test]
+    fn a_sync_that_outlasts_a_power_cut_fails() {
+        let shared = Shared::new(Model::new());
+        let name = OsStr::new("new");
+        let ended = shared.sync(ROOT, |model, mark| {
+            // What happens while the disk takes its time.
+            model.crash(0, Mode::DropAll);
+            model.revive();
+            model.create(ROOT, name, Owner::default())?;
+            model.sync_directory(ROOT, mark)
+        });
+        assert_eq!(ended, Err(Errno::IO));
+        shared.model().crash(0, Mode::DropAll);
+        assert_eq!(shared.model().lookup(ROOT, name), Err(Errno::NOENT));
     }
 }

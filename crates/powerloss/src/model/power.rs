@@ -31,6 +31,7 @@ impl Model {
         self.counters = before.counters;
         self.graveyard = before.graveyard.clone();
         self.down = true;
+        self.epoch = before.epoch + 1;
         let seen: Vec<Ino> = before.seen_files();
         let mut rebuild = Rebuild {
             model: self,

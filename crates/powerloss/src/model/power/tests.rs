@@ -131,3 +131,18 @@ fn what_removed_files_hold_in_memory_is_given_back() {
     let held = model.inodes.values().filter(|inode| matches!(inode.body, Body::File(_))).count();
     assert!(held <= 9, "{held} files of 4 MiB");
 }
+
+#[test]
+fn a_sync_that_began_before_a_cut_makes_nothing_durable_after_it() {
+    let mut model = Model::new();
+    for i in 0..10 {
+        durable(&mut model, &i.to_string(), b"");
+    }
+    let mark = model.mark(ROOT).unwrap();
+    model.crash(0, Mode::DropAll);
+    model.revive();
+    model.create(ROOT, name("new"), Owner::default()).unwrap();
+    assert_eq!(model.sync_directory(ROOT, mark), Err(Errno::IO));
+    model.crash(0, Mode::DropAll);
+    assert_eq!(model.lookup(ROOT, name("new")), Err(Errno::NOENT));
+}
