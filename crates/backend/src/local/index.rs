@@ -26,11 +26,11 @@ const KEYSPACE: &str = "index";
 /// What failed, where a read did.
 const READ: &str = "the index could not be read";
 /// Blocks of the tree's files.
-const BLOCK_CACHE_BYTES: u64 = 24 << 20;
+const BLOCK_CACHE_BYTES: u64 = 20 << 20;
 /// Entries of objects.
 const ENTRY_CACHE_BYTES: u64 = 24 << 20;
 /// Up to five of them are in memory while the tree cannot keep up, and the allocator keeps what they leave.
-const MEMTABLE_BYTES: u64 = 8 << 20;
+const MEMTABLE_BYTES: u64 = 6 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 
 /// The index of one store.
