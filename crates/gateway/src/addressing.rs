@@ -8,13 +8,13 @@ use http::{Uri, header};
 
 use crate::error::{Code, WireError};
 
-/// The name under which buckets are hosts of their own, in lower case.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Domain(String);
-
 /// In the extensions of a request whose bucket was named by its host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BucketInHost;
+
+/// The name under which buckets are hosts of their own, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Domain(String);
 
 impl Domain {
     /// A domain, given without a port: `s3.example.com`.

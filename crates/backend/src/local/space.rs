@@ -162,7 +162,7 @@ impl Space {
             reason = "a share"
         )]
         let fits = (self.reserve_bytes.saturating_sub(2 * self.file_bytes) as f64 / most_live) as u64;
-        asked.min(u32::try_from(fits).unwrap_or(u32::MAX)).max(LEAST_SEGMENT_BYTES)
+        asked.min(u32::try_from(fits).unwrap_or(u32::MAX).max(LEAST_SEGMENT_BYTES))
     }
 
     /// How short space is: 0 where there is as much again as is kept, 1 where writes are refused.
@@ -213,4 +213,50 @@ fn allocate(file: &File, bytes: u64) -> std::io::Result<()> {
         at += piece as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn space(asked_reserve_bytes: u64) -> (Space, tempfile::TempDir) {
+        let place = tempfile::tempdir().unwrap();
+        let layout = Layout::open_or_create(&place.path().join("store")).unwrap();
+        (Space::open(&layout, asked_reserve_bytes).unwrap(), place)
+    }
+
+    #[test]
+    fn what_compaction_claims_no_write_is_given() {
+        let (space, _place) = space(8 * MIB);
+        let free = space.free().unwrap();
+        assert!(space.claim(free + 1).unwrap().is_none());
+        assert!(space.admit(free / 2).is_ok());
+        let claim = space.claim(free / 4 * 3).unwrap();
+        assert!(claim.is_some());
+        assert_eq!(space.admit(free / 2).unwrap_err().reason(), Reason::Full);
+        drop(claim);
+        assert!(space.admit(free / 2).is_ok());
+    }
+
+    #[test]
+    fn segments_are_smaller_where_the_device_bounds_the_reserve() {
+        let (mut space, _place) = space(8 * MIB);
+        assert_eq!(space.segment_bytes(512 << 20, 0.9), 512 << 20);
+        space.asked_reserve_bytes = 64 * MIB;
+        // Of 8 MiB, 2 are the file and as much is left for deletes and the index.
+        assert_eq!(space.segment_bytes(512 << 20, 0.5), 8 << 20);
+        assert_eq!(space.segment_bytes(64 << 10, 0.5), 64 << 10, "never larger than asked for");
+    }
+
+    #[test]
+    fn shortage_grows_from_twice_the_reserve_down_to_it() {
+        let (mut space, _place) = space(8 * MIB);
+        assert!(space.shortage() <= 0.0);
+        space.reserve_bytes = space.free().unwrap() / 3 * 2;
+        assert!((0.3..0.7).contains(&space.shortage()), "{}", space.shortage());
+        space.reserve_bytes *= 2;
+        assert!(space.shortage() >= 1.0);
+    }
 }
