@@ -187,7 +187,8 @@ def write(bench: Bench, about: dict, settings: dict, parts: dict, text: str, out
 
 
 def publish(bench: Bench, about: dict, text: str, document_path: Path, parts: list[str]) -> None:
-    """Puts the report between the markers of these parts in a document, which keeps its other text."""
+    """Puts the report between markers in a document, in place of every older one of any of these parts; the
+    document keeps its other text."""
     if not bench.worst.is_quiet() or about["uncommitted"]:
         bench.say("not published: the machine was not quiet, or the code was not committed")
         return
@@ -195,10 +196,7 @@ def publish(bench: Bench, about: dict, text: str, document_path: Path, parts: li
     begin, end = f"<!-- bench/serve {name}: begin -->", f"<!-- bench/serve {name}: end -->"
     old = document_path.read_text() if document_path.exists() else "# Benchmarks\n"
     block = f"{begin}\n## bench/serve {name}\n\n{text}{end}"
-    if begin in old and end in old:
-        head, _, rest = old.partition(begin)
-        new = head + block + rest.partition(end)[2]
-    else:
-        new = old.rstrip("\n") + "\n\n" + block + "\n"
-    document_path.write_text(new)
+    section = re.compile(r"<!-- bench/serve ([\w ]+): begin -->\n.*?<!-- bench/serve \1: end -->\n*", re.DOTALL)
+    kept = section.sub(lambda found: "" if set(found[1].split()) & set(parts) else found[0], old)
+    document_path.write_text(kept.rstrip("\n") + "\n\n" + block + "\n")
     bench.say(f"published in {document_path}")
