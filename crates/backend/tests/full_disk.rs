@@ -8,6 +8,7 @@ mod desk;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tradewind_backend::local::{LocalOptions, check};
 use tradewind_core::error::Reason;
@@ -166,6 +167,24 @@ async fn what_is_dead_in_full_segments_is_freed_where_space_is_short() {
             assert!(desk.delete(key).await.unwrap());
         }
         assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
+    }
+}
+
+/// Nobody asks for a round, and the next one is half a minute away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shortage_is_noticed_between_rounds() {
+    let Some(disk) = Disk::mount(32) else { return };
+    let interval = Duration::from_secs(32);
+    let desk = Desk::with(&disk.root(), LocalOptions { compact_interval: interval, ..options() }).await;
+    let begun = Instant::now();
+    // The first round, which comes after a sixteenth of the interval, finds nothing.
+    tokio::time::sleep(interval / 16 + Duration::from_millis(500)).await;
+    for key in fill(&desk, 100_000, 0).await.1.keys() {
+        assert!(desk.delete(key).await.unwrap());
+    }
+    while desk.try_put("again", pattern(100_000, 1)).await.is_err() {
+        assert!(begun.elapsed() < interval, "nothing was freed");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

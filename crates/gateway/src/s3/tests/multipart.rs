@@ -57,9 +57,9 @@ async fn a_whole_upload() {
     complete("x".to_owned()).send().await.is("MalformedXML", 400);
     complete(String::new()).send().await.is("MalformedXML", 400);
     complete(order.clone()).header("x-amz-mp-object-size", "1").send().await.is("InvalidRequest", 400);
-    let done = complete(order).header("if-none-match", "*").send().await.ok();
+    let done = complete(order).header("if-none-match", "*").header("host", "s3.test:9000").send().await.ok();
     assert!(done.element("ETag").unwrap().ends_with("-2\""));
-    assert_eq!(done.element("Location").as_deref(), Some("/abc/k"));
+    assert_eq!(done.element("Location").as_deref(), Some("http://s3.test:9000/abc/k"));
     let got = server.ask("GET", "/abc/k").await.ok();
     assert_eq!(got.body.len(), PART + 10);
     for (name, value) in headers.iter().take(3) {
