@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+use fjall::config::PartitioningPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use tradewind_core::error::{Error, Reason, Result};
 
@@ -32,6 +33,12 @@ const ENTRY_CACHE_BYTES: u64 = 24 << 20;
 /// Up to five of them are in memory while the tree cannot keep up, and the allocator keeps what they leave.
 const MEMTABLE_BYTES: u64 = 6 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Filters and indexes of files are read in blocks of a few KiB. In one piece those of a large file have a
+/// MiB or more: too much to be kept, and to be read and verified for a lookup. The youngest files are small.
+fn below_the_first_level() -> PartitioningPolicy {
+    PartitioningPolicy::new([false, true])
+}
 
 /// The index of one store.
 pub(crate) struct Index {
@@ -74,7 +81,11 @@ impl Index {
             .open()
             .map_err(failed)?;
         let options = || {
-            KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES).manual_journal_persist(true)
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(MEMTABLE_BYTES)
+                .filter_block_partitioning_policy(below_the_first_level())
+                .index_block_partitioning_policy(below_the_first_level())
+                .manual_journal_persist(true)
         };
         let entries = database.keyspace(KEYSPACE, options).map_err(failed)?;
         // The library does not make all of its directories' names durable itself. The last one is the store's:
