@@ -130,6 +130,37 @@ fn objects_go_in_and_out() {
     assert!(server.terminate().unwrap().success());
 }
 
+/// Where an answer says where an object is, it is where the client came to.
+#[test]
+fn what_an_upload_became_is_at_an_https_url() {
+    let (place, authority) = (Place::new(), Authority::new("ours"));
+    let mut server = place.serve(&authority.identity("127.0.0.1", |_| {}));
+    let mut client = S3::new(server.endpoint, root_key()).over_tls(authority.trust(&[&TLS13]));
+    client.put("first", &[]).unwrap();
+    let begin = Request {
+        method: "POST",
+        path: "first/k",
+        query: vec![("uploads", String::new())],
+        ..Request::default()
+    };
+    let begun = client.send(begin).unwrap().text();
+    let id = begun.split("<UploadId>").nth(1).and_then(|rest| rest.split('<').next()).unwrap().to_owned();
+    let query = vec![("partNumber", "1".to_owned()), ("uploadId", id.clone())];
+    let part = client
+        .send(Request { method: "PUT", path: "first/k", query, body: b"part", ..Request::default() })
+        .unwrap();
+    let etag = part.header("etag").unwrap();
+    let parts = format!("<Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>");
+    let order = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+    let query = vec![("uploadId", id)];
+    let end =
+        Request { method: "POST", path: "first/k", query, body: order.as_bytes(), ..Request::default() };
+    let done = client.send(end).unwrap();
+    let location = format!("<Location>https://{}/first/k</Location>", server.endpoint);
+    assert!(done.status == 200 && done.text().contains(&location), "{}", done.text());
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+}
+
 #[test]
 fn plain_http_is_refused() {
     let (place, authority) = (Place::new(), Authority::new("ours"));
