@@ -179,6 +179,8 @@ async fn a_torn_write_is_never_committed() {
         staged.write(pattern(3 << 20, 1)).now_or_never().is_none(),
         "the write must be given up half way"
     );
+    let more = staged.write(pattern(5000, 2)).await.unwrap_err();
+    assert_eq!(more.reason(), Reason::InvalidRequest, "nothing can be added behind what is missing");
     let refused = staged.commit(CommitRequest::default()).await.unwrap_err();
     assert_eq!(refused.reason(), Reason::InvalidRequest);
     let gone = desk.store.head(&context, &at("torn"), GetRequest::default()).await.unwrap_err();

@@ -36,6 +36,8 @@ fn restless() -> LocalOptions {
     LocalOptions {
         segment_bytes: 256 << 10,
         inline_bytes: 4 << 10,
+        gather_bytes: 0,
+        piece_bytes: 3 << 10,
         checkpoint_bytes: 256 << 10,
         compact_below: 0.95,
         compact_bytes_per_second: 1 << 30,

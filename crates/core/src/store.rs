@@ -134,7 +134,8 @@ pub struct CommitRequest {
 /// Bytes on their way into a store, invisible until committed. Dropping it aborts.
 #[async_trait]
 pub trait Staged: Send {
-    /// Appends bytes. Waits while the store is behind, holding no more than the request's window.
+    /// Appends bytes. Waits while the store is behind, holding no more than the request's window. After an error, or
+    /// where the future is dropped, bytes are missing: what was staged can only be dropped then.
     async fn write(&mut self, bytes: Bytes) -> Result<()>;
 
     /// Verifies what was promised, evaluates the precondition and makes the bytes durable and visible,

@@ -45,6 +45,7 @@ fn local_options(set: &LocalOptions) -> local::LocalOptions {
             .as_ref()
             .map_or(defaults.compact_bytes_per_second, |s| bytes(s.value)),
         compact_interval: set.compact_interval.as_ref().map_or(defaults.compact_interval, |s| s.value.0),
+        ..defaults
     }
 }
 

@@ -2,6 +2,7 @@
 //! An extent means nothing until a commit record refers to it, and that record is written only after
 //! the extent was made durable; so bulk segments are never replayed.
 
+mod extent;
 mod queue;
 
 use std::sync::Arc;
@@ -11,10 +12,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
 
+pub(crate) use self::extent::ExtentWriter;
 use self::queue::WriteQueue;
-use super::frame::{Header, RecordKind, padding};
 use super::position::Position;
-use super::record::{ExtentAt, Record};
 use super::segment::{Pin, Segment, SegmentKind};
 use super::shared::Shared;
 
@@ -28,7 +28,7 @@ pub(crate) struct BulkWriter {
     queue: Arc<WriteQueue>,
 }
 
-/// An extent's bytes with their block checksums, ready to be written.
+/// An extent whose bytes are all here, with their block checksums.
 pub(crate) struct ExtentBytes {
     pub id: u64,
     pub payload: Vec<Bytes>,
@@ -39,34 +39,19 @@ pub(crate) struct ExtentBytes {
 }
 
 impl BulkWriter {
-    /// Writes an extent. It is not durable until its segment is synced.
-    pub async fn write(&self, shared: &Arc<Shared>, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
-        let fields = Record::Extent { id: extent.id }.encode();
-        let too_long = |_| Error::new(Reason::Defect, "an extent is too long");
-        let header = Header {
-            kind: RecordKind::Extent,
-            relocated: extent.relocated,
-            fields_bytes: u32::try_from(fields.len()).map_err(too_long)?,
-            payload_bytes: u32::try_from(extent.payload_bytes).map_err(too_long)?,
-            seq: extent.id,
-            durable: Position::default(),
-        };
-        let record_bytes = u32::try_from(header.record_bytes()).map_err(too_long)?;
-        // Compaction has seen to it that there is room for all that it writes.
-        if !extent.relocated {
-            shared.space.admit(record_bytes.into())?;
-        }
-        let (pin, at) = self.reserve(shared, record_bytes).await?;
-        let mut pieces = Vec::with_capacity(extent.payload.len() + 2);
-        pieces.push(Bytes::from(header.encode_head(shared.layout.salt, at, &fields, &extent.table)));
-        pieces.extend(extent.payload.into_iter().filter(|piece| !piece.is_empty()));
-        let pad = padding(header.head_bytes() + extent.payload_bytes);
-        if pad > 0 {
-            pieces.push(Bytes::from_static(&[0; 8]).slice(..pad));
-        }
-        self.queue.write(&shared.io, pin.0.clone(), at.offset, pieces).await?;
-        start_write_out(shared, &pin.0, at.offset, record_bytes);
-        Ok((ExtentAt { id: extent.id, at, record_bytes }, pin))
+    /// Begins an extent of at most `capacity` bytes: takes a place for it.
+    pub async fn begin(
+        &self,
+        shared: &Arc<Shared>,
+        id: u64,
+        relocated: bool,
+        capacity: usize,
+    ) -> Result<ExtentWriter> {
+        let record_bytes = extent::header(id, relocated, &extent::fields(id), capacity)?.record_bytes();
+        let record_bytes =
+            u32::try_from(record_bytes).map_err(|_| Error::new(Reason::Defect, "an extent is too long"))?;
+        let place = self.reserve(shared, record_bytes).await?;
+        ExtentWriter::over((shared.clone(), self.queue.clone()), place, (id, relocated), capacity)
     }
 
     /// Gives out a place. Making a new segment syncs a directory and so is done on a file thread.

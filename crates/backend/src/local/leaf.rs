@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tradewind_core::error::{Reason, Result};
 
-use super::bulk::{BulkWriter, ExtentBytes};
+use super::bulk::{BulkWriter, ExtentBytes, ExtentWriter};
 use super::commit::Committer;
 use super::record::ExtentAt;
 use super::segment::Pin;
@@ -31,13 +31,19 @@ impl Local {
         }
     }
 
-    /// Writes an extent, which is not durable yet. A failed sync (of the directory) ends all writing.
-    pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
+    /// Begins an extent. A failed sync (of the directory) ends all writing.
+    pub async fn begin_extent(&self, id: u64, relocated: bool, capacity: usize) -> Result<ExtentWriter> {
         self.committer.check()?;
-        let written = self.bulk.write(&self.shared, extent).await;
-        if written.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
+        let begun = self.bulk.begin(&self.shared, id, relocated, capacity).await;
+        if begun.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
             self.committer.fail();
         }
-        written
+        begun
+    }
+
+    /// Writes an extent whose bytes are all here. It is not durable yet.
+    pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
+        let ExtentBytes { id, payload, payload_bytes, table, relocated } = extent;
+        self.begin_extent(id, relocated, payload_bytes).await?.finish(payload, &table).await
     }
 }

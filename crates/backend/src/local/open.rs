@@ -60,6 +60,7 @@ impl Local {
             hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
             buffers: Arc::new(Buffers::default()),
             manifests: Manifests::default(),
+            gathered: Arc::default(),
             buckets: RwLock::new(buckets),
             next_id: AtomicU64::new(coverage.next_id),
             next_segment: AtomicU32::new(coverage.next_segment),

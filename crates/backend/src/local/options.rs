@@ -11,6 +11,11 @@ pub struct LocalOptions {
     /// Objects up to this size, in bytes, are packed into the log beside their metadata; larger ones
     /// become extents. At most 1 MiB.
     pub inline_bytes: usize,
+    /// While all writes together hold at most so many bytes, each may gather a full extent before it is written.
+    /// This memory comes on top of the requests' windows.
+    pub gather_bytes: usize,
+    /// Beyond that, extents are written in pieces of this size, in bytes: a little dearer, with less in memory.
+    pub piece_bytes: usize,
     /// The index is made durable after this many bytes of log: what a start after a power loss reads
     /// again at the most.
     pub checkpoint_bytes: u64,
@@ -36,6 +41,8 @@ impl Default for LocalOptions {
         Self {
             segment_bytes: 512 << 20,
             inline_bytes: 128 << 10,
+            gather_bytes: 8 << 20,
+            piece_bytes: 256 << 10,
             checkpoint_bytes: 64 << 20,
             reserve_bytes: 640 << 20,
             io_threads: 4,

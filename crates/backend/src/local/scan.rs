@@ -9,16 +9,20 @@ use bytes::Bytes;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::Result;
 
-use super::frame::{ALIGNMENT, BLOCK_BYTES, BatchSpan, HEADER_BYTES, Head, Header, NotARecord, table_entry};
+use super::frame::{
+    ALIGNMENT, BLOCK_BYTES, BatchSpan, HEADER_BYTES, Head, Header, NotARecord, RecordKind, table_entry,
+};
 use super::io::io_error;
 use super::position::Position;
 use super::record::Record;
-use super::segment::{SEGMENT_HEADER_BYTES, Segment};
+use super::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 
 /// The most bytes read at once, where records follow each other closely.
 const READ_BYTES: usize = 1 << 20;
 /// Read at once where payload was passed over: the next head, and little of what is passed over again.
 const HEAD_READ_BYTES: usize = 4 << 10;
+/// More fields than an extent will ever have, in bytes.
+const MAX_EXTENT_FIELDS_BYTES: u32 = 1 << 10;
 /// Read at first where one head is wanted.
 const LIKELY_HEAD_BYTES: usize = 512;
 
@@ -100,7 +104,8 @@ impl Scanner {
     }
 
     fn record_at(&mut self, at: u32) -> Result<Option<Scanned>> {
-        let (position, salt, end) = (Position::new(self.segment.number, at), self.salt, self.end);
+        let (position, kind) = (Position::new(self.segment.number, at), self.segment.kind);
+        let (salt, end) = (self.salt, self.end);
         let mut wanted = HEADER_BYTES;
         loop {
             let Some(bytes) = self.bytes(at, wanted)? else { return Ok(None) };
@@ -109,7 +114,9 @@ impl Scanner {
                     let fits = header.record_bytes() <= (end - at) as usize;
                     return Ok(fits.then(|| Scanned::new(position, header, head)));
                 }
-                Err(NotARecord::Short(more)) if more > wanted => wanted = more,
+                Err(NotARecord::Short(more)) if more > wanted && may_be_record(kind, bytes) => {
+                    wanted = more;
+                }
                 Err(_) => return Ok(None),
             }
         }
@@ -139,6 +146,15 @@ impl Scanner {
         }
         Ok(self.buffer.get((at - self.buffer_at) as usize..).filter(|bytes| bytes.len() >= length))
     }
+}
+
+/// Whether it is worth to read the head that these bytes announce. A bulk segment has bytes of clients behind no
+/// head, where a write was given up: whatever they announce must cost little.
+fn may_be_record(kind: SegmentKind, bytes: &[u8]) -> bool {
+    kind == SegmentKind::Log
+        || Header::peek(bytes).is_ok_and(|header| {
+            header.kind == RecordKind::Extent && header.fields_bytes <= MAX_EXTENT_FIELDS_BYTES
+        })
 }
 
 /// The record at an offset, its head verified; `None` where none is there.
@@ -224,6 +240,36 @@ mod tests {
             }
             assert_eq!(found, records);
             assert!(read <= most, "{read} bytes read for {records} records of {payload_bytes}");
+        }
+    }
+
+    /// Where a write was given up, a bulk segment has bytes of a client behind no head. They must not make the
+    /// scanner read megabytes for each candidate.
+    #[test]
+    fn what_no_extent_can_announce_is_not_read() {
+        let header = |kind, fields_bytes: u32| {
+            let header = Header {
+                kind,
+                relocated: false,
+                fields_bytes,
+                payload_bytes: 0,
+                seq: 1,
+                durable: Position::default(),
+            };
+            header.encode_head(7, Position::new(1, 32), &vec![0; fields_bytes as usize], &[])
+        };
+        for (kind, fields_bytes, is_read) in [
+            (RecordKind::Extent, 12, true),
+            (RecordKind::Extent, 1 << 20, false),
+            (RecordKind::Object, 12, false),
+        ] {
+            let bytes = header(kind, fields_bytes);
+            assert_eq!(
+                may_be_record(SegmentKind::Bulk, &bytes[..HEADER_BYTES]),
+                is_read,
+                "{kind:?}, {fields_bytes}"
+            );
+            assert!(may_be_record(SegmentKind::Log, &bytes[..HEADER_BYTES]));
         }
     }
 }

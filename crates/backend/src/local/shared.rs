@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use tradewind_core::Clock;
@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub io: Arc<IoThreads>,
     pub buffers: Arc<Buffers>,
     pub manifests: Manifests,
+    /// Bytes that staged writes have gathered and that are not written yet.
+    pub gathered: Arc<AtomicUsize>,
     pub hashing: tradewind_digest::Engine,
     pub buckets: RwLock<BTreeMap<String, Bucket>>,
     /// The next seq, extent or upload number; each is given out once.

@@ -1,32 +1,31 @@
-//! Bytes on their way in: hashed once as they pass, gathered into blocks and extents, and written as
-//! extents as soon as one is full. What stays small goes into the log with its commit record.
+//! Bytes on their way in: hashed once as they pass, and written piece by piece into extents. What stays small
+//! goes into the log with its commit record.
 
 mod digests;
+mod extents;
+mod gathered;
 mod ids;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use tradewind_core::checksum::{ChecksumScope, Crc64Blocks, Hasher};
+use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{CommitRequest, ETagForm, StageRequest};
-use tradewind_core::{Algorithm, Checksum, Context, ETag, Metadata, Observation, Staged};
+use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Staged};
 
 use self::digests::{Digests, FoundMd5};
-use self::ids::ExtentIds;
-use super::bulk::ExtentBytes;
+use self::extents::Extents;
+use self::gathered::Gathered;
 use super::commit::{Md5Use, PutObject, PutPart};
-use super::frame::{BLOCK_BYTES, MAX_PAYLOAD_BYTES};
+use super::frame::BLOCK_BYTES;
 use super::leaf::Local;
-use super::record::{Content, ExtentAt, Object, Part, Run, UploadSeq};
-use super::segment::Pin;
+use super::record::{Content, Object, Part, UploadSeq};
 
 /// Buffers shorter than this are joined to larger ones.
 const SHORT_BYTES: usize = 2 << 10;
-
-const BLOCKS: Crc64Blocks = Crc64Blocks::new(BLOCK_BYTES as u64);
 
 /// What the bytes will become.
 pub(crate) enum Target {
@@ -43,10 +42,7 @@ pub(crate) struct LocalStaged {
     keeps_crc64: bool,
     digests: Digests,
     gathered: Gathered,
-    ids: ExtentIds,
-    runs: Vec<Run>,
-    extents: Vec<ExtentAt>,
-    pins: Vec<Pin>,
+    extents: Extents,
     size: u64,
     /// Short buffers, joined: a body in single bytes must not cost a buffer's bookkeeping for each.
     short: BytesMut,
@@ -54,54 +50,12 @@ pub(crate) struct LocalStaged {
     is_torn: bool,
 }
 
-/// Bytes not written yet, with the checksums of their full blocks.
-#[derive(Default)]
-struct Gathered {
-    frames: Vec<Bytes>,
-    bytes: usize,
-    table: Vec<u64>,
-    block: Option<(Hasher, usize)>,
-    /// Checksum of everything before the open block.
-    whole: u64,
-}
-
-impl Gathered {
-    fn push(&mut self, frame: Bytes) {
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
-            let (hasher, filled) = self.block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
-            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - *filled));
-            hasher.update(now);
-            *filled += now.len();
-            rest = later;
-            if *filled == BLOCK_BYTES {
-                self.close_block();
-            }
-        }
-        self.bytes += frame.len();
-        self.frames.push(frame);
-    }
-
-    fn close_block(&mut self) {
-        if let Some((hasher, length)) = self.block.take() {
-            let crc = hasher.finish().crc64_value();
-            self.table.push(crc);
-            self.whole = BLOCKS.combine(self.whole, crc, length as u64);
-        }
-    }
-
-    /// Everything gathered, as one record's payload.
-    fn take(&mut self) -> (Vec<Bytes>, usize, Vec<u64>) {
-        self.close_block();
-        (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes), std::mem::take(&mut self.table))
-    }
-}
-
 impl LocalStaged {
     pub fn new(local: Arc<Local>, context: Context, target: Target, request: StageRequest) -> Self {
         let plan_md5 = request.etag == ETagForm::Md5 || request.verify_md5;
-        let ids = ExtentIds::for_size(request.size_hint);
+        let extents = Extents::expecting(request.size_hint);
         let digests = Digests::new(&local.shared.hashing, plan_md5, &request.algorithms);
+        let gathered = Gathered::new(local.shared.gathered.clone(), context.window.clone());
         Self {
             local,
             context,
@@ -109,29 +63,63 @@ impl LocalStaged {
             etag: request.etag,
             keeps_crc64: request.algorithms.is_empty() || request.algorithms.contains(&Algorithm::Crc64Nvme),
             digests,
-            gathered: Gathered::default(),
-            ids,
-            runs: Vec::new(),
-            extents: Vec::new(),
-            pins: Vec::new(),
+            gathered,
+            extents,
             size: 0,
             short: BytesMut::new(),
             is_torn: false,
         }
     }
 
-    /// Hashes and gathers bytes; writes each extent that is full.
+    /// Hashes and gathers bytes; hands on pieces of extents, and ends each extent that is full.
     async fn take_in(&mut self, bytes: Bytes) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let room = MAX_PAYLOAD_BYTES - self.gathered.bytes;
+            let gathered = self.gathered.bytes();
+            let piece_bytes = self.local.shared.options.piece_bytes.max(1);
+            let room = (self.extents.room() - gathered).min(piece_bytes - gathered % piece_bytes);
             let frame = rest.split_to(rest.len().min(room));
             self.size += frame.len() as u64;
             self.digests.update(&frame).await;
             self.gathered.push(frame);
-            if self.gathered.bytes == MAX_PAYLOAD_BYTES {
-                self.flush_extent().await?;
+            let gathered = self.gathered.bytes();
+            let is_full = gathered == self.extents.room();
+            if !is_full && self.may_gather() {
+                continue;
             }
+            if is_full || self.extents.expects(gathered) {
+                self.end_extent().await?;
+            } else {
+                let handing = self.extents.append(&self.local, self.gathered.take_frames(), gathered);
+                self.context.guard(handing).await??;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is gathered may wait for more: it may become a small object, or memory is ample.
+    fn may_gather(&self) -> bool {
+        self.gathered.bytes() < self.local.shared.options.piece_bytes
+            || self.may_be_small()
+            || self.is_ample()
+    }
+
+    fn is_ample(&self) -> bool {
+        self.gathered.everywhere() <= self.local.shared.options.gather_bytes
+    }
+
+    /// What is gathered would go into the log if the write ended here.
+    fn may_be_small(&self) -> bool {
+        let is_object = matches!(self.target, Target::Object { .. });
+        let bytes = self.gathered.bytes();
+        is_object && self.extents.is_empty() && bytes <= self.local.shared.options.inline_bytes
+    }
+
+    /// Refuses to go on where bytes are missing.
+    fn check_whole(&self) -> Result<()> {
+        if self.is_torn {
+            let why = "a write before this failed or was given up; stage the object anew";
+            return Err(Error::new(Reason::InvalidRequest, why));
         }
         Ok(())
     }
@@ -141,28 +129,14 @@ impl LocalStaged {
         self.take_in(joined).await
     }
 
-    async fn flush_extent(&mut self) -> Result<()> {
-        let (payload, payload_bytes, table) = self.gathered.take();
-        let id = self.ids.next(&self.local.shared.next_id);
-        let extent = ExtentBytes { id, payload, payload_bytes, table, relocated: false };
-        let write = self.local.write_extent(extent);
-        let (at, pin) = self.context.guard(write).await??;
-        self.extents.push(at);
-        if !self.pins.iter().any(|held| held.0.number == pin.0.number) {
-            self.pins.push(pin);
-        }
-        match self.runs.last_mut() {
-            Some(run) if run.ids().end == id && run.bytes % MAX_PAYLOAD_BYTES as u64 == 0 => {
-                run.bytes += payload_bytes as u64;
-            }
-            _ => self.runs.push(Run { first: id, bytes: payload_bytes as u64 }),
-        }
-        Ok(())
+    async fn end_extent(&mut self) -> Result<()> {
+        let (payload, table) = self.gathered.take();
+        self.context.guard(self.extents.end(&self.local, payload, &table)).await?
     }
 
     /// Makes the extents durable, before any record refers to them.
     async fn sync_extents(&self) -> Result<()> {
-        for pin in &self.pins {
+        for pin in &self.extents.pins {
             self.local.committer.check()?;
             let synced = self.context.guard(pin.0.sync(&self.local.shared.io)).await?;
             if let Err(e) = synced {
@@ -190,6 +164,7 @@ impl LocalStaged {
 impl Staged for LocalStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
+        self.check_whole()?;
         self.is_torn = true;
         if bytes.len() < SHORT_BYTES {
             self.short.extend_from_slice(&bytes);
@@ -206,30 +181,21 @@ impl Staged for LocalStaged {
 
     async fn commit(mut self: Box<Self>, mut request: CommitRequest) -> Result<(Committed, Observation)> {
         self.context.check()?;
-        if self.is_torn {
-            return Err(Error::new(
-                Reason::InvalidRequest,
-                "a write before this commit failed; stage the object anew",
-            ));
-        }
+        self.check_whole()?;
         self.take_in_short().await?;
         let begun = self.local.shared.clock.now();
-        let is_object = matches!(self.target, Target::Object { .. });
-        let small = is_object
-            && self.extents.is_empty()
-            && self.gathered.bytes <= self.local.shared.options.inline_bytes;
+        let small = self.may_be_small();
         let digests = std::mem::take(&mut self.digests);
         let (md5, mut checksums) = self.context.guard(digests.finish(small)).await?;
         let (payload, table) = if small {
-            let (payload, _, table) = self.gathered.take();
-            (payload, table)
+            self.gathered.take_small()
         } else {
-            if self.gathered.bytes > 0 {
-                self.flush_extent().await?;
+            if self.gathered.bytes() > 0 || self.extents.is_open() {
+                self.end_extent().await?;
             }
             (Vec::new(), Vec::new())
         };
-        let whole = Checksum::crc64nvme(self.gathered.whole);
+        let whole = self.gathered.whole();
         let mut computed = checksums.clone();
         computed.push(whole);
         let md5_use = match md5 {
@@ -254,13 +220,13 @@ impl Staged for LocalStaged {
             scope: ChecksumScope::FullObject,
         };
         let staged = *self;
-        let local = staged.local;
+        let (local, extents) = (staged.local, staged.extents);
         match staged.target {
             Target::Object { bucket, key, metadata } => {
                 let content = if small {
                     Content::Inline
                 } else {
-                    Content::Extents { runs: staged.runs, fresh: staged.extents }
+                    Content::Extents { runs: extents.runs, fresh: extents.fresh }
                 };
                 let object = Object {
                     bucket: 0,
@@ -283,7 +249,7 @@ impl Staged for LocalStaged {
                     table,
                     md5_use,
                     precondition: request.precondition,
-                    pins: staged.pins,
+                    pins: extents.pins,
                 };
                 (committed.generation, committed.etag) =
                     staged.context.guard(local.committer.submit(put)).await??;
@@ -296,10 +262,10 @@ impl Staged for LocalStaged {
                     modified,
                     etag,
                     checksums,
-                    runs: staged.runs,
-                    fresh: staged.extents,
+                    runs: extents.runs,
+                    fresh: extents.fresh,
                 };
-                let put = PutPart { bucket, key, part: Box::new(part), pins: staged.pins };
+                let put = PutPart { bucket, key, part: Box::new(part), pins: extents.pins };
                 committed.generation = staged.context.guard(local.committer.submit(put)).await??;
             }
         }

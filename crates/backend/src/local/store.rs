@@ -123,8 +123,8 @@ impl LocalStore {
         context.guard(self.local.committer.submit(operation)).await?
     }
 
-    /// Feeds a body into a write. The bytes are copied: a write gathers a whole extent, which would hold
-    /// the window that the reads before it wait for.
+    /// Feeds a body into a write. The bytes are copied: what a write gathers would hold the window that the reads
+    /// before it wait for.
     async fn fill(context: &Context, staged: &mut dyn Staged, mut body: Body) -> Result<u64> {
         let mut size = 0;
         while let Some(bytes) = context.guard(body.next()).await? {

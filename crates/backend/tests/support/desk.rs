@@ -25,6 +25,8 @@ pub fn small() -> LocalOptions {
     LocalOptions {
         segment_bytes: 256 << 10,
         inline_bytes: 16 << 10,
+        gather_bytes: 0,
+        piece_bytes: 2 << 10,
         checkpoint_bytes: 256 << 10,
         reserve_bytes: 0,
         compact_below: 0.95,
@@ -100,8 +102,10 @@ impl Desk {
         precondition: Precondition,
     ) -> Result<Committed> {
         let context = context();
-        let mut staged = self.store.stage(&context, &at(key), StageRequest::default()).await?;
-        write(&mut *staged, bytes.into()).await?;
+        let bytes = bytes.into();
+        let request = StageRequest { size_hint: Some(bytes.len() as u64), ..StageRequest::default() };
+        let mut staged = self.store.stage(&context, &at(key), request).await?;
+        write(&mut *staged, bytes).await?;
         Ok(staged.commit(CommitRequest { precondition, ..CommitRequest::default() }).await?.0)
     }
 
@@ -137,6 +141,7 @@ impl Desk {
         self.store.create_upload(&context(), &at(key), CreateUpload::default()).await.unwrap()
     }
 
+    /// A part, without a word of its size before.
     pub async fn part(
         &self,
         key: &str,

@@ -10,8 +10,10 @@ use crate::config::Limits;
 
 /// A read: enough for blocks in flight on a fast disk.
 const READ_WINDOW: u64 = 512 << 10;
-/// A write: what the connection reads at once, what is staged, and one piece in between.
-const WRITE_WINDOW: u64 = 1280 << 10;
+/// A write: what the connection reads at once, and what waits to be hashed and written.
+const WRITE_WINDOW: u64 = 768 << 10;
+/// A copy reads and writes. XML is read whole.
+const LARGE_WINDOW: u64 = 1280 << 10;
 /// A listing: a page of a thousand entries, as the store finds them and as XML.
 const LIST_WINDOW: u64 = 512 << 10;
 /// Everything else: small XML.
@@ -32,7 +34,7 @@ pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Gran
         Method::GET if is_object => (read_window(parts), limits.transfer_time),
         Method::GET => (LIST_WINDOW, limits.request_time),
         Method::PUT if is_object && parts.headers.contains_key("x-amz-copy-source") => {
-            (WRITE_WINDOW, limits.transfer_time)
+            (LARGE_WINDOW, limits.transfer_time)
         }
         // A small object needs its bytes twice (received, staged) and some room for XML bodies.
         Method::PUT if is_object => {
@@ -42,7 +44,7 @@ pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Gran
         }
         // Completions and multi-deletes: XML, read whole.
         Method::POST => {
-            (length.map_or(WRITE_WINDOW, |n| n.clamp(SMALL_WINDOW, WRITE_WINDOW)), limits.request_time)
+            (length.map_or(LARGE_WINDOW, |n| n.clamp(SMALL_WINDOW, LARGE_WINDOW)), limits.request_time)
         }
         _ => (SMALL_WINDOW, limits.request_time),
     };

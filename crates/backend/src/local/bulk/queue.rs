@@ -1,5 +1,5 @@
-//! Extents waiting to be written. One file thread at a time writes them: the kernel lets one writer at a
-//! time into a file, and more of them only spin for its lock and keep reads from running meanwhile.
+//! Bytes of extents waiting to be written. One file thread at a time writes them: the kernel lets one writer
+//! at a time into a file, and more of them only spin for its lock and keep reads from running meanwhile.
 
 use std::sync::Arc;
 
@@ -29,15 +29,27 @@ struct Write {
     written: oneshot::Sender<Result<()>>,
 }
 
+/// A write that was handed over. Dropping it does not take the write back.
+pub(super) struct Underway(oneshot::Receiver<Result<()>>);
+
+impl Underway {
+    /// Waits until the bytes are in the file (not durable yet). Can be given up and called again until it
+    /// has answered.
+    pub async fn written(&mut self) -> Result<()> {
+        let closed = || Error::new(Reason::ShuttingDown, "the store is closed");
+        (&mut self.0).await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
 impl WriteQueue {
-    /// Writes `pieces` one behind the other. Dropping the future does not take them back.
-    pub async fn write(
+    /// Hands over `pieces`, to be written one behind the other.
+    pub fn submit(
         self: &Arc<Self>,
         io: &IoThreads,
         segment: Arc<Segment>,
         offset: u32,
         pieces: Vec<Bytes>,
-    ) -> Result<()> {
+    ) -> Underway {
         let (written, answer) = oneshot::channel();
         let begins = {
             let mut state = self.0.lock();
@@ -48,7 +60,7 @@ impl WriteQueue {
         if begins && !io.spawn(move || queue.serve()) {
             *self.0.lock() = State::default();
         }
-        answer.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
+        Underway(answer)
     }
 
     fn serve(&self) {

@@ -8,8 +8,8 @@ use tradewind_digest::{Engine, Md5Stream};
 
 /// Up to here MD5 is computed when all bytes are here; beyond, by the hashing threads meanwhile.
 const LATE_MD5_BYTES: usize = 64 << 10;
-/// The most bytes that wait for the hashing threads.
-const MD5_QUEUE_BYTES: usize = 1 << 20;
+/// The most bytes of a write that wait for the hashing threads.
+const MD5_QUEUE_BYTES: usize = 512 << 10;
 /// Other digests are computed in pieces of this size, with the worker free in between.
 const PIECE_BYTES: usize = 128 << 10;
 

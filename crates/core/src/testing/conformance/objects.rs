@@ -7,7 +7,8 @@ use crate::checksum::{Algorithm, Checksum};
 use crate::clock::SystemClock;
 use crate::context::{Context, Deadline};
 use crate::error::Reason;
-use crate::store::{CommitRequest, GetRequest, StageRequest};
+use crate::range::ByteRange;
+use crate::store::{CommitRequest, GetRequest, Select, StageRequest};
 use crate::testing::context;
 
 use super::desk::{Desk, at, drain, md5_etag, pattern, reason};
@@ -230,11 +231,26 @@ async fn follow_the_last_commit(desk: Desk) {
     }
 }
 
+/// Whatever is expected, what arrives is what counts.
 async fn ignore_a_wrong_size_hint(desk: Desk) {
-    for hint in [None, Some(0), Some(1), Some(100_000), Some(1 << 33)] {
-        let bytes = pattern(90_000, 4);
-        desk.put_as("k", bytes.clone(), StageRequest { size_hint: hint, ..Default::default() }).await;
-        assert!(desk.read("k").await == bytes, "with a hint of {hint:?}");
+    let hints =
+        [0, 1, 90_000, 100_000, 256 << 10, 400_000, 1 << 20, (1 << 20) + (256 << 10), 3 << 20, 1 << 33];
+    for size in [90_000, 256 << 10, 700_001, (2 << 20) + 400_000] {
+        let bytes = pattern(size, 4);
+        for hint in std::iter::once(None).chain(hints.map(Some)) {
+            let request = StageRequest { size_hint: hint, ..Default::default() };
+            let mut staged = desk.store.stage(&context(), &at("k"), request).await.expect("staging begins");
+            for piece in bytes.chunks(64 << 10) {
+                staged.write(bytes.slice_ref(piece)).await.expect("bytes are staged");
+            }
+            staged.commit(CommitRequest::default()).await.expect("a commit succeeds");
+            assert!(desk.read("k").await == bytes, "{size} bytes with a hint of {hint:?}");
+            let range = GetRequest {
+                select: Select::Range(ByteRange::Inclusive { first: 70_001, last: 89_998 }),
+                ..Default::default()
+            };
+            assert!(desk.get("k", range).await.expect("a GET succeeds").2 == bytes[70_001..89_999]);
+        }
     }
 }
 

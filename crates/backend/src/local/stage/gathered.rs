@@ -1,0 +1,131 @@
+//! Bytes that were hashed and are not written yet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use tradewind_core::checksum::{Crc64Blocks, Hasher};
+use tradewind_core::{Algorithm, Checksum, Window};
+
+use crate::local::frame::BLOCK_BYTES;
+
+const BLOCKS: Crc64Blocks = Crc64Blocks::new(BLOCK_BYTES as u64);
+
+/// Payload of the record that is being filled, with the checksums of its blocks. What was handed on is no
+/// longer held; its checksums are.
+pub(super) struct Gathered {
+    /// What all writes together have gathered and not written.
+    everywhere: Arc<AtomicUsize>,
+    window: Arc<Window>,
+    frames: Vec<Bytes>,
+    bytes: usize,
+    table: Vec<u64>,
+    block: Option<(Hasher, usize)>,
+    /// Checksum of everything before the open block, of all records.
+    whole: u64,
+}
+
+impl Gathered {
+    pub const fn new(everywhere: Arc<AtomicUsize>, window: Arc<Window>) -> Self {
+        Self { everywhere, window, frames: Vec::new(), bytes: 0, table: Vec::new(), block: None, whole: 0 }
+    }
+
+    /// Bytes that all writes have gathered and not written.
+    pub fn everywhere(&self) -> usize {
+        self.everywhere.load(Ordering::Relaxed)
+    }
+
+    /// Bytes held.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn push(&mut self, frame: Bytes) {
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            let (hasher, filled) = self.block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - *filled));
+            hasher.update(now);
+            *filled += now.len();
+            rest = later;
+            if *filled == BLOCK_BYTES {
+                self.close_block();
+            }
+        }
+        self.bytes += frame.len();
+        self.everywhere.fetch_add(frame.len(), Ordering::Relaxed);
+        self.frames.push(frame);
+    }
+
+    fn close_block(&mut self) {
+        if let Some((hasher, length)) = self.block.take() {
+            let crc = hasher.finish().crc64_value();
+            self.table.push(crc);
+            self.whole = BLOCKS.combine(self.whole, crc, length as u64);
+        }
+    }
+
+    /// What is held, to be handed on; the record goes on. It counts as gathered, and keeps the window, until it is
+    /// dropped.
+    pub fn take_frames(&mut self) -> Vec<Bytes> {
+        let mut frames = std::mem::take(&mut self.frames);
+        if let Some(last) = frames.last_mut() {
+            *last = Bytes::from_owner(Handed {
+                last: std::mem::take(last),
+                bytes: std::mem::take(&mut self.bytes),
+                everywhere: self.everywhere.clone(),
+                _window: self.window.clone(),
+            });
+        }
+        frames
+    }
+
+    /// What is held, and the checksums of all blocks of the record, which ends here.
+    pub fn take(&mut self) -> (Vec<Bytes>, Vec<u64>) {
+        self.close_block();
+        (self.take_frames(), std::mem::take(&mut self.table))
+    }
+
+    /// The same, of a write so small that it does not count any more.
+    pub fn take_small(&mut self) -> (Vec<Bytes>, Vec<u64>) {
+        self.close_block();
+        self.forget();
+        (std::mem::take(&mut self.frames), std::mem::take(&mut self.table))
+    }
+
+    fn forget(&mut self) {
+        self.everywhere.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+    }
+
+    /// The checksum of everything so far. Records must have been ended.
+    pub fn whole(&self) -> Checksum {
+        Checksum::crc64nvme(self.whole)
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// The last of the frames that were handed on together.
+struct Handed {
+    last: Bytes,
+    /// Bytes of all of them.
+    bytes: usize,
+    everywhere: Arc<AtomicUsize>,
+    _window: Arc<Window>,
+}
+
+impl AsRef<[u8]> for Handed {
+    fn as_ref(&self) -> &[u8] {
+        &self.last
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        self.everywhere.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
