@@ -1,6 +1,6 @@
 //! Segments: the files of the log. A *log* segment holds commit records and small payloads and is
 //! what replay reads; a *bulk* segment holds extents. Each begins with a header that names the store
-//! it belongs to. A segment file is written once, front to back, and never again after a restart.
+//! it belongs to. Each byte of a segment file is written once, and none after a restart.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -60,7 +60,7 @@ pub(crate) struct Segment {
     pub sealed: AtomicBool,
     /// A live record here is damaged: compaction leaves the segment alone.
     pub damaged: AtomicBool,
-    /// Extents written here by requests that are neither committed nor given up.
+    /// Extents begun here by requests that are neither committed nor given up.
     pub pins: AtomicU32,
     sync: Mutex<SyncQueue>,
     sync_failed: AtomicBool,

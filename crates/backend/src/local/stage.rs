@@ -108,8 +108,14 @@ impl LocalStaged {
         self.gathered.everywhere() <= self.local.shared.options.gather_bytes
     }
 
-    /// What is gathered would go into the log if the write ended here.
+    /// What is gathered may go into the log, if nothing follows that makes it large.
     fn may_be_small(&self) -> bool {
+        let most = self.local.shared.options.inline_bytes;
+        self.is_small() && self.extents.expected().is_none_or(|bytes| bytes <= most as u64)
+    }
+
+    /// What is gathered goes into the log if the write ends here.
+    fn is_small(&self) -> bool {
         let is_object = matches!(self.target, Target::Object { .. });
         let bytes = self.gathered.bytes();
         is_object && self.extents.is_empty() && bytes <= self.local.shared.options.inline_bytes
@@ -184,11 +190,11 @@ impl Staged for LocalStaged {
         self.check_whole()?;
         self.take_in_short().await?;
         let begun = self.local.shared.clock.now();
-        let small = self.may_be_small();
+        let small = self.is_small();
         let digests = std::mem::take(&mut self.digests);
         let (md5, mut checksums) = self.context.guard(digests.finish(small)).await?;
         let (payload, table) = if small {
-            self.gathered.take_small()
+            self.gathered.take()
         } else {
             if self.gathered.bytes() > 0 || self.extents.is_open() {
                 self.end_extent().await?;

@@ -58,7 +58,7 @@ impl LocalOptions {
     pub(super) fn check(&self, store: &str, problems: &mut Problems) {
         let sizes = [
             ("segment_size", &self.segment_size, 64 << 10, 2 << 30),
-            ("inline_size", &self.inline_size, 0, 1 << 20),
+            ("inline_size", &self.inline_size, 0, 512 << 10),
             ("checkpoint_size", &self.checkpoint_size, 64 << 10, 1 << 40),
             ("compact_rate", &self.compact_rate, 64 << 10, 1 << 40),
         ];

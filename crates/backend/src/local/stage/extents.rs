@@ -39,6 +39,11 @@ impl Extents {
         }
     }
 
+    /// What the whole write is said to have.
+    pub const fn expected(&self) -> Option<u64> {
+        self.expected
+    }
+
     /// Nothing was handed on so far.
     pub const fn is_empty(&self) -> bool {
         self.open.is_none() && self.runs.is_empty()

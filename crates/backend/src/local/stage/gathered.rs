@@ -86,13 +86,6 @@ impl Gathered {
         (self.take_frames(), std::mem::take(&mut self.table))
     }
 
-    /// The same, of a write so small that it does not count any more.
-    pub fn take_small(&mut self) -> (Vec<Bytes>, Vec<u64>) {
-        self.close_block();
-        self.forget();
-        (std::mem::take(&mut self.frames), std::mem::take(&mut self.table))
-    }
-
     fn forget(&mut self) {
         self.everywhere.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
