@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use tradewind_backend::local::{LocalOptions, check};
+use tradewind_core::deadline::Deadline;
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::CreateUpload;
 use tradewind_core::store::{CommitRequest, GetRequest, StageRequest};
 use tradewind_core::testing::unbounded_context;
-use tradewind_core::{Algorithm, Budget, ObjectStore, Precondition};
+use tradewind_core::{Algorithm, Budget, Context, ObjectStore, Precondition, SystemClock};
 
 use desk::{Desk, Random, at, pattern, segment_bytes, small};
 
@@ -25,7 +26,9 @@ fn tiny() -> LocalOptions {
 
 /// One request, with its memory in `budget`.
 async fn request(desk: &Desk, budget: &Budget, kind: usize, size: usize, key: String) {
-    let context = unbounded_context(budget);
+    // What a request left to be written when it was dropped keeps its window until it is.
+    let deadline = Deadline::none(SystemClock::shared());
+    let context = Context::new(deadline.clone(), budget.admit(1 << 20, &deadline).await.unwrap());
     match kind {
         0 | 1 => {
             let request = StageRequest { algorithms: vec![Algorithm::Sha256], ..StageRequest::default() };
