@@ -41,7 +41,7 @@ impl Default for LocalOptions {
         Self {
             segment_bytes: 512 << 20,
             inline_bytes: 128 << 10,
-            gather_bytes: 8 << 20,
+            gather_bytes: 24 << 20,
             piece_bytes: 256 << 10,
             checkpoint_bytes: 64 << 20,
             reserve_bytes: 640 << 20,
