@@ -25,6 +25,12 @@ impl ETag {
         Self(format!("{}-{parts}", hex(md5_of_md5s)))
     }
 
+    /// From the tag itself, as [`Self::as_str`] gives it.
+    #[must_use]
+    pub fn from_tag(tag: &str) -> Self {
+        Self(tag.to_owned())
+    }
+
     /// From text with or without quotes and a weak prefix.
     #[must_use]
     pub fn from_text(text: &str) -> Self {

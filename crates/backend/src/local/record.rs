@@ -267,7 +267,7 @@ impl Object {
                 tag::SIZE => object.size = value.number()?,
                 tag::TIME => object.modified = read_time(value)?,
                 tag::ETAG_MD5 => object.etag = ETag::from_md5(&value.array()?),
-                tag::ETAG_TEXT => object.etag = ETag::from_text(&value.rest_as_text()?),
+                tag::ETAG_TEXT => object.etag = ETag::from_tag(&value.rest_as_text()?),
                 tag::CHECKSUM => object.checksums.push(read_checksum(value)?),
                 tag::SCOPE => object.scope = ChecksumScope::Composite,
                 tag::RUNS => runs = Some(Run::decode_all(value)?),

@@ -95,11 +95,8 @@ impl ObjectEntry {
             }
         };
         let flags = decoder.byte()?;
-        let etag = if flags & 2 == 0 {
-            ETag::from_text(&decoder.text()?)
-        } else {
-            ETag::from_md5(&decoder.array()?)
-        };
+        let etag =
+            if flags & 2 == 0 { ETag::from_tag(&decoder.text()?) } else { ETag::from_md5(&decoder.array()?) };
         Ok(Self {
             seq,
             place,

@@ -111,7 +111,7 @@ impl PartSummary {
         while !value.is_empty() {
             let mut one = Decoder(value.block()?);
             let (number, size) = (one.narrow()?, one.number()?);
-            let etag = ETag::from_text(&one.text()?);
+            let etag = ETag::from_tag(&one.text()?);
             let mut checksums = Vec::new();
             while !one.is_empty() {
                 let algorithm = algorithm_from(one.byte()?)?;
@@ -173,7 +173,7 @@ impl Part {
                 tag::SIZE => part.size = value.number()?,
                 tag::TIME => part.modified = read_time(value)?,
                 tag::ETAG_MD5 => part.etag = ETag::from_md5(&value.array()?),
-                tag::ETAG_TEXT => part.etag = ETag::from_text(&value.rest_as_text()?),
+                tag::ETAG_TEXT => part.etag = ETag::from_tag(&value.rest_as_text()?),
                 tag::CHECKSUM => part.checksums.push(read_checksum(value)?),
                 tag::RUNS => part.runs = Run::decode_all(value)?,
                 tag::FRESH => part.fresh = ExtentAt::decode_all(value)?,
