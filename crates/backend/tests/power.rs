@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tradewind_backend::local::{LocalOptions, check, reindex};
-use tradewind_core::Precondition;
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::UploadId;
+use tradewind_core::store::StageRequest;
+use tradewind_core::{ObjectStore, Precondition};
 use tradewind_powerloss::Mode;
 
 use desk::{Desk, Random, pattern, small};
@@ -65,8 +66,7 @@ async fn work(desk: Arc<Desk>, worker: u64, mut random: Random) -> BTreeMap<Stri
 async fn multipart(desk: &Desk, key: &str, size: usize, seed: u64) -> tradewind_core::Result<()> {
     let context = tradewind_core::testing::context();
     let create = tradewind_core::multipart::CreateUpload::default();
-    let upload: UploadId =
-        tradewind_core::ObjectStore::create_upload(&*desk.store, &context, &desk::at(key), create).await?;
+    let upload: UploadId = desk.store.create_upload(&context, &desk::at(key), create).await?;
     desk.part(key, &upload, 1, pattern(100, seed + 1)).await?;
     let part = desk.part(key, &upload, 2, pattern(size, seed)).await?;
     desk.complete(key, &upload, vec![part]).await.map(|_| ())
@@ -103,7 +103,7 @@ async fn every_acknowledged_write_survives_a_power_cut() {
         if seed == 0 {
             let bucket = tradewind_core::BucketName::new(desk::BUCKET).unwrap();
             let context = tradewind_core::testing::context();
-            tradewind_core::ObjectStore::create_bucket(&*desk.store, &context, &bucket).await.unwrap();
+            desk.store.create_bucket(&context, &bucket).await.unwrap();
         }
         known = verify(&desk, &known, &format!("seed {seed}")).await;
         let desk = Arc::new(desk);
@@ -221,6 +221,33 @@ async fn what_was_deleted_stays_away_after_both_records_were_removed() {
     }
 }
 
+/// The blocks that a new segment gets may hold one of another store, header and all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_segment_in_the_making_is_not_taken_for_one_of_another_store() {
+    let Some((disk, _place)) = mounted() else { return };
+    for seed in 0..32_u64 {
+        let other = Desk::new(&disk.path().join("other")).await;
+        other.put("small", pattern(3000, seed)).await;
+        other.put("large", pattern(60_000, seed)).await;
+        std::fs::remove_dir_all(other.close().await).unwrap();
+        std::fs::File::open(disk.path()).unwrap().sync_all().unwrap();
+        let root = disk.path().join("store");
+        let desk = Desk::new(&root).await;
+        desk.put("a", pattern(1000, seed)).await;
+        // Begins a segment, and its sync never comes.
+        let request = StageRequest { size_hint: Some(60_000), ..StageRequest::default() };
+        let context = tradewind_core::testing::context();
+        let mut staged = desk.store.stage(&context, &desk::at("b"), request).await.unwrap();
+        desk::write(&mut *staged, pattern(50_000, seed)).await.unwrap();
+        disk.crash(seed, Mode::Random);
+        drop((staged, desk));
+        disk.revive();
+        let desk = Desk::open(&root, small()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
+        desk.assert_holds("a", &pattern(1000, seed)).await;
+        std::fs::remove_dir_all(desk.close().await).unwrap();
+    }
+}
+
 /// A process was killed before it could sync, and the next one found the record in the page cache: once it
 /// serves it, it must not be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -322,6 +349,14 @@ async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
             }
         }
         refused += gone.len();
+        let goes_on = seed % 2 == 1 && !gone.is_empty();
+        if goes_on {
+            // Nothing is written where the refused batch stood.
+            disk.limit_bytes(None);
+            let before = desk::segments(&root, "log").len();
+            desk.put("after", pattern(SIZE, seed)).await;
+            assert_eq!(desk::segments(&root, "log").len(), before + 1, "seed {seed}");
+        }
         disk.crash(seed, Mode::Random);
         drop(desk);
         disk.revive();
@@ -333,6 +368,9 @@ async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
                 desk.assert_absent(key).await;
             }
             desk.assert_holds("first", &pattern(1000, seed)).await;
+            if goes_on {
+                desk.assert_holds("after", &pattern(SIZE, seed)).await;
+            }
             desk = desk.reindex().await;
         }
         desk.close().await;

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::Result;
 
 pub(crate) use self::extent::ExtentWriter;
 use self::queue::WriteQueue;
@@ -39,21 +39,6 @@ pub(crate) struct ExtentBytes {
 }
 
 impl BulkWriter {
-    /// Begins an extent of at most `capacity` bytes: takes a place for it.
-    pub async fn begin(
-        &self,
-        shared: &Arc<Shared>,
-        id: u64,
-        relocated: bool,
-        capacity: usize,
-    ) -> Result<ExtentWriter> {
-        let record_bytes = extent::header(id, relocated, &extent::fields(id), capacity)?.record_bytes();
-        let record_bytes =
-            u32::try_from(record_bytes).map_err(|_| Error::new(Reason::Defect, "an extent is too long"))?;
-        let place = self.reserve(shared, record_bytes).await?;
-        ExtentWriter::over((shared.clone(), self.queue.clone()), place, (id, relocated), capacity)
-    }
-
     /// Gives out a place. Making a new segment syncs a directory and so is done on a file thread.
     async fn reserve(&self, shared: &Arc<Shared>, record_bytes: u32) -> Result<(Pin, Position)> {
         loop {

@@ -34,7 +34,7 @@ impl Local {
     /// Begins an extent. A failed sync (of the directory) ends all writing.
     pub async fn begin_extent(&self, id: u64, relocated: bool, capacity: usize) -> Result<ExtentWriter> {
         self.committer.check()?;
-        let begun = self.bulk.begin(&self.shared, id, relocated, capacity).await;
+        let begun = ExtentWriter::begin(&self.bulk, &self.shared, (id, relocated), capacity).await;
         if begun.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
             self.committer.fail();
         }

@@ -27,7 +27,7 @@ use super::reindex::reindex;
 use super::repair::Unsaid;
 use super::replay::{Mode, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner};
-use super::segment::{HeaderState, Segment, Segments, parse_name};
+use super::segment::{HeaderState, Segment, Segments, parse_name, parse_unfinished};
 use super::shared::Shared;
 use super::space::Space;
 use super::upkeep::MOST_LIVE;
@@ -100,6 +100,11 @@ fn open_segments(layout: &Layout) -> Result<Found> {
     let (mut segments, mut numbers, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     for entry in std::fs::read_dir(&directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
+        if let Some(number) = parse_unfinished(&path) {
+            numbers.push(number);
+            unfinished.push(path);
+            continue;
+        }
         let Some(name) = parse_name(&path) else {
             tracing::warn!(path = %path.display(), "a file among the segments is not a segment; it is left alone");
             continue;
@@ -116,6 +121,7 @@ fn open_segments(layout: &Layout) -> Result<Found> {
         }
     }
     numbers.sort_unstable();
+    numbers.dedup();
     Ok(Found { segments: Segments::new(segments), numbers, unfinished })
 }
 

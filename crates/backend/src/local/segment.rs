@@ -22,6 +22,9 @@ use super::io::{IoThreads, io_error};
 /// Bytes of a segment's header; records begin behind it.
 pub(crate) const SEGMENT_HEADER_BYTES: u32 = 32;
 
+/// What the name of a segment ends in until its header is durable.
+const UNFINISHED: &str = "new";
+
 const MAGIC: &[u8; 8] = b"TWseg\0\0\x01";
 
 /// What a segment holds.
@@ -78,23 +81,31 @@ impl Segment {
         directory.join(format!("{number:08x}.{}", kind.extension()))
     }
 
-    /// Makes a new segment file and makes its name durable.
+    /// Makes a new segment file and makes it durable, the header before the name: no crash leaves a segment that
+    /// begins with what its blocks held before, which may be the header of another store.
     pub fn create(directory: &Path, salt: u64, number: u32, kind: SegmentKind) -> Result<Arc<Self>> {
         let path = Self::path(directory, number, kind);
+        let unfinished = path.with_added_extension(UNFINISHED);
+        let give_up = |error: Error| {
+            // What stays of it a later start removes.
+            let _ = std::fs::remove_file(&unfinished);
+            error
+        };
         let make = || -> std::io::Result<File> {
-            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            if path.try_exists()? {
+                return Err(std::io::ErrorKind::AlreadyExists.into());
+            }
+            let mut options = OpenOptions::new();
+            let file =
+                options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
             file.write_all_at(&encode_header(salt, number, kind), 0)?;
             Ok(file)
         };
-        let file = make().map_err(|e| {
-            // What was made so far is no segment; a later start would have to find that out.
-            let _ = std::fs::remove_file(&path);
-            io_error("a segment could not be made", e)
-        })?;
-        if let Err(e) = sync_directory(directory) {
-            let _ = std::fs::remove_file(&path);
-            return Err(sync_failed(Some(e)));
-        }
+        let not_made = |e| give_up(io_error("a segment could not be made", e));
+        let file = make().map_err(not_made)?;
+        file.sync_data().map_err(|e| give_up(sync_failed(Some(e))))?;
+        std::fs::rename(&unfinished, &path).map_err(not_made)?;
+        sync_directory(directory).map_err(|e| sync_failed(Some(e)))?;
         Ok(Arc::new(Self::over(number, kind, file, path, SEGMENT_HEADER_BYTES, false)))
     }
 
@@ -261,6 +272,14 @@ pub(crate) fn parse_name(path: &Path) -> Option<(u32, SegmentKind)> {
     };
     let stem = path.file_stem()?.to_str()?;
     (stem.len() == 8).then(|| u32::from_str_radix(stem, 16).ok()).flatten().map(|number| (number, kind))
+}
+
+/// Whether this is the name of a segment in the making, and if so the segment's number.
+pub(crate) fn parse_unfinished(path: &Path) -> Option<u32> {
+    (path.extension()? == UNFINISHED)
+        .then(|| parse_name(&path.with_extension("")))
+        .flatten()
+        .map(|(number, _)| number)
 }
 
 /// Salt, number and kind in a header whose checksum is right.

@@ -90,7 +90,7 @@ impl LocalStaged {
             if is_full || self.extents.expects(gathered) {
                 self.end_extent().await?;
             } else {
-                let handing = self.extents.append(&self.local, self.gathered.take_frames(), gathered);
+                let handing = self.extents.append(&self.local, self.gathered.take_frames());
                 self.context.guard(handing).await??;
             }
         }

@@ -204,7 +204,7 @@ impl Desk {
     }
 }
 
-async fn write(staged: &mut dyn tradewind_core::Staged, mut bytes: Bytes) -> Result<()> {
+pub async fn write(staged: &mut dyn tradewind_core::Staged, mut bytes: Bytes) -> Result<()> {
     while !bytes.is_empty() {
         staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
     }

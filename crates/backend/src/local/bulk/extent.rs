@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::queue::{Underway, WriteQueue};
-use super::start_write_out;
+use super::{BulkWriter, start_write_out};
 use crate::local::frame::{Header, RecordKind, padding};
 use crate::local::position::Position;
 use crate::local::record::{ExtentAt, Record};
@@ -20,55 +20,42 @@ pub(crate) struct ExtentWriter {
     shared: Arc<Shared>,
     queue: Arc<WriteQueue>,
     pin: Pin,
-    id: u64,
-    relocated: bool,
+    /// The head as it would be with all the payload that there is room for.
+    header: Header,
     fields: Vec<u8>,
     /// Where the payload begins in the segment.
     payload_offset: u32,
-    capacity: usize,
     /// Payload bytes handed over so far.
     handed: usize,
     /// What was handed over last; everything before it is in the file.
     underway: Option<Underway>,
 }
 
-/// The frame's header of an extent.
-pub(super) fn header(id: u64, relocated: bool, fields: &[u8], payload_bytes: usize) -> Result<Header> {
-    let too_long = |_| Error::new(Reason::Defect, "an extent is too long");
-    Ok(Header {
-        kind: RecordKind::Extent,
-        relocated,
-        fields_bytes: u32::try_from(fields.len()).map_err(too_long)?,
-        payload_bytes: u32::try_from(payload_bytes).map_err(too_long)?,
-        seq: id,
-        durable: Position::default(),
-    })
-}
-
-/// The bytes of a record's fields.
-pub(super) fn fields(id: u64) -> Vec<u8> {
-    Record::Extent { id }.encode()
-}
-
 impl ExtentWriter {
-    /// Over a place at `at`, large enough for a record whose payload has `capacity` bytes.
-    pub(super) fn over(
-        (shared, queue): (Arc<Shared>, Arc<WriteQueue>),
-        (pin, at): (Pin, Position),
+    /// Takes a place in a bulk segment, for an extent of at most `capacity` bytes.
+    pub async fn begin(
+        bulk: &BulkWriter,
+        shared: &Arc<Shared>,
         (id, relocated): (u64, bool),
         capacity: usize,
     ) -> Result<Self> {
-        let fields = fields(id);
-        let head_bytes = offset(header(id, relocated, &fields, capacity)?.head_bytes())?;
-        Ok(Self {
-            shared,
-            queue,
-            pin,
-            id,
+        let fields = Record::Extent { id }.encode();
+        let header = Header {
+            kind: RecordKind::Extent,
             relocated,
+            fields_bytes: offset(fields.len())?,
+            payload_bytes: offset(capacity)?,
+            seq: id,
+            durable: Position::default(),
+        };
+        let (pin, at) = bulk.reserve(shared, offset(header.record_bytes())?).await?;
+        Ok(Self {
+            shared: shared.clone(),
+            queue: bulk.queue.clone(),
+            pin,
+            payload_offset: at.offset + offset(header.head_bytes())?,
+            header,
             fields,
-            payload_offset: at.offset + head_bytes,
-            capacity,
             handed: 0,
             underway: None,
         })
@@ -81,7 +68,7 @@ impl ExtentWriter {
 
     /// Payload bytes that still fit.
     pub const fn room(&self) -> usize {
-        self.capacity - self.handed
+        self.header.payload_bytes as usize - self.handed
     }
 
     /// Hands over payload to be written, once everything before it is in the file. Where that failed so has
@@ -99,7 +86,7 @@ impl ExtentWriter {
     /// durable until its segment is synced.
     pub async fn finish(mut self, payload: Vec<Bytes>, table: &[u64]) -> Result<(ExtentAt, Pin)> {
         let payload_bytes = self.handed + self.measure(&payload)?;
-        let header = header(self.id, self.relocated, &self.fields, payload_bytes)?;
+        let header = Header { payload_bytes: offset(payload_bytes)?, ..self.header };
         self.admit(header.record_bytes() - self.handed)?;
         // The payload stays where it is. The head of a shorter one is shorter, by whole units of alignment, and
         // so the record begins later.
@@ -119,7 +106,7 @@ impl ExtentWriter {
         }
         let record_bytes = offset(header.record_bytes())?;
         start_write_out(&self.shared, &self.pin.0, begin, record_bytes);
-        Ok((ExtentAt { id: self.id, at, record_bytes }, self.pin))
+        Ok((ExtentAt { id: header.seq, at, record_bytes }, self.pin))
     }
 
     fn submit(&self, offset: u32, pieces: Vec<Bytes>) -> Underway {
@@ -129,7 +116,7 @@ impl ExtentWriter {
     /// Asks whether there is room for what is about to be written.
     fn admit(&self, bytes: usize) -> Result<()> {
         // Compaction has seen to it that there is room for all that it writes.
-        if self.relocated { Ok(()) } else { self.shared.space.admit(bytes as u64) }
+        if self.header.relocated { Ok(()) } else { self.shared.space.admit(bytes as u64) }
     }
 
     async fn settle(&mut self) -> Result<()> {

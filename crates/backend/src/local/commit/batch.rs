@@ -303,7 +303,10 @@ impl Batch<'_> {
         };
         self.seal();
         if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
-            // A batch of which something is missing counts nothing: this needs no sync.
+            // A batch of which something is missing counts nothing: this needs no sync. The next one goes elsewhere,
+            // so that nothing of this one can stand between its records after a power loss.
+            segment.sealed.store(true, Ordering::Release);
+            self.log.active = None;
             if let Err(worse) = segment.file.set_len(self.base.into()) {
                 tracing::error!(error = %worse, "a failed write could not be undone");
                 return Err(Failed::for_good(sync_failed(Some(worse))));

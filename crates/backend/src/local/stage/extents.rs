@@ -17,7 +17,7 @@ pub(super) struct Extents {
     /// Bytes of the whole write, where somebody said so. It may be wrong.
     expected: Option<u64>,
     ids: ExtentIds,
-    open: Option<(u64, ExtentWriter)>,
+    open: Option<ExtentWriter>,
     /// The complete ones.
     pub runs: Vec<Run>,
     pub fresh: Vec<ExtentAt>,
@@ -56,7 +56,7 @@ impl Extents {
 
     /// Bytes that the extent being filled can still take; without one, those that the next one can.
     pub fn room(&self) -> usize {
-        self.open.as_ref().map_or(MAX_PAYLOAD_BYTES, |(_, extent)| extent.room())
+        self.open.as_ref().map_or(MAX_PAYLOAD_BYTES, |extent| extent.room())
     }
 
     /// So many bytes, not handed on yet, are the last ones as far as is known.
@@ -64,29 +64,27 @@ impl Extents {
         self.left() == Some(bytes)
     }
 
-    /// Hands on `payload`, of `bytes` bytes: part of an extent, which is begun where none is open.
-    pub async fn append(&mut self, local: &Arc<Local>, payload: Vec<Bytes>, bytes: usize) -> Result<()> {
-        if self.open.is_none() {
-            // Full, unless less is expected.
-            let capacity = self.left().filter(|left| *left >= bytes).unwrap_or(MAX_PAYLOAD_BYTES);
-            let id = self.ids.next(&local.shared.next_id);
-            self.open = Some((id, local.begin_extent(id, false, capacity.min(MAX_PAYLOAD_BYTES)).await?));
-        }
-        match &mut self.open {
-            Some((_, extent)) => extent.append(payload).await,
-            None => unreachable!("it was opened above"),
-        }
+    /// Hands on `payload`: part of an extent, which is begun where none is open.
+    pub async fn append(&mut self, local: &Arc<Local>, payload: Vec<Bytes>) -> Result<()> {
+        let bytes = measure(&payload);
+        // Full, unless less is expected.
+        let capacity = self.left().filter(|left| *left >= bytes).unwrap_or(MAX_PAYLOAD_BYTES);
+        let extent = match &mut self.open {
+            Some(open) => open,
+            None => {
+                let begun = self.begin(local, capacity.min(MAX_PAYLOAD_BYTES)).await?;
+                self.open.insert(begun)
+            }
+        };
+        extent.append(payload).await
     }
 
     /// Completes an extent with the last of its payload: the open one, or one of these bytes alone.
     pub async fn end(&mut self, local: &Arc<Local>, payload: Vec<Bytes>, table: &[u64]) -> Result<()> {
-        let last: usize = payload.iter().map(Bytes::len).sum();
-        let (id, extent) = match self.open.take() {
+        let last = measure(&payload);
+        let extent = match self.open.take() {
             Some(open) => open,
-            None => {
-                let id = self.ids.next(&local.shared.next_id);
-                (id, local.begin_extent(id, false, last).await?)
-            }
+            None => self.begin(local, last).await?,
         };
         let bytes = (extent.handed() + last) as u64;
         let (at, pin) = extent.finish(payload, table).await?;
@@ -96,17 +94,25 @@ impl Extents {
             self.pins.push(pin);
         }
         match self.runs.last_mut() {
-            Some(run) if run.ids().end == id && run.bytes % MAX_PAYLOAD_BYTES as u64 == 0 => {
+            Some(run) if run.ids().end == at.id && run.bytes % MAX_PAYLOAD_BYTES as u64 == 0 => {
                 run.bytes += bytes
             }
-            _ => self.runs.push(Run { first: id, bytes }),
+            _ => self.runs.push(Run { first: at.id, bytes }),
         }
         Ok(())
     }
 
+    async fn begin(&mut self, local: &Arc<Local>, capacity: usize) -> Result<ExtentWriter> {
+        local.begin_extent(self.ids.next(&local.shared.next_id), false, capacity).await
+    }
+
     /// Bytes still to be handed on, as far as is known.
     fn left(&self) -> Option<usize> {
-        let handed = self.bytes + self.open.as_ref().map_or(0, |(_, extent)| extent.handed() as u64);
+        let handed = self.bytes + self.open.as_ref().map_or(0, |extent| extent.handed() as u64);
         self.expected?.checked_sub(handed)?.try_into().ok()
     }
+}
+
+fn measure(payload: &[Bytes]) -> usize {
+    payload.iter().map(Bytes::len).sum()
 }
