@@ -356,6 +356,8 @@ async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
             let before = desk::segments(&root, "log").len();
             desk.put("after", pattern(SIZE, seed)).await;
             assert_eq!(desk::segments(&root, "log").len(), before + 1, "seed {seed}");
+            // Says that all before it was durable.
+            desk.put("last", pattern(1000, seed)).await;
         }
         disk.crash(seed, Mode::Random);
         drop(desk);
@@ -370,6 +372,7 @@ async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
             desk.assert_holds("first", &pattern(1000, seed)).await;
             if goes_on {
                 desk.assert_holds("after", &pattern(SIZE, seed)).await;
+                desk.assert_holds("last", &pattern(1000, seed)).await;
             }
             desk = desk.reindex().await;
         }

@@ -25,6 +25,8 @@ const WRITE_OUT_BYTES: u32 = 32 << 20;
 #[derive(Default)]
 pub(crate) struct BulkWriter {
     active: Mutex<Option<Arc<Segment>>>,
+    /// Held while a segment is made.
+    making: Mutex<()>,
     queue: Arc<WriteQueue>,
 }
 
@@ -39,30 +41,23 @@ pub(crate) struct ExtentBytes {
 }
 
 impl BulkWriter {
-    /// Gives out a place. Making a new segment syncs a directory and so is done on a file thread.
-    async fn reserve(&self, shared: &Arc<Shared>, record_bytes: u32) -> Result<(Pin, Position)> {
-        loop {
-            if let Some(place) = self.try_reserve(shared, record_bytes) {
-                return Ok(place);
-            }
-            let making = shared.clone();
-            let segment = shared.io.run(move || making.create_segment(SegmentKind::Bulk)).await?;
-            let mut active = self.active.lock();
-            match active.as_ref() {
-                // Somebody else was faster; both are used, one after the other.
-                Some(current) if current.end.load(Ordering::Acquire) < shared.options.segment_bytes => {
-                    segment.sealed.store(true, Ordering::Release);
-                }
-                _ => {
-                    if let Some(full) = active.replace(segment) {
-                        full.sealed.store(true, Ordering::Release);
-                    }
-                }
-            }
+    /// Sees to it that there is a segment with room. Making one syncs a file and a directory.
+    pub fn make_room(&self, shared: &Shared) -> Result<()> {
+        let _one_at_a_time = self.making.lock();
+        let has_room =
+            |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < shared.options.segment_bytes;
+        if self.active.lock().as_ref().is_some_and(has_room) {
+            return Ok(());
         }
+        let segment = shared.create_segment(SegmentKind::Bulk)?;
+        if let Some(full) = self.active.lock().replace(segment) {
+            full.sealed.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
-    fn try_reserve(&self, shared: &Shared, record_bytes: u32) -> Option<(Pin, Position)> {
+    /// Gives out a place where a segment has room.
+    fn take_place(&self, shared: &Shared, record_bytes: u32) -> Option<(Pin, Position)> {
         let active = self.active.lock();
         let segment = active.as_ref()?;
         let offset = segment.end.load(Ordering::Acquire);

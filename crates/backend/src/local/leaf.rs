@@ -31,14 +31,25 @@ impl Local {
         }
     }
 
-    /// Begins an extent. A failed sync (of the directory) ends all writing.
+    /// Begins an extent of at most `capacity` bytes.
     pub async fn begin_extent(&self, id: u64, relocated: bool, capacity: usize) -> Result<ExtentWriter> {
         self.committer.check()?;
-        let begun = ExtentWriter::begin(&self.bulk, &self.shared, (id, relocated), capacity).await;
-        if begun.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
+        loop {
+            if let Some(begun) = ExtentWriter::begin(&self.bulk, &self.shared, (id, relocated), capacity)? {
+                return Ok(begun);
+            }
+            let this = self.this();
+            self.shared.io.run(move || this.make_room_for_extents()).await?;
+        }
+    }
+
+    /// A failed sync ends all writing, also where nobody waits for the answer any more.
+    fn make_room_for_extents(&self) -> Result<()> {
+        let made = self.bulk.make_room(&self.shared);
+        if made.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
             self.committer.fail();
         }
-        begun
+        made
     }
 
     /// Writes an extent whose bytes are all here. It is not durable yet.

@@ -64,6 +64,7 @@ impl Local {
             buckets: RwLock::new(buckets),
             next_id: AtomicU64::new(coverage.next_id),
             next_segment: AtomicU32::new(coverage.next_segment),
+            making: Mutex::default(),
             layout,
             options,
             clock,

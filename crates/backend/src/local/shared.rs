@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Result};
 
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     /// The next seq, extent or upload number; each is given out once.
     pub next_id: AtomicU64,
     pub next_segment: AtomicU32,
+    /// Held while a segment is made.
+    pub making: Mutex<()>,
 }
 
 impl Shared {
@@ -49,21 +51,16 @@ impl Shared {
 
     /// Makes a segment and adds it to those that are read.
     pub fn create_segment(&self, kind: SegmentKind) -> Result<Arc<Segment>> {
-        let number = self.next_segment.fetch_add(1, Ordering::AcqRel);
-        match Segment::create(&self.layout.segments(), self.layout.salt, number, kind) {
-            Ok(segment) => {
-                self.segments.add(segment.clone());
-                Ok(segment)
-            }
-            Err(e) => {
-                // The number goes back where nobody took the next one: a missing number looks to the next start
-                // like a segment that was removed.
-                if !Segment::path(&self.layout.segments(), number, kind).exists() {
-                    let next = &self.next_segment;
-                    let _ = next.compare_exchange(number + 1, number, Ordering::AcqRel, Ordering::Relaxed);
-                }
-                Err(e)
-            }
+        // A number that is missing looks to the next start like a segment that was removed: each is taken when
+        // its file has a name, one after the other.
+        let _one_at_a_time = self.making.lock();
+        let (number, directory) = (self.next_segment.load(Ordering::Acquire), self.layout.segments());
+        let made = Segment::create(&directory, self.layout.salt, number, kind);
+        if made.is_ok() || Segment::path(&directory, number, kind).exists() {
+            self.next_segment.store(number + 1, Ordering::Release);
         }
+        let segment = made?;
+        self.segments.add(segment.clone());
+        Ok(segment)
     }
 }

@@ -32,13 +32,13 @@ pub(crate) struct ExtentWriter {
 }
 
 impl ExtentWriter {
-    /// Takes a place in a bulk segment, for an extent of at most `capacity` bytes.
-    pub async fn begin(
+    /// Takes a place for an extent of at most `capacity` bytes; `None` where no segment has room.
+    pub fn begin(
         bulk: &BulkWriter,
         shared: &Arc<Shared>,
         (id, relocated): (u64, bool),
         capacity: usize,
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
         let fields = Record::Extent { id }.encode();
         let header = Header {
             kind: RecordKind::Extent,
@@ -48,8 +48,9 @@ impl ExtentWriter {
             seq: id,
             durable: Position::default(),
         };
-        let (pin, at) = bulk.reserve(shared, offset(header.record_bytes())?).await?;
-        Ok(Self {
+        let record_bytes = offset(header.record_bytes())?;
+        let Some((pin, at)) = bulk.take_place(shared, record_bytes) else { return Ok(None) };
+        Ok(Some(Self {
             shared: shared.clone(),
             queue: bulk.queue.clone(),
             pin,
@@ -58,7 +59,7 @@ impl ExtentWriter {
             fields,
             handed: 0,
             underway: None,
-        })
+        }))
     }
 
     /// Payload bytes handed over so far.

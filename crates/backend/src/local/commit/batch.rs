@@ -303,11 +303,12 @@ impl Batch<'_> {
         };
         self.seal();
         if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
-            // A batch of which something is missing counts nothing: this needs no sync. The next one goes elsewhere,
-            // so that nothing of this one can stand between its records after a power loss.
+            // The next batch goes elsewhere: nothing of this one can then stand between its records. And as later
+            // records say that all before them was durable, this one has to be gone for good.
             segment.sealed.store(true, Ordering::Release);
             self.log.active = None;
-            if let Err(worse) = segment.file.set_len(self.base.into()) {
+            let cut = || segment.file.set_len(self.base.into()).and_then(|()| segment.file.sync_data());
+            if let Err(worse) = cut() {
                 tracing::error!(error = %worse, "a failed write could not be undone");
                 return Err(Failed::for_good(sync_failed(Some(worse))));
             }
