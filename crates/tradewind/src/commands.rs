@@ -42,7 +42,7 @@ enum Command {
 /// Flags of every command that reads settings.
 #[derive(Debug, clap::Args)]
 struct SettingsFlags {
-    /// Directory of the embedded store and the root key [default: data]
+    /// Directory of the root key and, unless settings name a store, of the embedded store [default: data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Address and port of the S3 listener [default: 127.0.0.1:9000]

@@ -11,10 +11,10 @@ use crate::settings::{Given, Inputs, Problems, Settings};
 /// Settings: the file, the environment and the flags together
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print every setting and where it came from; secrets are hidden
+    /// Print the settings and where each came from; secrets are hidden
     ///
     /// Flags cover variables (TRADEWIND_SERVER_LISTEN is server.listen), variables cover the file, the
-    /// file covers the defaults.
+    /// file covers the defaults. Options of stores are printed where they are set.
     #[command(after_help = "Examples:\n  \
         tradewind settings show\n  \
         tradewind settings show --config tradewind.toml --json\n  \

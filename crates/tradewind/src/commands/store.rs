@@ -29,7 +29,8 @@ pub(super) enum Command {
     Stats(Arguments),
     /// Make the index anew from the log
     ///
-    /// The log is the truth and the index is derived: nothing can be lost by this, it only takes time.
+    /// The log is the truth and the index is derived: where the log is sound nothing can be lost by this, it only
+    /// takes time. Where it is damaged, an older version of a key may come back: run `store check` first.
     #[command(after_help = "Examples:\n  tradewind store reindex ./data")]
     Reindex(Arguments),
 }
