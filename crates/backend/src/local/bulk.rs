@@ -15,7 +15,7 @@ use tradewind_core::error::Result;
 pub(crate) use self::extent::ExtentWriter;
 use self::queue::WriteQueue;
 use super::position::Position;
-use super::segment::{Pin, Segment, SegmentKind};
+use super::segment::{Pin, Segment};
 use super::shared::Shared;
 
 /// Starts writing out to the device after this many bytes, so that the sync at the end is short.
@@ -41,15 +41,15 @@ pub(crate) struct ExtentBytes {
 }
 
 impl BulkWriter {
-    /// Sees to it that there is a segment with room. Making one syncs a file and a directory.
-    pub fn make_room(&self, shared: &Shared) -> Result<()> {
+    /// Sees to it that there is a segment with room for more: calls `make` where there is none, by one thread
+    /// at a time.
+    pub fn make_room(&self, segment_bytes: u32, make: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
         let _one_at_a_time = self.making.lock();
-        let has_room =
-            |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < shared.options.segment_bytes;
+        let has_room = |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < segment_bytes;
         if self.active.lock().as_ref().is_some_and(has_room) {
             return Ok(());
         }
-        let segment = shared.create_segment(SegmentKind::Bulk)?;
+        let segment = make()?;
         if let Some(full) = self.active.lock().replace(segment) {
             full.sealed.store(true, Ordering::Release);
         }

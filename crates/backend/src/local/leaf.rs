@@ -8,7 +8,7 @@ use tradewind_core::error::{Reason, Result};
 use super::bulk::{BulkWriter, ExtentBytes, ExtentWriter};
 use super::commit::Committer;
 use super::record::ExtentAt;
-use super::segment::Pin;
+use super::segment::{Pin, SegmentKind};
 use super::shared::Shared;
 
 /// An open store.
@@ -43,13 +43,17 @@ impl Local {
         }
     }
 
-    /// A failed sync ends all writing, also where nobody waits for the answer any more.
+    /// A failed sync (of the file or the directory) ends all writing, before the next one tries, and also where
+    /// nobody waits for the answer any more.
     fn make_room_for_extents(&self) -> Result<()> {
-        let made = self.bulk.make_room(&self.shared);
-        if made.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
-            self.committer.fail();
-        }
-        made
+        self.bulk.make_room(self.shared.options.segment_bytes, || {
+            self.committer.check()?;
+            let made = self.shared.create_segment(SegmentKind::Bulk);
+            if made.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
+                self.committer.fail();
+            }
+            made
+        })
     }
 
     /// Writes an extent whose bytes are all here. It is not durable yet.
