@@ -1,5 +1,6 @@
 """What every part of the benchmark shares: settings, data places, starting servers, the rule of quiet."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -11,8 +12,12 @@ from typing import Iterator
 
 from lib.generators import Generators, Objects
 from lib.process import Running, processes
-from lib.quiet import LIMIT_CORES, Bystanders, Usage, look
+from lib.quiet import Bystanders, Usage, look
 from lib.servers import Server
+
+
+# How long a round is tried again while the machine is not quiet.
+PATIENCE_SECONDS = 600
 
 
 class NotQuiet(Exception):
@@ -57,16 +62,13 @@ class Bench:
         usage = look(seconds, ours)
         if not usage.is_quiet():
             if not self.force:
-                raise NotQuiet(
-                    f"others use {usage.foreign_cores:.2f} cores (limit {LIMIT_CORES}); "
-                    "end that work, or use --force for figures marked NOT QUIET"
-                )
+                raise NotQuiet(f"{usage}; end that work, or use --force for figures marked NOT QUIET")
             self.note(usage)
 
     def note(self, usage: Usage) -> None:
-        """Remembers the worst interval in which anything was measured."""
-        if usage.foreign_cores > self.worst.foreign_cores:
-            self.worst = usage
+        """Remembers the worst of any interval in which anything was measured."""
+        foreign = max(usage.foreign_cores, self.worst.foreign_cores)
+        self.worst = Usage(foreign, max(usage.steal_cores, self.worst.steal_cores), usage.seconds)
 
     @contextmanager
     def scratch(self, place: Place) -> Iterator[Path]:
@@ -97,7 +99,8 @@ class Bench:
 
     def measured(self, running: Running, ours: list[Running], run) -> tuple[object, dict]:
         """Calls `run` and returns its result with what the machine did meanwhile; again if others disturbed it."""
-        for attempt in range(4):
+        begun = time.monotonic()
+        for attempt in itertools.count(1):
             before = running.cpu_seconds()
             watch = Bystanders(ours)
             result, extra = run()
@@ -108,9 +111,11 @@ class Bench:
                 extra["foreign_cores"] = round(usage.foreign_cores, 3)
                 extra["steal_cores"] = round(usage.steal_cores, 3)
                 return result, extra
-            self.say(f"    others used {usage.foreign_cores:.2f} cores: round {attempt + 1} thrown away")
-            time.sleep(5 * (attempt + 1))
-        raise NotQuiet("others kept using the machine for four attempts at one round")
+            self.say(f"    {usage}: attempt {attempt} at this round thrown away")
+            if time.monotonic() - begun > PATIENCE_SECONDS:
+                break
+            time.sleep(min(5 * attempt, 30))
+        raise NotQuiet(f"the machine was not quiet for {PATIENCE_SECONDS / 60:.0f} minutes of attempts at one round")
 
 
 def available_memory() -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from lib.bench import Bench, size_name
-from lib.quiet import LIMIT_CORES
+from lib.quiet import LIMIT_CORES, LIMIT_STEAL_CORES
 from lib.servers import REPOSITORY, Server
 
 BASELINE_GET = "nginx-nosendfile"
@@ -152,8 +152,9 @@ def document(bench: Bench, about: dict, settings: dict, sections: list[str], loa
         f"{about['memory_gib']} GiB, Linux {about['kernel']}; {places}; {about['wrk']}.",
         "",
         f"{settings['rounds']} rounds of {settings['seconds']} s, servers alternating in rotated order; medians. "
-        f"Load average before: {load}. Others used at most {bench.worst.foreign_cores:.2f} cores in any measured "
-        f"interval (limit {LIMIT_CORES}).",
+        f"Load average before: {load}. In no measured interval did others use more than "
+        f"{bench.worst.foreign_cores:.2f} cores (limit {LIMIT_CORES}), or the hypervisor take more than "
+        f"{bench.worst.steal_cores:.2f} (limit {LIMIT_STEAL_CORES}).",
         *sections,
         "",
         "### What the acknowledgement of a PUT means",
