@@ -10,8 +10,8 @@ use tradewind_core::context::Deadline;
 use tradewind_core::store::{CommitRequest, StageRequest};
 use tradewind_core::testing::MemoryStore;
 use tradewind_core::{Address, BucketName, Budget, Clock, Context, ObjectStore, SystemClock};
-use tradewind_gateway::sigv4::SigningKey;
 use tradewind_gateway::{AccessKey, Buckets, Gateway, GatewayConfig, Keys, Permissions};
+use tradewind_wire::sigv4::SigningKey;
 
 const ID: &str = "bench";
 const SECRET: &str = "bench-secret";

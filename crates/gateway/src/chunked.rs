@@ -12,7 +12,7 @@ use ring::digest;
 
 use crate::error::{Code, WireError};
 use crate::sigv4::ChunkSigner;
-use crate::sigv4::hex::from_hex;
+use tradewind_wire::sigv4::hex::from_hex;
 
 /// The longest line: a chunk's header or a trailer, with its end.
 const MAX_LINE: usize = 1024;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::auth::{Buckets, Identity, Permissions};
-use crate::sigv4::SigningKey;
+use tradewind_wire::sigv4::SigningKey;
 
 /// One access key, as settings say it.
 #[derive(Clone)]

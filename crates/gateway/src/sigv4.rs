@@ -5,14 +5,10 @@
 //! `x-amz-*` and `x-dss-*` header; an unsigned one is refused, since a proxy could have added it.
 //! Signing keys are cached beside their secrets; verdicts are not cached at all.
 
-mod canonical;
+mod coverage;
 mod credential;
-mod date;
-pub(crate) mod hex;
-mod key;
 mod verify;
 
-pub use key::SigningKey;
 pub use verify::{ChunkSigner, Payload, Verified, Verifier};
 
 #[cfg(test)]

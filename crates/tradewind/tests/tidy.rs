@@ -16,11 +16,15 @@ use serde_json::Value as Json;
 const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("tradewind-core", &[]),
     ("tradewind-digest", &[]),
-    ("tradewind-backend", &["tradewind-core", "tradewind-digest"]),
-    ("tradewind-gateway", &["tradewind-core"]),
+    ("tradewind-wire", &["tradewind-core"]),
+    ("tradewind-backend", &["tradewind-core", "tradewind-digest", "tradewind-wire"]),
+    ("tradewind-gateway", &["tradewind-core", "tradewind-wire"]),
     ("tradewind-powerloss", &[]),
     ("tradewind-loadgen", &[]),
-    ("tradewind", &["tradewind-core", "tradewind-digest", "tradewind-backend", "tradewind-gateway"]),
+    (
+        "tradewind",
+        &["tradewind-core", "tradewind-digest", "tradewind-wire", "tradewind-backend", "tradewind-gateway"],
+    ),
 ];
 
 /// What only tests may use.

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::{Decoder, Step};
 use crate::error::{Code, WireError};
-use crate::sigv4::{ChunkSigner, SigningKey};
+use crate::sigv4::ChunkSigner;
+use tradewind_wire::sigv4::SigningKey;
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 const DATE: &str = "20130524T000000Z";

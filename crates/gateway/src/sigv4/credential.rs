@@ -5,11 +5,10 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-use super::hex::from_hex;
-use crate::error::{Code, WireError};
+use tradewind_wire::sigv4::hex::from_hex;
+use tradewind_wire::sigv4::{ALGORITHM, NotCanonical};
 
-/// The only algorithm.
-pub(crate) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+use crate::error::{Code, WireError};
 
 /// Longest lifetime of a presigned URL, in seconds.
 const MAX_EXPIRES: u64 = 7 * 24 * 3600;
@@ -101,6 +100,18 @@ pub(crate) fn does_not_match() -> WireError {
         "The request signature we calculated does not match the signature you provided. Check your key and \
          signing method.",
     )
+}
+
+impl From<NotCanonical> for WireError {
+    fn from(why: NotCanonical) -> Self {
+        match why {
+            NotCanonical::Escape => {
+                Self::with_source(Code::InvalidUri, "Couldn't parse the specified URI.", why)
+            }
+            // A header that is signed but not there was taken away on the way.
+            NotCanonical::MissingHeader | NotCanonical::Date | NotCanonical::Header => does_not_match(),
+        }
+    }
 }
 
 fn refuse_scheme(scheme: &str) -> WireError {

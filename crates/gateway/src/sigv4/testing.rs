@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use http::Request;
 
-use super::key::{SigningKey, sha256};
+use tradewind_wire::sigv4::{SigningKey, sha256};
 
 /// Who signs, and when.
 pub(crate) struct Signer {

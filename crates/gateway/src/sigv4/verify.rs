@@ -5,24 +5,17 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, header};
 use tradewind_core::{Clock, Timestamp};
+use tradewind_wire::sigv4::hex::{from_hex, to_hex};
+use tradewind_wire::sigv4::{AmzDate, EMPTY_SHA256, Signed, SigningKey, sha256, string_to_sign};
 
-use super::canonical::{Signed, check_coverage, check_names};
-use super::credential::{ALGORITHM, Claim, Presigned, does_not_match};
-use super::date::AmzDate;
-use super::hex::{from_hex, to_hex};
-use super::key::{SigningKey, sha256};
+use super::coverage::{check_coverage, check_names};
+use super::credential::{Claim, Presigned, does_not_match};
 use crate::auth::Identity;
 use crate::error::{Code, WireError};
 use crate::keys::Keys;
 
 /// How far a client's clock may be off, in seconds.
 const MAX_SKEW: i64 = 15 * 60;
-
-/// The SHA-256 of nothing.
-const EMPTY_SHA256: [u8; 32] = [
-    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27,
-    0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
-];
 
 /// What the client said about the body.
 #[derive(Debug)]
@@ -54,7 +47,7 @@ impl Payload {
     pub fn allows_nothing(&self) -> bool {
         match self {
             Self::Unsigned => true,
-            Self::Sha256(hash) => *hash == EMPTY_SHA256,
+            Self::Sha256(hash) => to_hex(hash) == EMPTY_SHA256.as_bytes(),
             Self::SignedChunks { .. } | Self::UnsignedChunks => false,
         }
     }
@@ -259,18 +252,6 @@ fn header_date(headers: &HeaderMap) -> Result<AmzDate, WireError> {
     })
 }
 
-fn string_to_sign(date: &AmzDate, scope: &str, hash: &[u8; 32]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(ALGORITHM.len() + scope.len() + 96);
-    text.extend_from_slice(ALGORITHM.as_bytes());
-    text.push(b'\n');
-    text.extend_from_slice(date.text());
-    text.push(b'\n');
-    text.extend_from_slice(scope.as_bytes());
-    text.push(b'\n');
-    text.extend_from_slice(&to_hex(hash));
-    text
-}
-
 /// The value of `x-amz-content-sha256`.
 enum Word {
     Unsigned,
@@ -321,13 +302,12 @@ impl ChunkSigner {
     /// Whether this is the next chunk's signature.
     #[must_use]
     pub fn chunk(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
-        const EMPTY: &[u8; 64] = b"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         let text = [
             b"AWS4-HMAC-SHA256-PAYLOAD\n",
             self.middle.as_slice(),
             &self.previous,
             b"\n",
-            EMPTY,
+            EMPTY_SHA256.as_bytes(),
             b"\n",
             &to_hex(hash),
         ]
@@ -359,10 +339,9 @@ impl ChunkSigner {
 
     #[cfg(test)]
     pub(crate) fn sign(&mut self, what: &str, hash: &[u8; 32]) -> String {
-        const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n";
         let middle = String::from_utf8(self.middle.clone()).unwrap();
         let previous = std::str::from_utf8(&self.previous).unwrap();
-        let empty = if what == "PAYLOAD" { EMPTY } else { "" };
+        let empty = if what == "PAYLOAD" { format!("{EMPTY_SHA256}\n") } else { String::new() };
         let hash = hex::encode(hash);
         let text = format!("AWS4-HMAC-SHA256-{what}\n{middle}{previous}\n{empty}{hash}");
         let signature = self.key.sign(text.as_bytes());

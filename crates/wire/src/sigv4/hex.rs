@@ -1,7 +1,7 @@
 //! Hexadecimal, for values of fixed size and without allocating.
 
 /// 32 bytes as lowercase hexadecimal.
-pub(crate) fn to_hex(bytes: &[u8; 32]) -> [u8; 64] {
+pub fn to_hex(bytes: &[u8; 32]) -> [u8; 64] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];
     for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
@@ -12,7 +12,7 @@ pub(crate) fn to_hex(bytes: &[u8; 32]) -> [u8; 64] {
 }
 
 /// 64 hexadecimal digits as bytes.
-pub(crate) fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
+pub fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
     if text.len() != 64 {
         return None;
     }
@@ -24,7 +24,7 @@ pub(crate) fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
 }
 
 /// The value of a hexadecimal digit.
-pub(crate) const fn digit(c: u8) -> Option<u8> {
+pub const fn digit(c: u8) -> Option<u8> {
     match c {
         b'0'..=b'9' => Some(c - b'0'),
         b'a'..=b'f' => Some(c - b'a' + 10),

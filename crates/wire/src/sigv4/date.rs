@@ -4,14 +4,14 @@ use tradewind_core::Timestamp;
 
 /// A moment at a second's grain, with the text it was written as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AmzDate {
+pub struct AmzDate {
     text: [u8; 16],
     seconds: i64,
 }
 
 impl AmzDate {
     /// Reads the text, refusing moments that no calendar has.
-    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+    pub fn parse(text: &[u8]) -> Option<Self> {
         let text: [u8; 16] = text.try_into().ok()?;
         if text[8] != b'T' || text[15] != b'Z' {
             return None;
@@ -34,7 +34,7 @@ impl AmzDate {
     }
 
     /// A moment given otherwise (a `Date` header).
-    pub(crate) fn from_timestamp(time: Timestamp) -> Option<Self> {
+    pub fn from_timestamp(time: Timestamp) -> Option<Self> {
         let seconds = time.seconds();
         let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
         let rest = seconds.rem_euclid(86_400);
@@ -44,17 +44,17 @@ impl AmzDate {
     }
 
     /// As written.
-    pub(crate) const fn text(&self) -> &[u8; 16] {
+    pub const fn text(&self) -> &[u8; 16] {
         &self.text
     }
 
     /// The day, `YYYYMMDD`.
-    pub(crate) fn day(&self) -> &[u8] {
+    pub fn day(&self) -> &[u8] {
         &self.text[..8]
     }
 
     /// Seconds since 1970.
-    pub(crate) const fn seconds(&self) -> i64 {
+    pub const fn seconds(&self) -> i64 {
         self.seconds
     }
 }

@@ -39,7 +39,7 @@ impl fmt::Debug for SigningKey {
 }
 
 /// The SHA-256 of one buffer.
-pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
+pub fn sha256(data: &[u8]) -> [u8; 32] {
     let mut value = [0; 32];
     value.copy_from_slice(digest::digest(&digest::SHA256, data).as_ref());
     value
