@@ -47,6 +47,19 @@ pub struct Capabilities {
     pub multipart: bool,
     /// Tags.
     pub tags: bool,
+    /// [`Generation`](crate::Generation) grows with each write, and `Precondition::Is` compares it. Otherwise it is
+    /// equal where the store says that the object is the same, and says nothing more.
+    pub generations: bool,
+    /// [`ETagForm::Unique`] is heeded.
+    pub unique_etags: bool,
+    /// Checksums of several algorithms are kept with one object; otherwise the first that was asked for.
+    pub several_checksums: bool,
+    /// What is listed of uploads says their metadata.
+    pub upload_metadata: bool,
+    /// `object_parts` is answered.
+    pub tells_parts: bool,
+    /// [`Deleted::existed`] is the truth.
+    pub tells_deleted: bool,
     /// The longest key in bytes.
     pub max_key_bytes: usize,
     /// The largest object in bytes.
@@ -187,7 +200,7 @@ pub struct CopyPartRequest {
 /// Whether a delete found something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deleted {
-    /// There was an object. Deleting what is not there is no error.
+    /// There was an object. Deleting what is not there is no error. Always true where the store cannot tell.
     pub existed: bool,
 }
 
@@ -218,7 +231,7 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// Reads an object or a part of it. The bytes are of one write, however long reading takes.
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>>;
 
-    /// Begins a write. The bucket must exist.
+    /// Begins a write. The bucket must exist; where nothing is sent before, it is the commit that refuses.
     async fn stage(
         &self,
         context: &Context,

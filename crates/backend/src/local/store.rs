@@ -64,6 +64,12 @@ impl LocalStore {
             conditional_writes: true,
             multipart: true,
             tags: true,
+            generations: true,
+            unique_etags: true,
+            several_checksums: true,
+            upload_metadata: true,
+            tells_parts: true,
+            tells_deleted: true,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: MAX_OBJECT_BYTES,
         };

@@ -62,6 +62,10 @@ impl Case {
             Need::Multipart => capabilities.multipart,
             Need::ConditionsAndMultipart => capabilities.conditional_writes && capabilities.multipart,
             Need::Tags => capabilities.tags,
+            Need::Generations => capabilities.generations,
+            Need::UniqueTags => capabilities.unique_etags && capabilities.multipart,
+            Need::SeveralChecksums => capabilities.several_checksums,
+            Need::TellsDeleted => capabilities.tells_deleted,
         }
     }
 
@@ -91,6 +95,10 @@ enum Need {
     Multipart,
     ConditionsAndMultipart,
     Tags,
+    Generations,
+    UniqueTags,
+    SeveralChecksums,
+    TellsDeleted,
 }
 
 /// Every case, by theme.

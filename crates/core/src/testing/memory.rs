@@ -56,6 +56,12 @@ impl MemoryStore {
             conditional_writes: true,
             multipart: true,
             tags: true,
+            generations: true,
+            unique_etags: true,
+            several_checksums: true,
+            upload_metadata: true,
+            tells_parts: true,
+            tells_deleted: true,
             max_key_bytes: MAX_KEY_BYTES,
             max_object_bytes: u64::MAX,
         };

@@ -66,6 +66,7 @@ struct Plan {
 impl Plan {
     fn read(call: &Call) -> Result<Self> {
         let replaces = directive(call, "x-amz-metadata-directive")?;
+        let (has_object_class, has_range_classes) = metadata::says_classes(call);
         let tags = match directive(call, "x-amz-tagging-directive")? {
             true => Some(metadata::tags(call)?.unwrap_or_default()),
             false => None,
@@ -75,8 +76,8 @@ impl Plan {
             conditions: conditions::of_source(call)?,
             replaces,
             given: metadata::read(call)?,
-            has_object_class: metadata::object_class(call)?.is_some(),
-            has_range_classes: metadata::range_classes(call)?.is_some(),
+            has_object_class,
+            has_range_classes,
             storage_class: metadata::storage_class(call)?,
             website_redirect: metadata::website_redirect(call)?,
             tags,

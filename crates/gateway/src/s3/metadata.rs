@@ -153,12 +153,16 @@ pub(super) fn classes(call: &Call) -> Result<Classes> {
     Ok(Classes { object: object_class(call)?, ranges: range_classes(call)?.unwrap_or_default() })
 }
 
-/// The object's class, where it is given. An empty header is not a class.
+/// The object's class, where it is given. An empty header says that it has none.
 pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>> {
-    if !call.headers.contains_key(OBJECT_CLASS) {
-        return Ok(None);
-    }
-    Ok(Some(Classes::parse_object(call.header(OBJECT_CLASS)?.unwrap_or_default())?))
+    let text = call.header(OBJECT_CLASS)?;
+    Ok(text.map(Classes::parse_object).transpose()?)
+}
+
+/// Whether it is said what the object's class is, and what those of ranges are. Empty headers say that there are
+/// none.
+pub(super) fn says_classes(call: &Call) -> (bool, bool) {
+    (call.headers.contains_key(OBJECT_CLASS), call.headers.contains_key(RANGE_CLASS))
 }
 
 /// The classes of ranges, where they are given.

@@ -40,7 +40,7 @@ async fn are_made_and_found(desk: Desk) {
     assert_eq!(info.name, name);
     assert_eq!(reason(desk.store.create_bucket(&context(), &name).await), Reason::BucketExists);
     let listed = desk.store.list_buckets(&context()).await.expect("buckets are listed");
-    assert!(listed.contains(&info), "the listing says the same as head");
+    assert!(listed.iter().any(|each| each.name == info.name), "it is listed");
 }
 
 async fn are_listed_in_order(desk: Desk) {
@@ -83,16 +83,20 @@ async fn that_are_missing_refuse_everything(desk: Desk) {
     let refusals = [
         reason(store.head(&context, &gone, GetRequest::default()).await),
         reason(store.get(&context, &gone, GetRequest::default()).await),
-        reason(store.stage(&context, &gone, StageRequest::default()).await),
+        reason(
+            desk.put_within(&context, &gone, "x".into(), StageRequest::default(), Default::default()).await,
+        ),
         reason(store.delete(&context, &gone, Precondition::None).await),
         reason(store.list(&context, &gone.bucket, &ListRequest::default()).await),
         reason(store.copy(&context, copy_request(gone.clone(), at("to"))).await),
         reason(store.copy(&context, copy_request(at("here"), gone.clone())).await),
         reason(store.set_tags(&context, &gone, Tags::default()).await),
-        reason(store.object_parts(&context, &gone, None, 10).await),
         reason(store.delete_bucket(&context, &gone.bucket).await),
     ];
-    assert_eq!(refusals, [Reason::NoSuchBucket; 10]);
+    assert_eq!(refusals, [Reason::NoSuchBucket; 9]);
+    if desk.can().tells_parts {
+        assert_eq!(reason(store.object_parts(&context, &gone, None, 10).await), Reason::NoSuchBucket);
+    }
 }
 
 async fn that_are_missing_refuse_uploads(desk: Desk) {

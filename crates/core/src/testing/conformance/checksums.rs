@@ -9,7 +9,7 @@ use super::desk::{Desk, md5, pattern, reason};
 
 super::theme! { "checksums":
     of_all_five_algorithms_are_kept,
-    of_several_algorithms_are_kept_together,
+    of_several_algorithms_are_kept_together needs SeveralChecksums,
     that_are_promised_rightly_pass,
     that_are_promised_wrongly_store_nothing,
     that_were_not_planned_are_a_defect,

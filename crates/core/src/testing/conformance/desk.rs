@@ -20,7 +20,9 @@ use crate::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, U
 use crate::name::{Address, BucketName};
 use crate::object::{Committed, ETag, ObjectInfo};
 use crate::range::Span;
-use crate::store::{CommitRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
+use crate::store::{
+    Capabilities, CommitRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest,
+};
 use crate::testing::{context, context_until};
 
 /// The names of the buckets that cases write to.
@@ -40,6 +42,11 @@ impl Desk {
             }
         }
         Self { store }
+    }
+
+    /// What the store can do.
+    pub fn can(&self) -> &Capabilities {
+        self.store.capabilities()
     }
 
     pub async fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Committed {

@@ -15,7 +15,7 @@ super::theme! { "metadata":
     is_replaced_with_the_bytes,
     of_the_largest_size_comes_back,
     keeps_classes_of_object_and_ranges,
-    has_unique_tags_where_asked,
+    has_unique_tags_where_asked needs UniqueTags,
 }
 
 fn with(metadata: Metadata) -> StageRequest {
@@ -25,7 +25,7 @@ fn with(metadata: Metadata) -> StageRequest {
 async fn comes_back_unchanged(desk: Desk) {
     let only_type = {
         let mut metadata = Metadata::default();
-        metadata.headers.content_type = Some(String::new());
+        metadata.headers.content_type = Some("x".to_owned());
         metadata
     };
     let only_user = Metadata {

@@ -26,7 +26,7 @@ super::theme! { "multipart":
     refuses_a_failed_precondition_and_keeps_the_upload needs ConditionsAndMultipart,
     makes_checksums_of_all_kinds needs Multipart,
     refuses_checksums_that_cannot_be_made needs Multipart,
-    can_have_a_unique_tag needs Multipart,
+    can_have_a_unique_tag needs UniqueTags,
 }
 
 const PART: usize = 5 << 20;
@@ -81,6 +81,9 @@ async fn parts_are_read_one_by_one(desk: Desk) {
     for missing in [1, 3, 10] {
         let part = desk.select("k", Select::Part(part_number(missing))).await;
         assert_eq!(reason(part), Reason::InvalidRange, "part {missing}");
+    }
+    if !desk.can().tells_parts {
+        return;
     }
     let parts = async |after, limit| desk.store.object_parts(&context(), &at("k"), after, limit).await;
     let (first, more) = parts(None, 1).await.expect("parts are told");
@@ -141,7 +144,7 @@ async fn parts_not_named_are_dropped(desk: Desk) {
 async fn replaces_what_was_there(desk: Desk) {
     let old = desk.put("k", pattern(100_000, 1)).await;
     let new = desk.put_parts("k", CreateUpload::default(), &[pattern(5, 2)]).await;
-    assert!(new.generation > old.generation);
+    assert!(new.generation > old.generation || !desk.can().generations);
     assert!(desk.read("k").await == pattern(5, 2));
     desk.put("k", pattern(6, 3)).await;
     assert!(desk.read("k").await == pattern(6, 3));
@@ -225,6 +228,8 @@ async fn refuses_a_failed_precondition_and_keeps_the_upload(desk: Desk) {
     desk.complete("new", &upload, when(Precondition::Absent)).await.expect("the key is absent");
 }
 
+const NOT_IN_S3: Option<(Algorithm, ChecksumScope)> = Some((Algorithm::Crc64Nvme, ChecksumScope::Composite));
+
 async fn makes_checksums_of_all_kinds(desk: Desk) {
     let bytes = [pattern(PART, 1), pattern(1234, 2)];
     let whole = bytes.concat();
@@ -235,7 +240,11 @@ async fn makes_checksums_of_all_kinds(desk: Desk) {
             }
             let checksum = Some((algorithm, scope));
             let create = CreateUpload { checksum, ..CreateUpload::default() };
-            let upload = desk.create_upload("k", create).await;
+            let upload = match desk.store.create_upload(&context(), &at("k"), create).await {
+                // S3 has no composite CRC-64/NVME.
+                Err(e) if e.reason() == Reason::InvalidRequest && checksum == NOT_IN_S3 => continue,
+                begun => begun.expect("an upload begins"),
+            };
             let (mut named, mut of_parts) = (Vec::new(), Vec::new());
             for (number, part) in (1..).zip(&bytes) {
                 let algorithms = vec![algorithm];
@@ -257,6 +266,9 @@ async fn makes_checksums_of_all_kinds(desk: Desk) {
             assert_eq!((&committed.checksums[..], committed.scope), (&[expected][..], scope));
             let info = desk.head("k").await;
             assert_eq!((&info.checksums[..], info.scope), (&[expected][..], scope), "{algorithm:?}");
+            if !desk.can().tells_parts {
+                continue;
+            }
             let parts =
                 desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are told").0;
             let told = parts.iter().zip(&of_parts).all(|(part, value)| part.checksums.contains(value));

@@ -73,7 +73,8 @@ async fn are_listed_in_pages(desk: Desk) {
             let page = page.expect("parts are listed");
             assert!(page.parts.len() <= limit);
             assert_eq!((&page.upload.id, page.upload.key.as_str()), (&upload, "k"));
-            assert_eq!((&page.upload.metadata, page.upload.checksum), (&full_metadata(), checksum));
+            assert_eq!(page.upload.checksum, checksum);
+            assert!(page.upload.metadata == full_metadata() || !desk.can().upload_metadata);
             for part in &page.parts {
                 let bytes = pattern(usize::from(part.number.get()), 1);
                 assert_eq!((part.size, &part.etag), (bytes.len() as u64, &md5_etag(&bytes)));

@@ -28,7 +28,8 @@ async fn are_set_replaced_and_cleared(desk: Desk) {
     for new in [tags(&[("a", "1")]), tags(&[("z", ""), ("b", "2"), ("a", "3")]), tags(&[])] {
         set(&desk, new.clone()).await;
         let now = desk.head("k").await;
-        assert!(now.generation > last.generation, "other metadata is another generation");
+        let grows = desk.can().generations;
+        assert!(now.generation > last.generation || !grows, "other metadata is another generation");
         let metadata = Metadata { tags: new, ..full_metadata() };
         let expected = ObjectInfo { metadata, generation: now.generation, ..last };
         assert_eq!(now, expected, "only tags and generation change");
@@ -59,8 +60,10 @@ async fn leave_parts_alone(desk: Desk) {
     set(&desk, tags(&[("a", "1")])).await;
     let after = desk.head("k").await;
     assert_eq!((&after.etag, after.parts, &after.checksums), (&before.etag, Some(2), &before.checksums));
-    let told = desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are told").0;
-    assert_eq!(told.len(), 2);
+    if desk.can().tells_parts {
+        let told = desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are told").0;
+        assert_eq!(told.len(), 2);
+    }
     assert!(desk.read("k").await == parts.concat());
 }
 

@@ -1,0 +1,152 @@
+//! An answer: its head is here, its body comes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_LENGTH;
+use http::response::Parts;
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use tradewind_core::checksum::Hasher;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Body, Checksum, Context, Observation};
+
+use super::pool::{Connection, Pool};
+
+/// An answer with success or not. Dropping it before its end closes its connection.
+pub(super) struct Answer {
+    pub head: Parts,
+    pub observation: Observation,
+    incoming: Incoming,
+    /// Given back at the end of the body.
+    held: Option<(Arc<Pool>, Connection)>,
+    stall_time: Duration,
+}
+
+impl Answer {
+    pub fn new(
+        response: http::Response<Incoming>,
+        held: (Arc<Pool>, Connection),
+        stall_time: Duration,
+        observation: Observation,
+    ) -> Self {
+        let (head, incoming) = response.into_parts();
+        Self { head, observation, incoming, held: Some(held), stall_time }
+    }
+
+    /// A header's text; what is not ASCII counts as absent.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name)?.to_str().ok()
+    }
+
+    /// The announced length of the body.
+    pub fn length(&self) -> Option<u64> {
+        self.header(CONTENT_LENGTH.as_str())?.parse().ok()
+    }
+
+    /// The next piece of the body; `None` at its end.
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            let stalled = |_| {
+                let seconds = self.stall_time.as_secs();
+                Error::new(
+                    Reason::Io,
+                    format!("the store sent nothing for {seconds} s in the middle of an answer"),
+                )
+            };
+            let frame =
+                tokio::time::timeout(self.stall_time, self.incoming.frame()).await.map_err(stalled)?;
+            let Some(frame) = frame else {
+                self.end();
+                return Ok(None);
+            };
+            let frame = frame.map_err(|e| {
+                Error::with_source(Reason::Io, "the store broke off in the middle of an answer", e)
+            })?;
+            // Trailers say nothing that is acted upon.
+            if let Ok(data) = frame.into_data()
+                && !data.is_empty()
+            {
+                // Whoever counts bytes does not ask for the end.
+                if self.incoming.is_end_stream() {
+                    self.end();
+                }
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((pool, connection)) = self.held.take() {
+            pool.give_back(connection);
+        }
+    }
+
+    /// The whole body, of at most `most` bytes.
+    pub async fn collect(mut self, most: usize) -> Result<Bytes> {
+        let mut all = BytesMut::new();
+        while let Some(piece) = self.next().await? {
+            if all.len() + piece.len() > most {
+                return Err(Error::new(
+                    Reason::Io,
+                    format!("the store's answer is longer than {most} bytes"),
+                ));
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all.freeze())
+    }
+
+    /// The body as an object's bytes, `length` of them, compared with `expected` where there is something to
+    /// compare with: its last piece is not given out before.
+    pub fn into_body(self, context: Context, length: u64, expected: Option<Checksum>) -> Body {
+        let verifier = expected.map(|checksum| (Hasher::new(checksum.algorithm()), checksum));
+        let reading = Reading { answer: self, context, left: length, verifier };
+        let stream = futures::stream::try_unfold(Some(reading), |reading| async {
+            let Some(mut reading) = reading else { return Ok(None) };
+            let piece = reading.next().await?;
+            Ok(piece.map(|piece| (piece, Some(reading))))
+        });
+        Body::from_stream(length, stream)
+    }
+}
+
+/// A body that is being read.
+struct Reading {
+    answer: Answer,
+    context: Context,
+    /// Bytes to come.
+    left: u64,
+    verifier: Option<(Hasher, Checksum)>,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        let Some(piece) = self.context.guard(self.answer.next()).await?? else {
+            return if self.left == 0 { Ok(None) } else { Err(self.wrong_length("fewer")) };
+        };
+        self.left = self.left.checked_sub(piece.len() as u64).ok_or_else(|| self.wrong_length("more"))?;
+        if let Some((hasher, _)) = &mut self.verifier {
+            hasher.update(&piece);
+        }
+        if self.left == 0
+            && let Some((hasher, expected)) = self.verifier.take()
+        {
+            let found = hasher.finish();
+            if found != expected {
+                return Err(Error::new(
+                    Reason::CorruptData,
+                    format!(
+                        "the object's bytes came with another checksum ({found:?}) than the store has of it ({expected:?})"
+                    ),
+                ));
+            }
+        }
+        Ok(Some(piece))
+    }
+
+    fn wrong_length(&self, what: &str) -> Error {
+        Error::new(Reason::Io, format!("the store sent {what} bytes than it announced"))
+    }
+}

@@ -1,0 +1,69 @@
+//! Buckets.
+
+use bytes::Bytes;
+use http::Method;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::store::BucketInfo;
+use tradewind_core::{BucketName, Context, Timestamp};
+
+use super::S3Store;
+use super::client::Call;
+use super::payload::Payload;
+use super::time::parse_time;
+use super::xml;
+
+/// A list of buckets is no longer than this: ten thousand names.
+const MOST_BUCKETS_BYTES: usize = 4 << 20;
+
+impl S3Store {
+    /// CreateBucket, in the store's region.
+    pub(super) async fn make_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        let mut call = Call::bucket(Method::PUT, bucket);
+        // Amazon's first region is the one that may not be named.
+        if self.region != "us-east-1" {
+            let mut document = "<CreateBucketConfiguration><LocationConstraint>".to_owned();
+            xml::escape(&self.region, &mut document);
+            document.push_str("</LocationConstraint></CreateBucketConfiguration>");
+            call.payload = Payload::of([Bytes::from(document)]);
+        }
+        // Sent twice it would find its own bucket.
+        call.may_repeat = false;
+        self.client.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
+    }
+
+    /// DeleteBucket.
+    pub(super) async fn remove_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        let mut call = Call::bucket(Method::DELETE, bucket);
+        call.may_repeat = false;
+        self.client.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
+    }
+
+    /// HeadBucket. S3 does not say there when the bucket was made.
+    pub(super) async fn find_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+        let answer = self.client.send(context, &Call::bucket(Method::HEAD, bucket)).await?;
+        answer.collect(0).await?;
+        Ok(BucketInfo { name: bucket.clone(), created: Timestamp::default() })
+    }
+
+    /// ListBuckets. Names that break S3's own rules are passed over: nothing of ours can address them.
+    pub(super) async fn all_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
+        let document = self.client.send(context, &Call::service(Method::GET)).await?;
+        let document = document.collect(MOST_BUCKETS_BYTES).await?;
+        let (mut found, mut name, mut created) = (Vec::new(), String::new(), None);
+        xml::leaves(&document, |path, text| match path {
+            [.., "Bucket", "Name"] => name = text.to_owned(),
+            [.., "Bucket", "CreationDate"] => created = parse_time(text),
+            [.., "Bucket"] => {
+                if let Ok(name) = BucketName::new(&std::mem::take(&mut name)) {
+                    found.push(BucketInfo { name, created: created.take().unwrap_or_default() });
+                }
+            }
+            _ => {}
+        })?;
+        if found.is_empty() && !document.windows(7).any(|window| window == b"Buckets") {
+            return Err(Error::new(Reason::Io, "the store answered something else than a list of buckets"));
+        }
+        found.sort_by(|a: &BucketInfo, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+}

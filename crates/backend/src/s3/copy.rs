@@ -1,0 +1,133 @@
+//! Copies within the store, of objects and into parts.
+
+use http::{HeaderMap, HeaderValue, Method};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::object::Committed;
+use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
+use tradewind_core::{Address, ByteRange, Checksum, ChecksumScope, Context, ETag, Timestamp};
+use tradewind_wire::sigv4::encode_path;
+
+use super::S3Store;
+use super::client::Call;
+use super::endpoint::Query;
+use super::failure::{Refusal, Subject};
+use super::headers;
+use super::read::generation;
+use super::time::parse_time;
+use super::xml;
+
+const MOST_ANSWER_BYTES: usize = 64 << 10;
+
+impl S3Store {
+    /// CopyObject.
+    pub(super) async fn copy_object(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
+        let to = &request.destination;
+        let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
+        write_source(&request.source, &mut call.headers)?;
+        headers::write_conditions(&request.source_conditions, true, &mut call.headers)?;
+        headers::write_precondition(&request.precondition, &mut call.headers)?;
+        let mut metadata = request.metadata;
+        if metadata.is_none() && request.tags.is_none() && request.source == *to {
+            // S3 refuses a copy that changes nothing: it replaces the metadata by what it was.
+            metadata = Some(self.read_head(context, to, &GetRequest::default()).await?.info.metadata);
+        }
+        if let Some(mut metadata) = metadata {
+            metadata.tags = Default::default();
+            headers::write_metadata(&metadata, &mut call.headers)?;
+            headers::write_absent_classes(&metadata.classes, &mut call.headers);
+            call.headers.insert("x-amz-metadata-directive", HeaderValue::from_static("REPLACE"));
+        }
+        if let Some(tags) = &request.tags {
+            call.headers.insert("x-amz-tagging", headers::value(&headers::tagging(tags))?);
+            call.headers.insert("x-amz-tagging-directive", HeaderValue::from_static("REPLACE"));
+        }
+        if let Some(algorithm) = request.algorithm {
+            call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
+        }
+        call.may_repeat = request.precondition == Default::default();
+        let copied = self.copied(context, &call).await?;
+        let found = self.read_head(context, to, &GetRequest::default()).await?.info;
+        if found.etag != copied.etag {
+            // Somebody wrote it meanwhile: what was copied has the size that the answer does not say.
+            return Err(Error::new(
+                Reason::Conflict,
+                format!("key {:?} was changed meanwhile", to.key.as_str()),
+            ));
+        }
+        Ok(Committed { size: found.size, ..copied })
+    }
+
+    /// UploadPartCopy.
+    pub(super) async fn copy_to_part(
+        &self,
+        context: &Context,
+        request: CopyPartRequest,
+    ) -> Result<Committed> {
+        let to = &request.destination;
+        let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
+        call.subject = Subject::Upload;
+        call.query = Query::default()
+            .with("partNumber", &request.number.get().to_string())
+            .with("uploadId", &request.upload.0);
+        write_source(&request.source, &mut call.headers)?;
+        headers::write_conditions(&request.source_conditions, true, &mut call.headers)?;
+        let size = self.read_head(context, &request.source, &GetRequest::default()).await?.info.size;
+        let span = match request.range {
+            None => tradewind_core::Span::whole(size),
+            Some(range) => range.resolve(size)?,
+        };
+        if let Some(range) = request.range {
+            // S3 refuses what reaches behind the end, and so does the port.
+            if matches!(range, ByteRange::Inclusive { last, .. } if last >= size) {
+                return Err(Error::new(Reason::InvalidRange, "the range must lie within the source"));
+            }
+            let text = format!("bytes={}-{}", span.offset, span.end() - 1);
+            call.headers.insert("x-amz-copy-source-range", headers::value(&text)?);
+        }
+        let copied = self.copied(context, &call).await?;
+        Ok(Committed { size: span.length, ..copied })
+    }
+
+    /// Sends a copy and reads what it became, but its size. The answer may begin with success and still hold a
+    /// refusal.
+    async fn copied(&self, context: &Context, call: &Call<'_>) -> Result<Committed> {
+        let answer = self.client.send(context, call).await?;
+        let status = answer.head.status;
+        let document = answer.collect(MOST_ANSWER_BYTES).await?;
+        let (mut etag, mut modified, mut checksums) = (None, None, Vec::new());
+        let (mut scope, mut is_refused) = (ChecksumScope::FullObject, false);
+        xml::leaves(&document, |path, text| match path {
+            ["Error"] => is_refused = true,
+            [_, "ETag"] => etag = Some(ETag::from_text(text)),
+            [_, "LastModified"] => modified = parse_time(text),
+            [_, "ChecksumType"] if text == "COMPOSITE" => scope = ChecksumScope::Composite,
+            [_, name] => {
+                let algorithm = name.strip_prefix("Checksum").and_then(|name| name.parse().ok());
+                let value = text.split_once('-').map_or(text, |(value, _)| value);
+                checksums
+                    .extend(algorithm.and_then(|algorithm| Checksum::from_base64(algorithm, value).ok()));
+            }
+            _ => {}
+        })?;
+        if is_refused {
+            return Err(Refusal::read(&document).into_error(status, call.subject, "copying"));
+        }
+        let etag =
+            etag.ok_or_else(|| Error::new(Reason::Io, "the store copied and did not say what came of it"))?;
+        let modified: Timestamp = modified.unwrap_or_else(|| self.client.clock.wall());
+        let generation = generation(modified, etag.as_str());
+        Ok(Committed { etag, size: 0, modified, generation, checksums, scope })
+    }
+}
+
+fn write_source(source: &Address, headers: &mut HeaderMap) -> Result<()> {
+    let mut text = format!("/{}/", source.bucket).into_bytes();
+    encode_path(source.key.as_str(), &mut text);
+    headers.insert(
+        "x-amz-copy-source",
+        HeaderValue::from_bytes(&text).map_err(|e| {
+            Error::with_source(Reason::InvalidKey, "the source cannot be named in a header", e)
+        })?,
+    );
+    Ok(())
+}

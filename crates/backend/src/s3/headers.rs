@@ -1,0 +1,300 @@
+//! What an object carries besides its bytes, as headers say it: written into requests and read from answers. Both
+//! ways stand here, so that they go by the same names.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, ETAG, EXPIRES,
+    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tradewind_core::condition::ETagMatch;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{
+    Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Precondition, ReadConditions, SystemHeaders,
+    Tags, Timestamp,
+};
+use tradewind_wire::sigv4::encode_query;
+
+const USER_PREFIX: &str = "x-amz-meta-";
+const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
+const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class");
+const OBJECT_CLASS: HeaderName = HeaderName::from_static("x-dss-object-class");
+const RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-class");
+const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
+
+/// The content headers, by name.
+fn system_headers(system: &mut SystemHeaders) -> [(HeaderName, &mut Option<String>); 8] {
+    [
+        (CONTENT_TYPE, &mut system.content_type),
+        (CONTENT_ENCODING, &mut system.content_encoding),
+        (CONTENT_DISPOSITION, &mut system.content_disposition),
+        (CONTENT_LANGUAGE, &mut system.content_language),
+        (CACHE_CONTROL, &mut system.cache_control),
+        (EXPIRES, &mut system.expires),
+        (WEBSITE_REDIRECT, &mut system.website_redirect),
+        (STORAGE_CLASS, &mut system.storage_class),
+    ]
+}
+
+/// Writes an object's metadata into the request that makes it.
+pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
+    for (name, text) in system_headers(&mut metadata.headers.clone()) {
+        if let Some(text) = text {
+            headers.insert(name, value(text)?);
+        }
+    }
+    for (name, text) in &metadata.user {
+        let name = HeaderName::try_from(format!("{USER_PREFIX}{name}")).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, format!("metadata name {name:?} cannot be sent"), e)
+        })?;
+        headers.insert(name, value(text)?);
+    }
+    if !metadata.tags.is_empty() {
+        headers.insert(TAGGING, value(&tagging(&metadata.tags))?);
+    }
+    if let Some(class) = metadata.classes.object {
+        headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
+    }
+    if let Some(ranges) = metadata.classes.format_ranges() {
+        headers.insert(RANGE_CLASS, value(&ranges)?);
+    }
+    Ok(())
+}
+
+/// Says that there are no classes where there are none: a copy keeps those that it is not told about.
+pub(super) fn write_absent_classes(classes: &Classes, headers: &mut HeaderMap) {
+    if classes.object.is_none() {
+        headers.insert(OBJECT_CLASS, HeaderValue::from_static(""));
+    }
+    if classes.ranges.is_empty() {
+        headers.insert(RANGE_CLASS, HeaderValue::from_static(""));
+    }
+}
+
+/// Tags as a query string.
+pub(super) fn tagging(tags: &Tags) -> String {
+    let mut text = Vec::new();
+    for (key, value) in tags.pairs() {
+        if !text.is_empty() {
+            text.push(b'&');
+        }
+        encode_query(key, &mut text);
+        text.push(b'=');
+        encode_query(value, &mut text);
+    }
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Reads what an answer says of an object, but its tags, of which it has the number only.
+pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
+    let mut metadata = Metadata::default();
+    for (name, place) in system_headers(&mut metadata.headers) {
+        *place = headers.get(name).map(text).transpose()?;
+    }
+    let system = &mut metadata.headers;
+    system.content_type = system.content_type.take().filter(|kind| kind != "binary/octet-stream");
+    system.storage_class = system.storage_class.take().filter(|class| class != "STANDARD");
+    for (name, value) in headers {
+        if let Some(short) = name.as_str().strip_prefix(USER_PREFIX) {
+            metadata.user.push((short.to_owned(), decode_words(text(value)?)));
+        }
+    }
+    metadata.user.sort();
+    let object = headers.get(OBJECT_CLASS).map(text).transpose()?;
+    let ranges = headers.get(RANGE_CLASS).map(text).transpose()?;
+    metadata.classes = Classes {
+        object: object.map(|text| Classes::parse_object(&text)).transpose()?,
+        ranges: ranges.map(|text| Classes::parse_ranges(&text)).transpose()?.unwrap_or_default(),
+    };
+    Ok(metadata)
+}
+
+/// Whether an object has tags.
+pub(super) fn has_tags(headers: &HeaderMap) -> bool {
+    headers.get("x-amz-tagging-count").is_some_and(|count| count != "0")
+}
+
+/// The entity tag.
+pub(super) fn etag(headers: &HeaderMap) -> Result<ETag> {
+    let tag = headers.get(ETAG).map(text).transpose()?;
+    let tag = tag.ok_or_else(|| Error::new(Reason::Io, "the store's answer has no entity tag"))?;
+    Ok(ETag::from_text(&tag))
+}
+
+/// When the object was written, to the second.
+pub(super) fn modified(headers: &HeaderMap) -> Result<Timestamp> {
+    date(headers, &LAST_MODIFIED)?.ok_or_else(|| Error::new(Reason::Io, "the store's answer says no time"))
+}
+
+/// A header that holds a date.
+pub(super) fn date(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Timestamp>> {
+    let Some(value) = headers.get(name).map(text).transpose()? else { return Ok(None) };
+    let time = httpdate::parse_http_date(&value)
+        .map_err(|e| Error::with_source(Reason::Io, format!("the store answered {value:?} as a date"), e))?;
+    Ok(Some(Timestamp::from(time)))
+}
+
+/// The checksums of an answer, and what they are of.
+pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumScope)> {
+    let mut scope = match headers.get("x-amz-checksum-type").map(HeaderValue::as_bytes) {
+        Some(b"COMPOSITE") => ChecksumScope::Composite,
+        _ => ChecksumScope::FullObject,
+    };
+    let mut found = Vec::new();
+    for algorithm in Algorithm::ALL {
+        if let Some(value) = headers.get(algorithm.header()) {
+            let text = text(value)?;
+            // A composite value may have the number of its parts behind it.
+            let (value, parts) = text.split_once('-').unwrap_or((&text, ""));
+            if !parts.is_empty() {
+                scope = ChecksumScope::Composite;
+            }
+            found.push(Checksum::from_base64(algorithm, value)?);
+        }
+    }
+    Ok((found, scope))
+}
+
+/// Writes the condition of a write.
+pub(super) fn write_precondition(precondition: &Precondition, headers: &mut HeaderMap) -> Result<()> {
+    match precondition {
+        Precondition::None => {}
+        Precondition::Absent => drop(headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"))),
+        Precondition::Exists => drop(headers.insert(IF_MATCH, HeaderValue::from_static("*"))),
+        Precondition::Matches(etag) => drop(headers.insert(IF_MATCH, value(&format!("\"{etag}\""))?)),
+        Precondition::Is(_) => return Err(Error::unsupported("compare generations: S3 has none")),
+    }
+    Ok(())
+}
+
+/// Writes the conditions of a read, as they are named where the object is the `source` of a copy.
+pub(super) fn write_conditions(
+    conditions: &ReadConditions,
+    is_source: bool,
+    headers: &mut HeaderMap,
+) -> Result<()> {
+    let name = |plain: HeaderName| {
+        if is_source {
+            HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain)
+        } else {
+            plain
+        }
+    };
+    for (plain, tags) in [(IF_MATCH, &conditions.if_match), (IF_NONE_MATCH, &conditions.if_none_match)] {
+        let text = match tags {
+            None => continue,
+            Some(ETagMatch::Any) => "*".to_owned(),
+            Some(ETagMatch::OneOf(tags)) => {
+                tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ")
+            }
+        };
+        headers.insert(name(plain), value(&text)?);
+    }
+    for (plain, time) in [
+        (IF_MODIFIED_SINCE, conditions.if_modified_since),
+        (IF_UNMODIFIED_SINCE, conditions.if_unmodified_since),
+    ] {
+        if let Some(time) = time {
+            headers.insert(name(plain), value(&httpdate::fmt_http_date(time.to_system_time()))?);
+        }
+    }
+    Ok(())
+}
+
+/// Text as a header's value: any UTF-8 but control characters.
+pub(super) fn value(text: &str) -> Result<HeaderValue> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
+        Error::with_source(Reason::InvalidArgument, format!("{text:?} cannot be sent in a header"), e)
+    })
+}
+
+fn text(value: &HeaderValue) -> Result<String> {
+    String::from_utf8(value.as_bytes().to_vec())
+        .map_err(|e| Error::with_source(Reason::Io, "the store answered a header that is not UTF-8", e))
+}
+
+/// S3 answers metadata that is not ASCII in the encoded words of RFC 2047. Anything else stays as it is.
+fn decode_words(text: String) -> String {
+    let decode = |word: &str| {
+        let inner = word.strip_prefix("=?")?.strip_suffix("?=")?;
+        let (charset, inner) = inner.split_once('?')?;
+        let (encoding, content) = inner.split_once('?')?;
+        if !charset.eq_ignore_ascii_case("utf-8") {
+            return None;
+        }
+        match encoding {
+            "B" | "b" => BASE64.decode(content).ok(),
+            "Q" | "q" => quoted_printable(content),
+            _ => None,
+        }
+    };
+    let words: Option<Vec<Vec<u8>>> = text.split(' ').map(decode).collect();
+    words.and_then(|words| String::from_utf8(words.concat()).ok()).unwrap_or(text)
+}
+
+fn quoted_printable(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        bytes.push(match first {
+            b'_' => b' ',
+            b'=' => {
+                let digits = std::str::from_utf8(behind.get(..2)?).ok()?;
+                rest = &behind[2..];
+                u8::from_str_radix(digits, 16).ok()?
+            }
+            other => *other,
+        });
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_comes_back() {
+        let metadata = Metadata {
+            headers: SystemHeaders {
+                content_type: Some("text/plain".to_owned()),
+                cache_control: Some("no-store".to_owned()),
+                ..SystemHeaders::default()
+            },
+            user: vec![("a".to_owned(), "Grüße".to_owned()), ("b".to_owned(), String::new())],
+            classes: Classes {
+                object: Classes::parse_object("7").ok(),
+                ranges: Classes::parse_ranges("0-64-25").unwrap(),
+            },
+            tags: Tags::default(),
+        };
+        let mut headers = HeaderMap::new();
+        write_metadata(&metadata, &mut headers).unwrap();
+        assert_eq!(read_metadata(&headers).unwrap(), metadata);
+    }
+
+    #[test]
+    fn encoded_words_are_read() {
+        for (text, expected) in [
+            ("=?UTF-8?B?R3LDvMOfZQ==?=", "Grüße"),
+            ("=?UTF-8?Q?Gr=C3=BC_=C3=9F?=", "Grü ß"),
+            ("=?UTF-8?B?R3I=?= =?utf-8?b?w7w=?=", "Grü"),
+            ("plain =?UTF-8?B?R3I=?=", "plain =?UTF-8?B?R3I=?="),
+            ("=?UTF-8?B?***?=", "=?UTF-8?B?***?="),
+            ("=?latin1?Q?a?=", "=?latin1?Q?a?="),
+        ] {
+            assert_eq!(decode_words(text.to_owned()), expected);
+        }
+    }
+
+    #[test]
+    fn a_composite_checksum_may_name_its_parts() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-amz-checksum-crc32", HeaderValue::from_static("y/Q5Jg==-2"));
+        let (found, scope) = checksums(&headers).unwrap();
+        assert_eq!(found, [Checksum::from_base64(Algorithm::Crc32, "y/Q5Jg==").unwrap()]);
+        assert_eq!(scope, ChecksumScope::Composite);
+    }
+}

@@ -1,0 +1,185 @@
+//! ListObjectsV2.
+
+use http::Method;
+use percent_encoding::percent_decode_str;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
+
+use super::S3Store;
+use super::client::Call;
+use super::endpoint::Query;
+use super::read::generation;
+use super::time::parse_time;
+use super::xml;
+
+/// The most entries of a page that S3 gives.
+const MOST_ENTRIES: usize = 1000;
+/// A page is no longer than this: a thousand keys of a thousand bytes, each of which takes three characters.
+const MOST_PAGE_BYTES: usize = 8 << 20;
+
+/// A line in the making.
+#[derive(Default)]
+struct Line {
+    key: String,
+    size: u64,
+    etag: String,
+    modified: Option<Timestamp>,
+    algorithm: Option<Algorithm>,
+    scope: Option<ChecksumScope>,
+}
+
+impl S3Store {
+    /// One page. It may hold fewer entries than were asked for and still have a next one.
+    pub(super) async fn list_page(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
+        if request.limit == 0 {
+            self.find_bucket(context, bucket).await?;
+            return Ok(ListPage { entries: Vec::new(), next: None });
+        }
+        let after = request.after.as_deref().unwrap_or_default();
+        let mut token = None;
+        loop {
+            let (mut page, next_token) = self.list_once(context, bucket, request, token.as_deref()).await?;
+            // S3 rolls up what is behind a key into a common prefix that is not.
+            page.entries.retain(|entry| entry.name() > after);
+            if !page.entries.is_empty() || page.next.is_none() {
+                return Ok(page);
+            }
+            token = next_token;
+        }
+    }
+
+    async fn list_once(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
+        let after = request.after.as_deref().filter(|after| !after.is_empty() && token.is_none());
+        let mut call = Call::bucket(Method::GET, bucket);
+        call.query = Query::default()
+            .with("list-type", "2")
+            // Keys may hold what XML cannot say.
+            .with("encoding-type", "url")
+            .with("max-keys", &request.limit.min(MOST_ENTRIES).to_string())
+            .with_some("prefix", Some(request.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
+            .with_some("delimiter", request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()))
+            .with_some("start-after", after)
+            .with_some("continuation-token", token);
+        let document = self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
+        read_page(&document)
+    }
+}
+
+/// A page, and the token of the next one.
+fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
+    let (mut entries, mut token) = (Vec::new(), None);
+    let (mut is_encoded, mut is_truncated) = (false, false);
+    let mut line = Line::default();
+    let mut failure = None;
+    xml::leaves(document, |path, text| match path {
+        [_, "EncodingType"] => is_encoded = text == "url",
+        [_, "IsTruncated"] => is_truncated = text == "true",
+        [_, "NextContinuationToken"] => token = Some(text.to_owned()),
+        [_, "Contents", "Key"] => line.key = text.to_owned(),
+        [_, "Contents", "Size"] => line.size = text.parse().unwrap_or_default(),
+        [_, "Contents", "ETag"] => line.etag = text.to_owned(),
+        [_, "Contents", "LastModified"] => line.modified = parse_time(text),
+        [_, "Contents", "ChecksumAlgorithm"] => line.algorithm = text.parse().ok(),
+        [_, "Contents", "ChecksumType"] => {
+            line.scope =
+                Some(if text == "COMPOSITE" { ChecksumScope::Composite } else { ChecksumScope::FullObject });
+        }
+        [_, "Contents"] => match std::mem::take(&mut line).into_entry() {
+            Some(entry) => entries.push(entry),
+            None => failure = Some("a line of the store's listing lacks its key or its time"),
+        },
+        [_, "CommonPrefixes", "Prefix"] => entries.push(ListEntry::CommonPrefix(text.to_owned())),
+        _ => {}
+    })?;
+    if let Some(failure) = failure {
+        return Err(Error::new(Reason::Io, failure));
+    }
+    if is_encoded {
+        entries.iter_mut().try_for_each(decode)?;
+    }
+    // Keys come first and common prefixes after them; a page of the port has both in one order.
+    entries.sort_by(|a, b| a.name().cmp(b.name()));
+    let next = entries.last().map(|entry| entry.name().to_owned()).filter(|_| is_truncated);
+    if is_truncated && next.is_none() {
+        return Err(Error::new(
+            Reason::Io,
+            "the store answered a page of a listing without an entry and more to come",
+        ));
+    }
+    Ok((ListPage { entries, next }, token))
+}
+
+impl Line {
+    fn into_entry(self) -> Option<ListEntry<ObjectSummary>> {
+        let modified = self.modified.filter(|_| !self.key.is_empty())?;
+        let etag = ETag::from_text(&self.etag);
+        let generation = generation(modified, etag.as_str());
+        let checksum = self.algorithm.map(|a| (a, self.scope.unwrap_or(ChecksumScope::FullObject)));
+        Some(ListEntry::Key(
+            self.key,
+            ObjectSummary { size: self.size, etag, modified, generation, checksum },
+        ))
+    }
+}
+
+fn decode(entry: &mut ListEntry<ObjectSummary>) -> Result<()> {
+    let (ListEntry::Key(name, _) | ListEntry::CommonPrefix(name)) = entry;
+    *name = decode_key(name)?;
+    Ok(())
+}
+
+/// A key as `encoding-type=url` writes it: like a form, where a plus is a blank.
+pub(super) fn decode_key(text: &str) -> Result<String> {
+    let text = text.replace('+', " ");
+    let decoded = percent_decode_str(&text).decode_utf8().map_err(|e| {
+        Error::with_source(Reason::Io, format!("the store lists a key that is not UTF-8: {text:?}"), e)
+    })?;
+    Ok(decoded.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_keys_and_prefixes_in_one_order() {
+        let page = read_page(
+            b"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
+            <Contents><Key>a+b%2Fc%26</Key><Size>5</Size><ETag>&quot;x-2&quot;</ETag>\
+            <LastModified>2026-01-02T03:04:05.678Z</LastModified><ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm></Contents>\
+            <Contents><Key>z</Key><Size>1</Size><ETag>y</ETag><LastModified>2026-01-02T03:04:05Z</LastModified></Contents>\
+            <CommonPrefixes><Prefix>m/</Prefix></CommonPrefixes></ListBucketResult>",
+        )
+        .unwrap()
+        .0;
+        let names: Vec<&str> = page.entries.iter().map(ListEntry::name).collect();
+        assert_eq!(names, ["a b/c&", "m/", "z"]);
+        assert_eq!(page.next.as_deref(), Some("z"));
+        let ListEntry::Key(_, first) = &page.entries[0] else { panic!("it is a key") };
+        assert_eq!((first.size, first.etag.as_str(), first.modified.millis()), (5, "x-2", 1_767_323_045_678));
+        assert_eq!(first.checksum, Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject)));
+    }
+
+    #[test]
+    fn a_page_that_leads_nowhere_is_refused() {
+        for bad in [
+            "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+            "<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
+            "<ListBucketResult>",
+        ] {
+            assert_eq!(read_page(bad.as_bytes()).unwrap_err().reason(), Reason::Io, "{bad}");
+        }
+    }
+}

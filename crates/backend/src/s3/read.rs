@@ -1,0 +1,180 @@
+//! Reading: head, get, and what both say of an object.
+
+use http::header::{CONTENT_RANGE, RANGE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::{
+    Address, Body, ByteRange, ChecksumScope, Context, Generation, ObjectInfo, Span, Tags, Timestamp,
+};
+
+use super::S3Store;
+use super::answer::Answer;
+use super::client::Call;
+use super::endpoint::Query;
+use super::headers;
+use super::xml;
+
+/// An object's tags are no longer than this as XML.
+const MOST_TAGS_BYTES: usize = 64 << 10;
+
+impl S3Store {
+    /// HeadObject.
+    pub(super) async fn read_head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+    ) -> Result<Found<()>> {
+        let answer = match self.ask(context, address, request, Method::HEAD).await {
+            // An answer to HEAD has no body to say which of the two is not there.
+            Err(e) if e.reason() == Reason::NoSuchKey => {
+                self.client.send(context, &Call::bucket(Method::HEAD, &address.bucket)).await?;
+                return Err(e);
+            }
+            answered => answered?,
+        };
+        let (info, span) = self.describe(context, address, request, &answer).await?;
+        let observation = answer.observation.clone();
+        // Reads the end of nothing, so that the connection is free for others.
+        answer.collect(0).await?;
+        Ok(Found { info, span, body: (), observation })
+    }
+
+    /// GetObject.
+    pub(super) async fn read_bytes(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+    ) -> Result<Found<Body>> {
+        let answer = self.ask(context, address, request, Method::GET).await?;
+        let (info, span) = self.describe(context, address, request, &answer).await?;
+        let length =
+            answer.length().ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
+        if length != span.length {
+            return Err(Error::new(
+                Reason::Io,
+                format!("the store answered {length} bytes where {} were asked for", span.length),
+            ));
+        }
+        let is_whole = span == Span::whole(info.size) && info.scope == ChecksumScope::FullObject;
+        let expected = info.checksums.first().copied().filter(|_| is_whole);
+        let observation = answer.observation.clone();
+        Ok(Found { info, span, body: answer.into_body(context.clone(), length, expected), observation })
+    }
+
+    async fn ask(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+        method: Method,
+    ) -> Result<Answer> {
+        let mut call = Call::object(method, &address.bucket, address.key.as_str());
+        call.headers.insert("x-amz-checksum-mode", HeaderValue::from_static("ENABLED"));
+        headers::write_conditions(&request.conditions, false, &mut call.headers)?;
+        match request.select {
+            Select::Whole => {}
+            Select::Range(range) => drop(call.headers.insert(RANGE, range_header(range))),
+            Select::Part(number) => {
+                call.query = Query::default().with("partNumber", &number.get().to_string())
+            }
+        }
+        self.client.send(context, &call).await
+    }
+
+    /// What an answer says of its object, and which bytes of it were selected.
+    async fn describe(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+        answer: &Answer,
+    ) -> Result<(ObjectInfo, Span)> {
+        let answered = &answer.head.headers;
+        let length =
+            answer.length().ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
+        let (span, size) = match content_range(answered)? {
+            Some(found) if answer.head.status == StatusCode::PARTIAL_CONTENT => found,
+            _ => (Span::whole(length), length),
+        };
+        if request.select == Select::Whole && span != Span::whole(size) {
+            return Err(Error::new(Reason::Io, "the store answered a part of the object that was asked for"));
+        }
+        let mut metadata = headers::read_metadata(answered)?;
+        if headers::has_tags(answered) {
+            metadata.tags = self.read_tags(context, address).await?;
+        }
+        let (checksums, scope) = headers::checksums(answered)?;
+        let (etag, modified) = (headers::etag(answered)?, headers::modified(answered)?);
+        let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
+        let generation = generation(modified, etag.as_str());
+        Ok((ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }, span))
+    }
+
+    /// GetObjectTagging.
+    pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
+        let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
+        call.query = Query::default().flag("tagging");
+        let document = self.client.send(context, &call).await?.collect(MOST_TAGS_BYTES).await?;
+        let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
+        xml::leaves(&document, |path, text| match path {
+            [.., "Tag", "Key"] => key = text.to_owned(),
+            [.., "Tag", "Value"] => value = text.to_owned(),
+            [.., "Tag"] => pairs.push((std::mem::take(&mut key), std::mem::take(&mut value))),
+            _ => {}
+        })?;
+        Tags::new(pairs)
+    }
+}
+
+/// Which write this is, as far as S3 says: equal for equal tags and times. It grows with time at the grain of a
+/// second only; `Capabilities::generations` says so.
+pub(super) fn generation(modified: Timestamp, etag: &str) -> Generation {
+    let seconds = u64::try_from(modified.seconds()).unwrap_or(0);
+    Generation(seconds << 24 | tradewind_core::checksum::crc64nvme(etag.as_bytes()) >> 40)
+}
+
+fn range_header(range: ByteRange) -> HeaderValue {
+    let text = match range {
+        ByteRange::Inclusive { first, last } => format!("bytes={first}-{last}"),
+        ByteRange::From(first) => format!("bytes={first}-"),
+        ByteRange::Suffix(length) => format!("bytes=-{length}"),
+    };
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// `bytes first-last/size`.
+fn content_range(headers: &HeaderMap) -> Result<Option<(Span, u64)>> {
+    let Some(value) = headers.get(CONTENT_RANGE) else { return Ok(None) };
+    let read = || {
+        let (span, size) = value.to_str().ok()?.strip_prefix("bytes ")?.split_once('/')?;
+        let (first, last) = span.split_once('-')?;
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        let length = last.checked_sub(first)?.checked_add(1)?;
+        Some((Span { offset: first, length }, size.parse().ok()?))
+    };
+    let found = read();
+    found.map(Some).ok_or_else(|| Error::new(Reason::Io, format!("the store answered {value:?} as a range")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_answers() {
+        let read = |text| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_RANGE, HeaderValue::from_static(text));
+            content_range(&headers).map(Option::unwrap)
+        };
+        assert_eq!(read("bytes 5-9/20").unwrap(), (Span { offset: 5, length: 5 }, 20));
+        for bad in
+            ["bytes 9-5/20", "bytes */20", "items 1-2/3", "bytes 1-2", "bytes 0-18446744073709551615/1"]
+        {
+            assert_eq!(read(bad).unwrap_err().reason(), Reason::Io, "{bad}");
+        }
+    }
+}

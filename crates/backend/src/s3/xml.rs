@@ -1,0 +1,145 @@
+//! Reading a store's XML. Namespaces and attributes are passed over: nothing that S3 answers depends on them.
+
+use std::borrow::Cow;
+
+use quick_xml::Reader;
+use quick_xml::XmlVersion;
+use quick_xml::escape::resolve_xml_entity;
+use quick_xml::events::Event;
+use tradewind_core::error::{Error, Reason, Result};
+
+/// How deep S3's answers are nested at the most, and a little more.
+const MOST_DEPTH: usize = 16;
+
+/// Calls `take` for each element's end with the names that lead to it and its text, in the order of the document.
+/// An element that holds others comes after them; its text is what stands before the first of them.
+pub(super) fn leaves(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
+    let text = std::str::from_utf8(document).map_err(|e| malformed(Some(Box::new(e))))?;
+    let mut reader = Reader::from_str(text);
+    let mut open: Vec<(String, String)> = Vec::with_capacity(MOST_DEPTH);
+    loop {
+        let event = reader.read_event().map_err(|e| malformed(Some(Box::new(e))))?;
+        match event {
+            Event::Start(start) => {
+                if open.len() == MOST_DEPTH {
+                    return Err(malformed(None));
+                }
+                open.push((name(start.local_name().as_ref())?, String::new()));
+            }
+            Event::Empty(empty) => {
+                let name = name(empty.local_name().as_ref())?;
+                let mut path: Vec<&str> = open.iter().map(|(name, _)| name.as_str()).collect();
+                path.push(&name);
+                take(&path, "");
+            }
+            Event::Text(piece) => {
+                add(
+                    &mut open,
+                    piece.xml_content(XmlVersion::Implicit1_0).map_err(|e| malformed(Some(Box::new(e))))?,
+                );
+            }
+            Event::CData(piece) => {
+                add(
+                    &mut open,
+                    piece.xml_content(XmlVersion::Implicit1_0).map_err(|e| malformed(Some(Box::new(e))))?,
+                );
+            }
+            Event::GeneralRef(reference) => {
+                let character = reference.resolve_char_ref().map_err(|e| malformed(Some(Box::new(e))))?;
+                match character {
+                    Some(character) => add(&mut open, character.to_string().into()),
+                    None => {
+                        let entity = reference.decode().map_err(|e| malformed(Some(Box::new(e))))?;
+                        let text = resolve_xml_entity(&entity).ok_or_else(|| malformed(None))?;
+                        add(&mut open, text.into());
+                    }
+                }
+            }
+            Event::End(_) => {
+                let path: Vec<&str> = open.iter().map(|(name, _)| name.as_str()).collect();
+                let text = open.last().map(|(_, text)| text.as_str()).unwrap_or_default();
+                take(&path, text);
+                open.pop();
+            }
+            Event::Eof if open.is_empty() => return Ok(()),
+            Event::Eof => return Err(malformed(None)),
+            Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
+        }
+    }
+}
+
+fn add(open: &mut [(String, String)], piece: Cow<'_, str>) {
+    if let Some((_, text)) = open.last_mut() {
+        text.push_str(&piece);
+    }
+}
+
+fn name(bytes: &[u8]) -> Result<String> {
+    String::from_utf8(bytes.to_vec()).map_err(|e| malformed(Some(Box::new(e))))
+}
+
+fn malformed(cause: Option<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    const WHAT: &str = "the store answered XML that cannot be read";
+    match cause {
+        Some(cause) => Error::with_source(Reason::Io, WHAT, cause),
+        None => Error::new(Reason::Io, WHAT),
+    }
+}
+
+/// Writes text into a document.
+pub(super) fn escape(text: &str, out: &mut String) {
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            // Read back as a line's end or a blank otherwise.
+            '\r' => out.push_str("&#13;"),
+            c => out.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all(text: &str) -> Result<Vec<(String, String)>> {
+        let mut found = Vec::new();
+        leaves(text.as_bytes(), |path, text| found.push((path.join("/"), text.to_owned())))?;
+        Ok(found)
+    }
+
+    #[test]
+    fn names_texts_and_ends() {
+        let text = "<?xml version=\"1.0\"?><a xmlns=\"http://x/\"><b>1 &lt;&#x41;<![CDATA[<&]]></b><!-- c --><e/><b> 2</b></a>";
+        let found = all(text).unwrap();
+        let expected = [("a/b", "1 <A<&"), ("a/e", ""), ("a/b", " 2"), ("a", "")];
+        assert_eq!(found, expected.map(|(path, text)| (path.to_owned(), text.to_owned())));
+    }
+
+    #[test]
+    fn what_is_no_document_is_refused() {
+        for bad in ["<a>", "<a></b>", "<a>&unknown;</a>", "</a>", &"<a>".repeat(100)] {
+            assert_eq!(all(bad).unwrap_err().reason(), Reason::Io, "{bad}");
+        }
+        assert!(leaves(&[b'<', 0xff, b'>'], |_, _| {}).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_escaped_reads_back(text in "[^\u{0}-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{fffe}\u{ffff}]*") {
+            let mut document = "<a>".to_owned();
+            escape(&text, &mut document);
+            document.push_str("</a>");
+            prop_assert_eq!(all(&document).unwrap(), [("a".to_owned(), text)]);
+        }
+
+        #[test]
+        fn any_text(text in ".*") {
+            let _ = all(&text);
+        }
+    }
+}
