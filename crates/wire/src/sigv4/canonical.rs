@@ -42,6 +42,7 @@ pub struct Signed<'a> {
 
 impl Signed<'_> {
     /// The canonical request.
+    #[inline]
     pub fn text(&self) -> Result<Vec<u8>, NotCanonical> {
         let mut text = Vec::with_capacity(512 + self.path.len() + self.query.map_or(0, str::len));
         text.extend_from_slice(self.method.as_str().as_bytes());

@@ -11,6 +11,7 @@ pub struct AmzDate {
 
 impl AmzDate {
     /// Reads the text, refusing moments that no calendar has.
+    #[inline]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text: [u8; 16] = text.try_into().ok()?;
         if text[8] != b'T' || text[15] != b'Z' {
@@ -44,16 +45,19 @@ impl AmzDate {
     }
 
     /// As written.
+    #[inline]
     pub const fn text(&self) -> &[u8; 16] {
         &self.text
     }
 
     /// The day, `YYYYMMDD`.
+    #[inline]
     pub fn day(&self) -> &[u8] {
         &self.text[..8]
     }
 
     /// Seconds since 1970.
+    #[inline]
     pub const fn seconds(&self) -> i64 {
         self.seconds
     }

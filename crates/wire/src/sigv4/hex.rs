@@ -1,6 +1,7 @@
 //! Hexadecimal, for values of fixed size and without allocating.
 
 /// 32 bytes as lowercase hexadecimal.
+#[inline]
 pub fn to_hex(bytes: &[u8; 32]) -> [u8; 64] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];
@@ -12,6 +13,7 @@ pub fn to_hex(bytes: &[u8; 32]) -> [u8; 64] {
 }
 
 /// 64 hexadecimal digits as bytes.
+#[inline]
 pub fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
     if text.len() != 64 {
         return None;
@@ -24,6 +26,7 @@ pub fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
 }
 
 /// The value of a hexadecimal digit.
+#[inline]
 pub const fn digit(c: u8) -> Option<u8> {
     match c {
         b'0'..=b'9' => Some(c - b'0'),
