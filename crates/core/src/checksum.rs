@@ -105,6 +105,27 @@ pub enum ChecksumScope {
     Composite,
 }
 
+impl ChecksumScope {
+    /// As S3 writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FullObject => "FULL_OBJECT",
+            Self::Composite => "COMPOSITE",
+        }
+    }
+}
+
+impl FromStr for ChecksumScope {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::FullObject, Self::Composite].into_iter().find(|scope| scope.name() == text).ok_or_else(|| {
+            Error::new(Reason::InvalidArgument, format!("checksum type {text:?} is not known"))
+        })
+    }
+}
+
 /// One checksum value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Checksum {

@@ -25,6 +25,38 @@ pub struct SystemHeaders {
     pub storage_class: Option<String>,
 }
 
+impl SystemHeaders {
+    /// The values, in the order in which the fields stand here.
+    #[must_use]
+    pub const fn values(&self) -> [&Option<String>; 8] {
+        [
+            &self.content_type,
+            &self.content_encoding,
+            &self.content_disposition,
+            &self.content_language,
+            &self.cache_control,
+            &self.expires,
+            &self.website_redirect,
+            &self.storage_class,
+        ]
+    }
+
+    /// The places of the values, in the same order.
+    #[must_use]
+    pub const fn values_mut(&mut self) -> [&mut Option<String>; 8] {
+        [
+            &mut self.content_type,
+            &mut self.content_encoding,
+            &mut self.content_disposition,
+            &mut self.content_language,
+            &mut self.cache_control,
+            &mut self.expires,
+            &mut self.website_redirect,
+            &mut self.storage_class,
+        ]
+    }
+}
+
 /// User metadata: names without the `x-amz-meta-` prefix, lowercase, in order of name.
 pub type UserMetadata = Vec<(String, String)>;
 
@@ -45,8 +77,12 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Refuses user metadata over [`MAX_USER_METADATA_BYTES`].
+    /// Refuses user metadata over [`MAX_USER_METADATA_BYTES`], and content headers without a value: HTTP does not
+    /// tell them from absent ones.
     pub fn check(&self) -> Result<()> {
+        if self.headers.values().into_iter().flatten().any(String::is_empty) {
+            return Err(Error::new(Reason::InvalidArgument, "a content header is empty; leave it out"));
+        }
         let bytes: usize = self.user.iter().map(|(name, value)| name.len() + value.len()).sum();
         if bytes > MAX_USER_METADATA_BYTES {
             return Err(Error::new(

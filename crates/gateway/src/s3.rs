@@ -16,7 +16,6 @@ mod conditions;
 mod copy;
 mod delete;
 mod document;
-mod encoded_word;
 mod failure;
 mod intent;
 mod list;

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{Address, ByteRange, Checksum, ChecksumScope, Context, ETag, Timestamp};
+use tradewind_core::{Address, ByteRange, ChecksumScope, Context, ETag, Timestamp};
 use tradewind_wire::sigv4::encode_path;
 
 use super::S3Store;
@@ -100,13 +100,8 @@ impl S3Store {
             ["Error"] => is_refused = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
             [_, "LastModified"] => modified = parse_time(text),
-            [_, "ChecksumType"] if text == "COMPOSITE" => scope = ChecksumScope::Composite,
-            [_, name] => {
-                let algorithm = name.strip_prefix("Checksum").and_then(|name| name.parse().ok());
-                let value = text.split_once('-').map_or(text, |(value, _)| value);
-                checksums
-                    .extend(algorithm.and_then(|algorithm| Checksum::from_base64(algorithm, value).ok()));
-            }
+            [_, "ChecksumType"] => scope = text.parse().unwrap_or(scope),
+            [_, name] => checksums.extend(headers::checksum_element(name, text)),
             _ => {}
         })?;
         if is_refused {

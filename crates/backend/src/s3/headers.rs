@@ -1,45 +1,23 @@
 //! What an object carries besides its bytes, as headers say it: written into requests and read from answers. Both
 //! ways stand here, so that they go by the same names.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use http::header::{
-    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, ETAG, EXPIRES,
-    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED,
-};
+use http::header::{ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{
-    Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Precondition, ReadConditions, SystemHeaders,
-    Tags, Timestamp,
+    Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Precondition, ReadConditions, Tags,
+    Timestamp,
+};
+use tradewind_wire::encoded_word;
+use tradewind_wire::headers::{
+    CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
 };
 use tradewind_wire::sigv4::encode_query;
 
-const USER_PREFIX: &str = "x-amz-meta-";
-const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
-const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class");
-const OBJECT_CLASS: HeaderName = HeaderName::from_static("x-dss-object-class");
-const RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-class");
-const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
-
-/// The content headers, by name.
-fn system_headers(system: &mut SystemHeaders) -> [(HeaderName, &mut Option<String>); 8] {
-    [
-        (CONTENT_TYPE, &mut system.content_type),
-        (CONTENT_ENCODING, &mut system.content_encoding),
-        (CONTENT_DISPOSITION, &mut system.content_disposition),
-        (CONTENT_LANGUAGE, &mut system.content_language),
-        (CACHE_CONTROL, &mut system.cache_control),
-        (EXPIRES, &mut system.expires),
-        (WEBSITE_REDIRECT, &mut system.website_redirect),
-        (STORAGE_CLASS, &mut system.storage_class),
-    ]
-}
-
 /// Writes an object's metadata into the request that makes it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
-    for (name, text) in system_headers(&mut metadata.headers.clone()) {
+    for (name, text) in SYSTEM.into_iter().zip(metadata.headers.values()) {
         if let Some(text) = text {
             headers.insert(name, value(text)?);
         }
@@ -89,15 +67,15 @@ pub(super) fn tagging(tags: &Tags) -> String {
 /// Reads what an answer says of an object, but its tags, of which it has the number only.
 pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     let mut metadata = Metadata::default();
-    for (name, place) in system_headers(&mut metadata.headers) {
+    for (name, place) in SYSTEM.into_iter().zip(metadata.headers.values_mut()) {
         *place = headers.get(name).map(text).transpose()?;
     }
     let system = &mut metadata.headers;
-    system.content_type = system.content_type.take().filter(|kind| kind != "binary/octet-stream");
+    system.content_type = system.content_type.take().filter(|kind| kind != DEFAULT_TYPE);
     system.storage_class = system.storage_class.take().filter(|class| class != "STANDARD");
     for (name, value) in headers {
         if let Some(short) = name.as_str().strip_prefix(USER_PREFIX) {
-            metadata.user.push((short.to_owned(), decode_words(text(value)?)));
+            metadata.user.push((short.to_owned(), encoded_word::decode(text(value)?)));
         }
     }
     metadata.user.sort();
@@ -112,7 +90,7 @@ pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
 
 /// Whether an object has tags.
 pub(super) fn has_tags(headers: &HeaderMap) -> bool {
-    headers.get("x-amz-tagging-count").is_some_and(|count| count != "0")
+    headers.get(TAGGING_COUNT).is_some_and(|count| count != "0")
 }
 
 /// The entity tag.
@@ -137,10 +115,8 @@ pub(super) fn date(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Time
 
 /// The checksums of an answer, and what they are of.
 pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumScope)> {
-    let mut scope = match headers.get("x-amz-checksum-type").map(HeaderValue::as_bytes) {
-        Some(b"COMPOSITE") => ChecksumScope::Composite,
-        _ => ChecksumScope::FullObject,
-    };
+    let said = headers.get(CHECKSUM_TYPE).and_then(|scope| scope.to_str().ok()?.parse().ok());
+    let mut scope = said.unwrap_or(ChecksumScope::FullObject);
     let mut found = Vec::new();
     for algorithm in Algorithm::ALL {
         if let Some(value) = headers.get(algorithm.header()) {
@@ -154,6 +130,13 @@ pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumS
         }
     }
     Ok((found, scope))
+}
+
+/// The checksum in an element of this name, as `ChecksumCRC32`.
+pub(super) fn checksum_element(name: &str, text: &str) -> Option<Checksum> {
+    let algorithm = name.strip_prefix("Checksum")?.parse().ok()?;
+    let value = text.split_once('-').map_or(text, |(value, _)| value);
+    Checksum::from_base64(algorithm, value).ok()
 }
 
 /// Writes the condition of a write.
@@ -214,46 +197,10 @@ fn text(value: &HeaderValue) -> Result<String> {
         .map_err(|e| Error::with_source(Reason::Io, "the store answered a header that is not UTF-8", e))
 }
 
-/// S3 answers metadata that is not ASCII in the encoded words of RFC 2047. Anything else stays as it is.
-fn decode_words(text: String) -> String {
-    let decode = |word: &str| {
-        let inner = word.strip_prefix("=?")?.strip_suffix("?=")?;
-        let (charset, inner) = inner.split_once('?')?;
-        let (encoding, content) = inner.split_once('?')?;
-        if !charset.eq_ignore_ascii_case("utf-8") {
-            return None;
-        }
-        match encoding {
-            "B" | "b" => BASE64.decode(content).ok(),
-            "Q" | "q" => quoted_printable(content),
-            _ => None,
-        }
-    };
-    let words: Option<Vec<Vec<u8>>> = text.split(' ').map(decode).collect();
-    words.and_then(|words| String::from_utf8(words.concat()).ok()).unwrap_or(text)
-}
-
-fn quoted_printable(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        rest = behind;
-        bytes.push(match first {
-            b'_' => b' ',
-            b'=' => {
-                let digits = std::str::from_utf8(behind.get(..2)?).ok()?;
-                rest = &behind[2..];
-                u8::from_str_radix(digits, 16).ok()?
-            }
-            other => *other,
-        });
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tradewind_core::SystemHeaders;
 
     #[test]
     fn metadata_comes_back() {
@@ -273,20 +220,6 @@ mod tests {
         let mut headers = HeaderMap::new();
         write_metadata(&metadata, &mut headers).unwrap();
         assert_eq!(read_metadata(&headers).unwrap(), metadata);
-    }
-
-    #[test]
-    fn encoded_words_are_read() {
-        for (text, expected) in [
-            ("=?UTF-8?B?R3LDvMOfZQ==?=", "Grüße"),
-            ("=?UTF-8?Q?Gr=C3=BC_=C3=9F?=", "Grü ß"),
-            ("=?UTF-8?B?R3I=?= =?utf-8?b?w7w=?=", "Grü"),
-            ("plain =?UTF-8?B?R3I=?=", "plain =?UTF-8?B?R3I=?="),
-            ("=?UTF-8?B?***?=", "=?UTF-8?B?***?="),
-            ("=?latin1?Q?a?=", "=?latin1?Q?a?="),
-        ] {
-            assert_eq!(decode_words(text.to_owned()), expected);
-        }
     }
 
     #[test]

@@ -92,10 +92,7 @@ fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>
         [_, "Contents", "ETag"] => line.etag = text.to_owned(),
         [_, "Contents", "LastModified"] => line.modified = parse_time(text),
         [_, "Contents", "ChecksumAlgorithm"] => line.algorithm = text.parse().ok(),
-        [_, "Contents", "ChecksumType"] => {
-            line.scope =
-                Some(if text == "COMPOSITE" { ChecksumScope::Composite } else { ChecksumScope::FullObject });
-        }
+        [_, "Contents", "ChecksumType"] => line.scope = text.parse().ok(),
         [_, "Contents"] => match std::mem::take(&mut line).into_entry() {
             Some(entry) => entries.push(entry),
             None => failure = Some("a line of the store's listing lacks its key or its time"),

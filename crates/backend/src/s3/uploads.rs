@@ -15,6 +15,7 @@ use tradewind_core::object::Committed;
 use tradewind_core::{
     Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag, Metadata, Timestamp,
 };
+use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
 use super::client::Call;
@@ -49,7 +50,7 @@ impl S3Store {
         headers::write_metadata(&request.metadata, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
-            call.headers.insert("x-amz-checksum-type", HeaderValue::from_static(scope_name(scope)));
+            call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
         }
         let document = self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
         let mut id = String::new();
@@ -147,8 +148,8 @@ impl S3Store {
         xml::leaves(&document, |path, text| match path {
             ["Error"] => is_refused = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
-            [_, "ChecksumType"] if text == "COMPOSITE" => scope = ChecksumScope::Composite,
-            [_, name] => checksums.extend(checksum(name, text)),
+            [_, "ChecksumType"] => scope = text.parse().unwrap_or(scope),
+            [_, name] => checksums.extend(headers::checksum_element(name, text)),
             _ => {}
         })?;
         if is_refused {
@@ -198,12 +199,12 @@ impl S3Store {
         xml::leaves(&document, |path, text| match path {
             [_, "IsTruncated"] => is_truncated = text == "true",
             [_, "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
-            [_, "ChecksumType"] => scope = scope_of(text),
+            [_, "ChecksumType"] => scope = text.parse().ok(),
             [_, "Part", "PartNumber"] => part.number = text.parse().unwrap_or_default(),
             [_, "Part", "Size"] => part.size = text.parse().unwrap_or_default(),
             [_, "Part", "ETag"] => part.etag = Some(ETag::from_text(text)),
             [_, "Part", "LastModified"] => part.modified = parse_time(text),
-            [_, "Part", name] => part.checksums.extend(checksum(name, text)),
+            [_, "Part", name] => part.checksums.extend(headers::checksum_element(name, text)),
             [_, "Part"] => page.parts.extend(std::mem::take(&mut part).into_info()),
             _ => {}
         })?;
@@ -251,7 +252,7 @@ impl S3Store {
             [_, "Upload", "UploadId"] => id = text.to_owned(),
             [_, "Upload", "Initiated"] => initiated = parse_time(text),
             [_, "Upload", "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
-            [_, "Upload", "ChecksumType"] => scope = scope_of(text),
+            [_, "Upload", "ChecksumType"] => scope = text.parse().ok(),
             [_, "Upload"] => {
                 let key = std::mem::take(&mut key);
                 let scope = scope.take().unwrap_or(ChecksumScope::Composite);
@@ -313,26 +314,4 @@ fn upload_call<'a>(method: Method, address: &'a Address, upload: &UploadId, quer
     call.subject = Subject::Upload;
     call.query = query.with("uploadId", &upload.0);
     call
-}
-
-/// The checksum in an element of this name.
-fn checksum(name: &str, text: &str) -> Option<Checksum> {
-    let algorithm: Algorithm = name.strip_prefix("Checksum")?.parse().ok()?;
-    let value = text.split_once('-').map_or(text, |(value, _)| value);
-    Checksum::from_base64(algorithm, value).ok()
-}
-
-fn scope_of(text: &str) -> Option<ChecksumScope> {
-    match text {
-        "COMPOSITE" => Some(ChecksumScope::Composite),
-        "FULL_OBJECT" => Some(ChecksumScope::FullObject),
-        _ => None,
-    }
-}
-
-const fn scope_name(scope: ChecksumScope) -> &'static str {
-    match scope {
-        ChecksumScope::Composite => "COMPOSITE",
-        ChecksumScope::FullObject => "FULL_OBJECT",
-    }
 }

@@ -13,7 +13,7 @@ use tradewind_core::{ChecksumScope, ObjectInfo};
 
 use super::answer::{http_date, xml_tag};
 use super::call::Call;
-use super::checksums::{fill_checksums, scope_name};
+use super::checksums::fill_checksums;
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
@@ -65,10 +65,8 @@ fn checksum(info: &ObjectInfo) -> Option<Checksum> {
     if info.checksums.is_empty() {
         return None;
     }
-    let mut checksum = Checksum {
-        checksum_type: Some(ChecksumType::from_static(scope_name(info.scope))),
-        ..Checksum::default()
-    };
+    let mut checksum =
+        Checksum { checksum_type: Some(ChecksumType::from_static(info.scope.name())), ..Checksum::default() };
     fill_checksums!(checksum, &info.checksums, info.scope, None);
     Some(checksum)
 }

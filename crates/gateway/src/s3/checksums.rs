@@ -180,14 +180,6 @@ pub(super) fn named(call: &Call, header: &str) -> Result<Option<Algorithm>> {
         .transpose()
 }
 
-/// How S3 writes the scope.
-pub(super) const fn scope_name(scope: ChecksumScope) -> &'static str {
-    match scope {
-        ChecksumScope::FullObject => "FULL_OBJECT",
-        ChecksumScope::Composite => "COMPOSITE",
-    }
-}
-
 /// How S3 writes a value: composite ones end in the number of parts.
 pub(super) fn value(checksum: &Checksum, scope: ChecksumScope, parts: Option<u32>) -> String {
     match (scope, parts) {
@@ -210,7 +202,7 @@ pub(crate) fn add_headers(
         }
     }
     if let (Some(scope), false) = (scope, checksums.is_empty()) {
-        headers.insert("x-amz-checksum-type", HeaderValue::from_static(scope_name(scope)));
+        headers.insert("x-amz-checksum-type", HeaderValue::from_static(scope.name()));
     }
 }
 

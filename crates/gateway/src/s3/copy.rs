@@ -10,7 +10,7 @@ use tradewind_core::{Address, BucketName, Metadata, ObjectInfo, ObjectKey, ReadC
 
 use super::answer::{xml_tag, xml_time};
 use super::call::Call;
-use super::checksums::{self, fill_checksums, scope_name};
+use super::checksums::{self, fill_checksums};
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::metadata;
@@ -41,7 +41,7 @@ pub(super) async fn object(
     let mut result = CopyObjectResult {
         e_tag: Some(xml_tag(&committed.etag)),
         last_modified: Some(xml_time(committed.modified)),
-        checksum_type: Some(ChecksumType::from_static(scope_name(committed.scope))),
+        checksum_type: Some(ChecksumType::from_static(committed.scope.name())),
         ..CopyObjectResult::default()
     };
     fill_checksums!(result, &committed.checksums, committed.scope, None);

@@ -9,7 +9,6 @@ use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 
 use super::answer::{xml_tag, xml_time};
 use super::call::Call;
-use super::checksums::scope_name;
 use super::failure::Result;
 use super::paging::{Encoding, MAX_ENTRIES, decode_token, encode_token, limit};
 use super::site::Site;
@@ -147,9 +146,7 @@ fn entries(
                 checksum_algorithm: summary
                     .checksum
                     .map(|(algorithm, _)| vec![ChecksumAlgorithm::from_static(algorithm.name())]),
-                checksum_type: summary
-                    .checksum
-                    .map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
+                checksum_type: summary.checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
                 e_tag: Some(xml_tag(&summary.etag)),
                 key: Some(encode.apply(&key)),
                 last_modified: Some(xml_time(summary.modified)),

@@ -2,27 +2,19 @@
 //! classes, read from a request's headers and added to an answer's. Both ways stand here, so that they go by
 //! the same names.
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::metadata::{SystemHeaders, UserMetadata};
 use tradewind_core::{Classes, Metadata, Tags};
+use tradewind_wire::encoded_word;
+use tradewind_wire::headers::{
+    DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, STORAGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
+    WEBSITE_REDIRECT,
+};
 
 use super::call::Call;
-use super::encoded_word;
 use super::failure::{Failure, Result};
 use super::query::form_decode;
 use crate::error::Code;
-
-/// The class of the object.
-const OBJECT_CLASS: &str = "x-dss-object-class";
-/// The classes of ranges.
-const RANGE_CLASS: &str = "x-dss-range-class";
-
-const USER_PREFIX: &str = "x-amz-meta-";
-const WEBSITE_REDIRECT: &str = "x-amz-website-redirect-location";
-const STORAGE_CLASS: &str = "x-amz-storage-class";
-
-/// The type of an object that was given none.
-const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("binary/octet-stream");
 
 /// Storage classes that S3 knows. The name is kept with the object and changes nothing here.
 const STORAGE_CLASSES: &[&str] = &[
@@ -75,7 +67,7 @@ fn content_encoding(call: &Call) -> Result<Option<String>> {
 
 /// `x-amz-website-redirect-location`.
 pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
-    let Some(text) = call.header(WEBSITE_REDIRECT)? else { return Ok(None) };
+    let Some(text) = call.header(WEBSITE_REDIRECT.as_str())? else { return Ok(None) };
     if !["/", "http://", "https://"].iter().any(|start| text.starts_with(start)) {
         return Err(Failure::new(
             Code::InvalidArgument,
@@ -87,7 +79,7 @@ pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
 
 /// `x-amz-storage-class`: `None` where it is not given, `Some(None)` for `STANDARD`.
 pub(super) fn storage_class(call: &Call) -> Result<Option<Option<String>>> {
-    let Some(text) = call.header(STORAGE_CLASS)? else { return Ok(None) };
+    let Some(text) = call.header(STORAGE_CLASS.as_str())? else { return Ok(None) };
     if !STORAGE_CLASSES.contains(&text) {
         return Err(Failure::new(Code::InvalidStorageClass, "The storage class you specified is not valid"));
     }
@@ -115,7 +107,7 @@ fn user_metadata(call: &Call) -> Result<UserMetadata> {
 
 /// `x-amz-tagging`: a query string.
 pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
-    let Some(text) = call.header("x-amz-tagging")? else { return Ok(None) };
+    let Some(text) = call.header(TAGGING.as_str())? else { return Ok(None) };
     let malformed = || {
         Failure::argument(
             "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters \
@@ -153,13 +145,17 @@ pub(super) fn classes(call: &Call) -> Result<Classes> {
     Ok(Classes { object: object_class(call)?, ranges: range_classes(call)?.unwrap_or_default() })
 }
 
-/// The object's class, where it is given. An empty header says that it has none.
+/// The object's class, where it is given. An empty header is not a class; of a copy it says that there is none.
 pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>> {
-    let text = call.header(OBJECT_CLASS)?;
-    Ok(text.map(Classes::parse_object).transpose()?)
+    let text = call.header(OBJECT_CLASS.as_str())?;
+    let is_copy = call.headers.contains_key("x-amz-copy-source");
+    if text.is_none() && (is_copy || !call.headers.contains_key(OBJECT_CLASS)) {
+        return Ok(None);
+    }
+    Ok(Some(Classes::parse_object(text.unwrap_or_default())?))
 }
 
-/// Whether it is said what the object's class is, and what those of ranges are. Empty headers say that there are
+/// Whether a copy says what the object's class is, and what those of ranges are. Empty headers say that there are
 /// none.
 pub(super) fn says_classes(call: &Call) -> (bool, bool) {
     (call.headers.contains_key(OBJECT_CLASS), call.headers.contains_key(RANGE_CLASS))
@@ -167,42 +163,33 @@ pub(super) fn says_classes(call: &Call) -> (bool, bool) {
 
 /// The classes of ranges, where they are given.
 pub(super) fn range_classes(call: &Call) -> Result<Option<Vec<tradewind_core::class::ClassRange>>> {
-    let Some(text) = call.header_list(RANGE_CLASS)? else { return Ok(None) };
+    let Some(text) = call.header_list(RANGE_CLASS.as_str())? else { return Ok(None) };
     Ok(Some(Classes::parse_ranges(&text)?))
 }
 
 /// Adds the headers that answer it: of the tags only their number, as S3 does.
 pub(super) fn add_headers(headers: &mut HeaderMap, metadata: &Metadata) {
     let system = &metadata.headers;
-    headers.insert(header::CONTENT_TYPE, DEFAULT_TYPE);
-    for (name, value) in [
-        (header::CONTENT_TYPE, &system.content_type),
-        (header::CONTENT_ENCODING, &system.content_encoding),
-        (header::CONTENT_DISPOSITION, &system.content_disposition),
-        (header::CONTENT_LANGUAGE, &system.content_language),
-        (header::CACHE_CONTROL, &system.cache_control),
-        (header::EXPIRES, &system.expires),
-        (HeaderName::from_static(WEBSITE_REDIRECT), &system.website_redirect),
-        (HeaderName::from_static(STORAGE_CLASS), &system.storage_class),
-    ] {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(DEFAULT_TYPE));
+    for (name, value) in SYSTEM.into_iter().zip(system.values()) {
         if let Some(value) = value {
             insert(headers, name, value);
         }
     }
     for (name, value) in &metadata.user {
         if let Ok(name) = HeaderName::try_from(format!("{USER_PREFIX}{name}")) {
-            headers.insert(name, encoded_word::header_value(value));
+            headers.insert(name, encoded_word::encode(value));
         }
     }
     let tags = metadata.tags.pairs().len();
     if tags > 0 {
-        headers.insert("x-amz-tagging-count", tags.into());
+        headers.insert(TAGGING_COUNT, tags.into());
     }
     if let Some(class) = metadata.classes.object {
         headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
     }
     if let Some(ranges) = metadata.classes.format_ranges() {
-        insert(headers, HeaderName::from_static(RANGE_CLASS), &ranges);
+        insert(headers, RANGE_CLASS, &ranges);
     }
 }
 

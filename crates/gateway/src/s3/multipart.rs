@@ -16,7 +16,7 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope};
 
 use super::answer::{xml_tag, xml_time};
 use super::call::Call;
-use super::checksums::{self, fill_checksums, scope_name};
+use super::checksums::{self, fill_checksums};
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::metadata;
@@ -39,7 +39,7 @@ pub(super) async fn create(
         key: Some(address.key.to_string()),
         upload_id: Some(id.0),
         checksum_algorithm: checksum.map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
-        checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
+        checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
         ..CreateMultipartUploadOutput::default()
     }))
 }
@@ -67,7 +67,7 @@ fn checksum_of_upload(call: &Call) -> Result<Option<(Algorithm, ChecksumScope)>>
     if !is_possible {
         return Err(Failure::request(format!(
             "The {} checksum type cannot be used with the {} checksum algorithm.",
-            scope_name(scope),
+            scope.name(),
             algorithm.name().to_ascii_lowercase()
         )));
     }
@@ -75,12 +75,9 @@ fn checksum_of_upload(call: &Call) -> Result<Option<(Algorithm, ChecksumScope)>>
 }
 
 fn scope(call: &Call) -> Result<Option<ChecksumScope>> {
-    match call.header("x-amz-checksum-type")? {
-        None => Ok(None),
-        Some("FULL_OBJECT") => Ok(Some(ChecksumScope::FullObject)),
-        Some("COMPOSITE") => Ok(Some(ChecksumScope::Composite)),
-        Some(_) => Err(Failure::request("Value for x-amz-checksum-type header is invalid.")),
-    }
+    let text = call.header("x-amz-checksum-type")?;
+    let invalid = |_| Failure::request("Value for x-amz-checksum-type header is invalid.");
+    text.map(|text| text.parse().map_err(invalid)).transpose()
 }
 
 /// What was said when the upload began.
@@ -115,7 +112,7 @@ pub(super) async fn complete(
         location: Some(location(site, call, &address)),
         e_tag: Some(xml_tag(&committed.etag)),
         checksum_type: (!committed.checksums.is_empty())
-            .then(|| ChecksumType::from_static(scope_name(committed.scope))),
+            .then(|| ChecksumType::from_static(committed.scope.name())),
         ..CompleteMultipartUploadOutput::default()
     };
     fill_checksums!(output, &committed.checksums, committed.scope, u32::try_from(count).ok());
@@ -167,7 +164,7 @@ async fn expected(site: &Site, call: &Call, count: usize) -> Result<Option<Check
         return Err(Failure::request(format!(
             "The upload was created using the {} checksum mode. The complete request must use the same \
              checksum mode.",
-            scope_name(scope)
+            scope.name()
         )));
     }
     let Some((checksum, parts)) = promised else { return Ok(None) };
@@ -256,7 +253,7 @@ fn listed(site: &Site, encode: Encoding, upload: UploadInfo) -> MultipartUpload 
         checksum_algorithm: upload
             .checksum
             .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
-        checksum_type: upload.checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
+        checksum_type: upload.checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
         initiated: Some(xml_time(upload.initiated)),
         initiator: Some(site.initiator()),
         key: Some(encode.apply(&upload.key)),

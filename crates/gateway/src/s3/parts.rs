@@ -13,7 +13,7 @@ use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Precondition
 
 use super::answer::{Plain, quoted, xml_tag, xml_time};
 use super::call::Call;
-use super::checksums::{self, Plan, fill_checksums, scope_name};
+use super::checksums::{self, Plan, fill_checksums};
 use super::conditions;
 use super::copy::source;
 use super::failure::{Failure, Result};
@@ -150,7 +150,7 @@ pub(super) async fn list(
         key: Some(address.key.to_string()),
         upload_id: Some(page.upload.id.0.clone()),
         checksum_algorithm: checksum.map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
-        checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope_name(scope))),
+        checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
         initiator: Some(site.initiator()),
         owner: Some(site.owner()),
         is_truncated: Some(next.is_some()),

@@ -98,6 +98,7 @@ async fn broken_promises_store_nothing() {
     put().header("x-amz-meta-a", &"x".repeat(2100)).send().await.is("MetadataTooLarge", 400);
     put().header("x-amz-storage-class", "SOLID-GOLD").send().await.is("InvalidStorageClass", 400);
     put().header("x-dss-object-class", "32").send().await.is("InvalidArgument", 400);
+    put().header("x-dss-object-class", "").send().await.is("InvalidArgument", 400);
     put().header("x-dss-range-class", "0-0-1").send().await.is("InvalidArgument", 400);
     assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
     server.ask("GET", "/abc/k").await.is("NoSuchKey", 404);

@@ -1,0 +1,59 @@
+//! The names of the headers that carry an object's metadata.
+
+use http::HeaderName;
+use http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, EXPIRES,
+};
+
+/// The content headers, in the order of [`SystemHeaders::values`](tradewind_core::SystemHeaders::values).
+pub const SYSTEM: [HeaderName; 8] = [
+    CONTENT_TYPE,
+    CONTENT_ENCODING,
+    CONTENT_DISPOSITION,
+    CONTENT_LANGUAGE,
+    CACHE_CONTROL,
+    EXPIRES,
+    WEBSITE_REDIRECT,
+    STORAGE_CLASS,
+];
+/// What user metadata begins with.
+pub const USER_PREFIX: &str = "x-amz-meta-";
+/// Where a website that is served from a bucket sends the reader of this object.
+pub const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
+/// The storage class.
+pub const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class");
+/// The class of the object.
+pub const OBJECT_CLASS: HeaderName = HeaderName::from_static("x-dss-object-class");
+/// The classes of ranges.
+pub const RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-class");
+/// Tags, in a request.
+pub const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
+/// The number of tags, in an answer.
+pub const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
+/// What a checksum of a multipart object is of.
+pub const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
+/// The type that S3 answers of an object that was given none.
+pub const DEFAULT_TYPE: &str = "binary/octet-stream";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tradewind_core::SystemHeaders;
+
+    #[test]
+    fn names_stand_in_the_order_of_their_values() {
+        let headers = SystemHeaders {
+            content_type: Some("content-type".to_owned()),
+            content_encoding: Some("content-encoding".to_owned()),
+            content_disposition: Some("content-disposition".to_owned()),
+            content_language: Some("content-language".to_owned()),
+            cache_control: Some("cache-control".to_owned()),
+            expires: Some("expires".to_owned()),
+            website_redirect: Some("x-amz-website-redirect-location".to_owned()),
+            storage_class: Some("x-amz-storage-class".to_owned()),
+        };
+        let values = headers.values().map(|value| value.clone().unwrap());
+        assert_eq!(SYSTEM.map(|name| name.to_string()), values);
+        assert_eq!(headers.clone().values_mut().map(|value| value.clone().unwrap()), values);
+    }
+}
