@@ -142,6 +142,7 @@ impl S3Store {
             upload_metadata: false,
             tells_parts: false,
             tells_deleted: false,
+            refuses_at_stage: false,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: 5 << 40,
         };
@@ -191,7 +192,7 @@ impl ObjectStore for S3Store {
         self.remove_bucket(context, bucket).await
     }
 
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.find_bucket(context, bucket).await
     }
 

@@ -66,7 +66,7 @@ pub struct CreateUpload {
 }
 
 impl CreateUpload {
-    /// Refuses a checksum of the whole that cannot be made of the parts' checksums.
+    /// Refuses a checksum of the whole that cannot be made of the parts' checksums, and the pair that S3 has not.
     pub fn check(&self) -> Result<()> {
         self.metadata.check()?;
         match self.checksum {
@@ -76,6 +76,10 @@ impl CreateUpload {
                     "a {} of the whole object cannot be made of its parts'; use COMPOSITE",
                     algorithm.name()
                 ),
+            )),
+            Some((Algorithm::Crc64Nvme, ChecksumScope::Composite)) => Err(Error::new(
+                Reason::InvalidRequest,
+                "a CRC64NVME is one of the whole object; use FULL_OBJECT",
             )),
             _ => Ok(()),
         }

@@ -60,6 +60,8 @@ pub struct Capabilities {
     pub tells_parts: bool,
     /// [`Deleted::existed`] is the truth.
     pub tells_deleted: bool,
+    /// `stage` refuses a bucket that is not there; otherwise the commit does.
+    pub refuses_at_stage: bool,
     /// The longest key in bytes.
     pub max_key_bytes: usize,
     /// The largest object in bytes.
@@ -219,8 +221,8 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// [`BucketNotEmpty`](crate::Reason::BucketNotEmpty). Unfinished uploads are aborted.
     async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()>;
 
-    /// One bucket.
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo>;
+    /// Whether the bucket is there: [`NoSuchBucket`](crate::Reason::NoSuchBucket) where it is not.
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()>;
 
     /// All buckets in order of name.
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>>;
@@ -231,7 +233,7 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// Reads an object or a part of it. The bytes are of one write, however long reading takes.
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>>;
 
-    /// Begins a write. The bucket must exist; where nothing is sent before, it is the commit that refuses.
+    /// Begins a write. The bucket must exist; see [`Capabilities::refuses_at_stage`].
     async fn stage(
         &self,
         context: &Context,

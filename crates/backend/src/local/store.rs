@@ -70,6 +70,7 @@ impl LocalStore {
             upload_metadata: true,
             tells_parts: true,
             tells_deleted: true,
+            refuses_at_stage: true,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: MAX_OBJECT_BYTES,
         };
@@ -175,10 +176,9 @@ impl ObjectStore for LocalStore {
         self.submit(context, commit::DeleteBucket { name: bucket.as_str().to_owned() }).await
     }
 
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.check_open(context)?;
-        let found = self.local.shared.bucket(bucket.as_str())?;
-        Ok(BucketInfo { name: bucket.clone(), created: found.created })
+        self.local.shared.bucket(bucket.as_str()).map(drop)
     }
 
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {

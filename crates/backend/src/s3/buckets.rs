@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Method;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::BucketInfo;
-use tradewind_core::{BucketName, Context, Timestamp};
+use tradewind_core::{BucketName, Context};
 
 use super::S3Store;
 use super::client::Call;
@@ -38,11 +38,10 @@ impl S3Store {
         self.client.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
     }
 
-    /// HeadBucket. S3 does not say there when the bucket was made.
-    pub(super) async fn find_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+    /// HeadBucket.
+    pub(super) async fn find_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let answer = self.client.send(context, &Call::bucket(Method::HEAD, bucket)).await?;
-        answer.collect(0).await?;
-        Ok(BucketInfo { name: bucket.clone(), created: Timestamp::default() })
+        answer.collect(0).await.map(drop)
     }
 
     /// ListBuckets. Names that break S3's own rules are passed over: nothing of ours can address them.

@@ -52,17 +52,7 @@ pub(super) struct Call<'a> {
 impl<'a> Call<'a> {
     /// A request about a bucket.
     pub fn bucket(method: Method, bucket: &'a BucketName) -> Self {
-        let may_repeat = method != Method::POST;
-        Self {
-            method,
-            subject: Subject::Bucket,
-            bucket: Some(bucket),
-            key: None,
-            query: Query::default(),
-            headers: HeaderMap::new(),
-            payload: Payload::default(),
-            may_repeat,
-        }
+        Self { subject: Subject::Bucket, bucket: Some(bucket), ..Self::service(method) }
     }
 
     /// A request about an object.
@@ -104,9 +94,10 @@ struct Failed {
 impl Client {
     /// Sends a request until it is answered with success, refused for good, or not worth another attempt.
     pub async fn send(&self, context: &Context, call: &Call<'_>) -> Result<Answer> {
-        self.pool.check()?;
         let begun = self.clock.now();
-        for attempt in 1.. {
+        let mut attempt = 1;
+        loop {
+            self.pool.check()?;
             let failed = match context.guard(self.attempt(call, begun)).await? {
                 Ok(answer) => {
                     self.budget.earn();
@@ -121,8 +112,8 @@ impl Client {
             let delay = self.retries.delay(attempt + 1, random());
             tracing::debug!(error = %failed.error, attempt, delay = ?delay, "a request is sent again");
             context.guard(self.clock.sleep_until(self.clock.now() + delay)).await?;
+            attempt += 1;
         }
-        Err(Error::new(Reason::Defect, "a request was never sent"))
     }
 
     async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<Answer, Failed> {
@@ -175,9 +166,7 @@ impl Client {
         // A body that cannot be read says no less than none.
         let body = answer.collect(MOST_REFUSAL_BYTES).await.unwrap_or_default();
         let refusal = Refusal::read(&body);
-        let is_passing = refusal.is_passing(status);
-        // What is told to come back later was not begun.
-        let is_unsent = is_passing && matches!(status.as_u16(), 429 | 503);
+        let (is_passing, is_unsent) = (refusal.is_passing(status), refusal.is_before_all(status));
         let error = refusal.into_error(status, call.subject, &call.describe(&self.endpoint));
         Failed { error, is_unsent, is_passing }
     }

@@ -36,10 +36,17 @@ impl Refusal {
         if read.is_ok() { refusal } else { Self::default() }
     }
 
-    /// Whether the store refused the request before it did anything, and may take it later.
+    /// Whether the store may take it later.
     pub fn is_passing(&self, status: StatusCode) -> bool {
         matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504)
             || matches!(self.code.as_str(), "RequestTimeout" | "SlowDown" | "OperationAborted")
+    }
+
+    /// Whether it was certainly refused before anything was done: by the store itself, for being one too many. A
+    /// 503 that does not say so may be a proxy's that lost the answer.
+    pub fn is_before_all(&self, status: StatusCode) -> bool {
+        status == StatusCode::TOO_MANY_REQUESTS
+            || matches!(self.code.as_str(), "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "TooManyRequests")
     }
 
     /// The port's error.

@@ -97,7 +97,7 @@ impl ObjectStore for Restarting {
         self.turned().await.delete_bucket(context, bucket).await
     }
 
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.turned().await.head_bucket(context, bucket).await
     }
 

@@ -205,7 +205,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         self.call(context, Operation::DeleteBucket, self.inner.delete_bucket(context, bucket)).await
     }
 
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.call(context, Operation::HeadBucket, self.inner.head_bucket(context, bucket)).await
     }
 

@@ -62,6 +62,7 @@ impl MemoryStore {
             upload_metadata: true,
             tells_parts: true,
             tells_deleted: true,
+            refuses_at_stage: true,
             max_key_bytes: MAX_KEY_BYTES,
             max_object_bytes: u64::MAX,
         };
@@ -103,9 +104,9 @@ impl ObjectStore for MemoryStore {
         self.open(context)?.delete_bucket(bucket)
     }
 
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let state = self.open(context)?;
-        Ok(BucketInfo { name: bucket.clone(), created: state.bucket(bucket)?.created })
+        state.bucket(bucket).map(drop)
     }
 
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
@@ -137,6 +138,7 @@ impl ObjectStore for MemoryStore {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         self.open(context)?.bucket(&address.bucket)?;
+        request.metadata.check()?;
         Ok(self.staged(context, address, request, None))
     }
 

@@ -88,7 +88,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
         self.inner.delete_bucket(context, bucket).await
     }
 
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<BucketInfo> {
+    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.inner.head_bucket(context, bucket).await
     }
 

@@ -8,10 +8,13 @@ use crate::metadata::{MAX_USER_METADATA_BYTES, Metadata};
 use crate::object::{ETag, Expected};
 use crate::store::{CommitRequest, ETagForm, GetRequest, StageRequest};
 
-use super::desk::{Desk, full_metadata, md5, pattern, reason, tags};
+use crate::testing::context;
+
+use super::desk::{Desk, at, full_metadata, md5, pattern, reason, tags};
 
 super::theme! { "metadata":
     comes_back_unchanged,
+    without_a_value_is_refused,
     is_replaced_with_the_bytes,
     of_the_largest_size_comes_back,
     keeps_classes_of_object_and_ranges,
@@ -41,6 +44,17 @@ async fn comes_back_unchanged(desk: Desk) {
             assert_eq!(info.metadata, metadata);
         }
     }
+}
+
+/// HTTP does not tell an empty header from one that is not there: no store keeps what another could not.
+async fn without_a_value_is_refused(desk: Desk) {
+    for place in 0..8 {
+        let mut metadata = Metadata::default();
+        *metadata.headers.values_mut()[place] = Some(String::new());
+        let staged = desk.store.stage(&context(), &at("k"), with(metadata)).await;
+        assert_eq!(reason(staged), Reason::InvalidArgument);
+    }
+    desk.assert_absent("k").await;
 }
 
 async fn is_replaced_with_the_bytes(desk: Desk) {

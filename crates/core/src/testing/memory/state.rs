@@ -164,14 +164,7 @@ impl State {
         request: CreateUpload,
         now: Timestamp,
     ) -> Result<UploadId> {
-        if let Some((algorithm, ChecksumScope::FullObject)) = request.checksum
-            && !algorithm.is_crc()
-        {
-            return Err(Error::new(
-                Reason::InvalidRequest,
-                format!("the {} of an object cannot be made of its parts'", algorithm.name()),
-            ));
-        }
+        request.check()?;
         self.bucket(&address.bucket)?;
         let id = UploadId(format!("{:016x}", self.next()));
         let key = address.key.as_str().to_owned();
