@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::context::Deadline;
-use tradewind_core::store::{CommitRequest, ETagForm, GetRequest, StageRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{ETagForm, GetRequest, StageRequest};
 use tradewind_core::{Address, BucketName, Budget, Clock, Context, ObjectStore, SystemClock};
 
 const WORKERS: u64 = 32;
@@ -39,12 +40,12 @@ impl Bench {
     async fn put(&self, key: u64, body: &Bytes, pieces: usize, etag: ETagForm) {
         let context = self.context(64 << 10).await;
         let request =
-            StageRequest { size_hint: Some((body.len() * pieces) as u64), etag, ..StageRequest::default() };
+            StageRequest { size: Some((body.len() * pieces) as u64), etag, ..StageRequest::default() };
         let mut staged = self.store.stage(&context, &at(key), request).await.unwrap();
         for _ in 0..pieces {
             staged.write(body.clone()).await.unwrap();
         }
-        staged.commit(CommitRequest::default()).await.unwrap();
+        staged.commit(Expected::default()).await.unwrap();
     }
 
     async fn get(&self, key: u64) -> u64 {

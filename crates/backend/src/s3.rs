@@ -3,15 +3,18 @@
 
 mod answer;
 mod buckets;
+mod chunks;
 mod client;
 mod copy;
 mod endpoint;
 mod failure;
 mod headers;
 mod list;
+mod parts;
 mod payload;
 mod pool;
 mod read;
+mod sending;
 mod stage;
 mod time;
 mod uploads;
@@ -19,6 +22,7 @@ mod xml;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,13 +41,13 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
     StageRequest, Staged,
 };
-use tradewind_core::{Address, Algorithm, Body, BucketName, Clock, Context, Precondition, Tags};
+use tradewind_core::{Address, Algorithm, Body, BucketName, Budget, Clock, Context, Precondition, Tags};
 use tradewind_wire::sigv4::{Credentials, Signer};
 
 use self::client::{Call, Client};
 use self::endpoint::Query;
 pub use self::endpoint::{Endpoint, Style};
-use self::payload::Payload;
+use self::payload::Held;
 use self::pool::Pool;
 use self::stage::{StagedWrite, Target};
 use crate::retry::{RetryBudget, RetryOptions};
@@ -74,6 +78,8 @@ pub struct S3Options {
     pub retries: RetryOptions,
     /// Objects up to this size, in bytes, go out whole, larger ones in parts of it. S3 takes none under 5 MiB.
     pub part_bytes: usize,
+    /// What all writes of unknown size may gather together, in bytes.
+    pub gathered_bytes: usize,
 }
 
 impl S3Options {
@@ -91,6 +97,7 @@ impl S3Options {
             stall_time: Duration::from_secs(30),
             retries: RetryOptions::default(),
             part_bytes: 8 << 20,
+            gathered_bytes: 64 << 20,
         }
     }
 }
@@ -98,10 +105,13 @@ impl S3Options {
 /// A store that speaks S3 with a service.
 pub struct S3Store {
     this: Weak<Self>,
-    client: Client,
+    client: Arc<Client>,
     region: String,
     part_bytes: usize,
+    gathering: Budget,
     capabilities: Capabilities,
+    /// Whether the store has answered a checksum that it was told.
+    trailers: AtomicBool,
     /// Which checksum the parts of an upload carry, for uploads begun or seen here.
     uploads: Mutex<HashMap<UploadId, Option<Algorithm>>>,
 }
@@ -121,6 +131,7 @@ impl S3Store {
             clock.clone(),
         );
         let client = Client {
+            peer: endpoint.to_string().into(),
             endpoint,
             signer: credentials.map(|credentials| Signer::new(credentials, region.clone())),
             pool: Arc::new(pool),
@@ -146,12 +157,15 @@ impl S3Store {
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: 5 << 40,
         };
-        let part_bytes = options.part_bytes;
+        let (part_bytes, gathering) = (options.part_bytes, Budget::new(options.gathered_bytes));
+        let client = Arc::new(client);
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             client,
+            trailers: AtomicBool::new(false),
             region,
             part_bytes,
+            gathering,
             capabilities,
             uploads: Mutex::default(),
         }))
@@ -168,7 +182,18 @@ impl S3Store {
         self.client.pool.check()?;
         request.metadata.check()?;
         let Some(this) = self.this.upgrade() else { unreachable!("a store is used only through its handle") };
-        Ok(Box::new(StagedWrite::new(this, context, address, target, request)))
+        Ok(Box::new(StagedWrite::new(this, context, address, target, request)?))
+    }
+
+    /// Whether checksums may follow a body. A store that does not know them would keep the frame as if it were part of
+    /// the object: only one is asked that has answered a checksum.
+    fn takes_trailers(&self) -> bool {
+        self.trailers.load(Ordering::Relaxed)
+    }
+
+    /// The store was told a checksum, and answered it or not.
+    fn learn_trailers(&self, has_answered: bool) {
+        self.trailers.store(has_answered, Ordering::Relaxed);
     }
 }
 
@@ -259,7 +284,7 @@ impl ObjectStore for S3Store {
                 document.push_str("</Value></Tag>");
             }
             document.push_str("</TagSet></Tagging>");
-            call.payload = Payload::of([Bytes::from(document)]);
+            call.payload = Held::of([Bytes::from(document)]);
         }
         self.client.send(context, &call).await?.collect(MOST_EMPTY_BYTES).await.map(drop)
     }

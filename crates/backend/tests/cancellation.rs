@@ -14,7 +14,8 @@ use tradewind_backend::local::{LocalOptions, check};
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::CreateUpload;
-use tradewind_core::store::{CommitRequest, GetRequest, StageRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::unbounded_context;
 use tradewind_core::{Algorithm, Budget, Context, ObjectStore, Precondition, SystemClock};
 
@@ -39,7 +40,7 @@ async fn request(desk: &Desk, budget: &Budget, kind: usize, size: usize, key: St
                 let held = context.window.reserve_own(piece.len()).await;
                 staged.write(held.attach(piece)).await.unwrap();
             }
-            staged.commit(CommitRequest::default()).await.unwrap();
+            staged.commit(Expected::default()).await.unwrap();
         }
         2 => {
             let upload =
@@ -184,7 +185,7 @@ async fn a_torn_write_is_never_committed() {
     );
     let more = staged.write(pattern(5000, 2)).await.unwrap_err();
     assert_eq!(more.reason(), Reason::InvalidRequest, "nothing can be added behind what is missing");
-    let refused = staged.commit(CommitRequest::default()).await.unwrap_err();
+    let refused = staged.commit(Expected::default()).await.unwrap_err();
     assert_eq!(refused.reason(), Reason::InvalidRequest);
     let gone = desk.store.head(&context, &at("torn"), GetRequest::default()).await.unwrap_err();
     assert_eq!(gone.reason(), Reason::NoSuchKey);

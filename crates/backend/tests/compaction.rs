@@ -14,7 +14,8 @@ use futures::StreamExt;
 use tradewind_backend::local::{LocalOptions, check, stats};
 use tradewind_core::ObjectStore;
 use tradewind_core::error::Reason;
-use tradewind_core::store::{CommitRequest, GetRequest, StageRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 
 use desk::{Desk, Random, at, copy, drain, find, flip, pattern, reason, segment_bytes, segments, small};
@@ -218,7 +219,7 @@ async fn staged_bytes_are_left_alone() {
         desk.put("churn", pattern(50_000, n)).await;
     }
     desk.compact().await;
-    staged.commit(CommitRequest::default()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
     desk.compact().await;
     let bytes = [pattern(1 << 20, 0), pattern(1 << 20, 1), pattern(1 << 20, 2)].concat();
     desk.assert_holds("late", &bytes).await;

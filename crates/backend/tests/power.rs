@@ -235,7 +235,7 @@ async fn a_segment_in_the_making_is_not_taken_for_one_of_another_store() {
         let desk = Desk::new(&root).await;
         desk.put("a", pattern(1000, seed)).await;
         // Begins a segment, and its sync never comes.
-        let request = StageRequest { size_hint: Some(60_000), ..StageRequest::default() };
+        let request = StageRequest { size: Some(60_000), ..StageRequest::default() };
         let context = tradewind_core::testing::context();
         let mut staged = desk.store.stage(&context, &desk::at("b"), request).await.unwrap();
         desk::write(&mut *staged, pattern(50_000, seed)).await.unwrap();

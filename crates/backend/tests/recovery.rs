@@ -389,7 +389,8 @@ async fn an_index_from_before_a_compaction_is_found_out() {
 /// The old index never knew of the bulk segment, and yet its number was used already.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_never_knew_a_removed_segment_is_found_out() {
-    use tradewind_core::store::{CommitRequest, StageRequest};
+    use tradewind_core::object::Expected;
+    use tradewind_core::store::StageRequest;
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(&place.path().join("store"), options()).await;
     let context = tradewind_core::testing::context();
@@ -404,7 +405,7 @@ async fn an_index_that_never_knew_a_removed_segment_is_found_out() {
     }
     desk.put("a", pattern(1000, 1)).await;
     copy(&desk.root.join("index"), &place.path().join("old"));
-    staged.commit(CommitRequest::default()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
     let first = segments(&desk.root, "bulk").remove(0);
     let desk = desk.reopen().await;
     // All bulk segments are emptied: half of what is in them dies.

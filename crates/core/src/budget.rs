@@ -94,6 +94,13 @@ impl Budget {
         }))
     }
 
+    /// Takes `bytes` out of what is free; never waits. `None`: do with less.
+    #[must_use]
+    pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
+        let permit = self.0.free.clone().try_acquire_many_owned(self.grains(bytes)).ok()?;
+        (permit.num_permits() * GRAIN >= bytes).then_some(Reservation { bytes, held: Held::Extra(permit) })
+    }
+
     fn grains(&self, bytes: usize) -> u32 {
         let grains = bytes.min(self.0.capacity).div_ceil(GRAIN).max(1);
         u32::try_from(grains).unwrap_or(u32::MAX)
@@ -150,8 +157,7 @@ impl Window {
         if self.take(bytes) {
             return Some(Reservation { bytes, held: Held::Window(self.clone()) });
         }
-        let permit = self.budget.0.free.clone().try_acquire_many_owned(self.budget.grains(bytes)).ok()?;
-        (permit.num_permits() * GRAIN >= bytes).then_some(Reservation { bytes, held: Held::Extra(permit) })
+        self.budget.try_reserve(bytes)
     }
 
     /// Carves `bytes` (at most the window) out of the window, waiting until this request's own

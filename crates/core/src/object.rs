@@ -121,6 +121,13 @@ pub struct Expected {
 }
 
 impl Expected {
+    /// The same, with the size that was said when the write began where none is said now.
+    #[must_use]
+    pub fn or_size(mut self, said: Option<u64>) -> Self {
+        self.size = self.size.or(said);
+        self
+    }
+
     /// Compares promises with what was computed. A promised algorithm that was not computed is a
     /// defect of the caller, who did not plan it at staging.
     pub fn verify(&self, size: u64, md5: Option<[u8; 16]>, computed: &[Checksum]) -> Result<()> {

@@ -127,23 +127,18 @@ pub enum ETagForm {
 pub struct StageRequest {
     /// Headers, user metadata, tags and classes. Ignored for parts.
     pub metadata: Metadata,
-    /// The size, where it is known: a hint, not a promise.
-    pub size_hint: Option<u64>,
+    /// The size, where it is known. Fewer bytes are refused at the commit, with
+    /// [`IncompleteBody`](crate::Reason::IncompleteBody); more there or before it, with
+    /// [`InvalidRequest`](crate::Reason::InvalidRequest).
+    pub size: Option<u64>,
     /// Checksums to compute and keep. Empty: a CRC-64/NVME is kept.
     pub algorithms: Vec<Algorithm>,
     /// A `Content-MD5` will be expected at the commit.
     pub verify_md5: bool,
     /// Which entity tag to make.
     pub etag: ETagForm,
-}
-
-/// What the commit must find.
-#[derive(Debug, Clone, Default)]
-pub struct CommitRequest {
-    /// A condition on the key. Parts have none.
+    /// What the commit must find at the key. Said here, evaluated there. Parts have none.
     pub precondition: Precondition,
-    /// What the writer promised about the bytes.
-    pub expected: Expected,
 }
 
 /// Bytes on their way into a store, invisible until committed. Dropping it aborts.
@@ -153,9 +148,9 @@ pub trait Staged: Send {
     /// where the future is dropped, bytes are missing: what was staged can only be dropped then.
     async fn write(&mut self, bytes: Bytes) -> Result<()>;
 
-    /// Verifies what was promised, evaluates the precondition and makes the bytes durable and visible,
+    /// Verifies what the writer promised about the bytes, evaluates the precondition and makes the bytes durable and visible,
     /// all or nothing.
-    async fn commit(self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)>;
+    async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)>;
 }
 
 /// How a copy treats metadata and tags.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use tradewind_core::context::Deadline;
-use tradewind_core::store::{CommitRequest, GetRequest, StageRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::{MemoryStore, context, stacked};
 use tradewind_core::{Address, Budget, Context, SystemClock};
 
@@ -28,7 +29,7 @@ async fn one_window_carries_sixty_four_requests_through_four_layers() {
             for _ in 0..8 {
                 staged.write(vec![n; 100_000].into()).await.unwrap();
             }
-            staged.commit(CommitRequest::default()).await.unwrap();
+            staged.commit(Expected::default()).await.unwrap();
             // A slow reader: it keeps what it read, three times the window, and still gets the rest.
             let found = store.get(&context, &address, GetRequest::default()).await.unwrap();
             let pieces: Vec<_> = found.body.map(Result::unwrap).collect().await;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::context::Deadline;
-use tradewind_core::store::{CommitRequest, Found, GetRequest, StageRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{Found, GetRequest, StageRequest};
 use tradewind_core::testing::{
     Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, When, context, context_until,
 };
@@ -29,7 +30,7 @@ async fn faulty(plan: FaultPlan) -> Arc<Faulty<MemoryStore>> {
 async fn put(store: &dyn ObjectStore, context: &Context) -> Result<()> {
     let mut staged = store.stage(context, &key(), StageRequest::default()).await?;
     staged.write(vec![7; SIZE].into()).await?;
-    staged.commit(CommitRequest::default()).await.map(drop)
+    staged.commit(Expected::default()).await.map(drop)
 }
 
 async fn get(store: &dyn ObjectStore) -> Result<Found<Body>> {

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use tradewind_core::context::Deadline;
-use tradewind_core::store::{CommitRequest, StageRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::StageRequest;
 use tradewind_core::testing::MemoryStore;
 use tradewind_core::{Address, BucketName, Budget, Clock, Context, ObjectStore, SystemClock};
 use tradewind_gateway::{AccessKey, Buckets, Gateway, GatewayConfig, Keys, Permissions};
@@ -33,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let address = Address::parse(ID, &format!("object-{n:08}"))?;
         let mut staged = store.stage(&context, &address, StageRequest::default()).await?;
         staged.write(Bytes::from(vec![u8::try_from(n % 251)?; size])).await?;
-        staged.commit(CommitRequest::default()).await?;
+        staged.commit(Expected::default()).await?;
     }
     std::fs::write(&paths, presign(&address, objects, &*clock))?;
 

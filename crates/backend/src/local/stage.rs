@@ -13,8 +13,8 @@ use bytes::{Bytes, BytesMut};
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{CommitRequest, ETagForm, StageRequest};
-use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Staged};
+use tradewind_core::store::{ETagForm, StageRequest};
+use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Precondition, Staged};
 
 use self::digests::{Digests, FoundMd5};
 use self::extents::Extents;
@@ -44,6 +44,9 @@ pub(crate) struct LocalStaged {
     gathered: Gathered,
     extents: Extents,
     size: u64,
+    /// The size that was said at the beginning.
+    said: Option<u64>,
+    precondition: Precondition,
     /// Short buffers, joined: a body in single bytes must not cost a buffer's bookkeeping for each.
     short: BytesMut,
     /// A write failed or was given up half way: its bytes are not all here.
@@ -53,7 +56,7 @@ pub(crate) struct LocalStaged {
 impl LocalStaged {
     pub fn new(local: Arc<Local>, context: Context, target: Target, request: StageRequest) -> Self {
         let plan_md5 = request.etag == ETagForm::Md5 || request.verify_md5;
-        let extents = Extents::expecting(request.size_hint);
+        let extents = Extents::expecting(request.size);
         let digests = Digests::new(&local.shared.hashing, plan_md5, &request.algorithms);
         let gathered = Gathered::new(local.shared.gathered.clone(), context.window.clone());
         Self {
@@ -66,6 +69,8 @@ impl LocalStaged {
             gathered,
             extents,
             size: 0,
+            said: request.size,
+            precondition: request.precondition,
             short: BytesMut::new(),
             is_torn: false,
         }
@@ -185,7 +190,7 @@ impl Staged for LocalStaged {
         Ok(())
     }
 
-    async fn commit(mut self: Box<Self>, mut request: CommitRequest) -> Result<(Committed, Observation)> {
+    async fn commit(mut self: Box<Self>, mut expected: Expected) -> Result<(Committed, Observation)> {
         self.context.check()?;
         self.check_whole()?;
         self.take_in_short().await?;
@@ -207,11 +212,11 @@ impl Staged for LocalStaged {
         let md5_use = match md5 {
             FoundMd5::Late => Some(Md5Use {
                 is_etag: self.etag == ETagForm::Md5,
-                expected: Expected { md5: request.expected.md5.take(), ..Expected::default() },
+                expected: Expected { md5: expected.md5.take(), ..Expected::default() },
             }),
             FoundMd5::Known(_) | FoundMd5::NotWanted => None,
         };
-        request.expected.verify(self.size, md5.known(), &computed)?;
+        expected.or_size(self.said).verify(self.size, md5.known(), &computed)?;
         if self.keeps_crc64 {
             checksums.push(whole);
         }
@@ -254,7 +259,7 @@ impl Staged for LocalStaged {
                     payload,
                     table,
                     md5_use,
-                    precondition: request.precondition,
+                    precondition: staged.precondition,
                     pins: extents.pins,
                 };
                 (committed.generation, committed.etag) =

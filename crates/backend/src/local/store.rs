@@ -15,8 +15,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
-    Select, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Select, StageRequest,
 };
 use tradewind_core::{
     Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged,
@@ -252,16 +251,16 @@ impl ObjectStore for LocalStore {
         metadata.tags = request.tags.unwrap_or_else(|| found.info.metadata.tags.clone());
         let stage = StageRequest {
             metadata,
-            size_hint: Some(found.info.size),
+            size: Some(found.info.size),
             algorithms: algorithm.into_iter().collect(),
             verify_md5: false,
             etag: request.etag,
+            precondition: request.precondition,
         };
         let mut staged = self.stage(context, &request.destination, stage).await?;
         let size = Self::fill(context, &mut *staged, found.body).await?;
         let expected = Expected { size: Some(found.info.size.max(size)), ..Expected::default() };
-        let (committed, _) =
-            staged.commit(CommitRequest { precondition: request.precondition, expected }).await?;
+        let (committed, _) = staged.commit(expected).await?;
         Ok(committed)
     }
 
@@ -359,17 +358,14 @@ impl ObjectStore for LocalStore {
         {
             return Err(Error::new(Reason::InvalidRange, "the range reaches behind the end of the source"));
         }
-        let stage = StageRequest {
-            size_hint: Some(found.span.length),
-            etag: request.etag,
-            ..StageRequest::default()
-        };
+        let stage =
+            StageRequest { size: Some(found.span.length), etag: request.etag, ..StageRequest::default() };
         let mut staged =
             self.stage_part(context, &request.destination, &request.upload, request.number, stage).await?;
         let length = found.span.length;
         Self::fill(context, &mut *staged, found.body).await?;
         let expected = Expected { size: Some(length), ..Expected::default() };
-        let (committed, _) = staged.commit(CommitRequest { expected, ..CommitRequest::default() }).await?;
+        let (committed, _) = staged.commit(expected).await?;
         Ok(committed)
     }
 

@@ -8,7 +8,7 @@ use tradewind_core::{BucketName, Context};
 
 use super::S3Store;
 use super::client::Call;
-use super::payload::Payload;
+use super::payload::Held;
 use super::time::parse_time;
 use super::xml;
 
@@ -24,7 +24,7 @@ impl S3Store {
             let mut document = "<CreateBucketConfiguration><LocationConstraint>".to_owned();
             xml::escape(&self.region, &mut document);
             document.push_str("</LocationConstraint></CreateBucketConfiguration>");
-            call.payload = Payload::of([Bytes::from(document)]);
+            call.payload = Held::of([Bytes::from(document)]);
         }
         // Sent twice it would find its own bucket.
         call.may_repeat = false;

@@ -1,10 +1,11 @@
 //! Sends requests to one store: signed, over pooled connections, again where that is safe and likely to help.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST};
-use http::{HeaderMap, HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation};
@@ -13,8 +14,9 @@ use tradewind_wire::sigv4::{self, Signer};
 use super::answer::Answer;
 use super::endpoint::{Endpoint, Query};
 use super::failure::{Refusal, Subject};
-use super::payload::Payload;
+use super::payload::{Fed, Held, Payload};
 use super::pool::{Connection, Pool};
+use super::sending::Sending;
 use crate::retry::{RetryBudget, RetryOptions};
 
 /// The most of an error's body that is read.
@@ -25,6 +27,8 @@ const TIME_PER_KIB: Duration = Duration::from_millis(16);
 /// A client of one store.
 pub(super) struct Client {
     pub endpoint: Endpoint,
+    /// Its name, as observations say it.
+    pub peer: Arc<str>,
     pub signer: Option<Signer>,
     pub pool: Arc<Pool>,
     pub retries: RetryOptions,
@@ -44,7 +48,7 @@ pub(super) struct Call<'a> {
     pub key: Option<&'a str>,
     pub query: Query,
     pub headers: HeaderMap,
-    pub payload: Payload,
+    pub payload: Held,
     /// Carrying it out twice is as good as once.
     pub may_repeat: bool,
 }
@@ -70,25 +74,48 @@ impl<'a> Call<'a> {
             key: None,
             query: Query::default(),
             headers: HeaderMap::new(),
-            payload: Payload::default(),
+            payload: Held::default(),
             may_repeat,
         }
     }
+}
 
-    fn describe(&self, endpoint: &Endpoint) -> String {
-        let bucket = self.bucket.map_or("", BucketName::as_str);
-        let key = self.key.map(|key| format!("/{key}")).unwrap_or_default();
-        format!("{} s3://{bucket}{key} on {endpoint}", self.method)
+/// A request that was sent, as far as errors and observations tell of it.
+pub(super) struct About {
+    endpoint: Arc<str>,
+    method: Method,
+    bucket: Option<BucketName>,
+    key: Option<Box<str>>,
+    subject: Subject,
+    /// Of its body, in bytes.
+    length: u64,
+    begun: Duration,
+    asked: Duration,
+}
+
+impl About {
+    /// What it asks for, and of whom.
+    pub fn what(&self) -> String {
+        let bucket = self.bucket.as_ref().map_or("", BucketName::as_str);
+        let key = self.key.as_ref().map(|key| format!("/{key}")).unwrap_or_default();
+        format!("{} s3://{bucket}{key} on {}", self.method, self.endpoint)
     }
 }
 
 /// Why an attempt failed.
-struct Failed {
-    error: Error,
+pub(super) struct Failed {
+    pub error: Error,
     /// Nothing of it can have been carried out.
     is_unsent: bool,
     /// It may succeed if it is sent again.
     is_passing: bool,
+}
+
+impl Failed {
+    fn unsent(error: Error) -> Self {
+        let is_passing = error.kind().is_retryable();
+        Self { error, is_unsent: true, is_passing }
+    }
 }
 
 impl Client {
@@ -98,95 +125,144 @@ impl Client {
         let mut attempt = 1;
         loop {
             self.pool.check()?;
-            let failed = match context.guard(self.attempt(call, begun)).await? {
+            match context.guard(self.attempt(call, begun)).await? {
                 Ok(answer) => {
                     self.budget.earn();
                     return Ok(answer);
                 }
-                Err(failed) => failed,
-            };
-            let is_safe = failed.is_unsent || call.may_repeat;
-            if !is_safe || !failed.is_passing || attempt >= self.retries.attempts || !self.budget.spend() {
-                return Err(failed.error);
+                Err(failed) => self.wait(context, failed, call.may_repeat, attempt).await?,
             }
-            let delay = self.retries.delay(attempt + 1, random());
-            tracing::debug!(error = %failed.error, attempt, delay = ?delay, "a request is sent again");
-            context.guard(self.clock.sleep_until(self.clock.now() + delay)).await?;
             attempt += 1;
         }
     }
 
-    async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<Answer, Failed> {
-        let unsent = |error: Error| {
-            let is_passing = error.kind().is_retryable();
-            Failed { error, is_unsent: true, is_passing }
+    /// Begins a request whose body, `length` bytes on the wire, is handed over while it is sent: once.
+    pub async fn begin(
+        self: &Arc<Self>,
+        context: &Context,
+        call: &Call<'_>,
+        word: sigv4::Payload,
+        length: u64,
+    ) -> Result<Sending> {
+        let begun = self.clock.now();
+        let mut attempt = 1;
+        let mut connection = loop {
+            self.pool.check()?;
+            match context.guard(self.pool.take()).await? {
+                Ok(connection) => break connection,
+                Err(error) => self.wait(context, Failed::unsent(error), true, attempt).await?,
+            }
+            attempt += 1;
         };
-        let mut connection = self.pool.take().await.map_err(unsent)?;
-        let request = self.request(call).map_err(unsent)?;
-        let asked = self.clock.now();
-        let kib = u32::try_from(call.payload.length() >> 10).unwrap_or(u32::MAX);
-        let patience = self.answer_time.saturating_add(TIME_PER_KIB.saturating_mul(kib));
+        let (feed, fed) = Fed::new(length);
+        let request = self.request(call, word, Payload::Fed(fed), length)?;
+        let about = self.about(call, begun, length);
+        let answered = connection.sender.send_request(request);
+        Ok(Sending::new(self.clone(), context.clone(), about, feed, (answered, connection)))
+    }
+
+    /// Waits before another attempt, or fails where there is to be none.
+    async fn wait(&self, context: &Context, failed: Failed, may_repeat: bool, attempt: u32) -> Result<()> {
+        let is_safe = failed.is_unsent || may_repeat;
+        if !is_safe || !failed.is_passing || attempt >= self.retries.attempts || !self.budget.spend() {
+            return Err(failed.error);
+        }
+        let delay = self.retries.delay(attempt + 1, random());
+        tracing::debug!(error = %failed.error, attempt, delay = ?delay, "a request is sent again");
+        context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
+    }
+
+    async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<Answer, Failed> {
+        let mut connection = self.pool.take().await.map_err(Failed::unsent)?;
+        let length = call.payload.length();
+        let word = if length == 0 { sigv4::Payload::Empty } else { sigv4::Payload::Unsigned };
+        let payload = Payload::Held(call.payload.clone());
+        let request = self.request(call, word, payload, length).map_err(Failed::unsent)?;
+        let about = self.about(call, begun, length);
+        let mut is_unsent = false;
         let sending = connection.sender.try_send_request(request);
-        let answered = tokio::time::timeout(patience, sending).await.map_err(|_| Failed {
-            error: Error::new(
-                Reason::Io,
-                format!("{}: no answer within {} s", call.describe(&self.endpoint), patience.as_secs()),
-            ),
-            is_unsent: false,
-            is_passing: true,
+        let sending = async {
+            sending.await.map_err(|mut e| {
+                is_unsent = e.take_message().is_some();
+                e.into_error()
+            })
+        };
+        let answered = self.answered(&about, sending, connection).await;
+        answered.map_err(|failed| Failed { is_unsent: is_unsent || failed.is_unsent, ..failed })
+    }
+
+    fn about(&self, call: &Call<'_>, begun: Duration, length: u64) -> About {
+        About {
+            endpoint: self.peer.clone(),
+            method: call.method.clone(),
+            bucket: call.bucket.cloned(),
+            key: call.key.map(Into::into),
+            subject: call.subject,
+            length,
+            begun,
+            asked: self.clock.now(),
+        }
+    }
+
+    /// Waits for an answer, and reads it where it is a refusal.
+    pub async fn answered(
+        &self,
+        about: &About,
+        answered: impl Future<Output = hyper::Result<Response<Incoming>>>,
+        connection: Connection,
+    ) -> Result<Answer, Failed> {
+        let kib = u32::try_from(about.length >> 10).unwrap_or(u32::MAX);
+        let patience = self.answer_time.saturating_add(TIME_PER_KIB.saturating_mul(kib));
+        let lost = |error| Failed { error, is_unsent: false, is_passing: true };
+        let answered = tokio::time::timeout(patience, answered).await.map_err(|_| {
+            let (what, seconds) = (about.what(), patience.as_secs());
+            lost(Error::new(Reason::Io, format!("{what}: no answer within {seconds} s")))
         })?;
-        let response = answered.map_err(|mut e| {
-            let is_unsent = e.take_message().is_some();
-            let cause = e.into_error();
-            let what = format!("{}: the connection failed: {cause}", call.describe(&self.endpoint));
-            Failed { error: Error::with_source(Reason::Io, what, cause), is_unsent, is_passing: true }
+        let response = answered.map_err(|e| {
+            let what = format!("{}: the connection failed: {e}", about.what());
+            lost(Error::with_source(Reason::Io, what, e))
         })?;
         let observation = Observation {
-            peer: Some(self.endpoint.to_string().into()),
+            peer: Some(self.peer.clone()),
             reused: Some(connection.is_reused),
-            queued: asked.saturating_sub(begun),
-            first_byte: self.clock.now().saturating_sub(asked),
-            wire_bytes: call.payload.length(),
+            queued: about.asked.saturating_sub(about.begun),
+            first_byte: self.clock.now().saturating_sub(about.asked),
+            wire_bytes: about.length,
         };
-        let answer = self.answer(response, connection, observation);
-        if answer.head.status.is_success() { Ok(answer) } else { Err(self.refused(call, answer).await) }
+        let answer = Answer::new(response, (self.pool.clone(), connection), self.stall_time, observation);
+        if answer.head.status.is_success() { Ok(answer) } else { Err(self.refused(about, answer).await) }
     }
 
-    fn answer(
-        &self,
-        response: http::Response<Incoming>,
-        connection: Connection,
-        observation: Observation,
-    ) -> Answer {
-        Answer::new(response, (self.pool.clone(), connection), self.stall_time, observation)
-    }
-
-    async fn refused(&self, call: &Call<'_>, answer: Answer) -> Failed {
+    async fn refused(&self, about: &About, answer: Answer) -> Failed {
         let status = answer.head.status;
         // A body that cannot be read says no less than none.
         let body = answer.collect(MOST_REFUSAL_BYTES).await.unwrap_or_default();
         let refusal = Refusal::read(&body);
         let (is_passing, is_unsent) = (refusal.is_passing(status), refusal.is_before_all(status));
-        let error = refusal.into_error(status, call.subject, &call.describe(&self.endpoint));
+        let error = refusal.into_error(status, about.subject, &about.what());
         Failed { error, is_unsent, is_passing }
     }
 
     /// Signed now: an attempt may come long after the one before it.
-    fn request(&self, call: &Call<'_>) -> Result<Request<Payload>> {
+    fn request(
+        &self,
+        call: &Call<'_>,
+        word: sigv4::Payload,
+        payload: Payload,
+        length: u64,
+    ) -> Result<Request<Payload>> {
         let uri = self.endpoint.target(call.bucket, call.key, &call.query)?;
         let mut headers = call.headers.clone();
         headers.insert(HOST, self.endpoint.host_header(call.bucket)?);
-        if call.payload.length() > 0 || matches!(call.method, Method::PUT | Method::POST) {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from(call.payload.length()));
+        if length > 0 || matches!(call.method, Method::PUT | Method::POST) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         if let Some(signer) = &self.signer {
-            let payload =
-                if call.payload.length() == 0 { sigv4::Payload::Empty } else { sigv4::Payload::Unsigned };
-            signer.sign(&call.method, &uri, &mut headers, payload, self.clock.wall()).map_err(|e| {
+            signer.sign(&call.method, &uri, &mut headers, word, self.clock.wall()).map_err(|e| {
                 Error::with_source(Reason::InvalidArgument, format!("the request cannot be signed: {e}"), e)
             })?;
         }
-        let mut request = Request::new(call.payload.clone());
+        let mut request = Request::new(payload);
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;

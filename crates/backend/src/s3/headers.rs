@@ -1,6 +1,8 @@
 //! What an object carries besides its bytes, as headers say it: written into requests and read from answers. Both
 //! ways stand here, so that they go by the same names.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
@@ -130,6 +132,21 @@ pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumS
         }
     }
     Ok((found, scope))
+}
+
+/// Checksums for the store to compare with what arrives.
+pub(super) fn write_promises(
+    checksum: Option<Checksum>,
+    md5: Option<[u8; 16]>,
+    headers: &mut HeaderMap,
+) -> Result<()> {
+    if let Some(checksum) = checksum {
+        headers.insert(checksum.algorithm().header(), value(&checksum.to_base64())?);
+    }
+    if let Some(md5) = md5 {
+        headers.insert("content-md5", value(&BASE64.encode(md5))?);
+    }
+    Ok(())
 }
 
 /// The checksum in an element of this name, as `ChecksumCRC32`.

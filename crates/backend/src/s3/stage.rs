@@ -1,31 +1,38 @@
-//! Writing: bytes are gathered up to the size of a part. What ends before goes out as one PutObject at the commit, with
-//! its condition and its checksum; what goes on becomes a multipart upload, whose completion carries the condition.
+//! Writing. What is small, or of a size that nobody said, is gathered: it ends as one request that can be sent again,
+//! or becomes parts of an upload. Of what is larger the request is under way while bytes come, and its last bytes wait
+//! for the commit.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::Bytes;
-use http::header::DATE;
-use http::{HeaderMap, Method};
 use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, DATE};
+use http::{HeaderMap, HeaderValue, Method};
+use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
+use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{CommitRequest, StageRequest, Staged};
-use tradewind_core::{
-    Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Observation, Precondition, Timestamp,
-};
+use tradewind_core::store::{StageRequest, Staged};
+use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Observation, Precondition};
+use tradewind_wire::sigv4;
 
 use super::S3Store;
+use super::chunks::{self, Chunks};
 use super::client::Call;
 use super::endpoint::Query;
 use super::failure::Subject;
 use super::headers;
-use super::payload::Payload;
+use super::parts::Parts;
+use super::payload::Held;
 use super::read::generation;
+use super::sending::Sending;
 
 /// An answer that says nothing but headers.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
+/// Objects and parts up to this size are gathered, so that they can be sent again.
+const MOST_GATHERED: u64 = 256 << 10;
+/// S3 takes no larger object in one request.
+const MOST_PUT: u64 = 5 << 30;
 
 /// What a write becomes.
 pub(super) enum Target {
@@ -41,36 +48,44 @@ pub(super) struct StagedWrite {
     address: Address,
     target: Target,
     request: StageRequest,
-    /// Not sent yet.
-    pieces: Vec<Bytes>,
-    held: usize,
-    /// Bytes in all.
-    size: u64,
+    /// Of the whole, the one that the store keeps first.
     hashers: Vec<Hasher>,
-    /// Where the object did not fit into one part.
-    upload: Option<Upload>,
+    md5: Option<Md5>,
+    /// Bytes so far.
+    size: u64,
+    way: Way,
     /// A write before failed or was given up: bytes are missing.
     is_torn: bool,
 }
 
-/// A multipart upload of this write's own. Dropping it gives it up.
-struct Upload {
-    store: Arc<S3Store>,
-    context: Context,
-    address: Address,
-    id: Option<UploadId>,
-    parts: Vec<CompletePart>,
+/// The way that bytes take.
+enum Way {
+    /// They wait for the commit.
+    Gathered(Vec<Bytes>),
+    /// They are sent as they come, from the first one on; the latest waits.
+    Sent(Option<Streaming>, Bytes),
+    /// They are sent part by part.
+    Parts(Parts),
 }
 
-impl Drop for Upload {
-    fn drop(&mut self) {
-        let Some(id) = self.id.take() else { return };
-        let (store, context, address) = (self.store.clone(), self.context.clone(), self.address.clone());
-        tokio::spawn(async move {
-            if let Err(e) = store.give_up(&context, &address, &id).await {
-                tracing::warn!(error = %e, upload = %id, "an upload that was given up is left in the store");
+/// A request under way, with the frame around its body where a checksum follows it.
+struct Streaming {
+    sending: Sending,
+    chunks: Option<Chunks>,
+}
+
+impl Streaming {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        match &mut self.chunks {
+            None if bytes.is_empty() => Ok(()),
+            None => self.sending.write(bytes).await,
+            Some(chunks) => {
+                for piece in chunks.frame(bytes) {
+                    self.sending.write(piece).await?;
+                }
+                Ok(())
             }
-        });
+        }
     }
 }
 
@@ -81,231 +96,239 @@ impl StagedWrite {
         address: &Address,
         target: Target,
         request: StageRequest,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut algorithms = request.algorithms.clone();
-        if let Target::Part(.., Some(algorithm)) = target
-            && !algorithms.contains(&algorithm)
-        {
-            algorithms.push(algorithm);
+        if let Target::Part(.., Some(algorithm)) = target {
+            algorithms.retain(|other| *other != algorithm);
+            algorithms.insert(0, algorithm);
         }
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
-        Self {
+        let way = match (request.size, &target) {
+            (Some(size), _) if size <= MOST_GATHERED => Way::Gathered(Vec::new()),
+            (Some(size), _) if size <= MOST_PUT => Way::Sent(None, Bytes::new()),
+            (Some(_), Target::Part(..)) => {
+                return Err(Error::new(Reason::EntityTooLarge, "S3 takes parts of at most 5 GiB"));
+            }
+            (None, Target::Part(..)) => Way::Gathered(Vec::new()),
+            (_, Target::Object) => Way::Parts(Parts::new(store.clone(), context, address, &request)),
+        };
+        Ok(Self {
             store,
             context: context.clone(),
             address: address.clone(),
             target,
             hashers: algorithms.into_iter().map(Hasher::new).collect(),
+            md5: request.verify_md5.then(Md5::new),
             request,
-            pieces: Vec::new(),
-            held: 0,
             size: 0,
-            upload: None,
+            way,
             is_torn: false,
-        }
+        })
     }
 
-    async fn take_in(&mut self, mut bytes: Bytes) -> Result<()> {
-        self.hashers.iter_mut().for_each(|hasher| hasher.update(&bytes));
+    async fn take_in(&mut self, bytes: Bytes) -> Result<()> {
         self.size += bytes.len() as u64;
-        while self.held + bytes.len() > self.store.part_bytes {
-            if matches!(self.target, Target::Part(..)) {
-                return Err(Error::new(
-                    Reason::EntityTooLarge,
-                    format!("this store takes parts of at most {} MiB", self.store.part_bytes >> 20),
-                ));
+        if self.request.size.is_some_and(|said| self.size > said) {
+            let (size, said) = (self.size, self.request.size.unwrap_or_default());
+            return Err(Error::new(
+                Reason::InvalidRequest,
+                format!("the body has {size} bytes or more, not {said}"),
+            ));
+        }
+        self.hashers.iter_mut().for_each(|hasher| hasher.update(&bytes));
+        if let Some(md5) = &mut self.md5 {
+            md5.update(&bytes);
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match &mut self.way {
+            Way::Gathered(pieces) => {
+                if self.size > self.store.part_bytes as u64 {
+                    let most = self.store.part_bytes >> 20;
+                    let why =
+                        format!("of a part whose size is not said beforehand at most {most} MiB are taken");
+                    return Err(Error::new(Reason::EntityTooLarge, why));
+                }
+                pieces.push(bytes);
             }
-            let fits = bytes.split_to(self.store.part_bytes - self.held);
-            self.hold(fits);
-            self.send_part().await?;
+            Way::Parts(parts) => parts.take_in(bytes).await?,
+            Way::Sent(..) => self.send(bytes).await?,
         }
-        self.hold(bytes);
         Ok(())
     }
 
-    fn hold(&mut self, bytes: Bytes) {
-        self.held += bytes.len();
-        if !bytes.is_empty() {
-            self.pieces.push(bytes);
+    /// Sends what waited, and lets these bytes wait.
+    async fn send(&mut self, bytes: Bytes) -> Result<()> {
+        if let Way::Sent(None, _) = &self.way {
+            let streaming = self.begin().await?;
+            self.way = Way::Sent(Some(streaming), Bytes::new());
         }
-    }
-
-    /// Sends what is held as the next part of an upload that begins with the first.
-    async fn send_part(&mut self) -> Result<()> {
-        if self.upload.is_none() {
-            let create =
-                CreateUpload { metadata: self.request.metadata.clone(), checksum: self.checksum_of_upload() };
-            let id = self.store.begin_upload(&self.context, &self.address, create).await?;
-            self.upload = Some(Upload {
-                store: self.store.clone(),
-                context: self.context.clone(),
-                address: self.address.clone(),
-                id: Some(id),
-                parts: Vec::new(),
-            });
+        if let Way::Sent(Some(streaming), waiting) = &mut self.way {
+            streaming.write(std::mem::replace(waiting, bytes)).await?;
         }
-        let pieces = std::mem::take(&mut self.pieces);
-        self.held = 0;
-        let Some(upload) = &mut self.upload else { unreachable!("it was begun above") };
-        let Some(id) = &upload.id else { unreachable!("it ends with the commit only") };
-        let number = PartNumber::new(upload.parts.len() as i64 + 1)?;
-        let algorithm = self.request.algorithms.first().copied().unwrap_or(Algorithm::Crc64Nvme);
-        let checksum = checksum_of(algorithm, &pieces);
-        let promised = [checksum];
-        let place = (id, number);
-        let sending = self.store.send_part(&self.context, &self.address, place, pieces, &promised, None);
-        let (answered, _) = sending.await?;
-        let part = CompletePart { number, etag: headers::etag(&answered)?, checksum: Some(checksum) };
-        upload.parts.push(part);
         Ok(())
     }
 
-    /// Of what the whole is made of parts: a SHA cannot be.
-    fn checksum_of_upload(&self) -> Option<(Algorithm, ChecksumScope)> {
-        let algorithm = self.request.algorithms.first().copied().unwrap_or(Algorithm::Crc64Nvme);
-        let scope = if algorithm.is_crc() { ChecksumScope::FullObject } else { ChecksumScope::Composite };
-        Some((algorithm, scope))
+    /// The checksum that the store is told, before it is known: for its algorithm and its length.
+    fn told(&self) -> Checksum {
+        Checksum::of(self.hashers.first().map_or(Algorithm::Crc64Nvme, Hasher::algorithm), b"")
     }
 
-    async fn commit_whole(
-        self,
-        precondition: &Precondition,
-        expected: &Expected,
-        computed: Vec<Checksum>,
-    ) -> Result<(Committed, Observation)> {
-        let (answered, observation) = match &self.target {
+    /// The request, but its body and its checksum.
+    fn call(&self) -> Result<Call<'_>> {
+        let mut call = Call::object(Method::PUT, &self.address.bucket, self.address.key.as_str());
+        match &self.target {
             Target::Object => {
-                let call = Call::object(Method::PUT, &self.address.bucket, self.address.key.as_str());
-                let mut call = Call { payload: Payload::of(self.pieces), ..call };
                 headers::write_metadata(&self.request.metadata, &mut call.headers)?;
-                headers::write_precondition(precondition, &mut call.headers)?;
+                headers::write_precondition(&self.request.precondition, &mut call.headers)?;
                 // Sent twice, a condition may fail on what the first one did.
-                call.may_repeat = *precondition == Precondition::None;
-                write_promises(&computed, expected.md5, &mut call.headers)?;
-                self.store.put(&self.context, &call).await?
+                call.may_repeat = self.request.precondition == Precondition::None;
             }
-            Target::Part(id, number, algorithm) => {
-                let (place, md5) = ((id, *number), expected.md5);
-                let of_parts = |checksum: &&Checksum| Some(checksum.algorithm()) == *algorithm;
-                let promised: Vec<Checksum> = computed.iter().filter(of_parts).copied().collect();
-                let (context, address) = (&self.context, &self.address);
-                self.store.send_part(context, address, place, self.pieces, &promised, md5).await?
+            Target::Part(id, number, _) => {
+                call.subject = Subject::Upload;
+                call.query = part_query(id, *number);
             }
+        }
+        Ok(call)
+    }
+
+    async fn begin(&mut self) -> Result<Streaming> {
+        let length = self.request.size.unwrap_or_default();
+        let mut call = self.call()?;
+        let (word, on_wire, chunks) = if self.store.takes_trailers() {
+            let told = self.told();
+            call.headers.insert("x-amz-trailer", HeaderValue::from_static(told.algorithm().header()));
+            call.headers.insert("x-amz-decoded-content-length", length.into());
+            let encodings = match call.headers.get(CONTENT_ENCODING) {
+                Some(own) => [b"aws-chunked,", own.as_bytes()].concat(),
+                None => b"aws-chunked".to_vec(),
+            };
+            let encodings = HeaderValue::from_bytes(&encodings).map_err(|e| {
+                Error::with_source(Reason::InvalidArgument, "the content encoding cannot be sent", e)
+            })?;
+            call.headers.insert(CONTENT_ENCODING, encodings);
+            let on_wire = Chunks::length(length, &told);
+            (sigv4::Payload::UnsignedTrailer, on_wire, Some(Chunks::new(length)))
+        } else {
+            (sigv4::Payload::Unsigned, length, None)
         };
-        let etag = headers::etag(&answered)?;
-        Ok((committed(&self.store, etag, self.size, &answered, computed)?, observation))
-    }
-}
-
-#[async_trait::async_trait]
-impl Staged for StagedWrite {
-    async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        self.context.check()?;
-        if std::mem::replace(&mut self.is_torn, true) {
-            let why = "a write before this failed or was given up; stage the object anew";
-            return Err(Error::new(Reason::InvalidRequest, why));
-        }
-        self.take_in(bytes).await?;
-        self.is_torn = false;
-        Ok(())
+        let sending = self.store.client.begin(&self.context, &call, word, on_wire).await?;
+        Ok(Streaming { sending, chunks })
     }
 
-    async fn commit(mut self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
-        self.context.check()?;
-        if self.is_torn {
-            let why = "a write before this failed or was given up; stage the object anew";
-            return Err(Error::new(Reason::InvalidRequest, why));
+    /// The rest of a request that is under way.
+    async fn end(streaming: Streaming, waiting: Bytes, checksum: &Checksum) -> Result<Answered> {
+        let mut streaming = streaming;
+        streaming.write(waiting).await?;
+        if streaming.chunks.is_some() {
+            streaming.sending.write(Bytes::from(chunks::trailer(checksum))).await?;
         }
-        let computed: Vec<Checksum> =
-            std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
-        let CommitRequest { precondition, expected } = request;
-        if self.upload.is_none() {
-            // The store compares the MD5 with what arrives there.
-            expected.verify(self.size, expected.md5, &computed)?;
-            return self.commit_whole(&precondition, &expected, computed).await;
-        }
-        if expected.md5.is_some() {
-            return Err(Error::unsupported("verify the MD5 of an object that it uploads in parts"));
-        }
-        expected.verify(self.size, None, &computed)?;
-        if self.held > 0 {
-            self.send_part().await?;
-        }
-        let Some(mut upload) = self.upload.take() else { unreachable!("it was there above") };
-        let Some(id) = upload.id.take() else { unreachable!("it ends with the commit only") };
-        let whole = computed.first().copied().filter(|checksum| checksum.algorithm().is_crc());
-        let order = CompleteUpload {
-            parts: std::mem::take(&mut upload.parts),
-            precondition,
-            expected_size: Some(self.size),
-            expected_checksum: whole,
-        };
-        let completed = self.store.end_upload(&self.context, &self.address, &id, order).await;
-        if completed.is_err() {
-            // It is still there, unless the completion was carried out after all; then giving it up is refused.
-            upload.id = Some(id);
-        }
-        Ok((completed?, Observation::default()))
-    }
-}
-
-impl S3Store {
-    /// PutObject; answers the headers.
-    async fn put(&self, context: &Context, call: &Call<'_>) -> Result<(HeaderMap, Observation)> {
-        let mut answer = self.client.send(context, call).await?;
+        let mut answer = streaming.sending.finish().await?;
         let headers = std::mem::take(&mut answer.head.headers);
         let observation = answer.observation.clone();
         answer.collect(MOST_ANSWER_BYTES).await?;
         Ok((headers, observation))
     }
 
-    /// UploadPart; answers the headers.
-    async fn send_part(
+    async fn end_gathered(
+        &mut self,
+        pieces: Vec<Bytes>,
+        checksum: &Checksum,
+        expected: &Expected,
+    ) -> Result<Answered> {
+        let mut call = self.call()?;
+        call.payload = Held::of(pieces);
+        let md5 = expected.md5;
+        self.store.put(&self.context, call, Some(*checksum).filter(|_| self.tells()), md5).await
+    }
+
+    /// Whether the store is told a checksum: not of a part whose upload carries none.
+    fn tells(&self) -> bool {
+        !matches!(self.target, Target::Part(_, _, None))
+    }
+}
+
+/// The headers of an answer that says nothing more.
+pub(super) type Answered = (HeaderMap, Observation);
+
+#[async_trait::async_trait]
+impl Staged for StagedWrite {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.context.check()?;
+        self.check_whole()?;
+        self.is_torn = true;
+        self.take_in(bytes).await?;
+        self.is_torn = false;
+        Ok(())
+    }
+
+    async fn commit(mut self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
+        self.context.check()?;
+        self.check_whole()?;
+        let computed: Vec<Checksum> =
+            std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
+        let md5: Option<[u8; 16]> = self.md5.take().map(|md5| md5.finalize().into());
+        let expected = expected.or_size(self.request.size);
+        expected.verify(self.size, md5, &computed)?;
+        let Some(checksum) = computed.first().copied() else { unreachable!("there is one at least") };
+        let (answered, observation) = match std::mem::replace(&mut self.way, Way::Gathered(Vec::new())) {
+            Way::Parts(parts) => return parts.commit(self.request.precondition, checksum, computed).await,
+            Way::Gathered(pieces) => self.end_gathered(pieces, &checksum, &expected).await?,
+            Way::Sent(Some(streaming), waiting) => Self::end(streaming, waiting, &checksum).await?,
+            Way::Sent(None, _) => unreachable!("there are more bytes than are gathered"),
+        };
+        Ok((self.store.committed(&answered, self.size, computed)?, observation))
+    }
+}
+
+impl StagedWrite {
+    fn check_whole(&self) -> Result<()> {
+        if self.is_torn {
+            let why = "a write before this failed or was given up; stage the object anew";
+            return Err(Error::new(Reason::InvalidRequest, why));
+        }
+        Ok(())
+    }
+}
+
+impl S3Store {
+    /// Sends a PUT whose body is at hand, with what the store is to compare it with; answers the headers.
+    pub(super) async fn put(
         &self,
         context: &Context,
-        address: &Address,
-        (upload, number): (&UploadId, PartNumber),
-        pieces: Vec<Bytes>,
-        checksums: &[Checksum],
+        mut call: Call<'_>,
+        checksum: Option<Checksum>,
         md5: Option<[u8; 16]>,
-    ) -> Result<(HeaderMap, Observation)> {
-        let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
-        call.subject = Subject::Upload;
-        call.query =
-            Query::default().with("partNumber", &number.get().to_string()).with("uploadId", &upload.0);
-        call.payload = Payload::of(pieces);
-        write_promises(checksums, md5, &mut call.headers)?;
-        self.put(context, &call).await
+    ) -> Result<Answered> {
+        headers::write_promises(checksum, md5, &mut call.headers)?;
+        let mut answer = self.client.send(context, &call).await?;
+        let headers = std::mem::take(&mut answer.head.headers);
+        let observation = answer.observation.clone();
+        answer.collect(MOST_ANSWER_BYTES).await?;
+        if let Some(checksum) = checksum {
+            self.learn_trailers(headers.contains_key(checksum.algorithm().header()));
+        }
+        Ok((headers, observation))
+    }
+
+    /// What a write became. S3 does not say when it was written: the time of the answer is close to it.
+    pub(super) fn committed(
+        &self,
+        answered: &HeaderMap,
+        size: u64,
+        checksums: Vec<Checksum>,
+    ) -> Result<Committed> {
+        let etag = headers::etag(answered)?;
+        let modified = headers::date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
+        let generation = generation(modified, etag.as_str());
+        Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
     }
 }
 
-/// Checksums for the store to compare with what arrives. S3 takes one of them.
-fn write_promises(checksums: &[Checksum], md5: Option<[u8; 16]>, headers: &mut HeaderMap) -> Result<()> {
-    if let Some(checksum) = checksums.first() {
-        headers.insert(checksum.algorithm().header(), headers::value(&checksum.to_base64())?);
-    }
-    if let Some(md5) = md5 {
-        headers.insert("content-md5", headers::value(&BASE64.encode(md5))?);
-    }
-    Ok(())
-}
-
-fn checksum_of(algorithm: Algorithm, pieces: &[Bytes]) -> Checksum {
-    let mut hasher = Hasher::new(algorithm);
-    pieces.iter().for_each(|piece| hasher.update(piece));
-    hasher.finish()
-}
-
-/// What a write became. S3 does not say when it was written: the time of the answer is close to it.
-fn committed(
-    store: &S3Store,
-    etag: ETag,
-    size: u64,
-    answered: &HeaderMap,
-    checksums: Vec<Checksum>,
-) -> Result<Committed> {
-    let modified: Timestamp = headers::date(answered, &DATE)?.unwrap_or_else(|| store.client.clock.wall());
-    let generation = generation(modified, etag.as_str());
-    Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
+/// Which part of which upload.
+pub(super) fn part_query(upload: &UploadId, number: PartNumber) -> Query {
+    Query::default().with("partNumber", &number.get().to_string()).with("uploadId", &upload.0)
 }

@@ -23,7 +23,7 @@ use super::endpoint::Query;
 use super::failure::{Refusal, Subject};
 use super::headers;
 use super::list::decode_key;
-use super::payload::Payload;
+use super::payload::Held;
 use super::read::generation;
 use super::time::parse_time;
 use super::xml;
@@ -52,7 +52,11 @@ impl S3Store {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
         }
-        let document = self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
+        let answer = self.client.send(context, &call).await?;
+        if request.checksum.is_some() {
+            self.learn_trailers(answer.header("x-amz-checksum-algorithm").is_some());
+        }
+        let document = answer.collect(MOST_PAGE_BYTES).await?;
         let mut id = String::new();
         xml::leaves(&document, |path, text| {
             if let [_, "UploadId"] = path {
@@ -132,7 +136,7 @@ impl S3Store {
         document.push_str("</CompleteMultipartUpload>");
         let mut call = upload_call(Method::POST, address, upload, Query::default());
         call.may_repeat = false;
-        call.payload = Payload::of([Bytes::from(document)]);
+        call.payload = Held::of([Bytes::from(document)]);
         headers::write_precondition(&order.precondition, &mut call.headers)?;
         if let Some(checksum) = order.expected_checksum {
             call.headers.insert(checksum.algorithm().header(), headers::value(&checksum.to_base64())?);

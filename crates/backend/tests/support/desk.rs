@@ -14,7 +14,8 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::listing::{ListEntry, ListRequest};
 use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
 use tradewind_core::object::Committed;
-use tradewind_core::store::{CommitRequest, GetRequest, Select, StageRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, Select, StageRequest};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, Body, BucketName, ByteRange, ObjectStore, Precondition, SystemClock};
 
@@ -103,10 +104,11 @@ impl Desk {
     ) -> Result<Committed> {
         let context = context();
         let bytes = bytes.into();
-        let request = StageRequest { size_hint: Some(bytes.len() as u64), ..StageRequest::default() };
+        let size = Some(bytes.len() as u64);
+        let request = StageRequest { size, precondition, ..StageRequest::default() };
         let mut staged = self.store.stage(&context, &at(key), request).await?;
         write(&mut *staged, bytes).await?;
-        Ok(staged.commit(CommitRequest { precondition, ..CommitRequest::default() }).await?.0)
+        Ok(staged.commit(Expected::default()).await?.0)
     }
 
     pub async fn get(&self, key: &str) -> Result<Bytes> {
@@ -153,7 +155,7 @@ impl Desk {
         let mut staged =
             self.store.stage_part(&context, &at(key), upload, number, StageRequest::default()).await?;
         write(&mut *staged, bytes.into()).await?;
-        let (committed, _) = staged.commit(CommitRequest::default()).await?;
+        let (committed, _) = staged.commit(Expected::default()).await?;
         Ok(CompletePart { number, etag: committed.etag, checksum: None })
     }
 

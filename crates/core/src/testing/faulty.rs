@@ -26,10 +26,11 @@ use crate::multipart::{
 };
 use crate::name::{Address, BucketName};
 use crate::object::Committed;
+use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
-    ObjectStore, StageRequest, Staged,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    StageRequest, Staged,
 };
 
 pub use plan::{Fault, FaultPlan, Operation, When};
@@ -140,8 +141,8 @@ impl Staged for FaultyStaged {
         self.injector.call(&self.context, Operation::Write, self.inner.write(bytes)).await
     }
 
-    async fn commit(self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
-        self.injector.call(&self.context, self.commit, self.inner.commit(request)).await
+    async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
+        self.injector.call(&self.context, self.commit, self.inner.commit(expected)).await
     }
 }
 

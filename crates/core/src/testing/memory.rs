@@ -27,10 +27,11 @@ use crate::multipart::{
 };
 use crate::name::{Address, BucketName, MAX_KEY_BYTES};
 use crate::object::Committed;
+use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
-    ObjectStore, StageRequest, Staged,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    StageRequest, Staged,
 };
 
 use object::{Payload, Plan};
@@ -284,15 +285,15 @@ impl Staged for MemoryStaged {
         Ok(())
     }
 
-    async fn commit(self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
+    async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         let Self { state, clock, context, address, bytes, request: staged, part } = *self;
         let plan = Plan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
         let payload = Payload::new(bytes.freeze(), &plan);
-        payload.verify(&request.expected)?;
+        payload.verify(&expected.or_size(staged.size))?;
         let mut state = lock(&state, &context)?;
         let committed = match part {
             Some((upload, number)) => state.put_part(&address, &upload, number, payload, clock.wall())?,
-            None => state.put(&address, payload, staged.metadata, &request.precondition, clock.wall())?,
+            None => state.put(&address, payload, staged.metadata, &staged.precondition, clock.wall())?,
         };
         Ok((committed, Observation::default()))
     }

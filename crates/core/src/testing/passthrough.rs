@@ -20,10 +20,11 @@ use crate::multipart::{
 };
 use crate::name::{Address, BucketName};
 use crate::object::Committed;
+use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CommitRequest, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest,
-    ObjectStore, StageRequest, Staged,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    StageRequest, Staged,
 };
 
 /// See the module's head.
@@ -69,8 +70,8 @@ impl Staged for PassingStaged {
         self.inner.write(carry(&self.window, bytes)).await
     }
 
-    async fn commit(self: Box<Self>, request: CommitRequest) -> Result<(Committed, Observation)> {
-        self.inner.commit(request).await
+    async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
+        self.inner.commit(expected).await
     }
 }
 

@@ -8,8 +8,8 @@ use s3s::dto::{
     UploadPartCopyInput, UploadPartCopyOutput,
 };
 use tradewind_core::multipart::PartNumber;
-use tradewind_core::store::{CommitRequest, CopyPartRequest, StageRequest};
-use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Precondition, Reason};
+use tradewind_core::store::{CopyPartRequest, StageRequest};
+use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Reason};
 
 use super::answer::{Plain, quoted, xml_tag, xml_time};
 use super::call::Call;
@@ -31,7 +31,7 @@ pub(super) async fn upload(site: &Site, call: &Call) -> Result<Plain> {
     let algorithms = algorithms(needed, plan.algorithm())?;
     let shown = plan.algorithm().or(needed);
     let request = StageRequest {
-        size_hint: Some(length),
+        size: Some(length),
         algorithms,
         verify_md5: plan.md5.is_some(),
         etag: site.options.etag,
@@ -41,7 +41,7 @@ pub(super) async fn upload(site: &Site, call: &Call) -> Result<Plain> {
         site.store.stage_part(&call.context, &address, &call.upload_id(), number, request).await?;
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
-    let (committed, _) = staged.commit(CommitRequest { precondition: Precondition::None, expected }).await?;
+    let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(ETAG, quoted(&committed.etag));
     let shown: Vec<Checksum> = committed

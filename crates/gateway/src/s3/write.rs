@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use http::header::{ETAG, HeaderMap};
-use tradewind_core::store::{CommitRequest, StageRequest};
+use tradewind_core::store::StageRequest;
 
 use super::answer::{Plain, quoted};
 use super::call::Call;
@@ -20,15 +20,16 @@ pub(super) async fn put(site: &Site, call: &Call) -> Result<Plain> {
     let precondition = conditions::of_write(call)?;
     let request = StageRequest {
         metadata: metadata::read(call)?,
-        size_hint: Some(length),
+        size: Some(length),
         algorithms: plan.algorithm().into_iter().collect(),
         verify_md5: plan.md5.is_some(),
         etag: site.options.etag,
+        precondition,
     };
     let mut staged = site.store.stage(&call.context, &address, request).await?;
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
-    let (committed, _) = staged.commit(CommitRequest { precondition, expected }).await?;
+    let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(ETAG, quoted(&committed.etag));
     checksums::add_headers(&mut headers, &committed.checksums, Some(committed.scope), None);

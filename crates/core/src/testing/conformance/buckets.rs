@@ -12,7 +12,8 @@ use crate::metadata::Tags;
 use crate::multipart::{CompletePart, CreateUpload, ListUploads, UploadId};
 use crate::name::Address;
 use crate::object::Committed;
-use crate::store::{CommitRequest, CopyPartRequest, ETagForm, GetRequest, StageRequest};
+use crate::object::Expected;
+use crate::store::{CopyPartRequest, ETagForm, GetRequest, StageRequest};
 use crate::testing::context;
 
 use super::desk::{
@@ -66,7 +67,7 @@ async fn are_removed_only_when_empty(desk: Desk) {
 
 async fn keep_their_keys_apart(desk: Desk) {
     desk.put("same", "one").await;
-    let (staged, commit) = (StageRequest::default(), CommitRequest::default());
+    let (staged, commit) = (StageRequest::default(), Expected::default());
     let two = desk.put_within(&context(), &at_two("same"), "two".into(), staged, commit).await;
     two.expect("a PUT succeeds");
     assert_eq!(desk.read("same").await, "one");
@@ -150,7 +151,7 @@ async fn removed_under_a_staged_write_refuse_it(desk: Desk) {
         desk.store.stage(&context, &address, StageRequest::default()).await.expect("staging begins");
     staged.write(pattern(100_000, 1)).await.expect("bytes are staged");
     desk.store.delete_bucket(&context, &address.bucket).await.expect("staged bytes are not objects");
-    assert_eq!(reason(staged.commit(CommitRequest::default()).await), Reason::NoSuchBucket);
+    assert_eq!(reason(staged.commit(Expected::default()).await), Reason::NoSuchBucket);
     desk.store.create_bucket(&context, &address.bucket).await.expect("a removed bucket can be made again");
     desk.assert_absent("late").await;
 }
@@ -206,7 +207,7 @@ async fn come_and_go(desk: Desk, go: Arc<tokio::sync::Barrier>, writer: usize) {
         let written = if writer == 0 && desk.store.capabilities().multipart {
             write_by_upload(&desk, &address).await
         } else {
-            let (staged, commit) = (StageRequest::default(), CommitRequest::default());
+            let (staged, commit) = (StageRequest::default(), Expected::default());
             desk.put_within(&context(), &address, "x".into(), staged, commit).await
         };
         if n == 0 {
@@ -233,7 +234,7 @@ async fn write_by_upload(desk: &Desk, address: &Address) -> Result<Committed> {
     let (store, context, number) = (&desk.store, context(), part_number(1));
     let upload = store.create_upload(&context, address, CreateUpload::default()).await?;
     let staged = store.stage_part(&context, address, &upload, number, StageRequest::default()).await?;
-    let etag = staged.commit(CommitRequest::default()).await?.0.etag;
+    let etag = staged.commit(Expected::default()).await?.0.etag;
     let request = named_parts(vec![CompletePart { number, etag, checksum: None }]);
     store.complete_upload(&context, address, &upload, request).await
 }

@@ -12,7 +12,8 @@ use crate::clock::SystemClock;
 use crate::context::{Context, Deadline};
 use crate::error::Reason;
 use crate::multipart::{CreateUpload, ListUploads};
-use crate::store::{CommitRequest, GetRequest, StageRequest};
+use crate::object::Expected;
+use crate::store::{GetRequest, StageRequest};
 use crate::testing::{context, context_until};
 
 use super::deadlines::{
@@ -68,7 +69,7 @@ async fn by_token_ends_a_staged_write(desk: Desk) {
         staged.write(pattern(70_000, 1)).await.expect("it is not cancelled yet");
         token.cancel();
         let refused = if is_commit {
-            reason(staged.commit(CommitRequest::default()).await)
+            reason(staged.commit(Expected::default()).await)
         } else {
             reason(staged.write(pattern(70_000, 1)).await)
         };
@@ -114,7 +115,7 @@ async fn of_a_write_leaves_all_or_nothing(desk: Desk) {
                 for piece in new.chunks(70_000) {
                     staged.write(piece.to_vec().into()).await?;
                 }
-                staged.commit(CommitRequest::default()).await
+                staged.commit(Expected::default()).await
             };
             let outcome = dropped_after(write, polls).await;
             let is_done = outcome.map(|result| result.expect("a PUT succeeds")).is_some();

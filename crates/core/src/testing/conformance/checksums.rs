@@ -3,7 +3,7 @@
 use crate::checksum::{Algorithm, Checksum, ChecksumScope};
 use crate::error::Reason;
 use crate::object::Expected;
-use crate::store::{CommitRequest, StageRequest};
+use crate::store::StageRequest;
 
 use super::desk::{Desk, md5, pattern, reason};
 
@@ -17,10 +17,6 @@ super::theme! { "checksums":
 
 fn computing(algorithms: &[Algorithm]) -> StageRequest {
     StageRequest { algorithms: algorithms.to_vec(), ..StageRequest::default() }
-}
-
-fn promising(expected: Expected) -> CommitRequest {
-    CommitRequest { expected, ..CommitRequest::default() }
 }
 
 async fn of_all_five_algorithms_are_kept(desk: Desk) {
@@ -53,7 +49,7 @@ async fn that_are_promised_rightly_pass(desk: Desk) {
             checksums: Algorithm::ALL.map(|algorithm| Checksum::of(algorithm, &bytes)).to_vec(),
         };
         let request = StageRequest { verify_md5: true, ..computing(&Algorithm::ALL) };
-        let committed = desk.try_put("k", bytes.clone(), request, promising(expected)).await;
+        let committed = desk.try_put("k", bytes.clone(), request, expected).await;
         committed.expect("every promise holds");
         assert!(desk.read("k").await == bytes);
     }
@@ -77,7 +73,7 @@ async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
         for (expected, refused) in wrong {
             for key in ["new", "old"] {
                 let request = StageRequest { verify_md5: true, ..computing(&Algorithm::ALL) };
-                let result = desk.try_put(key, bytes.clone(), request, promising(expected.clone())).await;
+                let result = desk.try_put(key, bytes.clone(), request, expected.clone()).await;
                 assert_eq!(reason(result), refused, "{size} bytes with {expected:?}");
             }
             desk.assert_absent("new").await;
@@ -91,7 +87,7 @@ async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
 async fn that_were_not_planned_are_a_defect(desk: Desk) {
     let expected =
         Expected { checksums: vec![Checksum::of(Algorithm::Sha1, b"bytes")], ..Expected::default() };
-    let result = desk.try_put("k", "bytes", computing(&[Algorithm::Crc32]), promising(expected)).await;
+    let result = desk.try_put("k", "bytes", computing(&[Algorithm::Crc32]), expected).await;
     assert_eq!(reason(result), Reason::Defect);
     desk.assert_absent("k").await;
 }

@@ -10,7 +10,8 @@ use crate::error::{Reason, Result};
 use crate::metadata::Metadata;
 use crate::multipart::{CompleteUpload, CreateUpload};
 use crate::object::Committed;
-use crate::store::{CommitRequest, CopyRequest, Deleted, GetRequest, StageRequest};
+use crate::object::Expected;
+use crate::store::{CopyRequest, Deleted, GetRequest, StageRequest};
 use crate::testing::context;
 
 use super::desk::{Desk, at, copy_request, md5_etag, named_parts, pattern};
@@ -61,14 +62,14 @@ async fn of_absent_commits_one_wins(desk: Desk) {
             let (desk, key) = (desk.clone(), key.clone());
             async move {
                 let context = context();
-                let staged = desk.store.stage(&context, &at(&key), StageRequest::default()).await;
+                let request = StageRequest { precondition: Precondition::Absent, ..StageRequest::default() };
+                let staged = desk.store.stage(&context, &at(&key), request).await;
                 let written = match staged {
                     Ok(mut staged) => staged.write(n.to_string().into()).await.map(|()| staged),
                     Err(e) => Err(e),
                 };
                 go.wait().await;
-                let commit = CommitRequest { precondition: Precondition::Absent, ..CommitRequest::default() };
-                written?.commit(commit).await
+                written?.commit(Expected::default()).await
             }
         });
         let winner = only_winner(results.await, Reason::PreconditionFailed);

@@ -4,9 +4,9 @@
 use crate::clock::Timestamp;
 use crate::condition::{ETagMatch, Precondition, ReadConditions};
 use crate::error::{ErrorKind, Reason};
-use crate::object::{ETag, Generation};
+use crate::object::{ETag, Expected, Generation};
 use crate::range::ByteRange;
-use crate::store::{GetRequest, Select};
+use crate::store::{GetRequest, Select, StageRequest};
 use crate::testing::context;
 
 use super::desk::{Desk, at, at_two, copy_request, reason};
@@ -67,16 +67,17 @@ async fn on_generations(desk: Desk) {
 
 async fn are_of_the_commit_and_not_of_the_staging(desk: Desk) {
     let context = context();
-    let mut staged = desk.store.stage(&context, &at("k"), Default::default()).await.expect("staging begins");
+    let when_absent = StageRequest { precondition: Precondition::Absent, ..StageRequest::default() };
+    let staging = desk.store.stage(&context, &at("k"), when_absent.clone()).await;
+    let mut staged = staging.expect("staging begins");
     staged.write("late".into()).await.expect("bytes are staged");
     desk.put("k", "in between").await;
-    let commit = crate::store::CommitRequest { precondition: Precondition::Absent, ..Default::default() };
-    assert_eq!(reason(staged.commit(commit.clone()).await), Reason::PreconditionFailed);
+    assert_eq!(reason(staged.commit(Expected::default()).await), Reason::PreconditionFailed);
     assert_eq!(desk.read("k").await, "in between");
 
-    let staged = desk.store.stage(&context, &at("k"), Default::default()).await.expect("staging begins");
+    let staged = desk.store.stage(&context, &at("k"), when_absent).await.expect("staging begins");
     desk.delete("k").await;
-    staged.commit(commit).await.expect("the key is absent now");
+    staged.commit(Expected::default()).await.expect("the key is absent now");
     assert_eq!(desk.read("k").await, "");
 }
 

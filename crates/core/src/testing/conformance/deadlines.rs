@@ -13,7 +13,8 @@ use crate::error::Reason;
 use crate::listing::ListRequest;
 use crate::metadata::Tags;
 use crate::multipart::{CompletePart, CreateUpload, ListUploads, UploadId};
-use crate::store::{CommitRequest, CopyPartRequest, ETagForm, GetRequest, StageRequest};
+use crate::object::Expected;
+use crate::store::{CopyPartRequest, ETagForm, GetRequest, StageRequest};
 use crate::testing::{SimulatedClock, context, context_until};
 
 use super::desk::{
@@ -130,7 +131,7 @@ async fn that_are_far_disturb_nothing(desk: Desk) {
     let deadline = Deadline::after(SystemClock::shared(), Duration::from_secs(3600));
     let far = context_until(&Budget::new(1 << 20), deadline);
     let bytes = pattern(200_000, 1);
-    let (staged, commit) = (StageRequest::default(), CommitRequest::default());
+    let (staged, commit) = (StageRequest::default(), Expected::default());
     desk.put_within(&far, &at("k"), bytes.clone(), staged, commit).await.expect("there is time");
     let found = desk.store.get(&far, &at("k"), GetRequest::default()).await.expect("there is time");
     assert!(drain(found.body).await.expect("there is time") == bytes);
@@ -151,7 +152,7 @@ async fn end_a_staged_write(desk: Desk) {
         staged.write(pattern(70_000, 1)).await.expect("there is time");
         clock.advance(Duration::from_secs(2));
         let refused = if is_commit {
-            reason(staged.commit(CommitRequest::default()).await)
+            reason(staged.commit(Expected::default()).await)
         } else {
             reason(staged.write(pattern(70_000, 1)).await)
         };

@@ -18,11 +18,10 @@ use crate::listing::{ListEntry, ListRequest, ObjectSummary};
 use crate::metadata::{Metadata, SystemHeaders, Tags};
 use crate::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
 use crate::name::{Address, BucketName};
+use crate::object::Expected;
 use crate::object::{Committed, ETag, ObjectInfo};
 use crate::range::Span;
-use crate::store::{
-    Capabilities, CommitRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest,
-};
+use crate::store::{Capabilities, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
 use crate::testing::{context, context_until};
 
 /// The names of the buckets that cases write to.
@@ -54,7 +53,7 @@ impl Desk {
     }
 
     pub async fn put_as(&self, key: &str, bytes: impl Into<Bytes>, request: StageRequest) -> Committed {
-        self.try_put(key, bytes, request, CommitRequest::default()).await.expect("a PUT succeeds")
+        self.try_put(key, bytes, request, Expected::default()).await.expect("a PUT succeeds")
     }
 
     pub async fn put_if(
@@ -63,8 +62,8 @@ impl Desk {
         bytes: impl Into<Bytes>,
         precondition: Precondition,
     ) -> Result<Committed> {
-        let commit = CommitRequest { precondition, ..CommitRequest::default() };
-        self.try_put(key, bytes, StageRequest::default(), commit).await
+        let request = StageRequest { precondition, ..StageRequest::default() };
+        self.try_put(key, bytes, request, Expected::default()).await
     }
 
     pub async fn try_put(
@@ -72,9 +71,9 @@ impl Desk {
         key: &str,
         bytes: impl Into<Bytes>,
         request: StageRequest,
-        commit: CommitRequest,
+        expected: Expected,
     ) -> Result<Committed> {
-        self.put_within(&context(), &at(key), bytes.into(), request, commit).await
+        self.put_within(&context(), &at(key), bytes.into(), request, expected).await
     }
 
     pub async fn put_within(
@@ -83,13 +82,13 @@ impl Desk {
         address: &Address,
         mut bytes: Bytes,
         request: StageRequest,
-        commit: CommitRequest,
+        expected: Expected,
     ) -> Result<Committed> {
         let mut staged = self.store.stage(context, address, request).await?;
         while !bytes.is_empty() {
             staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
         }
-        Ok(staged.commit(commit).await?.0)
+        Ok(staged.commit(expected).await?.0)
     }
 
     /// All of an object. Panics where it cannot be read.
@@ -181,7 +180,7 @@ impl Desk {
         while !bytes.is_empty() {
             staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
         }
-        let (committed, _) = staged.commit(CommitRequest::default()).await?;
+        let (committed, _) = staged.commit(Expected::default()).await?;
         Ok((CompletePart { number, etag: committed.etag.clone(), checksum: None }, committed))
     }
 

@@ -6,7 +6,7 @@ use crate::class::{Class, ClassRange, Classes};
 use crate::error::Reason;
 use crate::metadata::{MAX_USER_METADATA_BYTES, Metadata};
 use crate::object::{ETag, Expected};
-use crate::store::{CommitRequest, ETagForm, GetRequest, StageRequest};
+use crate::store::{ETagForm, GetRequest, StageRequest};
 
 use crate::testing::context;
 
@@ -108,10 +108,7 @@ async fn has_unique_tags_where_asked(desk: Desk) {
         assert_eq!(desk.head(["a", "b"][n % 2]).await.etag, etag);
         assert!(seen.insert(etag), "a unique tag came twice");
     }
-    let promise = |bytes: &[u8]| CommitRequest {
-        expected: Expected { md5: Some(md5(bytes)), ..Expected::default() },
-        ..CommitRequest::default()
-    };
+    let promise = |bytes: &[u8]| Expected { md5: Some(md5(bytes)), ..Expected::default() };
     let staged = || StageRequest { verify_md5: true, ..unique() };
     let wrong = desk.try_put("c", "bytes", staged(), promise(b"other")).await;
     assert_eq!(reason(wrong), Reason::BadDigest);

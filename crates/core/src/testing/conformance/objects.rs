@@ -6,9 +6,10 @@ use crate::budget::{Budget, GRAIN};
 use crate::checksum::{Algorithm, Checksum};
 use crate::clock::SystemClock;
 use crate::context::{Context, Deadline};
-use crate::error::Reason;
+use crate::error::{Reason, Result};
+use crate::object::{Committed, Expected};
 use crate::range::ByteRange;
-use crate::store::{CommitRequest, GetRequest, Select, StageRequest};
+use crate::store::{GetRequest, Select, StageRequest};
 use crate::testing::context;
 
 use super::desk::{Desk, at, drain, md5_etag, pattern, reason};
@@ -22,7 +23,7 @@ super::theme! { "objects":
     are_invisible_until_committed,
     leave_nothing_when_dropped,
     follow_the_last_commit,
-    ignore_a_wrong_size_hint,
+    are_as_long_as_was_said,
     pass_through_the_smallest_window,
     give_their_memory_back,
     are_read_to_the_end_although_overwritten,
@@ -74,7 +75,7 @@ async fn written_in_odd_buffers_come_back(desk: Desk) {
         let mut rest = bytes.clone();
         let mut staged = desk
             .store
-            .stage(&context, &at("odd"), StageRequest { size_hint: Some(size as u64), ..Default::default() })
+            .stage(&context, &at("odd"), StageRequest { size: Some(size as u64), ..Default::default() })
             .await
             .expect("staging begins");
         for buffer in buffers.iter().cycle() {
@@ -84,7 +85,7 @@ async fn written_in_odd_buffers_come_back(desk: Desk) {
             let piece = rest.split_to(rest.len().min(*buffer));
             staged.write(piece).await.expect("bytes are staged");
         }
-        staged.commit(CommitRequest::default()).await.expect("a commit succeeds");
+        staged.commit(Expected::default()).await.expect("a commit succeeds");
         assert!(desk.read("odd").await == bytes, "{size} bytes came back changed");
     }
 }
@@ -193,7 +194,7 @@ async fn are_invisible_until_committed(desk: Desk) {
         desk.assert_absent("k").await;
         staged.write(bytes.clone()).await.expect("bytes are staged");
         desk.assert_absent("k").await;
-        staged.commit(CommitRequest::default()).await.expect("a commit succeeds");
+        staged.commit(Expected::default()).await.expect("a commit succeeds");
         assert!(desk.read("k").await == bytes);
         desk.delete("k").await;
     }
@@ -229,30 +230,41 @@ async fn follow_the_last_commit(desk: Desk) {
     }
     staged.rotate_left(1);
     for (content, one) in staged {
-        one.commit(CommitRequest::default()).await.expect("a commit succeeds");
+        one.commit(Expected::default()).await.expect("a commit succeeds");
         assert_eq!(desk.read("k").await, content);
     }
 }
 
-/// Whatever is expected, what arrives is what counts.
-async fn ignore_a_wrong_size_hint(desk: Desk) {
-    let hints =
-        [0, 1, 90_000, 100_000, 256 << 10, 400_000, 1 << 20, (1 << 20) + (256 << 10), 3 << 20, 1 << 33];
-    for size in [90_000, 256 << 10, 700_001, (2 << 20) + 400_000] {
+/// Where a size was said, fewer or more bytes are none.
+async fn are_as_long_as_was_said(desk: Desk) {
+    for size in [0, 1, 90_000, 256 << 10, 700_001, (2 << 20) + 400_000] {
         let bytes = pattern(size, 4);
-        for hint in std::iter::once(None).chain(hints.map(Some)) {
-            let request = StageRequest { size_hint: hint, ..Default::default() };
-            let mut staged = desk.store.stage(&context(), &at("k"), request).await.expect("staging begins");
+        let put = async |said: u64| -> Result<Committed> {
+            let request = StageRequest { size: Some(said), ..Default::default() };
+            let mut staged = desk.store.stage(&context(), &at("k"), request).await?;
             for piece in bytes.chunks(64 << 10) {
-                staged.write(bytes.slice_ref(piece)).await.expect("bytes are staged");
+                staged.write(bytes.slice_ref(piece)).await?;
             }
-            staged.commit(CommitRequest::default()).await.expect("a commit succeeds");
-            assert!(desk.read("k").await == bytes, "{size} bytes with a hint of {hint:?}");
+            Ok(staged.commit(Expected::default()).await?.0)
+        };
+        assert_eq!(put(size as u64).await.expect("it is as long as was said").size, size as u64);
+        assert!(desk.read("k").await == bytes, "{size} bytes");
+        if size > 90_000 {
             let range = GetRequest {
                 select: Select::Range(ByteRange::Inclusive { first: 70_001, last: 89_998 }),
                 ..Default::default()
             };
             assert!(desk.get("k", range).await.expect("a GET succeeds").2 == bytes[70_001..89_999]);
+        }
+        desk.delete("k").await;
+        for said in [0, 1, 90_000, 400_000, 1 << 20, (1 << 20) + (256 << 10), 3 << 20, 1 << 33] {
+            let expected = match said.cmp(&(size as u64)) {
+                std::cmp::Ordering::Equal => continue,
+                std::cmp::Ordering::Less => Reason::InvalidRequest,
+                std::cmp::Ordering::Greater => Reason::IncompleteBody,
+            };
+            assert_eq!(reason(put(said).await), expected, "{size} bytes where {said} were said");
+            desk.assert_absent("k").await;
         }
     }
 }
@@ -264,7 +276,7 @@ async fn pass_through_the_smallest_window(desk: Desk) {
     let window = budget.admit(GRAIN, &deadline).await.expect("the budget is free");
     let context = Context::new(deadline, window);
     let bytes = pattern((1 << 20) + 11, 5);
-    let (staged, commit) = (StageRequest::default(), CommitRequest::default());
+    let (staged, commit) = (StageRequest::default(), Expected::default());
     desk.put_within(&context, &at("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
     let found = desk.store.get(&context, &at("k"), GetRequest::default()).await.expect("a GET succeeds");
     assert!(drain(found.body).await.expect("the body is read") == bytes);
@@ -275,7 +287,7 @@ async fn give_their_memory_back(desk: Desk) {
     let context = context();
     let size = context.window.size();
     let bytes = pattern(3 << 20, 6);
-    let (staged, commit) = (StageRequest::default(), CommitRequest::default());
+    let (staged, commit) = (StageRequest::default(), Expected::default());
     desk.put_within(&context, &at("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
     let found = desk.store.get(&context, &at("k"), GetRequest::default()).await.expect("a GET succeeds");
     drain(found.body).await.expect("the body is read");

@@ -6,7 +6,7 @@ use crate::error::{ErrorKind, Reason, Result};
 use crate::multipart::{CreateUpload, PartNumber, UploadId};
 use crate::object::{Committed, ETag, Expected};
 use crate::range::ByteRange;
-use crate::store::{CommitRequest, CopyPartRequest, ETagForm, StageRequest};
+use crate::store::{CopyPartRequest, ETagForm, StageRequest};
 use crate::testing::context;
 
 use super::desk::{Desk, at, full_metadata, md5, md5_etag, named_parts, part_number, pattern, reason};
@@ -127,7 +127,7 @@ async fn are_verified(desk: Desk) {
         let staged = desk.store.stage_part(&context, &at("k"), &upload, part_number(1), request).await;
         let mut staged = staged.expect("staging begins");
         staged.write(bytes.clone()).await.expect("bytes are staged");
-        let commit = CommitRequest { expected: expected.clone(), ..CommitRequest::default() };
+        let commit = expected.clone();
         assert_eq!(reason(staged.commit(commit).await), refused, "{expected:?}");
         assert!(sizes(&desk, &upload).await.is_empty(), "a refused part is not kept");
     }

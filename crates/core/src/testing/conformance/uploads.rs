@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::error::Reason;
 use crate::listing::ListEntry;
 use crate::multipart::{CreateUpload, ListUploads, UploadId, UploadInfo};
-use crate::store::{CommitRequest, StageRequest};
+use crate::object::Expected;
+use crate::store::StageRequest;
 use crate::testing::context;
 
 use super::desk::{Desk, at, full_metadata, named_parts, part_number, pattern, reason};
@@ -120,7 +121,7 @@ async fn refuse_a_part_staged_before_their_end(desk: Desk) {
         } else {
             desk.complete("k", &upload, named_parts(vec![part])).await.expect("a completion succeeds");
         }
-        assert_eq!(reason(staged.commit(CommitRequest::default()).await), Reason::NoSuchUpload);
+        assert_eq!(reason(staged.commit(Expected::default()).await), Reason::NoSuchUpload);
         if is_aborted {
             desk.assert_absent("k").await;
         } else {

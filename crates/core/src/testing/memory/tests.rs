@@ -1,6 +1,7 @@
 use super::*;
 use crate::clock::SystemClock;
-use crate::store::{CommitRequest, GetRequest, Select, StageRequest};
+use crate::object::Expected;
+use crate::store::{GetRequest, Select, StageRequest};
 use crate::testing::context;
 
 async fn with_bucket() -> (Arc<MemoryStore>, Address) {
@@ -17,10 +18,10 @@ async fn put(
     when: Precondition,
 ) -> Result<Committed> {
     let context = context();
-    let mut staged = store.stage(&context, address, StageRequest::default()).await?;
+    let request = StageRequest { precondition: when, ..StageRequest::default() };
+    let mut staged = store.stage(&context, address, request).await?;
     staged.write(bytes.into()).await?;
-    let request = CommitRequest { precondition: when, ..CommitRequest::default() };
-    Ok(staged.commit(request).await?.0)
+    Ok(staged.commit(Expected::default()).await?.0)
 }
 
 #[tokio::test]
@@ -47,7 +48,7 @@ async fn parts_become_an_object() {
         let mut staged =
             store.stage_part(&context, &address, &id, number, StageRequest::default()).await.unwrap();
         staged.write(vec![9; size].into()).await.unwrap();
-        let (committed, _) = staged.commit(CommitRequest::default()).await.unwrap();
+        let (committed, _) = staged.commit(Expected::default()).await.unwrap();
         parts.push(crate::multipart::CompletePart { number, etag: committed.etag, checksum: None });
     }
     let request = CompleteUpload { parts, ..CompleteUpload::default() };

@@ -16,9 +16,7 @@ use crate::multipart::{
 use crate::name::Address;
 use crate::object::{ETag, Expected, Generation, ObjectInfo};
 use crate::range::ByteRange;
-use crate::store::{
-    CommitRequest, CopyPartRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest,
-};
+use crate::store::{CopyPartRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
 use crate::testing::context;
 
 use super::super::desk::{self, Desk, copy_request, drain, full_metadata, md5, part_number, pattern, tags};
@@ -173,18 +171,18 @@ impl Side {
 
     async fn write(&self, step: &Step) -> Result<String> {
         let mut request = StageRequest::default();
-        let mut commit = CommitRequest::default();
+        let mut expected = Expected::default();
         let (address, bytes) = match *step {
             Step::Put { place: at, size, seed, algorithm, when, metadata: number } => {
                 request.algorithms.extend(algorithm);
                 request.metadata = metadata(number);
-                commit.precondition = self.precondition(&place(at), when).await;
+                request.precondition = self.precondition(&place(at), when).await;
                 (place(at), pattern(size, seed))
             }
             Step::PutBroken { place: at, size, lie } => {
                 request.algorithms = vec![Algorithm::Crc32];
                 request.verify_md5 = true;
-                commit.expected = lie_about(size, lie);
+                expected = lie_about(size, lie);
                 (place(at), pattern(size, 0))
             }
             Step::StageAndDrop { place: at, size } => {
@@ -195,7 +193,7 @@ impl Side {
             }
             _ => unreachable!("the caller passes writes only"),
         };
-        let committed = self.desk.put_within(&context(), &address, bytes, request, commit).await?;
+        let committed = self.desk.put_within(&context(), &address, bytes, request, expected).await?;
         Ok(format!("{} bytes, {}, {:?}", committed.size, committed.etag, committed.checksums))
     }
 
@@ -339,7 +337,7 @@ impl Side {
         let staged = self.store.stage_part(&context, address, id, number, StageRequest::default()).await;
         let mut staged = staged?;
         staged.write(bytes).await?;
-        let (committed, _) = staged.commit(CommitRequest::default()).await?;
+        let (committed, _) = staged.commit(Expected::default()).await?;
         Ok(self.keep_part(chosen, number, committed.etag))
     }
 

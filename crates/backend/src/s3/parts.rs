@@ -1,0 +1,170 @@
+//! A write of a size that nobody said: it is gathered part by part in memory of the store's own, so that each part
+//! can be sent again, and becomes an upload where it has more than one.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use tradewind_core::budget::Reservation;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
+use tradewind_core::object::Committed;
+use tradewind_core::store::StageRequest;
+use tradewind_core::{
+    Address, Algorithm, Checksum, ChecksumScope, Context, Metadata, Observation, Precondition,
+};
+
+use super::S3Store;
+use super::client::Call;
+use super::failure::Subject;
+use super::headers;
+use super::payload::Held;
+use super::stage::{Answered, part_query};
+
+/// The parts.
+pub(super) struct Parts {
+    upload: Upload,
+    metadata: Metadata,
+    algorithm: Algorithm,
+    gathered: Vec<u8>,
+    memory: Vec<Reservation>,
+    size: u64,
+}
+
+/// A multipart upload of this write's own. Dropping it gives it up.
+struct Upload {
+    store: Arc<S3Store>,
+    context: Context,
+    address: Address,
+    /// `None` before the first part, and once it is completed.
+    id: Option<UploadId>,
+    parts: Vec<CompletePart>,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        let (store, context, address) = (self.store.clone(), self.context.clone(), self.address.clone());
+        tokio::spawn(async move {
+            if let Err(e) = store.give_up(&context, &address, &id).await {
+                tracing::warn!(error = %e, upload = %id, "an upload that was given up is left in the store");
+            }
+        });
+    }
+}
+
+impl Parts {
+    pub fn new(store: Arc<S3Store>, context: &Context, address: &Address, request: &StageRequest) -> Self {
+        let (context, address) = (context.clone(), address.clone());
+        Self {
+            upload: Upload { store, context, address, id: None, parts: Vec::new() },
+            metadata: request.metadata.clone(),
+            algorithm: request.algorithms.first().copied().unwrap_or(Algorithm::Crc64Nvme),
+            gathered: Vec::new(),
+            memory: Vec::new(),
+            size: 0,
+        }
+    }
+
+    /// Gathers bytes, and sends each part that is full where more comes behind it.
+    pub async fn take_in(&mut self, mut bytes: Bytes) -> Result<()> {
+        self.size += bytes.len() as u64;
+        let part_bytes = self.upload.store.part_bytes;
+        while self.gathered.len() + bytes.len() > part_bytes {
+            let fits = bytes.split_to(part_bytes - self.gathered.len());
+            self.gather(&fits)?;
+            self.send().await?;
+        }
+        self.gather(&bytes)
+    }
+
+    /// Bytes are copied, so that what they came in is free for those that follow.
+    fn gather(&mut self, bytes: &Bytes) -> Result<()> {
+        let needed = self.gathered.len() + bytes.len();
+        if needed > self.gathered.capacity() {
+            let store = &self.upload.store;
+            let grown = needed.next_power_of_two().min(store.part_bytes);
+            let more = store.gathering.try_reserve(grown - self.gathered.capacity()).ok_or_else(|| {
+                let why = "too many writes of unknown size wait for the rest of a part; retry later";
+                Error::new(Reason::Overloaded, why)
+            })?;
+            self.gathered.reserve_exact(grown - self.gathered.len());
+            self.memory.push(more);
+        }
+        self.gathered.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Sends what is gathered as the next part.
+    async fn send(&mut self) -> Result<()> {
+        let Upload { store, context, address, id, parts } = &mut self.upload;
+        let id = match id {
+            Some(id) => id,
+            None => {
+                let algorithm = self.algorithm;
+                // A SHA of the whole cannot be made of its parts'.
+                let scope =
+                    if algorithm.is_crc() { ChecksumScope::FullObject } else { ChecksumScope::Composite };
+                let metadata = self.metadata.clone();
+                let create = CreateUpload { metadata, checksum: Some((algorithm, scope)) };
+                id.insert(store.begin_upload(context, address, create).await?)
+            }
+        };
+        let number = PartNumber::new(parts.len() as i64 + 1)?;
+        let bytes = Bytes::from(std::mem::take(&mut self.gathered));
+        let checksum = Checksum::of(self.algorithm, &bytes);
+        let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
+        call.subject = Subject::Upload;
+        call.query = part_query(id, number);
+        call.payload = Held::of([bytes]);
+        let (answered, _) = store.put(context, call, Some(checksum), None).await?;
+        self.memory.clear();
+        parts.push(CompletePart { number, etag: headers::etag(&answered)?, checksum: Some(checksum) });
+        Ok(())
+    }
+
+    /// Ends as one object: of one request, or of the upload's parts.
+    pub async fn commit(
+        mut self,
+        precondition: Precondition,
+        checksum: Checksum,
+        computed: Vec<Checksum>,
+    ) -> Result<(Committed, Observation)> {
+        if self.upload.id.is_none() {
+            return self.commit_whole(&precondition, checksum, computed).await;
+        }
+        if !self.gathered.is_empty() {
+            self.send().await?;
+        }
+        let upload = &mut self.upload;
+        let Some(id) = upload.id.take() else { unreachable!("it was there above") };
+        let order = CompleteUpload {
+            parts: std::mem::take(&mut upload.parts),
+            precondition,
+            expected_size: Some(self.size),
+            expected_checksum: Some(checksum).filter(|checksum| checksum.algorithm().is_crc()),
+        };
+        let completed = upload.store.end_upload(&upload.context, &upload.address, &id, order).await;
+        if completed.is_err() {
+            // It is still there, unless the completion was carried out after all; then giving it up is refused.
+            upload.id = Some(id);
+        }
+        Ok((completed?, Observation::default()))
+    }
+
+    async fn commit_whole(
+        mut self,
+        precondition: &Precondition,
+        checksum: Checksum,
+        computed: Vec<Checksum>,
+    ) -> Result<(Committed, Observation)> {
+        let Upload { store, context, address, .. } = &self.upload;
+        let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
+        headers::write_metadata(&self.metadata, &mut call.headers)?;
+        headers::write_precondition(precondition, &mut call.headers)?;
+        call.may_repeat = *precondition == Precondition::None;
+        call.payload = Held::of([Bytes::from(std::mem::take(&mut self.gathered))]);
+        let (answered, observation): Answered = store.put(context, call, Some(checksum), None).await?;
+        Ok((store.committed(&answered, self.size, computed)?, observation))
+    }
+}

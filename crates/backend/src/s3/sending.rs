@@ -1,0 +1,98 @@
+//! A request that is under way while its body is handed over. It goes out once: what was sent of it is gone.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+use tradewind_core::Context;
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::answer::Answer;
+use super::client::{About, Client};
+use super::pool::Connection;
+
+type Answered = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
+
+/// The request. Dropping it breaks it off: a store that has not all of a body commits nothing of it.
+pub(super) struct Sending {
+    client: Arc<Client>,
+    context: Context,
+    about: About,
+    feed: mpsc::Sender<Bytes>,
+    under_way: Option<(Answered, Connection)>,
+}
+
+impl Sending {
+    pub fn new(
+        client: Arc<Client>,
+        context: Context,
+        about: About,
+        feed: mpsc::Sender<Bytes>,
+        (answered, connection): (
+            impl Future<Output = hyper::Result<Response<Incoming>>> + Send + 'static,
+            Connection,
+        ),
+    ) -> Self {
+        let answered: Answered = Box::pin(answered);
+        Self { client, context, about, feed, under_way: Some((answered, connection)) }
+    }
+
+    /// Hands over a piece, and waits until there is room for the next. A store that answers before it has everything
+    /// refuses it: that is the error then.
+    pub async fn write(&mut self, piece: Bytes) -> Result<()> {
+        let Some((answered, _)) = &mut self.under_way else { return Err(self.ended_early()) };
+        let feed = &self.feed;
+        let sent = async {
+            tokio::select! {
+                sent = feed.send(piece) => Ok(sent.is_ok()),
+                early = answered => Err(early),
+            }
+        };
+        let stalled = |_| {
+            let (what, seconds) = (self.about.what(), self.client.stall_time.as_secs());
+            Error::new(Reason::Io, format!("{what}: the store took no bytes for {seconds} s"))
+        };
+        let sent = tokio::time::timeout(self.client.stall_time, sent);
+        let early = match self.context.guard(sent).await?.map_err(stalled)? {
+            Ok(true) => return Ok(()),
+            // The connection took no more; why, its answer says.
+            Ok(false) => None,
+            Err(early) => Some(early),
+        };
+        let Some((answered, connection)) = self.under_way.take() else { return Err(self.ended_early()) };
+        let answered = async {
+            match early {
+                Some(early) => early,
+                None => answered.await,
+            }
+        };
+        match self.answer(answered, connection).await {
+            Ok(_) => Err(self.ended_early()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Waits for the answer once all has been handed over.
+    pub async fn finish(mut self) -> Result<Answer> {
+        let Some((answered, connection)) = self.under_way.take() else { return Err(self.ended_early()) };
+        self.answer(answered, connection).await
+    }
+
+    async fn answer(
+        &mut self,
+        answered: impl Future<Output = hyper::Result<Response<Incoming>>>,
+        connection: Connection,
+    ) -> Result<Answer> {
+        let answering = self.client.answered(&self.about, answered, connection);
+        self.context.guard(answering).await?.map_err(|failed| failed.error)
+    }
+
+    fn ended_early(&self) -> Error {
+        let what = self.about.what();
+        Error::new(Reason::Io, format!("{what}: the store took no more before it had all of the body"))
+    }
+}
