@@ -1,5 +1,4 @@
 //! Leaves: stores that hold bytes themselves or speak to a service that does.
 
 pub mod local;
-pub mod retry;
 pub mod s3;

@@ -50,7 +50,7 @@ pub use self::endpoint::{Endpoint, Style};
 use self::payload::Held;
 use self::pool::Pool;
 use self::stage::{StagedWrite, Target};
-use crate::retry::{RetryBudget, RetryOptions};
+use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 /// An answer without anything to read.
 const MOST_EMPTY_BYTES: usize = 64 << 10;

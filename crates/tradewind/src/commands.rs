@@ -1,9 +1,11 @@
 //! The command line: flags as plain data, one module a command, and the only place that turns an error
 //! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong).
 
+mod cp;
 mod serve;
 mod settings;
 mod store;
+mod transfer;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -33,6 +35,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    Cp(cp::Arguments),
     #[command(subcommand)]
     Store(store::Command),
     #[command(subcommand)]
@@ -84,6 +87,7 @@ pub fn main() -> ExitCode {
     };
     let result = match command_line.command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Cp(arguments) => cp::run(arguments),
         Command::Store(command) => store::run(command),
         Command::Settings(command) => settings::run(command),
     };

@@ -8,5 +8,7 @@ pub mod banner;
 pub mod commands;
 pub mod expiry;
 pub mod logs;
+pub mod places;
+pub mod remote;
 pub mod root_key;
 pub mod settings;

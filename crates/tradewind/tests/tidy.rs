@@ -16,14 +16,26 @@ use serde_json::Value as Json;
 const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("tradewind-core", &[]),
     ("tradewind-digest", &[]),
+    ("tradewind-model", &["tradewind-core"]),
     ("tradewind-wire", &["tradewind-core"]),
-    ("tradewind-backend", &["tradewind-core", "tradewind-digest", "tradewind-wire"]),
+    ("tradewind-backend", &["tradewind-core", "tradewind-digest", "tradewind-model", "tradewind-wire"]),
+    ("tradewind-volume", &["tradewind-core", "tradewind-model"]),
+    ("tradewind-transfer", &["tradewind-core", "tradewind-model", "tradewind-volume"]),
     ("tradewind-gateway", &["tradewind-core", "tradewind-wire"]),
     ("tradewind-powerloss", &[]),
     ("tradewind-loadgen", &[]),
     (
         "tradewind",
-        &["tradewind-core", "tradewind-digest", "tradewind-wire", "tradewind-backend", "tradewind-gateway"],
+        &[
+            "tradewind-core",
+            "tradewind-digest",
+            "tradewind-model",
+            "tradewind-wire",
+            "tradewind-backend",
+            "tradewind-gateway",
+            "tradewind-volume",
+            "tradewind-transfer",
+        ],
     ),
 ];
 

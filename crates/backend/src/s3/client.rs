@@ -17,7 +17,7 @@ use super::failure::{Refusal, Subject};
 use super::payload::{Fed, Held, Payload};
 use super::pool::{Connection, Pool};
 use super::sending::Sending;
-use crate::retry::{RetryBudget, RetryOptions};
+use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 /// The most of an error's body that is read.
 const MOST_REFUSAL_BYTES: usize = 64 << 10;

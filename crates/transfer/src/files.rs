@@ -1,0 +1,30 @@
+//! Files: found below a directory, read as sources, and written so that nobody sees half of one.
+
+mod find;
+mod new;
+mod source;
+
+pub use find::find;
+pub use new::{Directory, NewFile};
+pub use source::FileSource;
+
+use std::io;
+use std::path::Path;
+
+use tradewind_core::error::{Error, Reason};
+
+/// What went wrong with a file, in the port's words.
+fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
+    let error = error.into();
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => Reason::NoSuchKey,
+        io::ErrorKind::PermissionDenied => Reason::AccessDenied,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Reason::Full,
+        io::ErrorKind::InvalidFilename | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+            Reason::InvalidKey
+        }
+        // Not one to try again: a disk that fails goes on failing.
+        _ => Reason::Defect,
+    };
+    Error::with_source(reason, format!("cannot {what} {}: {error}", path.display()), error)
+}

@@ -1,0 +1,28 @@
+//! Moving trees of files and objects: found while they are carried, many at a time, verified, and told of at the end.
+
+pub mod copy;
+pub mod files;
+pub mod moves;
+pub mod names;
+pub mod objects;
+pub mod progress;
+
+pub use copy::Copier;
+pub use moves::{Moves, Outcome};
+pub use progress::Progress;
+
+use tradewind_core::Timestamp;
+
+/// A file or an object that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Its name below the place that was looked into, as a key: parts divided by `/`.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// When it was written last.
+    pub modified: Timestamp,
+}
+
+/// What can be said of a name that was found: an item, or why it is none.
+pub type FoundItem = Result<Item, (String, tradewind_core::Error)>;

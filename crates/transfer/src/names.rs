@@ -1,0 +1,75 @@
+//! Names of files and keys of objects: which path a key may become, and which key a path.
+
+use std::path::{Component, Path, PathBuf};
+
+use tradewind_core::error::{Error, Reason, Result};
+
+/// The path of a key below a directory, as far as it can be one: a key that would leave the directory, or whose file
+/// could not be told from another's, is refused.
+pub fn path_of(name: &str) -> Result<PathBuf> {
+    let refuse =
+        |why: &str| Err(Error::new(Reason::InvalidKey, format!("{name:?} cannot be a file's name: {why}")));
+    if name.is_empty() {
+        return refuse("it is empty");
+    }
+    if name.contains('\0') {
+        return refuse("it holds a zero byte");
+    }
+    for part in name.split('/') {
+        match part {
+            "" => return refuse("it begins or ends with a slash, or has two in a row"),
+            "." | ".." => return refuse("it has a part that is `.` or `..`"),
+            part if part.len() > 255 => return refuse("a part of it is longer than 255 bytes"),
+            _ => {}
+        }
+    }
+    Ok(PathBuf::from(name))
+}
+
+/// The key of a path below a directory.
+pub fn name_of(path: &Path) -> Result<String> {
+    let mut name = String::new();
+    for part in path.components() {
+        let Component::Normal(part) = part else {
+            return Err(Error::new(
+                Reason::InvalidKey,
+                format!("{} is not below its directory", path.display()),
+            ));
+        };
+        let part = part.to_str().ok_or_else(|| {
+            let why = "its name is not UTF-8, which keys must be; rename it";
+            Error::new(Reason::InvalidKey, format!("{}: {why}", path.display()))
+        })?;
+        if !name.is_empty() {
+            name.push('/');
+        }
+        name.push_str(part);
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn keys_that_cannot_be_files() {
+        for bad in
+            ["", "/", "/a", "a/", "a//b", "../a", "a/../b", "a/..", ".", "a/./b", "a\0b", &"x".repeat(256)]
+        {
+            assert_eq!(path_of(bad).unwrap_err().reason(), Reason::InvalidKey, "{bad:?}");
+        }
+        assert_eq!(path_of("a/..b/c.").unwrap(), Path::new("a/..b/c."));
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_never_leaves_its_directory(name in "[a./\\\\\u{e9}]{0,12}") {
+            if let Ok(path) = path_of(&name) {
+                prop_assert!(path.components().all(|part| matches!(part, Component::Normal(_))));
+                prop_assert_eq!(name_of(&path).unwrap(), name);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What all transfers of one command share: how many requests may be under way, the memory that they may hold, and
+//! when a request is worth another attempt.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tradewind_core::deadline::Deadline;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Budget, Clock, Context};
+use tradewind_model::plan::Plan;
+use tradewind_model::retry::{RetryBudget, RetryOptions};
+
+/// The memory of one request: two pieces of a body and what the store's client needs.
+const WINDOW_BYTES: usize = 768 << 10;
+
+/// What transfers share.
+#[derive(Debug)]
+pub struct Carrier {
+    plan: Plan,
+    slots: Semaphore,
+    budget: Budget,
+    clock: Arc<dyn Clock>,
+    retries: RetryOptions,
+    purse: RetryBudget,
+}
+
+/// A request's place among those that are under way.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    /// What the request goes with.
+    pub context: Context,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Carrier {
+    /// At most `plan.requests` at a time, within `budget`.
+    #[must_use]
+    pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
+        let slots = Semaphore::new(plan.requests.clamp(1, Semaphore::MAX_PERMITS));
+        Self { plan, slots, budget, clock, retries, purse: RetryBudget::new() }
+    }
+
+    /// The plan.
+    #[must_use]
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The clock.
+    #[must_use]
+    pub const fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Waits for a turn and for memory of up to `bytes`. Who holds a slot must not ask for another.
+    pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
+        let closed = |e| Error::with_source(Reason::ShuttingDown, "transfers are over", e);
+        let permit = self.slots.acquire().await.map_err(closed)?;
+        let deadline = Deadline::none(self.clock.clone());
+        let window = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, WINDOW_BYTES);
+        let window = self.budget.admit(window, &deadline).await?;
+        Ok(Slot { context: Context::new(deadline, window), _permit: permit })
+    }
+
+    /// Does `work` until it succeeds, fails for good, or has failed too often. It must be as good twice as once.
+    pub async fn again<T, F: Future<Output = Result<T>>>(&self, mut work: impl FnMut() -> F) -> Result<T> {
+        let mut attempt = 1;
+        loop {
+            match work().await {
+                Ok(done) => {
+                    self.purse.earn();
+                    return Ok(done);
+                }
+                Err(failed) => self.wait(failed, attempt).await?,
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Waits before another attempt, or fails where there is to be none.
+    pub async fn wait(&self, failed: Error, attempt: u32) -> Result<()> {
+        if !is_passing(&failed) || attempt >= self.retries.attempts || !self.purse.spend() {
+            return Err(failed);
+        }
+        let delay = self.retries.delay(attempt + 1, random());
+        tracing::debug!(error = %failed, attempt, ?delay, "trying again");
+        self.clock.sleep_until(self.clock.now() + delay).await;
+        Ok(())
+    }
+
+    /// The longest that a single wait may take.
+    #[must_use]
+    pub const fn most_delay(&self) -> Duration {
+        self.retries.most_delay
+    }
+}
+
+/// Whether the same may succeed later. What came damaged over the wire is sent whole the next time.
+fn is_passing(error: &Error) -> bool {
+    error.kind().is_retryable() || matches!(error.reason(), Reason::CorruptData | Reason::BadDigest)
+}
+
+/// Where the system gives no random bytes, delays are not drawn at random: clients that failed together come back
+/// together, and nothing worse.
+fn random() -> u64 {
+    getrandom::u64().unwrap_or(u64::MAX / 2)
+}
