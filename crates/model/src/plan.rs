@@ -12,13 +12,17 @@ pub struct Plan {
     pub chunk_bytes: u64,
     /// Requests at a time, over all objects.
     pub requests: usize,
+    /// Bytes of one request where they must come in order: those ahead of the first wait in memory.
+    pub stream_bytes: u64,
+    /// Bytes that may wait in memory for one object.
+    pub memory_bytes: u64,
 }
 
 impl Default for Plan {
     /// Chunks of 8 MiB: large enough that a request's own cost is a hundredth of carrying it, small enough that sending
     /// one again costs little. 32 requests hide a round trip of 50 ms at some 5 GB/s of such chunks.
     fn default() -> Self {
-        Self { chunk_bytes: 8 << 20, requests: 32 }
+        Self { chunk_bytes: 8 << 20, requests: 32, stream_bytes: 2 << 20, memory_bytes: 24 << 20 }
     }
 }
 
@@ -35,6 +39,13 @@ impl Plan {
             bytes *= 2;
         }
         Some(bytes)
+    }
+
+    /// Chunks of a stream that are fetched ahead of the one that is read.
+    #[must_use]
+    pub fn ahead(&self) -> usize {
+        let fits = self.memory_bytes / self.stream_bytes.max(1);
+        usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.requests.max(1))
     }
 
     /// The chunks of an object of `size` bytes, as offset and length, in order.
@@ -56,13 +67,13 @@ mod tests {
         assert_eq!(plan.part_bytes((24 << 20) - 1), None);
         assert_eq!(plan.part_bytes(24 << 20), Some(8 << 20));
         assert_eq!(plan.part_bytes(100 << 30), Some(16 << 20));
-        assert_eq!(Plan { chunk_bytes: 1, requests: 1 }.part_bytes(100), Some(5 << 20));
+        assert_eq!(Plan { chunk_bytes: 1, ..Plan::default() }.part_bytes(100), Some(5 << 20));
     }
 
     proptest! {
         #[test]
         fn parts_are_what_s3_takes(size in 1_u64..5 << 40, chunk in 1_u64..1 << 30) {
-            if let Some(bytes) = (Plan { chunk_bytes: chunk, requests: 1 }).part_bytes(size) {
+            if let Some(bytes) = (Plan { chunk_bytes: chunk, ..Plan::default() }).part_bytes(size) {
                 prop_assert!(bytes >= LEAST_PART && size.div_ceil(bytes) <= MOST_PARTS);
             }
         }

@@ -2,9 +2,12 @@
 //! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong).
 
 mod cp;
+mod filter;
+mod objects;
 mod serve;
 mod settings;
 mod store;
+mod sync;
 mod transfer;
 
 use std::io::{self, Write as _};
@@ -36,6 +39,13 @@ struct CommandLine {
 enum Command {
     Serve(serve::Arguments),
     Cp(cp::Arguments),
+    Sync(sync::Arguments),
+    Ls(objects::Ls),
+    Rm(objects::Rm),
+    Cat(objects::Cat),
+    Stat(objects::Stat),
+    Mb(objects::Mb),
+    Rb(objects::Rb),
     #[command(subcommand)]
     Store(store::Command),
     #[command(subcommand)]
@@ -88,6 +98,13 @@ pub fn main() -> ExitCode {
     let result = match command_line.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Cp(arguments) => cp::run(arguments),
+        Command::Sync(arguments) => sync::run(arguments),
+        Command::Ls(arguments) => objects::ls(arguments),
+        Command::Rm(arguments) => objects::rm(arguments),
+        Command::Cat(arguments) => objects::cat(arguments),
+        Command::Stat(arguments) => objects::stat(arguments),
+        Command::Mb(arguments) => objects::mb(arguments),
+        Command::Rb(arguments) => objects::rb(arguments),
         Command::Store(command) => store::run(command),
         Command::Settings(command) => settings::run(command),
     };

@@ -1,20 +1,33 @@
-//! One item from one place to the other.
+//! What is done about one name: it is copied from one end to the other, compared, or removed.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Address, Metadata, ObjectStore, SystemHeaders};
-use tradewind_volume::{Carrier, Fetch, Sink, store};
+use tradewind_core::store::{CopyRequest, ETagForm, GetRequest};
+use tradewind_core::{
+    Address, Checksum, ChecksumScope, Metadata, Precondition, ReadConditions, SystemHeaders,
+};
+use tradewind_model::plan::Plan;
+use tradewind_volume::{Carrier, Fetch, Sink, Source, store, store_copy};
 
+use crate::Item;
+use crate::ends::End;
 use crate::files::{Directory, FileSource};
 use crate::names::path_of;
 use crate::objects::Objects;
 use crate::progress::Progress;
 
-/// Carries items.
+/// Bytes of a file that are read at once.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// Carries items from one end to the other.
 #[derive(Debug)]
 pub struct Copier {
+    /// Where they are.
+    pub from: End,
+    /// Where they go.
+    pub to: End,
     /// How they are carried.
     pub carrier: Arc<Carrier>,
     /// Where it is told how far they are.
@@ -22,27 +35,46 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Stores a file as an object.
-    pub async fn upload(&self, path: PathBuf, to: &Objects, key: &str, metadata: Metadata) -> Result<u64> {
-        let address = Address::parse(to.bucket.as_str(), key)?;
-        let source = Arc::new(FileSource::open(&path, self.progress.clone())?);
+    /// Copies an item under the same name; answers its bytes.
+    pub async fn copy(&self, item: &Item) -> Result<u64> {
+        self.copy_as(&item.name, Some(item.size), &item.name).await
+    }
+
+    /// Copies what has one name to another; `size` is what is known of it.
+    pub async fn copy_as(&self, from: &str, size: Option<u64>, to: &str) -> Result<u64> {
+        match (&self.from, &self.to) {
+            (End::Files(directory, _), End::Objects(objects)) => {
+                self.upload(directory, from, objects, to).await
+            }
+            (End::Objects(objects), End::Files(directory, _)) => {
+                self.download(objects, from, size, directory, to).await
+            }
+            (End::Objects(source), End::Objects(objects)) => {
+                self.copy_within(source, from, objects, to).await
+            }
+            (End::Files(source, _), End::Files(directory, _)) => self.copy_file(source, from, directory, to),
+        }
+    }
+
+    async fn upload(&self, from: &Directory, name: &str, to: &Objects, to_name: &str) -> Result<u64> {
+        let address = to.address(to_name)?;
+        let source = Arc::new(FileSource::open(&from.root().join(name), self.progress.clone())?);
         let size = source.size();
-        let stored = store(&self.carrier, &to.store, &address, source, size, metadata).await?;
+        let stored = store(&self.carrier, &to.store, &address, source, size, metadata_of(name)).await?;
         Ok(stored.size)
     }
 
-    /// Fetches an object into a file.
-    pub async fn download(
+    async fn download(
         &self,
         from: &Objects,
-        key: &str,
+        name: &str,
         size: Option<u64>,
-        (to, name): (&Directory, &str),
+        to: &Directory,
+        to_name: &str,
     ) -> Result<u64> {
-        let path = path_of(name)?;
-        let address = Address::parse(from.bucket.as_str(), key)?;
-        let fetch = Fetch::open(&self.carrier, &from.store, &address, size).await?;
-        let file = Arc::new(to.begin(&path, fetch.info().size)?);
+        let path = path_of(to_name)?;
+        let fetch = Fetch::open(&self.carrier, &from.store, &from.address(name)?, size).await?;
+        let file = Arc::new(to.begin(&path, fetch.info().size, self.progress.clone())?);
         let info = fetch.write_to(file.clone() as Arc<dyn Sink>).await?;
         let Some(mut file) = Arc::into_inner(file) else {
             return Err(Error::new(Reason::Defect, "a file is still written after its last chunk"));
@@ -50,6 +82,102 @@ impl Copier {
         file.finish(info.modified)?;
         Ok(info.size)
     }
+
+    /// Within the store: no byte of it comes here.
+    async fn copy_within(&self, from: &Objects, name: &str, to: &Objects, to_name: &str) -> Result<u64> {
+        let request = CopyRequest {
+            source: from.address(name)?,
+            source_conditions: ReadConditions::default(),
+            destination: to.address(to_name)?,
+            metadata: None,
+            tags: None,
+            algorithm: None,
+            precondition: Precondition::None,
+            etag: ETagForm::default(),
+        };
+        let copied = store_copy(&self.carrier, &to.store, request).await?;
+        self.progress.carried(i64::try_from(copied.size).unwrap_or(i64::MAX));
+        Ok(copied.size)
+    }
+
+    fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
+        let source = FileSource::open(&from.root().join(path_of(name)?), Arc::default())?;
+        let mut file = to.begin(&path_of(to_name)?, source.size(), self.progress.clone())?;
+        for (offset, length) in Plan::chunks(source.size(), PIECE_BYTES) {
+            let piece = source.read_at(offset, usize::try_from(length).unwrap_or(usize::MAX))?;
+            file.write_at(offset, &piece)?;
+        }
+        source.check()?;
+        file.finish(source.modified())?;
+        Ok(source.size())
+    }
+
+    /// Whether both ends hold the same bytes under a name, by a checksum of the whole. Where an end has none to compare
+    /// with, they count as different.
+    pub async fn is_same(&self, name: &str) -> Result<bool> {
+        let (here, there) = (checksums(&self.carrier, &self.from, name).await?, &self.to);
+        match (here, there) {
+            (Some(found), End::Objects(_)) => {
+                let there = checksums(&self.carrier, there, name).await?.unwrap_or_default();
+                let is_of = |a: &Checksum| there.iter().find(|b| b.algorithm() == a.algorithm());
+                Ok(found.iter().find_map(|a| is_of(a).map(|b| a == b)).unwrap_or(false))
+            }
+            (Some(found), End::Files(directory, _)) => match found.first() {
+                Some(expected) => file_is(directory, name, expected),
+                None => Ok(false),
+            },
+            (None, End::Files(other, _)) => {
+                let End::Files(directory, _) = &self.from else { return Ok(false) };
+                let found = file_checksum(directory, name, tradewind_core::Algorithm::Crc64Nvme)?;
+                file_is(other, name, &found)
+            }
+            (None, there) => {
+                let End::Files(directory, _) = &self.from else { return Ok(false) };
+                let there = checksums(&self.carrier, there, name).await?.unwrap_or_default();
+                match there.first() {
+                    Some(expected) => file_is(directory, name, expected),
+                    None => Ok(false),
+                }
+            }
+        }
+    }
+
+    /// Removes a name at the destination.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        match &self.to {
+            End::Files(directory, _) => directory.remove(&path_of(name)?),
+            End::Objects(objects) => objects.remove(&self.carrier, name).await,
+        }
+    }
+}
+
+/// What a store has of an object's whole; `None` of a file, whose checksum is computed where it is known which.
+async fn checksums(carrier: &Arc<Carrier>, end: &End, name: &str) -> Result<Option<Vec<Checksum>>> {
+    let End::Objects(objects) = end else { return Ok(None) };
+    let address = &objects.address(name)?;
+    let found = carrier.again(|| async move {
+        let slot = carrier.slot(0).await?;
+        objects.store.head(&slot.context, address, GetRequest::default()).await
+    });
+    let info = found.await?.info;
+    Ok(Some(if info.scope == ChecksumScope::FullObject { info.checksums } else { Vec::new() }))
+}
+
+fn file_is(directory: &Directory, name: &str, expected: &Checksum) -> Result<bool> {
+    Ok(file_checksum(directory, name, expected.algorithm())? == *expected)
+}
+
+fn file_checksum(
+    directory: &Directory,
+    name: &str,
+    algorithm: tradewind_core::Algorithm,
+) -> Result<Checksum> {
+    let source = FileSource::open(&directory.root().join(path_of(name)?), Arc::default())?;
+    let mut hasher = Hasher::new(algorithm);
+    for (offset, length) in Plan::chunks(source.size(), PIECE_BYTES) {
+        hasher.update(&source.read_at(offset, usize::try_from(length).unwrap_or(usize::MAX))?);
+    }
+    Ok(hasher.finish())
 }
 
 /// What an object made of a file carries: its type, where its name tells.
@@ -59,5 +187,19 @@ pub fn metadata_of(name: &str) -> Metadata {
     Metadata { headers: SystemHeaders { content_type, ..SystemHeaders::default() }, ..Metadata::default() }
 }
 
-/// A store with its buckets, as commands name it.
-pub type Store = Arc<dyn ObjectStore>;
+impl Objects {
+    /// The object that has a name below the prefix.
+    pub fn address(&self, name: &str) -> Result<Address> {
+        Address::parse(self.bucket.as_str(), &format!("{}{name}", self.prefix))
+    }
+
+    /// Removes the object that has a name below the prefix.
+    pub async fn remove(&self, carrier: &Carrier, name: &str) -> Result<()> {
+        let address = &self.address(name)?;
+        let deleted = carrier.again(|| async move {
+            let slot = carrier.slot(0).await?;
+            self.store.delete(&slot.context, address, Precondition::None).await
+        });
+        deleted.await.map(drop)
+    }
+}

@@ -4,7 +4,7 @@ mod find;
 mod new;
 mod source;
 
-pub use find::find;
+pub use find::{Links, find};
 pub use new::{Directory, NewFile};
 pub use source::FileSource;
 

@@ -1,14 +1,18 @@
 //! Moving trees of files and objects: found while they are carried, many at a time, verified, and told of at the end.
 
 pub mod copy;
+pub mod ends;
 pub mod files;
+pub mod filter;
+pub mod merge;
 pub mod moves;
 pub mod names;
 pub mod objects;
 pub mod progress;
 
 pub use copy::Copier;
-pub use moves::{Moves, Outcome};
+pub use ends::End;
+pub use moves::Outcome;
 pub use progress::Progress;
 
 use tradewind_core::Timestamp;

@@ -1,5 +1,5 @@
-//! Many items at a time: taken one after the other from where they are found, each carried by one of many workers.
-//! What fails is told of at the end; everything else is done.
+//! Many names at a time: each taken by one of many workers as it is decided what is to be done about it. What fails is
+//! told of at the end; everything else is done.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,13 +8,18 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 
+use crate::FoundItem;
+use crate::filter::Filter;
+use crate::merge::{Action, Merge};
 use crate::progress::Progress;
-use crate::{FoundItem, Item};
 
 /// Items that were found and wait for a worker, at the most.
 pub const FOUND_AHEAD: usize = 1024;
 /// Failures that are kept by name; of more only the number.
 const MOST_NAMED: usize = 1000;
+
+/// What is to be done next, or why something cannot be.
+pub type Next = Result<Action, (String, Error)>;
 
 /// How a transfer ended.
 #[derive(Debug, Default)]
@@ -23,77 +28,125 @@ pub struct Outcome {
     pub failures: Vec<(String, Error)>,
     /// All that failed, those without a place in `failures` among them.
     pub failed: u64,
-    /// Items that are where they belong now.
+    /// Names about which something was done.
     pub done: u64,
-    /// Bytes in them.
+    /// Bytes that were carried.
     pub bytes: u64,
 }
 
 impl Outcome {
-    fn fail(&mut self, name: String, error: Error) {
-        self.failed += 1;
-        if self.failures.len() < MOST_NAMED {
-            self.failures.push((name, error));
-        }
-    }
-}
-
-/// Workers that carry items.
-#[derive(Debug)]
-pub struct Moves {
-    /// Items at a time.
-    pub workers: usize,
-    /// Where they tell how far they are.
-    pub progress: Arc<Progress>,
-}
-
-impl Moves {
-    /// Carries all items that `found` yields. Dropping the future stops all workers.
-    pub async fn run<F, C>(&self, found: mpsc::Receiver<FoundItem>, carry: C) -> Result<Outcome>
-    where
-        F: Future<Output = Result<u64>> + Send,
-        C: Fn(Item) -> F + Clone + Send + Sync + 'static,
-    {
-        let found = Arc::new(Mutex::new(found));
-        let mut workers = JoinSet::new();
-        for _ in 0..self.workers.max(1) {
-            let (found, carry, progress) = (found.clone(), carry.clone(), self.progress.clone());
-            workers.spawn(async move {
-                let mut outcome = Outcome::default();
-                loop {
-                    let next = found.lock().await.recv().await;
-                    let Some(next) = next else { return outcome };
-                    let ended = match next {
-                        Ok(item) => {
-                            let name = item.name.clone();
-                            carry(item).await.map_err(|e| (name, e))
-                        }
-                        Err(failed) => Err(failed),
-                    };
-                    match ended {
-                        Ok(bytes) => {
-                            outcome.done += 1;
-                            outcome.bytes += bytes;
-                            progress.done();
-                        }
-                        Err((name, error)) => {
-                            progress.failed();
-                            outcome.fail(name, error);
-                        }
-                    }
+    fn add(&mut self, name: String, ended: Result<u64>, progress: &Progress) {
+        match ended {
+            Ok(bytes) => {
+                self.done += 1;
+                self.bytes += bytes;
+                progress.done();
+            }
+            Err(error) => {
+                progress.failed();
+                self.failed += 1;
+                if self.failures.len() < MOST_NAMED {
+                    self.failures.push((name, error));
                 }
-            });
+            }
         }
-        let mut all = Outcome::default();
-        while let Some(outcome) = workers.join_next().await {
-            let outcome = outcome.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
-            all.done += outcome.done;
-            all.bytes += outcome.bytes;
-            all.failed += outcome.failed;
-            all.failures.extend(outcome.failures);
-        }
-        all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
-        all.failures.truncate(MOST_NAMED);
-        Ok(all)
     }
+}
+
+/// Everything that is found is copied, as far as the filter takes it.
+#[must_use]
+pub fn copy_all(
+    mut found: mpsc::Receiver<FoundItem>,
+    filter: Filter,
+    progress: Arc<Progress>,
+) -> mpsc::Receiver<Next> {
+    let (decided, actions) = mpsc::channel(FOUND_AHEAD);
+    tokio::spawn(async move {
+        while let Some(next) = found.recv().await {
+            let next = match next {
+                Ok(item) if !filter.takes(&item.name) => continue,
+                Ok(item) => {
+                    progress.found(item.size);
+                    Ok(Action::Copy(item))
+                }
+                Err(failed) => Err(failed),
+            };
+            if decided.send(next).await.is_err() {
+                return;
+            }
+        }
+        progress.found_all();
+    });
+    actions
+}
+
+/// What makes one tree like the other; what is only there stays where `removes` does not say otherwise.
+#[must_use]
+pub fn sync_all(
+    mut merge: Merge,
+    filter: Filter,
+    removes: bool,
+    progress: Arc<Progress>,
+) -> mpsc::Receiver<Next> {
+    let (decided, actions) = mpsc::channel(FOUND_AHEAD);
+    tokio::spawn(async move {
+        while let Some(next) = merge.next().await {
+            match &next {
+                Ok(action) if !filter.takes(&action.item().name) => continue,
+                Ok(Action::Remove(_)) if !removes => continue,
+                Ok(Action::Remove(_)) => progress.found(0),
+                Ok(Action::Copy(item) | Action::Compare(item)) => progress.found(item.size),
+                Err(_) => {}
+            }
+            if decided.send(next).await.is_err() {
+                return;
+            }
+        }
+        progress.found_all();
+    });
+    actions
+}
+
+/// Does everything that is decided, so much at a time; `act` answers the bytes it carried. Dropping the future stops all
+/// workers.
+pub async fn run<F, C>(
+    workers: usize,
+    decided: mpsc::Receiver<Next>,
+    progress: &Arc<Progress>,
+    act: C,
+) -> Result<Outcome>
+where
+    F: Future<Output = Result<u64>> + Send,
+    C: Fn(Action) -> F + Clone + Send + Sync + 'static,
+{
+    let decided = Arc::new(Mutex::new(decided));
+    let mut tasks = JoinSet::new();
+    for _ in 0..workers.max(1) {
+        let (decided, act, progress) = (decided.clone(), act.clone(), progress.clone());
+        tasks.spawn(async move {
+            let mut outcome = Outcome::default();
+            loop {
+                let next = decided.lock().await.recv().await;
+                match next {
+                    None => return outcome,
+                    Some(Ok(action)) => {
+                        let name = action.item().name.clone();
+                        outcome.add(name, act(action).await, &progress);
+                    }
+                    Some(Err((name, error))) => outcome.add(name, Err(error), &progress),
+                }
+            }
+        });
+    }
+    let mut all = Outcome::default();
+    while let Some(outcome) = tasks.join_next().await {
+        let outcome = outcome.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
+        all.done += outcome.done;
+        all.bytes += outcome.bytes;
+        all.failed += outcome.failed;
+        all.failures.extend(outcome.failures);
+    }
+    all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
+    all.failures.truncate(MOST_NAMED);
+    Ok(all)
 }

@@ -9,7 +9,6 @@ use tradewind_core::{BucketName, ObjectStore};
 use tradewind_volume::Carrier;
 
 use crate::moves::FOUND_AHEAD;
-use crate::progress::Progress;
 use crate::{FoundItem, Item};
 
 /// S3 gives no more on a page.
@@ -50,7 +49,7 @@ impl Objects {
     }
 
     /// Finds all of them, in order of their keys. Ends early where nobody takes them any more.
-    pub fn find(self, carrier: Arc<Carrier>, progress: Arc<Progress>) -> mpsc::Receiver<FoundItem> {
+    pub fn find(self, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
         let (found, items) = mpsc::channel(FOUND_AHEAD);
         tokio::spawn(async move {
             let mut after = None;
@@ -67,7 +66,6 @@ impl Objects {
                 for entry in page.entries {
                     let ListEntry::Key(key, summary) = entry else { continue };
                     let name = key.strip_prefix(&self.prefix).unwrap_or(&key).to_owned();
-                    progress.found(summary.size);
                     let item = Item { name, size: summary.size, modified: summary.modified };
                     if found.send(Ok(item)).await.is_err() {
                         return;
@@ -75,7 +73,6 @@ impl Objects {
                 }
                 after = page.next;
                 if after.is_none() {
-                    progress.found_all();
                     return;
                 }
             }

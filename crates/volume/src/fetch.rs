@@ -1,8 +1,11 @@
 //! Fetching an object: in one request, or in ranges that take turns with everything else. Bytes go where they belong as
 //! they come, in any order; a range that fails is asked again from where it broke off.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use futures::StreamExt;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::condition::{ETagMatch, ReadConditions};
@@ -100,6 +103,91 @@ impl<'a> Fetch<'a> {
         verify(&info, found)?;
         Ok(Arc::unwrap_or_clone(info))
     }
+
+    /// Fetches all of it in order: `take` gets each piece when those before it have been taken. What was taken is
+    /// compared with the store's checksum at the end, when nothing can be taken back.
+    pub async fn write_in_order<F>(self, mut take: impl FnMut(Bytes) -> F) -> Result<ObjectInfo>
+    where
+        F: Future<Output = Result<()>>,
+    {
+        let Self { carrier, origin, info, slot, first: (body, length) } = self;
+        let info = Arc::new(info);
+        let rest = Plan::chunks(info.size - length, carrier.plan().stream_bytes);
+        let mut rest = rest.map(|(offset, size)| (offset + length, size));
+        let mut ahead = VecDeque::new();
+        let mut begin = |ahead: &mut VecDeque<_>| {
+            if let Some(span) = rest.next() {
+                let chunk = buffered(carrier.clone(), origin.clone(), info.clone(), span);
+                ahead.push_back(AbortOnDrop(tokio::spawn(chunk)));
+            }
+        };
+        if length < info.size {
+            (0..carrier.plan().ahead()).for_each(|_| begin(&mut ahead));
+        }
+        let mut found = Vec::new();
+        let whole = Range { carrier, origin: &origin, info: &info, sink: &Nowhere };
+        let checksum = whole.pass_on((slot, body), length, &mut take).await?;
+        found.push((0, checksum, length));
+        while let Some(mut chunk) = ahead.pop_front() {
+            let lost = |e| Error::with_source(Reason::Defect, "a chunk's task failed", e);
+            let (bytes, part) = (&mut chunk.0).await.map_err(lost)??;
+            begin(&mut ahead);
+            found.push(part);
+            take(bytes).await?;
+        }
+        verify(&info, found)?;
+        Ok(Arc::unwrap_or_clone(info))
+    }
+}
+
+/// A task that ends with whoever waits for it.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A chunk in memory.
+struct Buffer {
+    offset: u64,
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl Sink for Buffer {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = usize::try_from(offset - self.offset).unwrap_or(usize::MAX);
+        all.truncate(at);
+        all.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Bytes that nobody keeps.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+type Part = (u64, Option<Checksum>, u64);
+
+async fn buffered(
+    carrier: Arc<Carrier>,
+    origin: Origin,
+    info: Arc<ObjectInfo>,
+    span: (u64, u64),
+) -> Result<(Bytes, Part)> {
+    let capacity = usize::try_from(span.1).unwrap_or(0);
+    let buffer = Buffer { offset: span.0, bytes: Mutex::new(Vec::with_capacity(capacity)) };
+    let range = Range { carrier: &carrier, origin: &origin, info: &info, sink: &buffer };
+    let checksum = range.read(span, None).await?;
+    let bytes = buffer.bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((Bytes::from(bytes), (span.0, checksum, span.1)))
 }
 
 async fn chunk(
@@ -108,13 +196,13 @@ async fn chunk(
     info: Arc<ObjectInfo>,
     sink: Arc<dyn Sink>,
     span: (u64, u64),
-) -> Result<(u64, Option<Checksum>, u64)> {
+) -> Result<Part> {
     let range = Range { carrier: &carrier, origin: &origin, info: &info, sink: &*sink };
     Ok((span.0, range.read(span, None).await?, span.1))
 }
 
 /// Compares the chunks' checksums, put together, with that of the whole.
-fn verify(info: &ObjectInfo, mut found: Vec<(u64, Option<Checksum>, u64)>) -> Result<()> {
+fn verify(info: &ObjectInfo, mut found: Vec<Part>) -> Result<()> {
     found.sort_by_key(|(offset, ..)| *offset);
     let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
     let Some((Some(first), _)) = found.next() else { return Ok(()) };
@@ -182,6 +270,49 @@ struct Range<'a> {
 }
 
 impl Range<'_> {
+    /// Hands on the first chunk as it comes. What was handed on cannot be asked for again: what breaks off is asked for
+    /// from there on.
+    async fn pass_on<F: Future<Output = Result<()>>>(
+        &self,
+        begun: (Slot<'_>, Body),
+        length: u64,
+        take: &mut impl FnMut(Bytes) -> F,
+    ) -> Result<Option<Checksum>> {
+        let mut hasher = expected(self.info).map(|checksum| Hasher::new(checksum.algorithm()));
+        let (mut begun, mut done, mut attempt) = (Some(begun), 0, 1);
+        loop {
+            let (slot, mut body) = match begun.take() {
+                Some(begun) => begun,
+                None => {
+                    let slot = self.carrier.slot(length - done).await?;
+                    let body = self.origin.get(&slot.context, self.info, (done, length - done)).await?;
+                    (slot, body)
+                }
+            };
+            let failed = loop {
+                match body.next().await {
+                    Some(Ok(piece)) => {
+                        done += piece.len() as u64;
+                        attempt = 1;
+                        if let Some(hasher) = &mut hasher {
+                            hasher.update(&piece);
+                        }
+                        take(piece).await?;
+                    }
+                    Some(Err(failed)) => break failed,
+                    None if done == length => return Ok(hasher.map(Hasher::finish)),
+                    None => break Error::new(Reason::Io, "the store sent fewer bytes than it announced"),
+                }
+            };
+            if failed.reason() == Reason::CorruptData {
+                return Err(failed);
+            }
+            drop((body, slot));
+            self.carrier.wait(failed, attempt).await?;
+            attempt += 1;
+        }
+    }
+
     /// Reads it, and again from where it broke off; answers the checksum of what came.
     async fn read(
         &self,

@@ -2,9 +2,14 @@
 //! turns with those of other objects; what fails is asked again, and only that.
 
 pub mod carrier;
+mod copy;
 pub mod fetch;
 pub mod store;
+pub mod stream;
+mod upload;
 
 pub use carrier::Carrier;
+pub use copy::store_copy;
 pub use fetch::{Fetch, Sink};
 pub use store::{Source, store};
+pub use stream::store_stream;

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
+use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::StageRequest;
-use tradewind_core::{
-    Address, Algorithm, Checksum, ChecksumScope, Context, Metadata, ObjectStore, Precondition, Staged,
-};
+use tradewind_core::{Address, Context, Metadata, ObjectStore, Staged};
 use tradewind_model::plan::Plan;
 
 use super::carrier::Carrier;
+use super::upload::Upload;
 
 /// Bytes that are read at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -69,7 +68,8 @@ async fn store_whole(
         .await
 }
 
-async fn pour(
+/// Stages what a source holds at an offset, and commits it.
+pub(crate) async fn pour(
     context: &Context,
     mut staged: Box<dyn Staged>,
     source: &dyn Source,
@@ -123,60 +123,12 @@ async fn store_in_parts(
     (size, part_bytes): (u64, u64),
     metadata: Metadata,
 ) -> Result<Committed> {
-    let create = CreateUpload { metadata, checksum: Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject)) };
-    let upload = {
-        let slot = carrier.slot(0).await?;
-        store.create_upload(&slot.context, address, create).await?
-    };
-    let upload = Arc::new(Upload { store: store.clone(), address: address.clone(), id: upload });
+    let upload = Arc::new(Upload::begin(carrier, store, address, metadata).await?);
     let stored = store_parts(carrier, &upload, source, (size, part_bytes)).await;
     if stored.is_err() {
         upload.give_up(carrier).await;
     }
     stored
-}
-
-/// An upload that is under way.
-struct Upload {
-    store: Arc<dyn ObjectStore>,
-    address: Address,
-    id: UploadId,
-}
-
-impl Upload {
-    async fn give_up(&self, carrier: &Carrier) {
-        let given_up = async {
-            let slot = carrier.slot(0).await?;
-            self.store.abort_upload(&slot.context, &self.address, &self.id).await
-        };
-        if let Err(e) = given_up.await {
-            tracing::warn!(error = %e, upload = %self.id, "an upload that failed is left in the store");
-        }
-    }
-
-    async fn part(
-        &self,
-        carrier: &Carrier,
-        source: &dyn Source,
-        number: PartNumber,
-        span: (u64, u64),
-    ) -> Result<(CompletePart, Checksum, u64)> {
-        let algorithms = vec![Algorithm::Crc64Nvme];
-        let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
-        let request = &request;
-        let committed = carrier
-            .again(|| async move {
-                let slot = carrier.slot(span.1).await?;
-                let context = &slot.context;
-                let staged =
-                    self.store.stage_part(context, &self.address, &self.id, number, request.clone()).await?;
-                pour(context, staged, source, span).await
-            })
-            .await?;
-        let checksum = committed.checksums.first().copied();
-        let checksum = checksum.ok_or_else(|| Error::new(Reason::Defect, "a part has no checksum"))?;
-        Ok((CompletePart { number, etag: committed.etag, checksum: Some(checksum) }, checksum, span.1))
-    }
 }
 
 async fn store_parts(
@@ -206,18 +158,6 @@ async fn store_parts(
             None => break,
         }
     }
-    done.sort_by_key(|(part, ..)| part.number);
-    let mut checksums = done.iter().map(|(_, checksum, length)| (*checksum, *length));
-    let whole = checksums.next().and_then(|(first, _)| {
-        checksums.try_fold(first, |whole, (next, length)| whole.combine(&next, length))
-    });
     source.check()?;
-    let order = CompleteUpload {
-        parts: done.into_iter().map(|(part, ..)| part).collect(),
-        precondition: Precondition::None,
-        expected_size: Some(size),
-        expected_checksum: whole,
-    };
-    let slot = carrier.slot(0).await?;
-    upload.store.complete_upload(&slot.context, &upload.address, &upload.id, order).await
+    upload.complete(carrier, done).await
 }

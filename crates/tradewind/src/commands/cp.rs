@@ -1,161 +1,206 @@
 //! `tradewind cp`: files and objects from one place to another.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use bytes::Bytes;
 use clap::Args;
 use tokio::sync::mpsc;
+use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::copy::metadata_of;
-use tradewind_transfer::files::{self, Directory};
-use tradewind_transfer::objects::Objects;
-use tradewind_transfer::{FoundItem, Moves, Outcome};
+use tradewind_transfer::files::Links;
+use tradewind_transfer::moves::{self, copy_all};
+use tradewind_transfer::{End, Item, Outcome};
+use tradewind_volume::{Fetch, store_stream};
 
 use super::Ended;
-use super::transfer::{Session, TransferFlags, block_on, conclude};
+use super::filter::FilterFlags;
+use super::transfer::{Session, StoreFlags, block_on, conclude, rehearse};
 use crate::places::{ObjectsPlace, Place};
 
+/// Bytes that are read from standard input at once.
+const PIECE_BYTES: usize = 256 << 10;
+
 /// Copy files and objects
+///
+/// A directory, or a prefix, is copied with -r: what is below it goes below the destination. A destination that ends
+/// with a slash, or is a directory, is one to copy into.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind cp photo.jpg s3://photos/2026/\n  \
     tradewind cp -r ./photos s3://photos/2026/\n  \
-    tradewind cp -r s3://photos/2026/ ./photos")]
+    tradewind cp -r s3://photos/2026/ ./photos --exclude '*.tmp'\n  \
+    tar c data | tradewind cp - s3://backup/data.tar\n  \
+    tradewind cp s3://backup/data.tar - | tar x")]
 pub(super) struct Arguments {
     /// s3://BUCKET/KEY, a path, or - for standard input
     source: Place,
     /// s3://BUCKET/KEY, a path, or - for standard output
     destination: Place,
-    /// Everything below the source
+    /// Copy everything below the source
     #[arg(short, long)]
     recursive: bool,
-    /// Follow symbolic links to files
+    /// Copy what symbolic links to files lead to (they are passed over otherwise)
     #[arg(long)]
     follow_symlinks: bool,
+    /// Say what would be copied, and copy nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
-    transfer: TransferFlags,
+    filter: FilterFlags,
+    #[command(flatten)]
+    store: StoreFlags,
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.transfer.open()?;
-        let outcome = match (&arguments.source, &arguments.destination) {
-            (Place::Path(from), Place::Objects(to)) => upload(&session, &arguments, from, to).await?,
-            (Place::Objects(from), Place::Path(to)) => download(&session, &arguments, from, to).await?,
-            (from, to) => bail!("cannot copy from {from} to {to} yet"),
-        };
-        Ok(conclude(&outcome))
+        let session = arguments.store.open()?;
+        match (&arguments.source, &arguments.destination) {
+            (Place::Standard, Place::Objects(to)) => from_standard(&session, to).await,
+            (Place::Objects(from), Place::Standard) => to_standard(&session, from).await,
+            (Place::Standard, _) | (_, Place::Standard) => {
+                bail!("- is standard input or output, and the other place must be s3://BUCKET/KEY")
+            }
+            (from, to) if arguments.recursive => trees(&session, &arguments, from, to).await,
+            (from, to) => one(&session, from, to).await,
+        }
     })
 }
 
-/// What files become keys below: a prefix that names something inside it ends with a slash.
-fn below(prefix: &str) -> String {
-    if prefix.is_empty() || prefix.ends_with('/') { prefix.to_owned() } else { format!("{prefix}/") }
+fn links(arguments: &Arguments) -> Links {
+    if arguments.follow_symlinks { Links::Follow } else { Links::Skip }
 }
 
-async fn upload(
-    session: &Session,
-    arguments: &Arguments,
-    from: &Path,
-    to: &ObjectsPlace,
-) -> anyhow::Result<Outcome> {
-    let metadata = std::fs::metadata(from).with_context(|| format!("cannot read {}", from.display()))?;
-    if metadata.is_dir() && !arguments.recursive {
-        bail!("{} is a directory; copy what is in it with -r", from.display());
+fn end(session: &Session, place: &Place, links: Links) -> anyhow::Result<End> {
+    match place {
+        Place::Path(path) => Session::directory(path, links),
+        Place::Objects(place) => Ok(session.below(place)),
+        Place::Standard => bail!("- is no directory"),
     }
-    let (root, found, prefix) = if metadata.is_dir() {
-        let found = files::find(from.to_owned(), arguments.follow_symlinks, session.progress.clone());
-        (from.to_owned(), found, below(&to.key))
-    } else {
-        let name = from.file_name().and_then(|name| name.to_str());
-        let name = name.with_context(|| format!("{} has no name in UTF-8", from.display()))?;
-        let is_below = to.key.is_empty() || to.key.ends_with('/');
-        let key = if is_below { format!("{}{name}", to.key) } else { to.key.clone() };
-        let modified = metadata.modified().map(Into::into).unwrap_or_default();
-        let item = tradewind_transfer::Item { name: name.to_owned(), size: metadata.len(), modified };
-        let outcome = single(session, item, {
-            let (copier, objects, path) = (session.copier(), session.objects(to), from.to_owned());
-            let copier = Arc::new(copier);
-            move |item: tradewind_transfer::Item| {
-                let (copier, objects, path, key) =
-                    (copier.clone(), objects.clone(), path.clone(), key.clone());
-                async move { copier.upload(path, &objects, &key, metadata_of(&item.name)).await }
+}
+
+async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Place) -> anyhow::Result<Ended> {
+    if let Place::Path(path) = from
+        && !path.is_dir()
+    {
+        bail!("{} is not a directory; copy a file without -r", path.display());
+    }
+    let copier = session.copier(end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
+    let found = copier.from.find(&session.carrier);
+    let decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
+    if arguments.dry_run {
+        return rehearse(&copier, decided).await;
+    }
+    conclude(&session.carry_out(copier, decided).await?)
+}
+
+/// The end that a single source is at, its name there, and its name for people.
+fn source(session: &Session, from: &Place) -> anyhow::Result<(End, String, String)> {
+    match from {
+        Place::Path(path) => {
+            if path.is_dir() {
+                bail!("{} is a directory; copy what is below it with -r", path.display());
             }
-        });
-        return outcome.await;
-    };
-    let (copier, objects) = (Arc::new(session.copier()), Arc::new(session.objects(to)));
-    let root: Arc<PathBuf> = Arc::new(root);
-    let prefix: Arc<str> = prefix.into();
-    let moves = moves(session);
-    let outcome = moves.run(found, move |item| {
-        let (copier, objects, root, prefix) = (copier.clone(), objects.clone(), root.clone(), prefix.clone());
-        async move {
-            let key = format!("{prefix}{}", item.name);
-            copier.upload(root.join(&item.name), &objects, &key, metadata_of(&item.name)).await
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name = name.with_context(|| format!("{} has no name in UTF-8", path.display()))?.to_owned();
+            let directory = Session::directory(path.parent().unwrap_or(Path::new("")), Links::Follow)?;
+            Ok((directory, name.clone(), name))
         }
-    });
-    Ok(outcome.await?)
-}
-
-async fn single<F, C>(session: &Session, item: tradewind_transfer::Item, carry: C) -> anyhow::Result<Outcome>
-where
-    F: Future<Output = tradewind_core::Result<u64>> + Send,
-    C: Fn(tradewind_transfer::Item) -> F + Clone + Send + Sync + 'static,
-{
-    let (found, items): (mpsc::Sender<FoundItem>, _) = mpsc::channel(1);
-    session.progress.found(item.size);
-    session.progress.found_all();
-    found.send(Ok(item)).await.ok();
-    drop(found);
-    Ok(Moves { workers: 1, progress: session.progress.clone() }.run(items, carry).await?)
-}
-
-async fn download(
-    session: &Session,
-    arguments: &Arguments,
-    from: &ObjectsPlace,
-    to: &Path,
-) -> anyhow::Result<Outcome> {
-    if !arguments.recursive {
-        let name = from.key.rsplit('/').next().unwrap_or_default();
-        if name.is_empty() {
-            bail!("{from} is no object; copy all below it with -r");
+        Place::Objects(place) => {
+            let name = place.key.rsplit('/').next().unwrap_or_default().to_owned();
+            if name.is_empty() {
+                bail!("{place} is not one object; copy everything below it with -r");
+            }
+            Ok((session.bucket(place), place.key.clone(), name))
         }
-        let is_below = to.is_dir() || to.as_os_str().as_encoded_bytes().ends_with(b"/");
-        let (directory, name) = if is_below {
-            (to.to_owned(), name.to_owned())
-        } else {
-            let name =
-                to.file_name().and_then(|name| name.to_str()).context("the destination has no name")?;
-            (to.parent().unwrap_or(Path::new("")).to_owned(), name.to_owned())
-        };
-        let directory = Arc::new(Directory::new(directory, session.progress.clone())?);
-        let (copier, objects) = (Arc::new(session.copier()), Arc::new(session.objects(from)));
-        let item = tradewind_transfer::Item { name, size: 0, modified: Default::default() };
-        let key: Arc<str> = from.key.as_str().into();
-        return single(session, item, move |item| {
-            let (copier, objects, directory, key) =
-                (copier.clone(), objects.clone(), directory.clone(), key.clone());
-            async move { copier.download(&objects, &key, None, (&directory, &item.name)).await }
-        })
-        .await;
+        Place::Standard => bail!("- is no file"),
     }
-    let objects = Objects { prefix: below(&from.key), ..session.objects(from) };
-    let found = objects.clone().find(session.carrier.clone(), session.progress.clone());
-    let directory = Arc::new(Directory::new(to.to_owned(), session.progress.clone())?);
-    let (copier, objects) = (Arc::new(session.copier()), Arc::new(objects));
-    let moves = moves(session);
-    let outcome = moves.run(found, move |item| {
-        let (copier, objects, directory) = (copier.clone(), objects.clone(), directory.clone());
-        async move {
-            let key = format!("{}{}", objects.prefix, item.name);
-            copier.download(&objects, &key, Some(item.size), (&directory, &item.name)).await
-        }
-    });
-    Ok(outcome.await?)
 }
 
-fn moves(session: &Session) -> Moves {
-    Moves { workers: session.carrier.plan().requests, progress: session.progress.clone() }
+/// The end that a single source goes to, and its name there.
+fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End, String)> {
+    match to {
+        Place::Path(path) => {
+            if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+                return Ok((Session::directory(path, Links::Skip)?, name.to_owned()));
+            }
+            let own = path.file_name().and_then(|name| name.to_str());
+            let own = own.with_context(|| format!("{} has no name in UTF-8", path.display()))?;
+            Ok((Session::directory(path.parent().unwrap_or(Path::new("")), Links::Skip)?, own.to_owned()))
+        }
+        Place::Objects(place) => {
+            let is_below = place.key.is_empty() || place.key.ends_with('/');
+            let key = if is_below { format!("{}{name}", place.key) } else { place.key.clone() };
+            Ok((session.bucket(place), key))
+        }
+        Place::Standard => bail!("- is no file"),
+    }
+}
+
+async fn one(session: &Session, from: &Place, to: &Place) -> anyhow::Result<Ended> {
+    let (from, name, shown) = source(session, from)?;
+    let (to, to_name) = destination(session, to, &shown)?;
+    let copier = session.copier(from, to);
+    let (decided, actions) = mpsc::channel(1);
+    let item = Item { name: name.clone(), size: 0, modified: Default::default() };
+    session.progress.found(0);
+    session.progress.found_all();
+    // It has room for one.
+    let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
+    drop(decided);
+    let outcome: Outcome = moves::run(1, actions, &session.progress, move |_| {
+        let (copier, name, to_name) = (copier.clone(), name.clone(), to_name.clone());
+        async move { copier.copy_as(&name, None, &to_name).await }
+    })
+    .await?;
+    conclude(&outcome)
+}
+
+async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<Ended> {
+    if to.key.is_empty() || to.key.ends_with('/') {
+        bail!("{to} is not one object; what comes from standard input needs a whole key");
+    }
+    let (pieces, mut received) = mpsc::channel(2);
+    // A read that nobody waits for any more ends with the process.
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        loop {
+            let mut piece = vec![0; PIECE_BYTES];
+            let read = match input.read(&mut piece) {
+                Ok(0) => return,
+                Ok(read) => {
+                    piece.truncate(read);
+                    Ok(Bytes::from(piece))
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => {
+                    Err(Error::with_source(Reason::Defect, format!("cannot read standard input: {e}"), e))
+                }
+            };
+            let is_over = read.is_err();
+            if pieces.blocking_send(read).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
+    let address = session.objects(&ObjectsPlace { key: String::new(), ..to.clone() }).address(&to.key)?;
+    store_stream(&session.carrier, &session.store, &address, input, metadata_of(&to.key)).await?;
+    Ok(Ended::Done)
+}
+
+/// Writes an object to standard output.
+pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
+    let address = session.objects(&ObjectsPlace { key: String::new(), ..from.clone() }).address(&from.key)?;
+    let fetch = Fetch::open(&session.carrier, &session.store, &address, None).await?;
+    let written = fetch.write_in_order(|piece| async move {
+        // A pipe that is full stops this thread only; what is fetched ahead goes on.
+        tokio::task::block_in_place(|| io::stdout().lock().write_all(&piece)).map_err(|e| {
+            Error::with_source(Reason::Cancelled, format!("cannot write to standard output: {e}"), e)
+        })
+    });
+    written.await?;
+    io::stdout().flush()?;
+    Ok(Ended::Done)
 }

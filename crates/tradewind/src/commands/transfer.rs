@@ -1,16 +1,23 @@
-//! What the commands that move data share: their flags, the store they speak with, the runtime they run in.
+//! What the commands that move data share: their flags, the store they speak with, the runtime they run in, and how they
+//! end.
 
 use std::future::Future;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
 use tokio::runtime::Builder;
+use tokio::sync::mpsc;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
+use tradewind_transfer::files::{Directory, Links};
+use tradewind_transfer::merge::Action;
+use tradewind_transfer::moves::{self, Next};
 use tradewind_transfer::objects::Objects;
-use tradewind_transfer::{Copier, Outcome, Progress};
+use tradewind_transfer::{Copier, End, Outcome, Progress};
 use tradewind_volume::Carrier;
 
 use super::Ended;
@@ -18,9 +25,9 @@ use crate::places::ObjectsPlace;
 use crate::remote;
 use crate::settings::ByteSize;
 
-/// Flags that override how much is done at a time.
+/// Flags of every command that speaks with a store.
 #[derive(Debug, Clone, Args)]
-pub(super) struct TransferFlags {
+pub(super) struct StoreFlags {
     /// Requests at a time
     #[arg(long, value_name = "N", help_heading = "Tuning")]
     jobs: Option<usize>,
@@ -39,14 +46,14 @@ pub(super) struct Session {
     pub progress: Arc<Progress>,
 }
 
-impl TransferFlags {
-    /// Opens the store, in a runtime.
+impl StoreFlags {
+    /// Opens the store.
     pub fn open(&self) -> anyhow::Result<Session> {
         let mut plan = Plan::default();
         plan.requests = self.jobs.unwrap_or(plan.requests);
         plan.chunk_bytes = self.chunk_size.map_or(plan.chunk_bytes, |size| size.0);
         let clock: Arc<dyn Clock> = SystemClock::shared();
-        let memory = self.max_memory.map_or(32 << 20, |size| size.as_usize());
+        let memory = self.max_memory.map_or(32 << 20, ByteSize::as_usize);
         let store = remote::open(clock.clone(), plan.requests)?;
         let carrier = Carrier::new(plan, Budget::new(memory), clock, RetryOptions::default());
         Ok(Session { store, carrier: Arc::new(carrier), progress: Arc::default() })
@@ -54,12 +61,56 @@ impl TransferFlags {
 }
 
 impl Session {
+    /// Objects whose keys begin with the place's key.
     pub fn objects(&self, place: &ObjectsPlace) -> Objects {
         Objects { store: self.store.clone(), bucket: place.bucket.clone(), prefix: place.key.clone() }
     }
 
-    pub fn copier(&self) -> Copier {
-        Copier { carrier: self.carrier.clone(), progress: self.progress.clone() }
+    /// Objects below a place, as in a directory.
+    pub fn below(&self, place: &ObjectsPlace) -> End {
+        let mut objects = self.objects(place);
+        if !objects.prefix.is_empty() && !objects.prefix.ends_with('/') {
+            objects.prefix.push('/');
+        }
+        End::Objects(objects)
+    }
+
+    /// A whole bucket, whose names are keys.
+    pub fn bucket(&self, place: &ObjectsPlace) -> End {
+        End::Objects(Objects { prefix: String::new(), ..self.objects(place) })
+    }
+
+    /// A directory.
+    pub fn directory(path: &Path, links: Links) -> anyhow::Result<End> {
+        let path = if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+        Ok(End::Files(Directory::new(path)?, links))
+    }
+
+    /// What carries between two ends.
+    pub fn copier(&self, from: End, to: End) -> Arc<Copier> {
+        let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
+        Arc::new(Copier { from, to, carrier, progress })
+    }
+
+    /// Does what is decided.
+    pub async fn carry_out(
+        &self,
+        copier: Arc<Copier>,
+        decided: mpsc::Receiver<Next>,
+    ) -> anyhow::Result<Outcome> {
+        let workers = self.carrier.plan().requests;
+        let outcome = moves::run(workers, decided, &self.progress, move |action| {
+            let copier = copier.clone();
+            async move {
+                match action {
+                    Action::Copy(item) => copier.copy(&item).await,
+                    Action::Compare(item) if copier.is_same(&item.name).await? => Ok(0),
+                    Action::Compare(item) => copier.copy(&item).await,
+                    Action::Remove(item) => copier.remove(&item.name).await.map(|()| 0),
+                }
+            }
+        });
+        Ok(outcome.await?)
     }
 }
 
@@ -69,13 +120,52 @@ pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     runtime.context("cannot start the threads that carry data")?.block_on(work)
 }
 
-/// Tells what failed.
-pub(super) fn conclude(outcome: &Outcome) -> Ended {
-    for (name, error) in &outcome.failures {
-        #[expect(clippy::print_stderr, reason = "it is what the command has to say")]
-        {
-            eprintln!("tradewind: {name}: {error}");
+/// Says what would be done, and does nothing.
+pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>) -> anyhow::Result<Ended> {
+    let mut out = io::stdout().lock();
+    let mut ended = Ended::Done;
+    while let Some(next) = decided.recv().await {
+        match next {
+            Ok(Action::Copy(item)) => {
+                writeln!(
+                    out,
+                    "copy    {} to {}",
+                    copier.from.describe(&item.name),
+                    copier.to.describe(&item.name)
+                )?;
+            }
+            Ok(Action::Compare(item)) => {
+                writeln!(
+                    out,
+                    "compare {} with {}",
+                    copier.from.describe(&item.name),
+                    copier.to.describe(&item.name)
+                )?;
+            }
+            Ok(Action::Remove(item)) => writeln!(out, "remove  {}", copier.to.describe(&item.name))?,
+            Err((name, error)) => {
+                complain(&name, &error)?;
+                ended = Ended::FoundFaults;
+            }
         }
     }
-    if outcome.failed > 0 { Ended::FoundFaults } else { Ended::Done }
+    Ok(ended)
+}
+
+/// Says what failed. The name stands before it unless the message has it already.
+pub(super) fn conclude(outcome: &Outcome) -> anyhow::Result<Ended> {
+    for (name, error) in &outcome.failures {
+        complain(name, error)?;
+    }
+    let named = outcome.failures.len() as u64;
+    if outcome.failed > named {
+        writeln!(io::stderr(), "tradewind: and {} more failed", outcome.failed - named)?;
+    }
+    Ok(if outcome.failed > 0 { Ended::FoundFaults } else { Ended::Done })
+}
+
+fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
+    let message = error.to_string();
+    let place = if message.contains(name) { String::new() } else { format!("{name}: ") };
+    writeln!(io::stderr(), "tradewind: {place}{message}")
 }

@@ -30,19 +30,38 @@ pub struct Directory {
     mark: u64,
     count: AtomicU64,
     made: Mutex<HashSet<PathBuf>>,
-    progress: Arc<Progress>,
 }
 
 impl Directory {
     /// The directory need not be there.
-    pub fn new(root: PathBuf, progress: Arc<Progress>) -> Result<Self> {
+    pub fn new(root: PathBuf) -> Result<Self> {
         let mark = getrandom::u64()
             .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
-        Ok(Self { root, mark, count: AtomicU64::new(0), made: Mutex::default(), progress })
+        Ok(Self { root, mark, count: AtomicU64::new(0), made: Mutex::default() })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Removes a file below the directory, and the directories above it that are empty then.
+    pub fn remove(&self, below: &Path) -> Result<()> {
+        let path = self.root.join(below);
+        fs::remove_file(&path).map_err(|e| failed("remove", &path, e))?;
+        let parents = below.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
+        for parent in parents {
+            // One that is not empty stays, and so do those above it.
+            if fs::remove_dir(self.root.join(parent)).is_err() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Begins a file of `size` bytes at a path below the directory.
-    pub fn begin(&self, below: &Path, size: u64) -> Result<NewFile> {
+    pub fn begin(&self, below: &Path, size: u64, progress: Arc<Progress>) -> Result<NewFile> {
         let path = self.root.join(below);
         let Some((parent, name)) = path.parent().zip(path.file_name()) else {
             return Err(Error::new(Reason::InvalidKey, format!("{} is not a file's name", path.display())));
@@ -56,7 +75,7 @@ impl Directory {
         let unfinished = parent.join(unfinished);
         let open = OpenOptions::new().write(true).create_new(true).open(&unfinished);
         let file = open.map_err(|e| failed("make", &unfinished, e))?;
-        let new = NewFile { file, path, unfinished, size, is_kept: false, progress: self.progress.clone() };
+        let new = NewFile { file, path, unfinished, size, is_kept: false, progress };
         if size >= WORTH_PREALLOCATING {
             new.preallocate()?;
         }

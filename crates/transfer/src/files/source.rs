@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::Source;
 
@@ -53,6 +54,13 @@ impl FileSource {
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.seen.size
+    }
+
+    /// When it was written last.
+    #[must_use]
+    pub fn modified(&self) -> Timestamp {
+        let (seconds, nanos) = self.seen.modified;
+        Timestamp::from_millis(seconds * 1000 + nanos / 1_000_000)
     }
 
     fn changed(&self) -> Error {

@@ -1,0 +1,305 @@
+//! The small commands on buckets and objects: `ls`, `rm`, `cat`, `stat`, `mb`, `rb`.
+
+use std::io::{self, BufWriter, Write as _};
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::json;
+use tradewind_core::listing::ListEntry;
+use tradewind_core::store::GetRequest;
+use tradewind_core::{BucketName, Timestamp};
+use tradewind_transfer::End;
+use tradewind_transfer::merge::Action;
+use tradewind_transfer::moves::{self, copy_all};
+
+use super::Ended;
+use super::filter::FilterFlags;
+use super::transfer::{Session, StoreFlags, block_on, conclude};
+use crate::places::ObjectsPlace;
+
+/// List buckets, or objects
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind ls\n  \
+    tradewind ls s3://photos/2026/\n  \
+    tradewind ls -r --json s3://photos/")]
+pub(super) struct Ls {
+    /// s3://BUCKET/PREFIX; without it, buckets
+    place: Option<ObjectsPlace>,
+    /// Everything below the prefix
+    #[arg(short, long)]
+    recursive: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+/// Remove objects
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind rm s3://photos/2026/old.jpg\n  \
+    tradewind rm -r s3://photos/2025/ --exclude '*.raw'")]
+pub(super) struct Rm {
+    /// s3://BUCKET/KEY
+    place: ObjectsPlace,
+    /// Everything below the prefix
+    #[arg(short, long)]
+    recursive: bool,
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    filter: FilterFlags,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+/// Write objects to standard output
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tradewind cat s3://logs/today.log | less")]
+pub(super) struct Cat {
+    /// s3://BUCKET/KEY
+    #[arg(required = true)]
+    places: Vec<ObjectsPlace>,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+/// Say what a store knows of an object
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tradewind stat s3://photos/2026/photo.jpg")]
+pub(super) struct Stat {
+    /// s3://BUCKET/KEY
+    place: ObjectsPlace,
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+/// Make a bucket
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tradewind mb s3://photos")]
+pub(super) struct Mb {
+    /// s3://BUCKET
+    place: ObjectsPlace,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+/// Remove an empty bucket
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind rb s3://photos\n  \
+    tradewind rm -r s3://photos && tradewind rb s3://photos")]
+pub(super) struct Rb {
+    /// s3://BUCKET
+    place: ObjectsPlace,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
+    block_on(async move {
+        let session = arguments.store.open()?;
+        let mut out = BufWriter::new(io::stdout().lock());
+        let Some(place) = &arguments.place else {
+            let slot = session.carrier.slot(0).await?;
+            for bucket in session.store.list_buckets(&slot.context).await? {
+                if arguments.json {
+                    writeln!(
+                        out,
+                        "{}",
+                        json!({"bucket": bucket.name.as_str(), "created": rfc3339(bucket.created)})
+                    )?;
+                } else {
+                    writeln!(out, "{}  s3://{}", rfc3339(bucket.created), bucket.name)?;
+                }
+            }
+            out.flush()?;
+            return Ok(Ended::Done);
+        };
+        let objects = session.objects(place);
+        let delimiter = (!arguments.recursive).then_some("/");
+        let (mut after, mut is_empty) = (None, true);
+        loop {
+            let page = objects.page(&session.carrier, delimiter, after).await?;
+            for entry in &page.entries {
+                is_empty = false;
+                match entry {
+                    ListEntry::Key(key, object) if arguments.json => {
+                        let (etag, modified) = (object.etag.as_str(), rfc3339(object.modified));
+                        let line =
+                            json!({"key": key, "size": object.size, "modified": modified, "etag": etag});
+                        writeln!(out, "{line}")?;
+                    }
+                    ListEntry::Key(key, object) => {
+                        writeln!(out, "{}  {:>12}  {key}", rfc3339(object.modified), object.size)?;
+                    }
+                    ListEntry::CommonPrefix(prefix) if arguments.json => {
+                        writeln!(out, "{}", json!({"prefix": prefix}))?;
+                    }
+                    ListEntry::CommonPrefix(prefix) => writeln!(out, "{:>20}  {:>12}  {prefix}", "", "DIR")?,
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        out.flush()?;
+        if is_empty && !place.key.is_empty() {
+            bail!("there is nothing at {place}");
+        }
+        Ok(Ended::Done)
+    })
+}
+
+pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
+    block_on(async move {
+        let session = arguments.store.open()?;
+        if !arguments.recursive {
+            return rm_one(&session, &arguments).await;
+        }
+        let objects = session.objects(&arguments.place);
+        let found = objects.clone().find(session.carrier.clone());
+        let mut decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
+        if arguments.dry_run {
+            while let Some(next) = decided.recv().await {
+                let action = next.map_err(|(_, e)| e)?;
+                writeln!(io::stdout(), "remove  {}{}", arguments.place, action.item().name)?;
+            }
+            return Ok(Ended::Done);
+        }
+        let carrier = session.carrier.clone();
+        let outcome =
+            moves::run(carrier.plan().requests, decided, &session.progress, move |action: Action| {
+                let (carrier, objects) = (carrier.clone(), objects.clone());
+                async move { objects.remove(&carrier, &action.item().name).await.map(|()| 0) }
+            });
+        conclude(&outcome.await?)
+    })
+}
+
+async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<Ended> {
+    let place = &arguments.place;
+    if place.key.is_empty() || place.key.ends_with('/') {
+        bail!("{place} is not one object; remove everything below it with -r");
+    }
+    if arguments.dry_run {
+        writeln!(io::stdout(), "remove  {place}")?;
+        return Ok(Ended::Done);
+    }
+    let End::Objects(bucket) = session.bucket(place) else { return Ok(Ended::Done) };
+    bucket.remove(&session.carrier, &place.key).await?;
+    Ok(Ended::Done)
+}
+
+pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
+    block_on(async move {
+        let session = arguments.store.open()?;
+        for place in &arguments.places {
+            super::cp::to_standard(&session, place).await?;
+        }
+        Ok(Ended::Done)
+    })
+}
+
+pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
+    block_on(async move {
+        let session = arguments.store.open()?;
+        let place = &arguments.place;
+        let bucket = ObjectsPlace { key: String::new(), ..place.clone() };
+        let address = session.objects(&bucket).address(&place.key)?;
+        let slot = session.carrier.slot(0).await?;
+        let info = session.store.head(&slot.context, &address, GetRequest::default()).await?.info;
+        let checksums: Vec<(String, String)> = info
+            .checksums
+            .iter()
+            .map(|checksum| (checksum.algorithm().name().to_owned(), checksum.to_base64()))
+            .collect();
+        let mut out = io::stdout().lock();
+        if arguments.json {
+            let user: serde_json::Map<_, _> =
+                info.metadata.user.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+            let tags: serde_json::Map<_, _> =
+                info.metadata.tags.pairs().iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+            let checksums: serde_json::Map<_, _> =
+                checksums.into_iter().map(|(name, value)| (name, json!(value))).collect();
+            let line = json!({
+                "bucket": place.bucket.as_str(), "key": place.key, "size": info.size,
+                "modified": rfc3339(info.modified), "etag": info.etag.as_str(),
+                "content_type": info.metadata.headers.content_type, "checksums": checksums,
+                "checksum_type": info.scope.name(), "class": info.metadata.classes.object.map(|c| c.value()),
+                "metadata": user, "tags": tags, "parts": info.parts,
+            });
+            writeln!(out, "{line}")?;
+            return Ok(Ended::Done);
+        }
+        let mut line = |name: &str, value: &str| writeln!(out, "{name:<14} {value}");
+        line("object", &place.to_string())?;
+        line("size", &info.size.to_string())?;
+        line("modified", &rfc3339(info.modified))?;
+        line("etag", info.etag.as_str())?;
+        for (name, value) in &checksums {
+            line(&name.to_lowercase(), &format!("{value} ({})", info.scope.name()))?;
+        }
+        if let Some(parts) = info.parts {
+            line("parts", &parts.to_string())?;
+        }
+        if let Some(kind) = &info.metadata.headers.content_type {
+            line("content-type", kind)?;
+        }
+        if let Some(class) = info.metadata.classes.object {
+            line("class", &class.value().to_string())?;
+        }
+        for (name, value) in &info.metadata.user {
+            line("metadata", &format!("{name}={value}"))?;
+        }
+        for (name, value) in info.metadata.tags.pairs() {
+            line("tag", &format!("{name}={value}"))?;
+        }
+        Ok(Ended::Done)
+    })
+}
+
+/// The bucket that a place is, and nothing more.
+fn whole_bucket(place: &ObjectsPlace) -> anyhow::Result<&BucketName> {
+    if !place.key.is_empty() {
+        bail!("{place} is more than a bucket; write s3://{}", place.bucket);
+    }
+    Ok(&place.bucket)
+}
+
+pub(super) fn mb(arguments: Mb) -> anyhow::Result<Ended> {
+    block_on(async move {
+        let (session, bucket) = (arguments.store.open()?, whole_bucket(&arguments.place)?);
+        let slot = session.carrier.slot(0).await?;
+        session.store.create_bucket(&slot.context, bucket).await?;
+        Ok(Ended::Done)
+    })
+}
+
+pub(super) fn rb(arguments: Rb) -> anyhow::Result<Ended> {
+    block_on(async move {
+        let (session, bucket) = (arguments.store.open()?, whole_bucket(&arguments.place)?);
+        let slot = session.carrier.slot(0).await?;
+        session.store.delete_bucket(&slot.context, bucket).await?;
+        Ok(Ended::Done)
+    })
+}
+
+/// To the second, in UTC.
+fn rfc3339(time: Timestamp) -> String {
+    let date = tradewind_wire::sigv4::AmzDate::from_timestamp(time);
+    let Some(text) = date.and_then(|date| String::from_utf8(date.text().to_vec()).ok()) else {
+        return String::new();
+    };
+    let (day, clock) = text.trim_end_matches('Z').split_once('T').unwrap_or((&text, ""));
+    let part = |text: &str, range: std::ops::Range<usize>| text.get(range).unwrap_or_default().to_owned();
+    let day = format!("{}-{}-{}", part(day, 0..4), part(day, 4..6), part(day, 6..8));
+    format!("{day}T{}:{}:{}Z", part(clock, 0..2), part(clock, 2..4), part(clock, 4..6))
+}

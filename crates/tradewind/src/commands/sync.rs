@@ -1,0 +1,87 @@
+//! `tradewind sync`: makes one tree like the other.
+
+use anyhow::bail;
+use clap::Args;
+use tradewind_transfer::End;
+use tradewind_transfer::files::Links;
+use tradewind_transfer::merge::{Comparison, Merge};
+use tradewind_transfer::moves::sync_all;
+
+use super::Ended;
+use super::filter::FilterFlags;
+use super::transfer::{Session, StoreFlags, block_on, conclude, rehearse};
+use crate::places::Place;
+
+/// Make a tree like another
+///
+/// Copies what is missing at the destination, has another size there, or is newer at the source. Both trees are walked
+/// side by side while files are carried.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind sync ./photos s3://photos/2026/\n  \
+    tradewind sync s3://photos/2026/ ./photos --delete --dry-run\n  \
+    tradewind sync s3://photos/ s3://photos-copy/ --checksum")]
+pub(super) struct Arguments {
+    /// s3://BUCKET/PREFIX or a directory
+    source: Place,
+    /// s3://BUCKET/PREFIX or a directory
+    destination: Place,
+    /// Remove what is at the destination only
+    #[arg(long)]
+    delete: bool,
+    /// Compare by checksums of the whole where sizes are equal, not by time
+    #[arg(long, conflicts_with = "size_only")]
+    checksum: bool,
+    /// Compare by size alone
+    #[arg(long)]
+    size_only: bool,
+    /// Copy what symbolic links to files lead to (they are passed over otherwise)
+    #[arg(long)]
+    follow_symlinks: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    filter: FilterFlags,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    block_on(async move {
+        let session = arguments.store.open()?;
+        let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
+        let from = end(&session, &arguments.source, links, true)?;
+        let to = end(&session, &arguments.destination, links, false)?;
+        let comparison = match (arguments.checksum, arguments.size_only) {
+            (true, _) => Comparison::Checksum,
+            (_, true) => Comparison::Size,
+            _ => Comparison::SizeAndTime,
+        };
+        let copier = session.copier(from, to);
+        let (here, there) = (copier.from.find(&session.carrier), copier.to.find(&session.carrier));
+        let merge = Merge::new(here, there, comparison);
+        let filter = arguments.filter.read()?;
+        let decided = sync_all(merge, filter, arguments.delete, session.progress.clone());
+        if arguments.dry_run {
+            return rehearse(&copier, decided).await;
+        }
+        conclude(&session.carry_out(copier, decided).await?)
+    })
+}
+
+fn end(session: &Session, place: &Place, links: Links, must_exist: bool) -> anyhow::Result<End> {
+    match place {
+        Place::Path(path) if !path.is_dir() && (must_exist || path.exists()) => {
+            bail!("{} is not a directory", path.display())
+        }
+        Place::Path(path) => {
+            if !must_exist {
+                std::fs::create_dir_all(path)?;
+            }
+            Session::directory(path, links)
+        }
+        Place::Objects(place) => Ok(session.below(place)),
+        Place::Standard => bail!("- is no directory"),
+    }
+}

@@ -1,0 +1,212 @@
+//! What a sync has to do: two trees, both in the byte order of their names, walked side by side. Nothing is kept of
+//! either but the item at hand, so that a million of them need no more memory than ten.
+
+use tokio::sync::mpsc;
+use tradewind_core::Timestamp;
+
+use crate::{FoundItem, Item};
+
+/// What is to be done about a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Copy it: it is missing there, or differs.
+    Copy(Item),
+    /// Compare what they hold: their sizes are equal.
+    Compare(Item),
+    /// Remove it there: it is not here.
+    Remove(Item),
+}
+
+impl Action {
+    /// What it is about.
+    #[must_use]
+    pub const fn item(&self) -> &Item {
+        match self {
+            Self::Copy(item) | Self::Compare(item) | Self::Remove(item) => item,
+        }
+    }
+}
+
+/// How items are compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Comparison {
+    /// They are equal where their sizes are and the source is not the newer one.
+    #[default]
+    SizeAndTime,
+    /// They are equal where their sizes are.
+    Size,
+    /// Where their sizes are equal, their checksums decide.
+    Checksum,
+}
+
+/// The trees that are walked side by side.
+#[derive(Debug)]
+pub struct Merge {
+    here: Side,
+    there: Side,
+    comparison: Comparison,
+}
+
+#[derive(Debug)]
+struct Side {
+    found: mpsc::Receiver<FoundItem>,
+    next: Option<Item>,
+    is_over: bool,
+    /// Something could not be looked at: what is not found may be there all the same.
+    has_failed: bool,
+}
+
+impl Side {
+    async fn fill(&mut self) -> Result<(), (String, tradewind_core::Error)> {
+        while self.next.is_none() && !self.is_over {
+            match self.found.recv().await {
+                None => self.is_over = true,
+                Some(Ok(item)) => self.next = Some(item),
+                Some(Err(failed)) => {
+                    self.has_failed = true;
+                    return Err(failed);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Merge {
+    /// Of what is found in the source and at the destination.
+    #[must_use]
+    pub fn new(
+        here: mpsc::Receiver<FoundItem>,
+        there: mpsc::Receiver<FoundItem>,
+        comparison: Comparison,
+    ) -> Self {
+        let side = |found| Side { found, next: None, is_over: false, has_failed: false };
+        let (here, there) = (side(here), side(there));
+        Self { here, there, comparison }
+    }
+
+    /// The next thing to do; an error where something could not be looked at.
+    pub async fn next(&mut self) -> Option<Result<Action, (String, tradewind_core::Error)>> {
+        loop {
+            if let Err(failed) = self.here.fill().await {
+                return Some(Err(failed));
+            }
+            if let Err(failed) = self.there.fill().await {
+                return Some(Err(failed));
+            }
+            let order = match (&self.here.next, &self.there.next) {
+                (None, None) => return None,
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (Some(here), Some(there)) => here.name.cmp(&there.name),
+            };
+            if order.is_gt() {
+                let Some(item) = self.there.next.take() else { return None };
+                // What could not be looked at may hold it.
+                if self.here.has_failed {
+                    continue;
+                }
+                return Some(Ok(Action::Remove(item)));
+            }
+            let Some(here) = self.here.next.take() else { return None };
+            if order.is_lt() {
+                return Some(Ok(Action::Copy(here)));
+            }
+            let Some(there) = self.there.next.take() else { return None };
+            if here.size != there.size {
+                return Some(Ok(Action::Copy(here)));
+            }
+            match self.comparison {
+                Comparison::SizeAndTime if is_newer(here.modified, there.modified) => {
+                    return Some(Ok(Action::Copy(here)));
+                }
+                Comparison::Checksum => return Some(Ok(Action::Compare(here))),
+                Comparison::SizeAndTime | Comparison::Size => {}
+            }
+        }
+    }
+}
+
+/// By the second: stores tell no more of an object in all their answers.
+const fn is_newer(here: Timestamp, there: Timestamp) -> bool {
+    here.seconds() > there.seconds()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use tradewind_core::error::{Error, Reason};
+
+    fn feed(items: Vec<FoundItem>) -> mpsc::Receiver<FoundItem> {
+        let (found, receiver) = mpsc::channel(items.len().max(1));
+        items.into_iter().for_each(|item| found.try_send(item).unwrap());
+        receiver
+    }
+
+    fn item(name: &str, size: u64, seconds: i64) -> Item {
+        Item { name: name.to_owned(), size, modified: Timestamp::from_millis(seconds * 1000) }
+    }
+
+    async fn actions(here: Vec<FoundItem>, there: Vec<FoundItem>, comparison: Comparison) -> Vec<String> {
+        let mut merge = Merge::new(feed(here), feed(there), comparison);
+        let mut all = Vec::new();
+        while let Some(next) = merge.next().await {
+            all.push(match next {
+                Ok(Action::Copy(item)) => format!("copy {}", item.name),
+                Ok(Action::Compare(item)) => format!("compare {}", item.name),
+                Ok(Action::Remove(item)) => format!("remove {}", item.name),
+                Err((name, _)) => format!("fail {name}"),
+            });
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn what_differs_is_copied() {
+        let here = || ["a", "b", "c", "d"].map(|name| Ok(item(name, 1, 10))).into_iter().collect();
+        let there =
+            || vec![Ok(item("a", 1, 10)), Ok(item("b", 2, 20)), Ok(item("c", 1, 9)), Ok(item("x", 1, 1))];
+        assert_eq!(
+            actions(here(), there(), Comparison::SizeAndTime).await,
+            ["copy b", "copy c", "copy d", "remove x"]
+        );
+        assert_eq!(actions(here(), there(), Comparison::Size).await, ["copy b", "copy d", "remove x"]);
+        assert_eq!(
+            actions(here(), there(), Comparison::Checksum).await,
+            ["compare a", "copy b", "compare c", "copy d", "remove x"]
+        );
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_for_what_could_not_be_looked_at() {
+        let failed = Err(("dir".to_owned(), Error::new(Reason::AccessDenied, "no")));
+        let there = vec![Ok(item("dir/a", 1, 1)), Ok(item("z", 1, 1))];
+        assert_eq!(actions(vec![failed], there, Comparison::Size).await, ["fail dir"]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_is_decided_once(
+            here in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
+            there in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
+        ) {
+            let list = |tree: &BTreeMap<String, u64>| -> Vec<FoundItem> {
+                tree.iter().map(|(name, size)| Ok(item(name, *size, 1))).collect()
+            };
+            let mut expected: Vec<(&str, &String)> = Vec::new();
+            for (name, size) in &here {
+                if there.get(name) != Some(size) {
+                    expected.push(("copy", name));
+                }
+            }
+            expected.extend(there.keys().filter(|name| !here.contains_key(*name)).map(|name| ("remove", name)));
+            expected.sort_by(|a, b| a.1.cmp(b.1));
+            let expected: Vec<String> = expected.iter().map(|(what, name)| format!("{what} {name}")).collect();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let found = runtime.block_on(actions(list(&here), list(&there), Comparison::SizeAndTime));
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
