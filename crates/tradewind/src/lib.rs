@@ -1,9 +1,11 @@
-//! Tradewind's binary as a library: settings, assembly of stores and front doors, and commands.
+//! Tradewind's binary as a library: settings, assembly of stores and front doors, commands, and how
+//! S3 is reached elsewhere.
 //!
 //! This is the only crate that reads files, the environment and flags, and the only one that knows
 //! every type; everything below it is given plain data.
 
 pub mod assemble;
+pub mod aws;
 pub mod banner;
 pub mod commands;
 pub mod expiry;

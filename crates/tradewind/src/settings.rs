@@ -1,5 +1,6 @@
 //! The settings: plain data out of the TOML file, the environment and the flags, each value with the
-//! place it came from. This module is the only one that reads any of the three.
+//! place it came from. This module is the only one that reads any of the three; what clients of S3 are set
+//! up with elsewhere is read in `aws`.
 //!
 //! A flag covers a variable, a variable covers the file, the file covers the default. Unknown keys are
 //! refused with the nearest known one named. Secrets are never shown.
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 pub use access::{AccessKey, RootKey};
 pub use local::LocalOptions;
 pub use named::{Bucket, Named, Store, Volume};
+pub(crate) use problem::nearest;
 pub use problem::{Problem, Problems};
 pub use quantity::{ByteSize, Span};
 pub use scalars::{Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};

@@ -1,0 +1,156 @@
+//! Where requests go: a configured endpoint, or Amazon's for the region. The facts are those of the AWS SDKs and Tools
+//! Reference Guide, "Service-specific endpoints" and "AWS Region".
+
+use std::net::IpAddr;
+
+use tradewind_backend::s3::{Endpoint, Style};
+
+use super::Inputs;
+use super::origin::{Origin, Problem, Traced};
+use super::profile::{Files, Profile};
+
+/// What signatures say where nobody said anything: most stores that are not Amazon's take it, and so does the CLI.
+const DEFAULT_REGION: &str = "us-east-1";
+
+/// The domains of Amazon's partitions, by how their regions begin; the first that fits counts.
+const PARTITIONS: [(&str, &str); 7] = [
+    ("cn-", "amazonaws.com.cn"),
+    ("eusc-", "amazonaws.eu"),
+    ("us-isob-", "sc2s.sgov.gov"),
+    ("us-isof-", "csp.hci.ic.gov"),
+    ("us-iso-", "c2s.ic.gov"),
+    ("eu-isoe-", "cloud.adc-e.uk"),
+    ("", "amazonaws.com"),
+];
+
+/// The endpoint, with the style of its URLs, and the region.
+pub(super) fn find(
+    inputs: &Inputs,
+    files: &Files,
+    profile: &Profile<'_>,
+) -> Result<(Traced<Endpoint>, Traced<String>), Problem> {
+    let region = inputs.variable("AWS_REGION").or_else(|| inputs.variable("AWS_DEFAULT_REGION"));
+    let region = region.or_else(|| profile.get("region"));
+    let region = region.map(|given| given.read(read_region)).transpose()?;
+    let style = profile.nested("s3", "addressing_style").map(|given| given.read(read_style)).transpose()?;
+    let style = style.and_then(|style| style.value);
+    let default_region = || Traced::new(DEFAULT_REGION.to_owned(), Origin::Default);
+    match configured(inputs, files, profile)? {
+        Some(url) => {
+            let mut endpoint = url.read(read_url)?;
+            let host = &endpoint.value.host;
+            let is_address = host.parse::<IpAddr>().is_ok();
+            let default_style = if is_amazon(host) { Style::VirtualHost } else { Style::Path };
+            let region =
+                region.or_else(|| Some(Traced::new(region_of(host)?.to_owned(), Origin::Host(host.clone()))));
+            // A bucket's name cannot be written before an address.
+            endpoint.value.style = if is_address { Style::Path } else { style.unwrap_or(default_style) };
+            Ok((endpoint, region.unwrap_or_else(default_region)))
+        }
+        None => {
+            let region = region.unwrap_or_else(default_region);
+            let domain = PARTITIONS.iter().find(|(begin, _)| region.value.starts_with(begin));
+            let domain = domain.map_or("amazonaws.com", |(_, domain)| domain);
+            let endpoint = Endpoint {
+                is_tls: true,
+                host: format!("s3.{}.{domain}", region.value),
+                port: 443,
+                style: style.unwrap_or(Style::VirtualHost),
+            };
+            Ok((Traced::new(endpoint, region.origin.clone()), region))
+        }
+    }
+}
+
+/// The URL that somebody configured: for S3 before that for all services, the environment before the profile.
+fn configured<'a>(
+    inputs: &'a Inputs,
+    files: &'a Files,
+    profile: &Profile<'a>,
+) -> Result<Option<Traced<&'a str>>, Problem> {
+    let ignore = inputs
+        .variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+        .or_else(|| profile.get("ignore_configured_endpoint_urls"));
+    if ignore.is_some_and(|ignore| ignore.value.eq_ignore_ascii_case("true")) {
+        return Ok(None);
+    }
+    let url = inputs.variable("AWS_ENDPOINT_URL_S3").or_else(|| inputs.variable("AWS_ENDPOINT_URL"));
+    if url.is_some() {
+        return Ok(url);
+    }
+    let of_service = match profile.get("services") {
+        Some(services) => files.service_endpoint(&services)?,
+        None => None,
+    };
+    Ok(of_service.or_else(|| profile.get("endpoint_url")))
+}
+
+fn read_url(url: &str) -> Result<Endpoint, String> {
+    if url.contains('@') {
+        // It may be a password: it is not repeated.
+        return Err(
+            "the endpoint's URL holds a user; write it as https://HOST or http://HOST:PORT".to_owned()
+        );
+    }
+    Endpoint::parse(url, Style::Path).map_err(|error| error.to_string())
+}
+
+/// A region becomes a part of a host's name and of every signature.
+fn read_region(text: &str) -> Result<String, String> {
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if text.len() > 63 || text.starts_with('-') || text.ends_with('-') || !text.chars().all(is_legal) {
+        return Err(format!("{text:?} is no region; write one as us-east-1"));
+    }
+    Ok(text.to_owned())
+}
+
+fn read_style(text: &str) -> Result<Option<Style>, String> {
+    match text {
+        "path" => Ok(Some(Style::Path)),
+        "virtual" => Ok(Some(Style::VirtualHost)),
+        "auto" => Ok(None),
+        _ => Err(format!("addressing_style is {text:?}; write path, virtual or auto")),
+    }
+}
+
+/// What stands before the domain of an Amazon host.
+fn before_domain(host: &str) -> Option<&str> {
+    PARTITIONS.iter().find_map(|(_, domain)| host.strip_suffix(domain)?.strip_suffix('.'))
+}
+
+fn is_amazon(host: &str) -> bool {
+    before_domain(host).is_some()
+}
+
+/// The region in an Amazon host: `s3.REGION.amazonaws.com`, `s3-REGION.`, `s3.dualstack.REGION.`, `NAME.s3.REGION.vpce.`.
+fn region_of(host: &str) -> Option<&str> {
+    let before = before_domain(host)?;
+    let label = before.strip_suffix(".vpce").unwrap_or(before).rsplit('.').next()?;
+    let label = label.strip_prefix("s3-").unwrap_or(label);
+    let mut parts = label.rsplit('-');
+    let is_number = parts.next()?.bytes().all(|c| c.is_ascii_digit());
+    (is_number && parts.count() >= 2).then_some(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_in_hosts() {
+        for (host, expected) in [
+            ("s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
+            ("s3-us-west-2.amazonaws.com", Some("us-west-2")),
+            ("s3-fips.dualstack.us-gov-west-1.amazonaws.com", Some("us-gov-west-1")),
+            ("bucket.vpce-0a1b-2c3d.s3.us-east-1.vpce.amazonaws.com", Some("us-east-1")),
+            ("s3.cn-north-1.amazonaws.com.cn", Some("cn-north-1")),
+            ("s3.eusc-de-east-1.amazonaws.eu", Some("eusc-de-east-1")),
+            ("s3.amazonaws.com", None),
+            ("s3-accelerate.amazonaws.com", None),
+            ("s3.eu-west-1.example.com", None),
+            ("s3.eu-west-1.notamazonaws.com", None),
+        ] {
+            assert_eq!(region_of(host), expected, "{host}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The two shared files and the one profile in them that counts. What the credentials file says of a profile goes
+//! before what the config file says; other profiles, `[default]` among them, say nothing about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::ini::{Document, Entry, Section};
+use super::origin::{Origin, Problem, Traced};
+use super::{Inputs, ReadFile, words};
+use crate::settings::nearest;
+
+/// A file that is there.
+struct Shared {
+    path: PathBuf,
+    document: Document,
+}
+
+/// Both files, as far as they are there.
+pub(super) struct Files {
+    credentials: Option<Shared>,
+    config: Option<Shared>,
+    /// Where they are looked for.
+    places: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Reads both. One that is not there is as good as empty.
+    pub fn read(inputs: &Inputs, read: ReadFile<'_>) -> Result<Self, Problem> {
+        let mut places = Vec::new();
+        let mut load = |variable, usual| -> Result<Option<Shared>, Problem> {
+            let Some(place) = place(inputs, variable, usual) else { return Ok(None) };
+            places.push(place.value.clone());
+            load(place, read)
+        };
+        let credentials = load("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")?;
+        let config = load("AWS_CONFIG_FILE", "~/.aws/config")?;
+        Ok(Self { credentials, config, places })
+    }
+
+    /// The profile that the inputs name, which must exist, or else `default`, which need not.
+    pub fn profile(&self, inputs: &Inputs) -> Result<Profile<'_>, Problem> {
+        let given = match &inputs.profile {
+            Some(name) => Some(Traced::new(name.as_str(), Origin::Flag("--profile"))),
+            None => inputs.variable("AWS_PROFILE").or_else(|| inputs.variable("AWS_DEFAULT_PROFILE")),
+        };
+        let name = given.as_ref().map_or("default", |given| given.value);
+        let mut parts = Vec::new();
+        for (kind, file) in [(Kind::Credentials, &self.credentials), (Kind::Config, &self.config)] {
+            let Some(file) = file else { continue };
+            // Where a config file has both, `[profile default]` goes before `[default]`.
+            let mut sections: Vec<&Section> = file.document.sections.iter().collect();
+            sections.sort_by_key(|section| section.name == "default");
+            let sections =
+                sections.into_iter().filter(|section| kind.profile(&section.name).as_deref() == Some(name));
+            parts.extend(sections.map(|section| Part { kind, path: &file.path, section }));
+        }
+        match given {
+            Some(given) if parts.is_empty() => Err(self.missing(&given)),
+            _ => Ok(Profile { name: name.to_owned(), parts }),
+        }
+    }
+
+    /// What `[services NAME]` says of S3's endpoint.
+    pub fn service_endpoint(&self, services: &Traced<&str>) -> Result<Option<Traced<&str>>, Problem> {
+        let is_named =
+            |section: &&Section| name_after("services", &section.name).as_deref() == Some(services.value);
+        let found = self.config.as_ref().and_then(|file| {
+            file.document.sections.iter().find(is_named).map(|section| (&file.path, section))
+        });
+        let Some((path, section)) = found else {
+            let message =
+                format!("there is no section [services {}]; add it or remove this line", services.value);
+            return Err(Problem::new(services.origin.clone(), message));
+        };
+        Ok(section.nested("s3", "endpoint_url").map(|entry| {
+            Traced::new(bare(&entry.value), Origin::Line { path: path.clone(), line: entry.line })
+        }))
+    }
+
+    fn missing(&self, given: &Traced<&str>) -> Problem {
+        let of = |kind: Kind, file: &Option<Shared>| -> Vec<String> {
+            let sections = file.iter().flat_map(|file| &file.document.sections);
+            sections.filter_map(|section| kind.profile(&section.name)).collect()
+        };
+        let mut known = of(Kind::Credentials, &self.credentials);
+        known.extend(of(Kind::Config, &self.config));
+        known.sort();
+        known.dedup();
+        let places: Vec<String> = self.places.iter().map(|path| path.display().to_string()).collect();
+        let help = match nearest(given.value, known.iter().map(String::as_str)) {
+            Some(name) => format!("did you mean {name:?}?"),
+            None if known.is_empty() => format!("add [profile {}] to one of them", given.value),
+            None => format!("they have {}", known.join(", ")),
+        };
+        let places = if places.is_empty() { "the home directory".to_owned() } else { places.join(" and ") };
+        Problem::new(
+            given.origin.clone(),
+            format!("there is no profile {:?} in {places}; {help}", given.value),
+        )
+    }
+}
+
+/// Which of the two files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Credentials,
+    Config,
+}
+
+impl Kind {
+    /// The profile that a section describes, if any: the credentials file has nothing else.
+    fn profile(self, section: &str) -> Option<String> {
+        match self {
+            Self::Credentials => Some(section.to_owned()),
+            Self::Config if section == "default" => Some(section.to_owned()),
+            Self::Config => name_after("profile", section),
+        }
+    }
+}
+
+/// One section of a file that describes the profile.
+struct Part<'a> {
+    kind: Kind,
+    path: &'a Path,
+    section: &'a Section,
+}
+
+/// The profile that counts.
+pub(super) struct Profile<'a> {
+    pub name: String,
+    parts: Vec<Part<'a>>,
+}
+
+impl<'a> Profile<'a> {
+    /// A value that has no white space in it: what follows that and `#` or `;` is a comment.
+    pub fn get(&self, key: &str) -> Option<Traced<&'a str>> {
+        self.whole(key).map(bare_traced)
+    }
+
+    /// A value to the end of its line.
+    pub fn whole(&self, key: &str) -> Option<Traced<&'a str>> {
+        self.parts.iter().find_map(|part| Some(self.traced(part, part.section.get(key)?)))
+    }
+
+    /// As [`Self::get`], out of one of the files.
+    pub fn of(&self, kind: Kind, key: &str) -> Option<Traced<&'a str>> {
+        let mut parts = self.parts.iter().filter(|part| part.kind == kind);
+        parts.find_map(|part| Some(self.traced(part, part.section.get(key)?))).map(bare_traced)
+    }
+
+    /// The value of `key` below `above =`.
+    pub fn nested(&self, above: &str, key: &str) -> Option<Traced<&'a str>> {
+        self.parts
+            .iter()
+            .find_map(|part| Some(self.traced(part, part.section.nested(above, key)?)))
+            .map(bare_traced)
+    }
+
+    fn traced(&self, part: &Part<'a>, entry: &'a Entry) -> Traced<&'a str> {
+        let (name, path) = (self.name.clone(), part.path.to_owned());
+        Traced::new(entry.value.as_str(), Origin::Profile { name, path, line: entry.line })
+    }
+}
+
+fn bare_traced(found: Traced<&str>) -> Traced<&str> {
+    Traced { value: bare(found.value), origin: found.origin }
+}
+
+/// The CLI takes a comment behind a value for a part of it, the SDKs do not. Nothing that is read so can hold white
+/// space, so that theirs is the only reading that can be meant. Further lines are no part of it either.
+fn bare(value: &str) -> &str {
+    let value = value.lines().next().unwrap_or_default();
+    let begins_comment = |at: &usize| {
+        let (before, from) = value.split_at(*at);
+        from.starts_with(['#', ';']) && before.ends_with(char::is_whitespace)
+    };
+    let end = value.char_indices().map(|(at, _)| at).find(begins_comment).unwrap_or(value.len());
+    value[..end].trim_end()
+}
+
+/// The NAME of `[word NAME]`, which may stand in quotes.
+fn name_after(word: &str, section: &str) -> Option<String> {
+    match <[String; 2]>::try_from(words::split(section).ok()?) {
+        Ok([first, name]) if first == word => Some(name),
+        _ => None,
+    }
+}
+
+fn load(place: Traced<PathBuf>, read: ReadFile<'_>) -> Result<Option<Shared>, Problem> {
+    let Traced { value: path, origin } = place;
+    let unreadable = |why: &dyn std::fmt::Display| {
+        let help = "correct it, or name another with AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE";
+        Problem::new(origin.clone(), format!("cannot read {}: {why}; {help}", path.display()))
+    };
+    let bytes = match read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(unreadable(&error)),
+    };
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8"))?;
+    let document = Document::parse(&path, &text)?;
+    Ok(Some(Shared { path, document }))
+}
+
+/// Where one of the files is, by its variable or else in the home directory.
+fn place(inputs: &Inputs, variable: &'static str, usual: &str) -> Option<Traced<PathBuf>> {
+    match inputs.variable(variable) {
+        Some(given) => Some(Traced::new(inputs.expand(given.value), given.origin)),
+        // Without a home there is no usual place.
+        None => {
+            inputs.variable("HOME")?;
+            let path = inputs.expand(usual);
+            Some(Traced::new(path.clone(), Origin::File(path)))
+        }
+    }
+}
