@@ -13,6 +13,7 @@ mod moment;
 mod origin;
 mod process;
 mod profile;
+mod trust;
 mod words;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use tradewind_backend::s3::Endpoint;
 pub use login::{Issued, Login};
 pub use origin::{Origin, Problem, Traced};
 pub use process::CredentialProcess;
+pub use trust::client_tls;
 
 use profile::Files;
 
@@ -36,7 +38,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 /// What decides, apart from the files.
 #[derive(Clone, Default)]
 pub struct Inputs {
-    /// Environment variables: `AWS_*` and `HOME`; others are not looked at.
+    /// Environment variables: `AWS_*`, `HOME` and `SSL_CERT_FILE`; others are not looked at.
     pub environment: BTreeMap<String, String>,
     /// What the flag `--profile` names. It covers `AWS_PROFILE`, and keys in the environment as well.
     pub profile: Option<String>,
@@ -73,7 +75,7 @@ impl Inputs {
 }
 
 fn is_read(name: &str) -> bool {
-    name.starts_with("AWS_") || name == "HOME"
+    name.starts_with("AWS_") || matches!(name, "HOME" | "SSL_CERT_FILE")
 }
 
 /// How S3 is reached.
