@@ -1,21 +1,55 @@
-//! Opens the store that commands without a server speak with.
+//! Opens the store that commands without a server speak with, as the AWS CLI would find it.
 
-use std::env;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use tradewind_backend::s3::{Endpoint, S3Options, S3Store, Style};
+use tradewind_backend::s3::{S3Options, S3Store};
 use tradewind_core::Clock;
-use tradewind_wire::sigv4::Credentials;
 
-/// The S3 store that the environment names.
-pub fn open(clock: Arc<dyn Clock>, connections: usize) -> anyhow::Result<Arc<S3Store>> {
-    let url = env::var("AWS_ENDPOINT_URL").context("AWS_ENDPOINT_URL is not set")?;
-    let region = env::var("AWS_DEFAULT_REGION").unwrap_or_else(|_| "us-east-1".to_owned());
-    let id = env::var("AWS_ACCESS_KEY_ID").context("AWS_ACCESS_KEY_ID is not set")?;
-    let secret = env::var("AWS_SECRET_ACCESS_KEY").context("AWS_SECRET_ACCESS_KEY is not set")?;
-    let credentials = Credentials { id, secret, token: env::var("AWS_SESSION_TOKEN").ok() };
-    let endpoint = Endpoint::parse(&url, Style::Path)?;
-    let options = S3Options { connections, ..S3Options::new(endpoint, region, Some(credentials)) };
+use crate::aws::{self, Access, Inputs};
+
+/// What the command line says about the store, before everything that is found elsewhere.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// `--profile`.
+    pub profile: Option<String>,
+    /// `--endpoint-url`.
+    pub endpoint_url: Option<String>,
+    /// `--region`.
+    pub region: Option<String>,
+    /// `--no-sign-request`.
+    pub is_anonymous: bool,
+}
+
+/// The S3 store that flags, environment and `~/.aws` name, with at most so many connections.
+pub fn open(
+    overrides: &Overrides,
+    clock: Arc<dyn Clock>,
+    connections: usize,
+) -> anyhow::Result<Arc<S3Store>> {
+    let mut inputs = Inputs::gather(overrides.profile.as_deref())?;
+    // As if they were set for this command alone: the variables that come before all others.
+    for (variable, value) in
+        [("AWS_ENDPOINT_URL_S3", &overrides.endpoint_url), ("AWS_REGION", &overrides.region)]
+    {
+        if let Some(value) = value {
+            inputs.environment.insert(variable.to_owned(), value.clone());
+        }
+    }
+    let read = |path: &std::path::Path| std::fs::read(path);
+    let access = Access::find(&inputs, &read)?;
+    let credentials = if overrides.is_anonymous { None } else { access.credentials()? };
+    let endpoint = access.endpoint.value.clone();
+    let tls = if endpoint.is_tls {
+        Some(aws::client_tls(access.ca_bundle.as_ref(), &inputs, &read)?)
+    } else {
+        None
+    };
+    let region = access.region.value.clone();
+    let mut options = S3Options::new(endpoint, region, credentials.map(|issued| issued.credentials));
+    options.tls = tls;
+    options.connections = connections;
+    if let Some(attempts) = &access.max_attempts {
+        options.retries.attempts = attempts.value;
+    }
     Ok(S3Store::new(options, clock)?)
 }

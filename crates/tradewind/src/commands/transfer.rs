@@ -28,6 +28,18 @@ use crate::settings::ByteSize;
 /// Flags of every command that speaks with a store.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StoreFlags {
+    /// Profile in ~/.aws [default: AWS_PROFILE, or default]
+    #[arg(long, value_name = "NAME", help_heading = "Store")]
+    profile: Option<String>,
+    /// Where the store answers, as http://HOST:PORT [default: as the AWS CLI finds it]
+    #[arg(long, value_name = "URL", help_heading = "Store")]
+    endpoint_url: Option<String>,
+    /// The store's region [default: as the AWS CLI finds it]
+    #[arg(long, value_name = "NAME", help_heading = "Store")]
+    region: Option<String>,
+    /// Ask without a signature, for what everybody may read
+    #[arg(long, help_heading = "Store")]
+    no_sign_request: bool,
     /// Requests at a time
     #[arg(long, value_name = "N", help_heading = "Tuning")]
     jobs: Option<usize>,
@@ -47,6 +59,15 @@ pub(super) struct Session {
 }
 
 impl StoreFlags {
+    fn overrides(&self) -> remote::Overrides {
+        remote::Overrides {
+            profile: self.profile.clone(),
+            endpoint_url: self.endpoint_url.clone(),
+            region: self.region.clone(),
+            is_anonymous: self.no_sign_request,
+        }
+    }
+
     /// Opens the store.
     pub fn open(&self) -> anyhow::Result<Session> {
         let mut plan = Plan::default();
@@ -54,7 +75,7 @@ impl StoreFlags {
         plan.chunk_bytes = self.chunk_size.map_or(plan.chunk_bytes, |size| size.0);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(32 << 20, ByteSize::as_usize);
-        let store = remote::open(clock.clone(), plan.requests)?;
+        let store = remote::open(&self.overrides(), clock.clone(), plan.requests)?;
         let carrier = Carrier::new(plan, Budget::new(memory), clock, RetryOptions::default());
         Ok(Session { store, carrier: Arc::new(carrier), progress: Arc::default() })
     }
