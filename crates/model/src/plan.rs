@@ -5,6 +5,11 @@ const MOST_PARTS: u64 = 10_000;
 /// The least that S3 takes as a part, but for the last.
 const LEAST_PART: u64 = 5 << 20;
 
+/// Bytes of one object that are in flight at a time: under a twentieth of 2 GiB.
+const IN_FLIGHT: u64 = 64 << 20;
+/// Requests of one object at a time, however large they are.
+const LEAST_PARALLEL: usize = 2;
+
 /// The chunk size and the parallelism of transfers with one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
@@ -39,6 +44,13 @@ impl Plan {
             bytes *= 2;
         }
         Some(bytes)
+    }
+
+    /// Requests of one object at a time: what is in flight when a transfer is killed is sent again.
+    #[must_use]
+    pub fn of_one_object(&self) -> usize {
+        let fits = IN_FLIGHT / self.chunk_bytes.max(1);
+        usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_PARALLEL, self.requests.max(LEAST_PARALLEL))
     }
 
     /// Chunks of a stream that are fetched ahead of the one that is read.

@@ -4,6 +4,7 @@
 mod cp;
 mod filter;
 mod objects;
+mod report;
 mod serve;
 mod settings;
 mod store;
@@ -128,6 +129,10 @@ fn report(error: &anyhow::Error) -> ExitCode {
         }
         return ExitCode::from(2);
     }
-    let _ = writeln!(stderr, "tradewind: {error:#}");
+    // An error of the port has its causes in its message.
+    let _ = match error.downcast_ref::<tradewind_core::Error>() {
+        Some(error) => writeln!(stderr, "tradewind: {error}"),
+        None => writeln!(stderr, "tradewind: {error:#}"),
+    };
     ExitCode::from(1)
 }

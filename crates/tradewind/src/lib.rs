@@ -14,3 +14,4 @@ pub mod places;
 pub mod remote;
 pub mod root_key;
 pub mod settings;
+mod signals;

@@ -1,5 +1,6 @@
 //! What is done about one name: it is copied from one end to the other, compared, or removed.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tradewind_core::checksum::Hasher;
@@ -14,6 +15,7 @@ use tradewind_volume::{Carrier, Fetch, Sink, Source, store, store_copy};
 use crate::Item;
 use crate::ends::End;
 use crate::files::{Directory, FileSource};
+use crate::journal::{Entry, Journal};
 use crate::names::path_of;
 use crate::objects::Objects;
 use crate::progress::Progress;
@@ -32,6 +34,8 @@ pub struct Copier {
     pub carrier: Arc<Carrier>,
     /// Where it is told how far they are.
     pub progress: Arc<Progress>,
+    /// Where large objects under way are remembered.
+    pub journal: Option<Journal>,
 }
 
 impl Copier {
@@ -58,10 +62,20 @@ impl Copier {
 
     async fn upload(&self, from: &Directory, name: &str, to: &Objects, to_name: &str) -> Result<u64> {
         let address = to.address(to_name)?;
-        let source = Arc::new(FileSource::open(&from.root().join(name), self.progress.clone())?);
+        let source = FileSource::open(&from.root().join(name), self.progress.clone())?;
         let size = source.size();
-        let stored = store(&self.carrier, &to.store, &address, source, size, metadata_of(name)).await?;
-        Ok(stored.size)
+        let journal = if self.carrier.plan().part_bytes(size).is_some() {
+            self.remember(&from.root().join(name), &address)
+        } else {
+            None
+        };
+        let source = Arc::new(source.remembered(journal));
+        let metadata = metadata_of(name);
+        let stored = store(&self.carrier, &to.store, &address, source.clone(), size, metadata).await;
+        if stored.as_ref().map_or_else(|e| !e.kind().is_retryable(), |_| true) {
+            source.forget();
+        }
+        Ok(stored?.size)
     }
 
     async fn download(
@@ -74,13 +88,46 @@ impl Copier {
     ) -> Result<u64> {
         let path = path_of(to_name)?;
         let fetch = Fetch::open(&self.carrier, &from.store, &from.address(name)?, size).await?;
-        let file = Arc::new(to.begin(&path, fetch.info().size, self.progress.clone())?);
-        let info = fetch.write_to(file.clone() as Arc<dyn Sink>).await?;
-        let Some(mut file) = Arc::into_inner(file) else {
-            return Err(Error::new(Reason::Defect, "a file is still written after its last chunk"));
+        let size = fetch.info().size;
+        let journal = if size > self.carrier.plan().chunk_bytes {
+            self.remember(&to.root().join(&path), &from.address(name)?)
+        } else {
+            None
         };
-        file.finish(info.modified)?;
-        Ok(info.size)
+        let version = (size, fetch.info().etag.as_str());
+        let file = Arc::new(to.resume(&path, version, self.progress.clone(), journal)?);
+        let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
+        let Some(mut file) = Arc::into_inner(file) else {
+            // Chunks that are given up may still be written: another transfer goes on, or begins anew.
+            return Err(fetched.err().unwrap_or_else(|| {
+                Error::new(Reason::Defect, "a file is still written after its last chunk")
+            }));
+        };
+        match fetched {
+            Ok(info) => {
+                file.finish(info.modified)?;
+                Ok(info.size)
+            }
+            Err(e) => {
+                if !e.kind().is_retryable() {
+                    file.forget();
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// The journal of a file and an object. Without one a transfer does as well, until it is killed.
+    fn remember(&self, path: &Path, address: &Address) -> Option<Entry> {
+        let path = std::path::absolute(path).ok()?;
+        let object = format!("s3://{}/{}", address.bucket, address.key);
+        match self.journal.as_ref()?.open(&path.display().to_string(), &object) {
+            Ok(entry) => entry,
+            Err(e) => {
+                tracing::warn!(error = %e, "transfers are not remembered: killed, they would begin anew");
+                None
+            }
+        }
     }
 
     /// Within the store: no byte of it comes here.

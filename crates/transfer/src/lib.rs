@@ -4,6 +4,7 @@ pub mod copy;
 pub mod ends;
 pub mod files;
 pub mod filter;
+pub mod journal;
 pub mod merge;
 pub mod moves;
 pub mod names;

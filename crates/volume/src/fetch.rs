@@ -11,7 +11,9 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::condition::{ETagMatch, ReadConditions};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{GetRequest, Select};
-use tradewind_core::{Address, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore};
+use tradewind_core::{
+    Address, Algorithm, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore,
+};
 use tradewind_model::plan::Plan;
 
 use super::carrier::{Carrier, Slot};
@@ -20,6 +22,17 @@ use super::carrier::{Carrier, Slot};
 pub trait Sink: Send + Sync {
     /// Takes bytes at an offset. Of the same offset the last ones count.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// The checksum of a chunk that is there from an earlier time; `None` where it has to be fetched.
+    fn holds(&self, offset: u64, length: u64, algorithm: Algorithm) -> Result<Option<Checksum>> {
+        let _ = (offset, length, algorithm);
+        Ok(None)
+    }
+
+    /// A whole chunk is there.
+    fn finished(&self, offset: u64, length: u64, checksum: &Checksum) {
+        let _ = (offset, length, checksum);
+    }
 }
 
 /// An object that is being fetched: its first chunk is on its way.
@@ -75,7 +88,7 @@ impl<'a> Fetch<'a> {
         let whole = Range { carrier, origin: &origin, info: &info, sink: &*sink };
         if length < info.size {
             // The others' turn comes while the first is read.
-            for (offset, size) in rest.by_ref().take(carrier.plan().requests) {
+            for (offset, size) in rest.by_ref().take(carrier.plan().of_one_object()) {
                 chunks.spawn(chunk(
                     carrier.clone(),
                     origin.clone(),
@@ -85,22 +98,23 @@ impl<'a> Fetch<'a> {
                 ));
             }
         }
-        found.push((0, whole.read((0, length), Some((slot, body))).await?, length));
-        while let Some(chunk_done) = chunks.join_next().await {
-            found.push(
-                chunk_done.map_err(|e| Error::with_source(Reason::Defect, "a chunk's task failed", e))??,
-            );
-            if let Some((offset, size)) = rest.next() {
-                chunks.spawn(chunk(
-                    carrier.clone(),
-                    origin.clone(),
-                    info.clone(),
-                    sink.clone(),
-                    (offset, size),
-                ));
+        let fetched = async {
+            let checksum = whole.read((0, length), Some((slot, body))).await?;
+            sink.finished(0, length, &checksum);
+            found.push((0, checksum, length));
+            while let Some(done) = chunks.join_next().await {
+                let lost = |e| Error::with_source(Reason::Defect, "a chunk's task failed", e);
+                found.push(done.map_err(lost)??);
+                if let Some(span) = rest.next() {
+                    chunks.spawn(chunk(carrier.clone(), origin.clone(), info.clone(), sink.clone(), span));
+                }
             }
-        }
-        verify(&info, found)?;
+            verify(&info, found)
+        };
+        let fetched = fetched.await;
+        // After a failure nothing more is written.
+        chunks.shutdown().await;
+        fetched?;
         Ok(Arc::unwrap_or_clone(info))
     }
 
@@ -174,7 +188,7 @@ impl Sink for Nowhere {
     }
 }
 
-type Part = (u64, Option<Checksum>, u64);
+type Part = (u64, Checksum, u64);
 
 async fn buffered(
     carrier: Arc<Carrier>,
@@ -197,16 +211,28 @@ async fn chunk(
     sink: Arc<dyn Sink>,
     span: (u64, u64),
 ) -> Result<Part> {
+    let algorithm = algorithm(&info);
+    let earlier = {
+        let sink = sink.clone();
+        // It may have to read what it holds.
+        let held = tokio::task::spawn_blocking(move || sink.holds(span.0, span.1, algorithm));
+        held.await.map_err(|e| Error::with_source(Reason::Defect, "a task failed", e))??
+    };
+    if let Some(checksum) = earlier {
+        return Ok((span.0, checksum, span.1));
+    }
     let range = Range { carrier: &carrier, origin: &origin, info: &info, sink: &*sink };
-    Ok((span.0, range.read(span, None).await?, span.1))
+    let checksum = range.read(span, None).await?;
+    sink.finished(span.0, span.1, &checksum);
+    Ok((span.0, checksum, span.1))
 }
 
 /// Compares the chunks' checksums, put together, with that of the whole.
 fn verify(info: &ObjectInfo, mut found: Vec<Part>) -> Result<()> {
     found.sort_by_key(|(offset, ..)| *offset);
     let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
-    let Some((Some(first), _)) = found.next() else { return Ok(()) };
-    let whole = found.try_fold(first, |whole, (next, length)| whole.combine(&next?, length));
+    let Some((first, _)) = found.next() else { return Ok(()) };
+    let whole = found.try_fold(first, |whole, (next, length)| whole.combine(&next, length));
     let expected = expected(info);
     match (whole, expected) {
         (Some(whole), Some(expected)) if whole != expected => Err(Error::new(
@@ -215,6 +241,11 @@ fn verify(info: &ObjectInfo, mut found: Vec<Part>) -> Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// The checksum that is computed of what arrives.
+fn algorithm(info: &ObjectInfo) -> Algorithm {
+    expected(info).map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm())
 }
 
 /// The checksum to compare with: one of the whole that can be put together from chunks.
@@ -277,8 +308,8 @@ impl Range<'_> {
         begun: (Slot<'_>, Body),
         length: u64,
         take: &mut impl FnMut(Bytes) -> F,
-    ) -> Result<Option<Checksum>> {
-        let mut hasher = expected(self.info).map(|checksum| Hasher::new(checksum.algorithm()));
+    ) -> Result<Checksum> {
+        let mut hasher = Hasher::new(algorithm(self.info));
         let (mut begun, mut done, mut attempt) = (Some(begun), 0, 1);
         loop {
             let (slot, mut body) = match begun.take() {
@@ -294,13 +325,11 @@ impl Range<'_> {
                     Some(Ok(piece)) => {
                         done += piece.len() as u64;
                         attempt = 1;
-                        if let Some(hasher) = &mut hasher {
-                            hasher.update(&piece);
-                        }
+                        hasher.update(&piece);
                         take(piece).await?;
                     }
                     Some(Err(failed)) => break failed,
-                    None if done == length => return Ok(hasher.map(Hasher::finish)),
+                    None if done == length => return Ok(hasher.finish()),
                     None => break Error::new(Reason::Io, "the store sent fewer bytes than it announced"),
                 }
             };
@@ -318,8 +347,8 @@ impl Range<'_> {
         &self,
         (offset, length): (u64, u64),
         mut begun: Option<(Slot<'_>, Body)>,
-    ) -> Result<Option<Checksum>> {
-        let mut hasher = expected(self.info).map(|checksum| Hasher::new(checksum.algorithm()));
+    ) -> Result<Checksum> {
+        let mut hasher = Hasher::new(algorithm(self.info));
         let mut done = 0;
         let mut attempt = 1;
         loop {
@@ -338,16 +367,14 @@ impl Range<'_> {
                 while let Some(piece) = body.next().await {
                     let piece = piece?;
                     self.sink.write_at(offset + done, &piece)?;
-                    if let Some(hasher) = &mut hasher {
-                        hasher.update(&piece);
-                    }
+                    hasher.update(&piece);
                     done += piece.len() as u64;
                 }
                 Ok(())
             };
             let read: Result<()> = read.await;
             match read {
-                Ok(()) if done == length => return Ok(hasher.map(Hasher::finish)),
+                Ok(()) if done == length => return Ok(hasher.finish()),
                 Ok(()) => {
                     return Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced"));
                 }
@@ -357,7 +384,7 @@ impl Range<'_> {
                     if failed.reason() == Reason::CorruptData {
                         // Which of its bytes are wrong nobody knows.
                         done = 0;
-                        hasher = hasher.map(|hasher| Hasher::new(hasher.algorithm()));
+                        hasher = Hasher::new(hasher.algorithm());
                     }
                     self.carrier.wait(failed, attempt).await?;
                 }

@@ -1,16 +1,17 @@
 //! Storing an object: in one request, or in parts that take turns with everything else.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::PartNumber;
+use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Context, Metadata, ObjectStore, Staged};
 use tradewind_model::plan::Plan;
 
 use super::carrier::Carrier;
-use super::upload::Upload;
+use super::upload::{StoredPart, Upload};
 
 /// Bytes that are read at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -28,6 +29,18 @@ pub trait Source: Send + Sync {
     /// An error where the bytes are not those that they were when reading began.
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// An upload of these bytes that was begun before, with the size of its parts: it goes on.
+    fn earlier(&self) -> Option<(UploadId, u64)> {
+        None
+    }
+
+    /// An upload begins, in parts of so many bytes. True where it is remembered: then what fails for now is left in the
+    /// store, for it to go on another time.
+    fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
+        let _ = (upload, part_bytes);
+        false
     }
 }
 
@@ -123,9 +136,26 @@ async fn store_in_parts(
     (size, part_bytes): (u64, u64),
     metadata: Metadata,
 ) -> Result<Committed> {
-    let upload = Arc::new(Upload::begin(carrier, store, address, metadata).await?);
-    let stored = store_parts(carrier, &upload, source, (size, part_bytes)).await;
-    if stored.is_err() {
+    let earlier = match source.earlier() {
+        Some((id, part_bytes)) => {
+            let upload = Arc::new(Upload::of(store, address, id));
+            let found = upload.parts_of(carrier, &source, (size, part_bytes)).await?;
+            found.map(|parts| (upload, part_bytes, parts))
+        }
+        None => None,
+    };
+    let (upload, part_bytes, done, is_kept) = match earlier {
+        Some((upload, part_bytes, done)) => (upload, part_bytes, done, true),
+        None => {
+            let upload = Arc::new(Upload::begin(carrier, store, address, metadata).await?);
+            let is_kept = source.begun(upload.id(), part_bytes);
+            (upload, part_bytes, Vec::new(), is_kept)
+        }
+    };
+    let stored = store_parts(carrier, &upload, source, (size, part_bytes), done).await;
+    if let Err(e) = &stored
+        && !(is_kept && e.kind().is_retryable())
+    {
         upload.give_up(carrier).await;
     }
     stored
@@ -136,18 +166,20 @@ async fn store_parts(
     upload: &Arc<Upload>,
     source: Arc<dyn Source>,
     (size, part_bytes): (u64, u64),
+    mut done: Vec<StoredPart>,
 ) -> Result<Committed> {
     // Dropped with this future, so that no part outlives a failure.
     let mut parts = tokio::task::JoinSet::new();
-    let mut waiting = Plan::chunks(size, part_bytes).zip(1..);
-    let mut done = Vec::new();
+    let have: HashSet<u16> = done.iter().map(|(part, ..)| part.number.get()).collect();
+    let mut waiting =
+        Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
     loop {
-        while parts.len() < carrier.plan().requests
+        while parts.len() < carrier.plan().of_one_object()
             && let Some((span, number)) = waiting.next()
         {
             let (carrier, upload, source) = (carrier.clone(), upload.clone(), source.clone());
             parts.spawn(async move {
-                let number = PartNumber::new(number)?;
+                let number = PartNumber::new(i64::from(number))?;
                 upload.part(&carrier, &*source, number, span).await
             });
         }

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use md5::{Digest as _, Md5};
+use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
+use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartInfo, PartNumber, UploadId};
 use tradewind_core::object::Committed;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Metadata, ObjectStore, Precondition};
+
+use tradewind_model::plan::Plan;
 
 use super::carrier::Carrier;
 use super::store::{Source, pour};
@@ -16,6 +20,36 @@ pub(crate) struct Upload {
     store: Arc<dyn ObjectStore>,
     address: Address,
     id: UploadId,
+}
+
+/// S3 gives no more on a page.
+const PAGE: usize = 1000;
+/// Bytes of a source that are read at once.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// The part, where the source still holds its bytes: by the checksum that the store keeps, else by an MD5.
+fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<StoredPart>> {
+    let mut hasher = Hasher::new(Algorithm::Crc64Nvme);
+    let kept = part.checksums.iter().find(|kept| kept.algorithm() == Algorithm::Crc64Nvme);
+    let mut md5 = part.etag.md5().filter(|_| kept.is_none()).map(|expected| (Md5::new(), expected));
+    if kept.is_none() && md5.is_none() {
+        return Ok(None);
+    }
+    for (at, length) in Plan::chunks(part.size, PIECE_BYTES) {
+        let piece = source.read_at(offset + at, usize::try_from(length).unwrap_or(usize::MAX))?;
+        hasher.update(&piece);
+        if let Some((md5, _)) = &mut md5 {
+            md5.update(&piece);
+        }
+    }
+    let checksum = hasher.finish();
+    let is_same = match (kept, md5) {
+        (Some(kept), _) => *kept == checksum,
+        (None, Some((md5, expected))) => <[u8; 16]>::from(md5.finalize()) == expected,
+        (None, None) => false,
+    };
+    let named = CompletePart { number: part.number, etag: part.etag, checksum: Some(checksum) };
+    Ok(is_same.then_some((named, checksum, part.size)))
 }
 
 /// A part that is stored: what completes the upload, its checksum and its length.
@@ -33,6 +67,44 @@ impl Upload {
         let slot = carrier.slot(0).await?;
         let id = store.create_upload(&slot.context, address, CreateUpload { metadata, checksum }).await?;
         Ok(Self { store: store.clone(), address: address.clone(), id })
+    }
+
+    /// One that was begun before.
+    pub fn of(store: &Arc<dyn ObjectStore>, address: &Address, id: UploadId) -> Self {
+        Self { store: store.clone(), address: address.clone(), id }
+    }
+
+    /// The parts that the store has of a source, as far as they are the same bytes; `None` where the upload is gone.
+    pub async fn parts_of(
+        &self,
+        carrier: &Carrier,
+        source: &Arc<dyn Source>,
+        (size, part_bytes): (u64, u64),
+    ) -> Result<Option<Vec<StoredPart>>> {
+        let (mut same, mut after) = (Vec::new(), None);
+        loop {
+            let listed = carrier.again(|| async move {
+                let slot = carrier.slot(0).await?;
+                self.store.list_parts(&slot.context, &self.address, &self.id, after, PAGE).await
+            });
+            let page = match listed.await {
+                Err(e) if e.reason() == Reason::NoSuchUpload => return Ok(None),
+                page => page?,
+            };
+            for part in page.parts {
+                let offset = u64::from(part.number.get() - 1) * part_bytes;
+                if part.size == part_bytes.min(size.saturating_sub(offset)) {
+                    let source = source.clone();
+                    let compared = tokio::task::spawn_blocking(move || is_same(&*source, offset, part));
+                    let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
+                    same.extend(compared.await.map_err(lost)??);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(Some(same));
+            }
+        }
     }
 
     /// Frees what was stored of one that failed.

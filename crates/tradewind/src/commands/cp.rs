@@ -16,7 +16,8 @@ use tradewind_volume::{Fetch, store_stream};
 
 use super::Ended;
 use super::filter::FilterFlags;
-use super::transfer::{Session, StoreFlags, block_on, conclude, rehearse};
+use super::report::ReportFlags;
+use super::transfer::{Session, StoreFlags, block_on, rehearse};
 use crate::places::{ObjectsPlace, Place};
 
 /// Bytes that are read from standard input at once.
@@ -50,6 +51,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
+    report: ReportFlags,
+    #[command(flatten)]
     store: StoreFlags,
 }
 
@@ -63,7 +66,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
                 bail!("- is standard input or output, and the other place must be s3://BUCKET/KEY")
             }
             (from, to) if arguments.recursive => trees(&session, &arguments, from, to).await,
-            (from, to) => one(&session, from, to).await,
+            (from, to) => one(&session, &arguments, from, to).await,
         }
     })
 }
@@ -92,7 +95,7 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     if arguments.dry_run {
         return rehearse(&copier, decided).await;
     }
-    conclude(&session.carry_out(copier, decided).await?)
+    session.carry_out(copier, decided, arguments.report).await
 }
 
 /// The end that a single source is at, its name there, and its name for people.
@@ -138,14 +141,13 @@ fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End
     }
 }
 
-async fn one(session: &Session, from: &Place, to: &Place) -> anyhow::Result<Ended> {
+async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place) -> anyhow::Result<Ended> {
     let (from, name, shown) = source(session, from)?;
     let (to, to_name) = destination(session, to, &shown)?;
     let copier = session.copier(from, to);
     let (decided, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
-    session.progress.found(0);
-    session.progress.found_all();
+    let report = arguments.report.begin("copied", &session.progress);
     // It has room for one.
     let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(decided);
@@ -154,7 +156,7 @@ async fn one(session: &Session, from: &Place, to: &Place) -> anyhow::Result<Ende
         async move { copier.copy_as(&name, None, &to_name).await }
     })
     .await?;
-    conclude(&outcome)
+    Ok(report.conclude(&outcome)?)
 }
 
 async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<Ended> {

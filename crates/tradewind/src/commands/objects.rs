@@ -14,7 +14,8 @@ use tradewind_transfer::moves::{self, copy_all};
 
 use super::Ended;
 use super::filter::FilterFlags;
-use super::transfer::{Session, StoreFlags, block_on, conclude};
+use super::report::ReportFlags;
+use super::transfer::{Session, StoreFlags, block_on};
 use crate::places::ObjectsPlace;
 
 /// List buckets, or objects
@@ -52,6 +53,8 @@ pub(super) struct Rm {
     dry_run: bool,
     #[command(flatten)]
     filter: FilterFlags,
+    #[command(flatten)]
+    report: ReportFlags,
     #[command(flatten)]
     store: StoreFlags,
 }
@@ -174,13 +177,14 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
             }
             return Ok(Ended::Done);
         }
+        let report = arguments.report.begin("removed", &session.progress);
         let carrier = session.carrier.clone();
         let outcome =
             moves::run(carrier.plan().requests, decided, &session.progress, move |action: Action| {
                 let (carrier, objects) = (carrier.clone(), objects.clone());
                 async move { objects.remove(&carrier, &action.item().name).await.map(|()| 0) }
             });
-        conclude(&outcome.await?)
+        Ok(report.conclude(&outcome.await?)?)
     })
 }
 

@@ -10,7 +10,6 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_backend::local::LocalStore;
@@ -23,6 +22,7 @@ use crate::banner::Banner;
 use crate::expiry::Expiry;
 use crate::root_key::{self, KeptKey};
 use crate::settings::{RootKey, Settings};
+use crate::signals::Signals;
 use crate::{assemble, logs};
 
 /// Serve S3
@@ -211,25 +211,5 @@ fn render_store(store: &LocalStore, text: &mut String) {
     // Left out where the device does not say: a figure that is not known must not be 0.
     if let Ok(free) = store.free_bytes() {
         gauge("tradewind_store_free_bytes", "Bytes free on the store's device.", free);
-    }
-}
-
-/// The signals that end the server.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
     }
 }

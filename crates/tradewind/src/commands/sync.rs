@@ -9,7 +9,8 @@ use tradewind_transfer::moves::sync_all;
 
 use super::Ended;
 use super::filter::FilterFlags;
-use super::transfer::{Session, StoreFlags, block_on, conclude, rehearse};
+use super::report::ReportFlags;
+use super::transfer::{Session, StoreFlags, block_on, rehearse};
 use crate::places::Place;
 
 /// Make a tree like another
@@ -44,6 +45,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
+    report: ReportFlags,
+    #[command(flatten)]
     store: StoreFlags,
 }
 
@@ -66,7 +69,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         if arguments.dry_run {
             return rehearse(&copier, decided).await;
         }
-        conclude(&session.carry_out(copier, decided).await?)
+        session.carry_out(copier, decided, arguments.report).await
     })
 }
 

@@ -5,8 +5,9 @@ use std::future::Future;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
@@ -14,16 +15,22 @@ use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_transfer::files::{Directory, Links};
+use tradewind_transfer::journal::Journal;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::moves::{self, Next};
 use tradewind_transfer::objects::Objects;
-use tradewind_transfer::{Copier, End, Outcome, Progress};
+use tradewind_transfer::{Copier, End, Progress};
 use tradewind_volume::Carrier;
 
 use super::Ended;
+use super::report::{ReportFlags, complain};
 use crate::places::ObjectsPlace;
 use crate::remote;
 use crate::settings::ByteSize;
+use crate::signals::Signals;
+
+/// How long threads may take to notice that a command is over.
+const SHUTDOWN: Duration = Duration::from_secs(2);
 
 /// Flags of every command that speaks with a store.
 #[derive(Debug, Clone, Args)]
@@ -56,6 +63,7 @@ pub(super) struct Session {
     pub store: Arc<dyn ObjectStore>,
     pub carrier: Arc<Carrier>,
     pub progress: Arc<Progress>,
+    journal: Option<Journal>,
 }
 
 impl StoreFlags {
@@ -77,7 +85,8 @@ impl StoreFlags {
         let memory = self.max_memory.map_or(32 << 20, ByteSize::as_usize);
         let store = remote::open(&self.overrides(), clock.clone(), plan.requests)?;
         let carrier = Carrier::new(plan, Budget::new(memory), clock, RetryOptions::default());
-        Ok(Session { store, carrier: Arc::new(carrier), progress: Arc::default() })
+        let journal = journal_directory().map(|directory| Journal::new(directory, format!("{store:?}")));
+        Ok(Session { store, carrier: Arc::new(carrier), progress: Arc::default(), journal })
     }
 }
 
@@ -110,7 +119,7 @@ impl Session {
     /// What carries between two ends.
     pub fn copier(&self, from: End, to: End) -> Arc<Copier> {
         let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
-        Arc::new(Copier { from, to, carrier, progress })
+        Arc::new(Copier { from, to, carrier, progress, journal: self.journal.clone() })
     }
 
     /// Does what is decided.
@@ -118,7 +127,9 @@ impl Session {
         &self,
         copier: Arc<Copier>,
         decided: mpsc::Receiver<Next>,
-    ) -> anyhow::Result<Outcome> {
+        report: ReportFlags,
+    ) -> anyhow::Result<Ended> {
+        let report = report.begin("copied", &self.progress);
         let workers = self.carrier.plan().requests;
         let outcome = moves::run(workers, decided, &self.progress, move |action| {
             let copier = copier.clone();
@@ -131,14 +142,38 @@ impl Session {
                 }
             }
         });
-        Ok(outcome.await?)
+        Ok(report.conclude(&outcome.await?)?)
     }
 }
 
-/// Runs a command to its end.
+/// Where transfers under way are remembered: where caches belong on this system.
+fn journal_directory() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("tradewind"))
+}
+
+/// Runs a command to its end. A first SIGINT or SIGTERM gives everything up in order: unfinished files are removed, or
+/// remembered. A second one ends the process at once.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
-    runtime.context("cannot start the threads that carry data")?.block_on(work)
+    let runtime = runtime.context("cannot start the threads that carry data")?;
+    let done = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        tokio::select! {
+            done = work => done,
+            name = signals.next() => {
+                tokio::spawn(async move {
+                    signals.next().await;
+                    std::process::exit(1);
+                });
+                bail!("ended by {name}")
+            }
+        }
+    });
+    // Walks end when nobody takes what they find.
+    runtime.shutdown_timeout(SHUTDOWN);
+    done
 }
 
 /// Says what would be done, and does nothing.
@@ -171,22 +206,4 @@ pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>)
         }
     }
     Ok(ended)
-}
-
-/// Says what failed. The name stands before it unless the message has it already.
-pub(super) fn conclude(outcome: &Outcome) -> anyhow::Result<Ended> {
-    for (name, error) in &outcome.failures {
-        complain(name, error)?;
-    }
-    let named = outcome.failures.len() as u64;
-    if outcome.failed > named {
-        writeln!(io::stderr(), "tradewind: and {} more failed", outcome.failed - named)?;
-    }
-    Ok(if outcome.failed > 0 { Ended::FoundFaults } else { Ended::Done })
-}
-
-fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
-    let message = error.to_string();
-    let place = if message.contains(name) { String::new() } else { format!("{name}: ") };
-    writeln!(io::stderr(), "tradewind: {place}{message}")
 }

@@ -1,7 +1,7 @@
 //! A file that is being written: under a name of its own until it is whole. Then it takes the place of whatever had its
-//! name. Dropped before that, it is removed.
+//! name. Dropped before that, it is removed, unless it is remembered and another transfer may go on with it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -10,15 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, fallocate};
-use tradewind_core::Timestamp;
+use serde::{Deserialize, Serialize};
+use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Algorithm, Checksum, Timestamp};
 use tradewind_volume::Sink;
 
 use super::failed;
+use crate::journal::Entry;
 use crate::progress::Progress;
 
 /// From this size on the file system is told beforehand how large the file becomes.
 const WORTH_PREALLOCATING: u64 = 1 << 20;
+/// Bytes that are read at once.
+const PIECE_BYTES: usize = 256 << 10;
 /// What the name of an unfinished file ends with.
 const UNFINISHED: &str = ".tradewind-part";
 
@@ -73,11 +78,56 @@ impl Directory {
         unfinished.push(&*name.to_string_lossy().chars().take(32).collect::<String>());
         unfinished.push(format!(".{:016x}-{number}{UNFINISHED}", self.mark));
         let unfinished = parent.join(unfinished);
-        let open = OpenOptions::new().write(true).create_new(true).open(&unfinished);
+        let open = OpenOptions::new().read(true).write(true).create_new(true).open(&unfinished);
         let file = open.map_err(|e| failed("make", &unfinished, e))?;
-        let new = NewFile { file, path, unfinished, size, is_kept: false, progress };
+        let resumable = None;
+        let new = NewFile { file, path, unfinished, size, is_kept: false, progress, resumable };
         if size >= WORTH_PREALLOCATING {
             new.preallocate()?;
+        }
+        Ok(new)
+    }
+
+    /// The same for a version of an object, going on with what an earlier transfer left of it.
+    pub fn resume(
+        &self,
+        below: &Path,
+        (size, version): (u64, &str),
+        progress: Arc<Progress>,
+        journal: Option<Entry>,
+    ) -> Result<NewFile> {
+        let Some(mut journal) = journal else { return self.begin(below, size, progress) };
+        let mut lines = journal.earlier::<Line>().into_iter();
+        let begun = lines.next();
+        if let Some(Line::Begun { version: earlier, size: earlier_size, unfinished }) = &begun
+            && earlier == version
+            && *earlier_size == size
+            && let Ok(file) = OpenOptions::new().read(true).write(true).open(unfinished)
+        {
+            let unfinished = unfinished.clone();
+            let chunks = lines.filter_map(|line| match line {
+                Line::Chunk { offset, length, algorithm, checksum } => {
+                    let algorithm: Algorithm = algorithm.parse().ok()?;
+                    Some(((offset, length), Checksum::from_base64(algorithm, &checksum).ok()?))
+                }
+                Line::Begun { .. } => None,
+            });
+            let resumable = Some(Resumable { chunks: chunks.collect(), journal });
+            let path = self.root.join(below);
+            return Ok(NewFile { file, path, unfinished, size, is_kept: false, progress, resumable });
+        }
+        if let Some(Line::Begun { unfinished, .. }) = begun
+            && let Err(e) = fs::remove_file(&unfinished)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(error = %e, path = %unfinished.display(), "an unfinished file is left");
+        }
+        let mut new = self.begin(below, size, progress)?;
+        let unfinished = std::path::absolute(&new.unfinished).unwrap_or_else(|_| new.unfinished.clone());
+        let begun = Line::Begun { version: version.to_owned(), size, unfinished };
+        match journal.begin_anew().and_then(|()| journal.add(&begun)) {
+            Ok(()) => new.resumable = Some(Resumable { chunks: HashMap::new(), journal }),
+            Err(e) => tracing::warn!(error = %e, "a download is not remembered: killed, it would begin anew"),
         }
         Ok(new)
     }
@@ -102,6 +152,24 @@ pub struct NewFile {
     size: u64,
     is_kept: bool,
     progress: Arc<Progress>,
+    resumable: Option<Resumable>,
+}
+
+/// What is remembered of a file, for another transfer to go on.
+#[derive(Debug)]
+struct Resumable {
+    /// Chunks that an earlier transfer wrote, with the checksums that they had.
+    chunks: HashMap<(u64, u64), Checksum>,
+    journal: Entry,
+}
+
+/// What the journal of a download says.
+#[derive(Debug, Serialize, Deserialize)]
+enum Line {
+    /// Of which version of the object, and where its bytes are.
+    Begun { version: String, size: u64, unfinished: PathBuf },
+    /// A chunk is there.
+    Chunk { offset: u64, length: u64, algorithm: String, checksum: String },
 }
 
 impl NewFile {
@@ -121,7 +189,15 @@ impl NewFile {
         self.file.set_modified(modified.to_system_time()).map_err(|e| failed("date", &self.unfinished, e))?;
         fs::rename(&self.unfinished, &self.path).map_err(|e| failed("name", &self.path, e))?;
         self.is_kept = true;
+        self.forget();
         Ok(())
+    }
+
+    /// Nobody will go on with it.
+    pub fn forget(&mut self) {
+        if let Some(Err(e)) = self.resumable.take().map(|resumable| resumable.journal.remove()) {
+            tracing::warn!(error = %e, path = %self.path.display(), "a journal is left");
+        }
     }
 }
 
@@ -131,11 +207,47 @@ impl Sink for NewFile {
         self.progress.carried(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
         Ok(())
     }
+
+    /// After a loss of power a journal may say more than the disk holds: what is there is read again.
+    fn holds(&self, offset: u64, length: u64, algorithm: Algorithm) -> Result<Option<Checksum>> {
+        let noted = self.resumable.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
+        let Some(noted) = noted.filter(|noted| noted.algorithm() == algorithm) else { return Ok(None) };
+        let mut hasher = Hasher::new(algorithm);
+        let mut buffer = vec![0; PIECE_BYTES];
+        let mut at = offset;
+        while at < offset + length {
+            let wanted = usize::try_from(offset + length - at).unwrap_or(usize::MAX).min(PIECE_BYTES);
+            match self.file.read_at(&mut buffer[..wanted], at) {
+                Ok(0) => return Ok(None),
+                Ok(read) => {
+                    hasher.update(&buffer[..read]);
+                    at += read as u64;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed("read", &self.unfinished, e)),
+            }
+        }
+        let found = hasher.finish();
+        if found != *noted {
+            return Ok(None);
+        }
+        self.progress.carried(i64::try_from(length).unwrap_or(i64::MAX));
+        Ok(Some(found))
+    }
+
+    fn finished(&self, offset: u64, length: u64, checksum: &Checksum) {
+        let Some(resumable) = &self.resumable else { return };
+        let (algorithm, checksum) = (checksum.algorithm().name().to_owned(), checksum.to_base64());
+        if let Err(e) = resumable.journal.add(&Line::Chunk { offset, length, algorithm, checksum }) {
+            tracing::warn!(error = %e, "a chunk is not remembered: killed, it would be fetched again");
+        }
+    }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.is_kept
+            && self.resumable.is_none()
             && let Err(e) = fs::remove_file(&self.unfinished)
         {
             tracing::warn!(error = %e, path = %self.unfinished.display(), "an unfinished file is left");

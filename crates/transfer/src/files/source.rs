@@ -3,13 +3,16 @@
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::UploadId;
 use tradewind_volume::Source;
 
 use super::failed;
+use crate::journal::Entry;
 use crate::progress::Progress;
 
 /// An open file.
@@ -19,11 +22,21 @@ pub struct FileSource {
     path: PathBuf,
     seen: Seen,
     progress: Arc<Progress>,
+    journal: Mutex<Option<Entry>>,
+}
+
+/// What the journal of an upload says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begun {
+    seen: Seen,
+    upload: String,
+    part_bytes: u64,
 }
 
 /// What tells whether a file was written to.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
+    inode: u64,
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
@@ -32,6 +45,7 @@ struct Seen {
 impl Seen {
     fn of(metadata: &Metadata) -> Self {
         Self {
+            inode: metadata.ino(),
             size: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
@@ -47,7 +61,23 @@ impl FileSource {
         if !metadata.is_file() {
             return Err(Error::new(Reason::InvalidRequest, format!("{} is not a file", path.display())));
         }
-        Ok(Self { file, path: path.to_owned(), seen: Seen::of(&metadata), progress })
+        let (path, seen, journal) = (path.to_owned(), Seen::of(&metadata), Mutex::default());
+        Ok(Self { file, path, seen, progress, journal })
+    }
+
+    /// The same, whose uploads are remembered.
+    #[must_use]
+    pub fn remembered(mut self, journal: Option<Entry>) -> Self {
+        self.journal = Mutex::new(journal);
+        self
+    }
+
+    /// It is stored: nothing is to be remembered.
+    pub fn forget(&self) {
+        let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(e)) = entry.map(Entry::remove) {
+            tracing::warn!(error = %e, path = %self.path.display(), "a journal is left");
+        }
     }
 
     /// Bytes in it.
@@ -90,5 +120,22 @@ impl Source for FileSource {
     fn check(&self) -> Result<()> {
         let metadata = self.file.metadata().map_err(|e| failed("look at", &self.path, e))?;
         if Seen::of(&metadata) == self.seen { Ok(()) } else { Err(self.changed()) }
+    }
+
+    fn earlier(&self) -> Option<(UploadId, u64)> {
+        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = journal.as_ref()?.earlier::<Begun>().pop()?;
+        (begun.seen == self.seen).then_some((UploadId(begun.upload), begun.part_bytes))
+    }
+
+    fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = journal.as_mut() else { return false };
+        let begun = Begun { seen: self.seen.clone(), upload: upload.0.clone(), part_bytes };
+        let added = entry.begin_anew().and_then(|()| entry.add(&begun));
+        if let Err(e) = &added {
+            tracing::warn!(error = %e, "an upload is not remembered: killed, it would begin anew");
+        }
+        added.is_ok()
     }
 }

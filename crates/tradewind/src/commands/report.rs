@@ -1,0 +1,167 @@
+//! How a transfer tells of itself: a bar on a terminal, now and then a line elsewhere, one line at the end, and what
+//! failed.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use tradewind_transfer::progress::Snapshot;
+use tradewind_transfer::{Outcome, Progress};
+
+use super::Ended;
+
+/// How often the bar is drawn.
+const FRAME: Duration = Duration::from_millis(200);
+/// How often a line is written where there is no terminal.
+const LINE: Duration = Duration::from_secs(10);
+
+/// Flags about what a transfer says.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct ReportFlags {
+    /// Say nothing but what failed
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+    /// The end as one JSON object on standard output
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+/// A transfer that is being told of. Dropping it takes the bar away.
+pub(super) struct Report {
+    flags: ReportFlags,
+    /// What is done: `copied`, `removed`.
+    verb: &'static str,
+    begun: Instant,
+    shown: tokio::task::JoinHandle<()>,
+    bar: ProgressBar,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.shown.abort();
+        self.bar.finish_and_clear();
+    }
+}
+
+impl ReportFlags {
+    /// Begins to tell of a transfer.
+    pub fn begin(self, verb: &'static str, progress: &Arc<Progress>) -> Report {
+        let is_terminal = io::stderr().is_terminal();
+        let target = if is_terminal && !self.quiet {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let (progress, begun) = (progress.clone(), Instant::now());
+        let shown = {
+            let bar = bar.clone();
+            tokio::spawn(async move {
+                let mut last = begun;
+                loop {
+                    tokio::time::sleep(FRAME).await;
+                    let now = progress.snapshot();
+                    if is_terminal {
+                        draw(&bar, &now);
+                    } else if !self.quiet && last.elapsed() >= LINE {
+                        last = Instant::now();
+                        // Nobody reads it any more where this fails.
+                        let _ = writeln!(io::stderr(), "{}", line(&now, begun.elapsed()));
+                    }
+                }
+            })
+        };
+        Report { flags: self, verb, begun, shown, bar }
+    }
+}
+
+fn draw(bar: &ProgressBar, now: &Snapshot) {
+    let template = if now.is_found {
+        "{msg}  {wide_bar:.cyan/dim} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}"
+    } else {
+        "{msg}  {spinner} {binary_bytes} of {binary_total_bytes} found so far  {binary_bytes_per_sec}"
+    };
+    // Both are legal templates, which a test reads.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_length(now.found_bytes.max(now.done_bytes));
+    bar.set_position(now.done_bytes);
+    let failed = if now.failed_items > 0 { format!(", {} failed", now.failed_items) } else { String::new() };
+    bar.set_message(format!("{}/{}{failed}", HumanCount(now.done_items), HumanCount(now.found_items)));
+    bar.tick();
+}
+
+fn line(now: &Snapshot, took: Duration) -> String {
+    let (done, found) = (HumanCount(now.done_items), HumanCount(now.found_items));
+    let more = if now.is_found { "" } else { " found so far" };
+    let (bytes, rate) = (HumanBytes(now.done_bytes), rate(now.done_bytes, took));
+    format!("{done} of {found}{more}, {bytes}, {rate}/s, {} failed", now.failed_items)
+}
+
+fn rate(bytes: u64, took: Duration) -> HumanBytes {
+    let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
+    HumanBytes(bytes.saturating_mul(1000) / millis)
+}
+
+impl Report {
+    /// Tells how it ended.
+    pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
+        let (took, flags, verb) = (self.begun.elapsed(), self.flags, self.verb);
+        drop(self);
+        for (name, error) in &outcome.failures {
+            complain(name, error)?;
+        }
+        let unnamed = outcome.failed - outcome.failures.len() as u64;
+        if unnamed > 0 {
+            writeln!(io::stderr(), "tradewind: and {unnamed} more failed")?;
+        }
+        if flags.json {
+            let seconds = took.as_secs_f64();
+            let end = json!({verb: outcome.done, "bytes": outcome.bytes, "failed": outcome.failed, "seconds": seconds});
+            writeln!(io::stdout(), "{end}")?;
+        } else if !flags.quiet {
+            let (done, bytes) = (HumanCount(outcome.done), HumanBytes(outcome.bytes));
+            let failed =
+                if outcome.failed > 0 { format!(", {} failed", outcome.failed) } else { String::new() };
+            let time = if took < Duration::from_secs(60) {
+                format!("{:.1} s", took.as_secs_f64())
+            } else {
+                HumanDuration(took).to_string()
+            };
+            let rate = rate(outcome.bytes, took);
+            writeln!(io::stderr(), "{verb} {done}, {bytes} in {time} ({rate}/s){failed}")?;
+        }
+        Ok(if outcome.failed > 0 { Ended::FoundFaults } else { Ended::Done })
+    }
+}
+
+/// Says why something failed. The name stands before it unless the message has it already.
+pub(super) fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
+    let message = error.to_string();
+    let place = if message.contains(name) { String::new() } else { format!("{name}: ") };
+    writeln!(io::stderr(), "tradewind: {place}{message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_bars_can_be_drawn() {
+        let bar = ProgressBar::hidden();
+        for is_found in [false, true] {
+            draw(&bar, &Snapshot { found_bytes: 10, done_bytes: 5, is_found, ..Snapshot::default() });
+        }
+        assert_eq!((bar.length(), bar.position()), (Some(10), 5));
+        let now =
+            Snapshot { done_items: 1234, found_items: 5678, done_bytes: 1 << 20, ..Snapshot::default() };
+        assert_eq!(
+            line(&now, Duration::from_secs(1)),
+            "1,234 of 5,678 found so far, 1.00 MiB, 1.00 MiB/s, 0 failed"
+        );
+    }
+}
