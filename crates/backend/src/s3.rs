@@ -292,12 +292,11 @@ impl ObjectStore for S3Store {
     async fn object_parts(
         &self,
         context: &Context,
-        _address: &Address,
-        _after: Option<PartNumber>,
-        _limit: usize,
+        address: &Address,
+        after: Option<PartNumber>,
+        limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
-        context.check()?;
-        Err(Error::unsupported("tell an object's parts"))
+        self.parts_of_object(context, address, after, limit).await
     }
 
     async fn create_upload(

@@ -56,7 +56,8 @@ pub struct Capabilities {
     pub several_checksums: bool,
     /// What is listed of uploads says their metadata.
     pub upload_metadata: bool,
-    /// `object_parts` is answered.
+    /// `object_parts` says all that it can: otherwise tags and times are left out, and parts where the store does not
+    /// tell of them.
     pub tells_parts: bool,
     /// [`Deleted::existed`] is the truth.
     pub tells_deleted: bool,

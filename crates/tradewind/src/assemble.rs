@@ -7,22 +7,68 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tradewind_backend::local::{self, LocalStore};
-use tradewind_core::Clock;
+use tradewind_backend::s3::S3Store;
 use tradewind_core::store::ETagForm;
+use tradewind_core::{Clock, ObjectStore};
 use tradewind_gateway::addressing::Domain;
 use tradewind_gateway::auth;
 use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
 use tradewind_gateway::keys;
 use tradewind_gateway::s3;
 
-use crate::settings::{ByteSize, ETag, LocalOptions, Permissions, Settings, Span};
+use crate::remote::{self, Overrides};
+use crate::settings::{
+    ByteSize, ETag, LocalOptions, Permissions, S3Settings, Settings, Sourced, Span, StoreKind,
+};
+
+/// The store that is served.
+#[derive(Debug, Clone)]
+pub enum Served {
+    /// An embedded one.
+    Local(Arc<LocalStore>),
+    /// A service.
+    Remote(Arc<dyn ObjectStore>),
+}
+
+impl Served {
+    /// As everything else knows it.
+    #[must_use]
+    pub fn store(&self) -> Arc<dyn ObjectStore> {
+        match self {
+            Self::Local(store) => store.clone(),
+            Self::Remote(store) => store.clone(),
+        }
+    }
+}
 
 /// Opens the store that the settings name, replaying its log where it was not closed.
-pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<LocalStore>> {
-    let directory = settings.store_directory();
-    let options = settings.named.stores.first().map(|store| local_options(&store.options));
-    LocalStore::open(directory, options.unwrap_or_default(), clock)
-        .with_context(|| format!("cannot open the store in {}", directory.display()))
+pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
+    let options = match settings.named.stores.first().map(|store| &store.kind) {
+        Some(StoreKind::S3(set)) => return open_service(set, clock),
+        Some(StoreKind::Local { options, .. }) => local_options(options),
+        None => local::LocalOptions::default(),
+    };
+    let directory = settings.store_directory().unwrap_or(settings.data_directory());
+    let store = LocalStore::open(directory, options, clock);
+    store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
+}
+
+fn open_service(set: &S3Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
+    let text = |set: &Option<Sourced<String>>| set.as_ref().map(|set| set.value.clone());
+    let overrides = Overrides {
+        profile: text(&set.profile),
+        endpoint_url: text(&set.endpoint),
+        region: text(&set.region),
+        is_anonymous: false,
+    };
+    let mut options = remote::options(&overrides)?;
+    if let Some(connections) = &set.connections {
+        options.connections = connections.value.get();
+    }
+    if let Some(size) = &set.part_size {
+        options.part_bytes = size.value.as_usize();
+    }
+    Ok(Served::Remote(S3Store::new(options, clock)?))
 }
 
 fn local_options(set: &LocalOptions) -> local::LocalOptions {

@@ -26,6 +26,12 @@ pub fn open(
     clock: Arc<dyn Clock>,
     connections: usize,
 ) -> anyhow::Result<Arc<S3Store>> {
+    let options = S3Options { connections, ..options(overrides)? };
+    Ok(S3Store::new(options, clock)?)
+}
+
+/// What is to be known of it. Runs a `credential_process` where there is one.
+pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     let mut inputs = Inputs::gather(overrides.profile.as_deref())?;
     // As if they were set for this command alone: the variables that come before all others.
     for (variable, value) in
@@ -47,9 +53,8 @@ pub fn open(
     let region = access.region.value.clone();
     let mut options = S3Options::new(endpoint, region, credentials.map(|issued| issued.credentials));
     options.tls = tls;
-    options.connections = connections;
     if let Some(attempts) = &access.max_attempts {
         options.retries.attempts = attempts.value;
     }
-    Ok(S3Store::new(options, clock)?)
+    Ok(options)
 }

@@ -13,6 +13,7 @@ mod local;
 mod named;
 mod problem;
 mod quantity;
+mod remote;
 mod scalars;
 mod show;
 mod source;
@@ -26,10 +27,11 @@ use std::path::{Path, PathBuf};
 
 pub use access::{AccessKey, RootKey};
 pub use local::LocalOptions;
-pub use named::{Bucket, Named, Store, Volume};
+pub use named::{Bucket, Named, Store, StoreKind, Volume};
 pub(crate) use problem::nearest;
 pub use problem::{Problem, Problems};
 pub use quantity::{ByteSize, Span};
+pub use remote::S3Settings;
 pub use scalars::{Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
 pub use source::{Source, Sourced};
 pub use value::{ETag, HostName, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
@@ -135,18 +137,24 @@ impl Settings {
         problems.or(settings)
     }
 
-    /// The directory of the store that is served.
+    /// The directory of the store that is served, where it has one.
     #[must_use]
-    pub fn store_directory(&self) -> &Path {
-        self.named.stores.first().map_or(self.data_directory(), |store| &store.path.value)
+    pub fn store_directory(&self) -> Option<&Path> {
+        match self.named.stores.first().map(|store| &store.kind) {
+            None => Some(self.data_directory()),
+            Some(StoreKind::Local { path, .. }) => Some(&path.value),
+            Some(StoreKind::S3(_)) => None,
+        }
     }
 
     /// The directory where a generated root key is kept: `data`, but beside the configured store's
     /// bytes where only that was set.
     #[must_use]
     pub fn data_directory(&self) -> &Path {
-        match self.named.stores.first() {
-            Some(store) if self.scalars.top.data.source == Source::Default => &store.path.value,
+        match self.named.stores.first().map(|store| &store.kind) {
+            Some(StoreKind::Local { path, .. }) if self.scalars.top.data.source == Source::Default => {
+                &path.value
+            }
             _ => &self.scalars.top.data.value,
         }
     }

@@ -8,7 +8,7 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::server::Start;
+use support::server::{Server, Start};
 
 const SETTINGS: &str = r#"
 [server]
@@ -48,17 +48,20 @@ fn missing() -> Option<String> {
     (!missing.is_empty()).then(|| format!("python3 has no {}", missing.join(" and no ")))
 }
 
-#[test]
-fn outside_clients_are_served() {
-    if let Some(reason) = missing() {
-        return support::skip("clients", &reason);
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let settings = directory.path().join("settings.toml");
-    std::fs::write(&settings, SETTINGS).unwrap();
-    let start = Start::new(&directory.path().join("data"), &directory.path().join("log"))
-        .flag("--config", settings.as_os_str());
-    let mut server = start.start().unwrap();
+/// Starts the server under test, with the suite's settings and more.
+fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
+    std::fs::create_dir_all(directory).unwrap();
+    let settings = directory.join("settings.toml");
+    std::fs::write(&settings, format!("{SETTINGS}{more}")).unwrap();
+    let mut start =
+        Start::new(&directory.join("data"), &directory.join("log")).flag("--config", settings.as_os_str());
+    let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    start.environment.extend(environment);
+    start.start().unwrap()
+}
+
+/// Runs the suite, and ends the server.
+fn run_suite(server: &mut Server) {
     let root = support::server::root_key();
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients");
     let output = Command::new("python3")
@@ -91,4 +94,33 @@ fn outside_clients_are_served() {
     support::say(&format!("clients: {}", text.lines().last().unwrap_or_default()));
     let status = server.terminate().unwrap();
     assert!(status.success(), "{status}:\n{}", server.logged());
+}
+
+#[test]
+fn outside_clients_are_served() {
+    if let Some(reason) = missing() {
+        return support::skip("clients", &reason);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    run_suite(&mut start(directory.path(), "", &[]));
+}
+
+/// The same with another server's objects: what is asked for here is asked for there.
+#[test]
+fn outside_clients_are_served_from_a_service() {
+    if let Some(reason) = missing() {
+        return support::skip("clients over a service", &reason);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut service = start(&directory.path().join("service"), "", &[]);
+    let root = support::server::root_key();
+    let store = format!(
+        "\n[store.behind]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n",
+        service.endpoint
+    );
+    let keys = [("AWS_ACCESS_KEY_ID", &*root.id), ("AWS_SECRET_ACCESS_KEY", &*root.secret)];
+    let mut server = start(&directory.path().join("front"), &store, &keys);
+    run_suite(&mut server);
+    let status = service.terminate().unwrap();
+    assert!(status.success(), "{status}:\n{}", service.logged());
 }

@@ -101,18 +101,18 @@ impl Merge {
                 (Some(here), Some(there)) => here.name.cmp(&there.name),
             };
             if order.is_gt() {
-                let Some(item) = self.there.next.take() else { return None };
+                let item = self.there.next.take()?;
                 // What could not be looked at may hold it.
                 if self.here.has_failed {
                     continue;
                 }
                 return Some(Ok(Action::Remove(item)));
             }
-            let Some(here) = self.here.next.take() else { return None };
+            let here = self.here.next.take()?;
             if order.is_lt() {
                 return Some(Ok(Action::Copy(here)));
             }
-            let Some(there) = self.there.next.take() else { return None };
+            let there = self.there.next.take()?;
             if here.size != there.size {
                 return Some(Ok(Action::Copy(here)));
             }

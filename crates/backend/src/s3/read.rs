@@ -3,9 +3,10 @@
 use http::header::{CONTENT_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::store::{Found, GetRequest, Select};
 use tradewind_core::{
-    Address, Body, ByteRange, ChecksumScope, Context, Generation, ObjectInfo, Span, Tags, Timestamp,
+    Address, Body, ByteRange, ChecksumScope, Context, ETag, Generation, ObjectInfo, Span, Tags, Timestamp,
 };
 
 use super::S3Store;
@@ -15,6 +16,9 @@ use super::endpoint::Query;
 use super::headers;
 use super::xml;
 
+/// Parts on a page, at the most, and the size of a page as XML.
+const MOST_PARTS: usize = 1000;
+const MOST_PARTS_BYTES: usize = 1 << 20;
 /// An object's tags are no longer than this as XML.
 const MOST_TAGS_BYTES: usize = 64 << 10;
 
@@ -106,11 +110,54 @@ impl S3Store {
         if headers::has_tags(answered) {
             metadata.tags = self.read_tags(context, address).await?;
         }
-        let (checksums, scope) = headers::checksums(answered)?;
+        let (mut checksums, scope) = headers::checksums(answered)?;
         let (etag, modified) = (headers::etag(answered)?, headers::modified(answered)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
+        if matches!(request.select, Select::Part(_)) && parts.is_some() {
+            // They are the part's.
+            checksums.clear();
+        }
         let generation = generation(modified, etag.as_str());
         Ok((ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }, span))
+    }
+
+    /// The parts in GetObjectAttributes: their numbers, sizes and checksums, as far as the store tells. Amazon names
+    /// only those of objects with a composite checksum.
+    pub(super) async fn parts_of_object(
+        &self,
+        context: &Context,
+        address: &Address,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<(Vec<PartInfo>, bool)> {
+        let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
+        call.query = Query::default().flag("attributes");
+        call.headers.insert("x-amz-object-attributes", HeaderValue::from_static("ObjectParts"));
+        call.headers.insert("x-amz-max-parts", limit.clamp(1, MOST_PARTS).into());
+        if let Some(after) = after {
+            call.headers.insert("x-amz-part-number-marker", after.get().into());
+        }
+        let document = self.client.send(context, &call).await?.collect(MOST_PARTS_BYTES).await?;
+        let (mut parts, mut is_truncated) = (Vec::new(), false);
+        let (mut number, mut size, mut checksums) = (0, 0, Vec::new());
+        xml::leaves(&document, |path, text| match path {
+            [.., "ObjectParts", "IsTruncated"] => is_truncated = text == "true",
+            [.., "ObjectParts", "Part", "PartNumber"] => number = text.parse().unwrap_or_default(),
+            [.., "ObjectParts", "Part", "Size"] => size = text.parse().unwrap_or_default(),
+            [.., "ObjectParts", "Part", name] => checksums.extend(headers::checksum_element(name, text)),
+            [.., "ObjectParts", "Part"] => {
+                let checksums = std::mem::take(&mut checksums);
+                if let Ok(number) = PartNumber::new(number) {
+                    let (etag, modified) = (ETag::from_tag(""), Timestamp::default());
+                    parts.push(PartInfo { number, size, etag, modified, checksums });
+                }
+            }
+            _ => {}
+        })?;
+        if limit == 0 {
+            return Ok((Vec::new(), !parts.is_empty()));
+        }
+        Ok((parts, is_truncated))
     }
 
     /// GetObjectTagging.

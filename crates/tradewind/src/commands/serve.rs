@@ -13,11 +13,12 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_backend::local::LocalStore;
-use tradewind_core::{Clock, ObjectStore, SystemClock};
+use tradewind_core::{Clock, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin};
 
 use super::{Ended, SettingsFlags};
+use crate::assemble::Served;
 use crate::banner::Banner;
 use crate::expiry::Expiry;
 use crate::root_key::{self, KeptKey};
@@ -53,13 +54,17 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
-fn open(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<LocalStore>> {
+fn open(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
     let begun = clock.now();
-    let store = assemble::open_store(settings, clock.clone())?;
+    let served = assemble::open_store(settings, clock.clone())?;
+    let Served::Local(store) = &served else {
+        info!(store = ?served.store(), "serving a service's objects");
+        return Ok(served);
+    };
     let recovery = store.recovery();
     let took = clock.now().saturating_sub(begun);
     info!(
-        directory = %settings.store_directory().display(),
+        directory = %settings.store_directory().unwrap_or(settings.data_directory()).display(),
         took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         replayed = recovery.replayed,
         reindexed = recovery.reindexed,
@@ -72,7 +77,7 @@ fn open(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<LocalS
             "the log holds damaged bytes; stop the server and run `tradewind store check` to see what they cost"
         );
     }
-    Ok(store)
+    Ok(served)
 }
 
 /// The root key of the settings, else the one kept in the data directory. The store's lock is held.
@@ -119,7 +124,7 @@ async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener,
 
 async fn serve(
     settings: Settings,
-    store: Arc<LocalStore>,
+    served: Served,
     root: KeptKey,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
@@ -127,6 +132,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
+    let store = served.store();
     let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
     let gateway = Gateway::new(assemble::gateway_config(&settings)?, store.clone(), keys, clock.clone())?;
 
@@ -136,7 +142,7 @@ async fn serve(
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
-    let watch = observation(&gateway, &store, &stop);
+    let watch = observation(&gateway, served, &stop);
     let watching = tokio::spawn(admin::serve(admin, watch, stop_admin.clone()));
     let expire_after = settings.scalars.uploads.expire_after.value.0;
     let expiring = (!expire_after.is_zero()).then(|| {
@@ -176,25 +182,31 @@ async fn serve(
 }
 
 /// What the admin listener answers: ready while writes are taken and nobody has asked for the end.
-fn observation(gateway: &Gateway, store: &Arc<LocalStore>, stop: &CancellationToken) -> Admin {
+fn observation(gateway: &Gateway, served: Served, stop: &CancellationToken) -> Admin {
     let ready = {
-        let (store, stop) = (store.clone(), stop.clone());
+        let (served, stop) = (served.clone(), stop.clone());
         move || {
             if stop.is_cancelled() {
                 return Err("shutting down".to_owned());
             }
-            if store.is_read_only() {
+            if let Served::Local(store) = &served
+                && store.is_read_only()
+            {
                 return Err("a sync failed and the store takes no writes; restart the server".to_owned());
             }
             Ok(())
         }
     };
-    let (gateway_metrics, store) = (gateway.metrics().clone(), store.clone());
+    let gateway_metrics = gateway.metrics().clone();
     Admin {
         ready: Arc::new(ready),
         metrics: vec![
             Arc::new(move |text| gateway_metrics.render(text)),
-            Arc::new(move |text| render_store(&store, text)),
+            Arc::new(move |text| {
+                if let Served::Local(store) = &served {
+                    render_store(store, text);
+                }
+            }),
         ],
     }
 }

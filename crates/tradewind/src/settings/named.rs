@@ -11,18 +11,31 @@ use super::document::{Table, Value as TomlValue};
 use super::fields::{Fields, tables};
 use super::local::LocalOptions;
 use super::problem::{Problems, nearest};
+use super::remote::S3Settings;
 use super::source::{Source, Sourced};
 use super::value::Value;
 
-/// A `[store.NAME]`: a leaf that holds bytes. Today that is a directory.
+/// A `[store.NAME]`: a leaf that holds bytes, or speaks with a service that does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
     /// Its name.
     pub name: Sourced<String>,
-    /// Its directory.
-    pub path: Sourced<PathBuf>,
-    /// What is set about it.
-    pub options: LocalOptions,
+    /// What it is.
+    pub kind: StoreKind,
+}
+
+/// What a store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreKind {
+    /// `local`: a directory.
+    Local {
+        /// The directory.
+        path: Sourced<PathBuf>,
+        /// What else is set about it.
+        options: LocalOptions,
+    },
+    /// `s3`: a service.
+    S3(S3Settings),
 }
 
 /// A `[volume.NAME]`: a stack of stores. Today that is one store.
@@ -63,10 +76,10 @@ pub(super) const TOP_NAMES: [&str; 5] = ["store", "volume", "bucket", "access_ke
 /// Top-level names that are on the map and not built yet.
 pub(super) const PLANNED_TOP_NAMES: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
 
-const PLANNED_STORE_TYPES: [&str; 2] = ["s3", "swift"];
+const PLANNED_STORE_TYPES: [&str; 1] = ["swift"];
 const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
 const PLANNED_BUCKET_KEYS: [&str; 6] = ["versioning", "cors", "policy", "acl", "lifecycle", "class"];
-const PLANNED_STORE_KEYS: [&str; 3] = ["endpoint", "bucket", "class"];
+const PLANNED_STORE_KEYS: [&str; 2] = ["bucket", "class"];
 
 impl Named {
     pub(super) fn read(root: &mut Table, inputs: &Inputs, problems: &mut Problems) -> Self {
@@ -119,9 +132,15 @@ impl Named {
             |name: String, value: String, source: &Source| lines.push((name, value, source.clone()));
         for store in &self.stores {
             let name = &store.name.value;
-            add(format!("store.{name}.type"), "local".to_owned(), &store.name.source);
-            add(format!("store.{name}.path"), store.path.value.show(), &store.path.source);
-            for (option, value, source) in store.options.lines() {
+            let (kind, lines) = match &store.kind {
+                StoreKind::Local { path, options } => {
+                    add(format!("store.{name}.path"), path.value.show(), &path.source);
+                    ("local", options.lines())
+                }
+                StoreKind::S3(set) => ("s3", set.lines()),
+            };
+            add(format!("store.{name}.type"), kind.to_owned(), &store.name.source);
+            for (option, value, source) in lines {
                 add(format!("store.{name}.{option}"), value, &source);
             }
         }
@@ -160,21 +179,32 @@ fn read_store(
     problems: &mut Problems,
 ) -> Option<Store> {
     let kind = fields.text("type", problems);
-    let path = fields.text("path", problems);
     match kind {
         Some(kind) if kind.value == "local" => {}
+        Some(kind) if kind.value == "s3" => {
+            let set = S3Settings::read(&mut fields, problems);
+            set.check(&name.value, problems);
+            fields.finish(&PLANNED_STORE_KEYS, problems);
+            return Some(Store { name, kind: StoreKind::S3(set) });
+        }
         Some(kind) if PLANNED_STORE_TYPES.contains(&kind.value.as_str()) => {
-            let message =
-                format!("stores of type {:?} are planned but not built yet; use \"local\"", kind.value);
+            let message = format!(
+                "stores of type {:?} are planned but not built yet; use \"local\" or \"s3\"",
+                kind.value
+            );
             problems.add(&kind.source, message);
             return None;
         }
         Some(kind) => {
-            problems.add(&kind.source, format!("unknown type of store {:?}; use \"local\"", kind.value));
+            problems.add(
+                &kind.source,
+                format!("unknown type of store {:?}; use \"local\" or \"s3\"", kind.value),
+            );
             return None;
         }
         None => fields.missing("type", "\"local\"", problems),
     }
+    let path = fields.text("path", problems);
     if path.is_none() {
         fields.missing("path", "\"/var/lib/tradewind\"", problems);
     }
@@ -183,7 +213,8 @@ fn read_store(
     fields.finish(&PLANNED_STORE_KEYS, problems);
     let path = path?;
     let value = inputs.file_directory().into_iter().fold(PathBuf::from(path.value), |p, d| d.join(p));
-    Some(Store { name, path: Sourced { value, source: path.source }, options })
+    let path = Sourced { value, source: path.source };
+    Some(Store { name, kind: StoreKind::Local { path, options } })
 }
 
 fn read_volume(name: Sourced<String>, mut fields: Fields, problems: &mut Problems) -> Option<Volume> {

@@ -17,7 +17,7 @@ fn defaults_are_valid_and_say_so() {
     let settings = Settings::read(&Inputs::default()).unwrap();
     assert_eq!(settings.scalars.server.listen.value.to_string(), "127.0.0.1:9000");
     assert_eq!(settings.scalars.uploads.expire_after.value, Span::parse("7d").unwrap());
-    assert_eq!(settings.store_directory(), Path::new("data"));
+    assert_eq!(settings.store_directory(), Some(Path::new("data")));
     assert_eq!(settings.data_directory(), Path::new("data"));
     assert!(settings.scalars.lines().iter().all(|(_, _, source)| *source == Source::Default));
 }
@@ -71,7 +71,8 @@ fn unknown_keys_name_the_nearest() {
 fn what_is_planned_is_refused_clearly() {
     for (text, expected) in [
         ("[class.25]\nname = \"mail\"", "\"class\" is planned but not built yet"),
-        ("[store.west]\ntype = \"s3\"\nendpoint = \"x\"", "type \"s3\" are planned but not built yet"),
+        ("[store.west]\ntype = \"swift\"\nendpoint = \"x\"", "type \"swift\" are planned but not built yet"),
+        ("[store.west]\ntype = \"s3\"\nbucket = \"x\"", "\"store.west.bucket\" is planned but not built yet"),
         (
             "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ cached = { disk = \"d\" } }, \"a\"]",
             "layer \"cached\" is planned but not built yet",
@@ -93,7 +94,7 @@ fn a_store_a_volume_and_buckets() {
         "[store.disk]\ntype = \"local\"\npath = \"/srv/tw\"\n[volume.main]\nstack = [\"disk\"]\n\
          [bucket.photos]\nvolume = \"main\"\nanonymous_read = true\n",
     );
-    assert_eq!(settings.store_directory(), Path::new("/srv/tw"));
+    assert_eq!(settings.store_directory(), Some(Path::new("/srv/tw")));
     assert_eq!(settings.data_directory(), Path::new("/srv/tw"));
     assert!(settings.named.buckets[0].anonymous_read.as_ref().unwrap().value);
     let wrong = problem("[store.disk]\ntype=\"local\"\npath=\"p\"\n[volume.main]\nstack = [\"disc\"]\n");
