@@ -10,6 +10,10 @@ const IN_FLIGHT: u64 = 64 << 20;
 /// Requests of one object at a time, however large they are.
 const LEAST_PARALLEL: usize = 2;
 
+/// Objects to read at a time.
+const LEAST_READERS: usize = 8;
+const MOST_READERS: usize = 64;
+
 /// The chunk size and the parallelism of transfers with one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
@@ -27,7 +31,7 @@ impl Default for Plan {
     /// Chunks of 8 MiB: large enough that a request's own cost is a hundredth of carrying it, small enough that sending
     /// one again costs little. 32 requests hide a round trip of 50 ms at some 5 GB/s of such chunks.
     fn default() -> Self {
-        Self { chunk_bytes: 8 << 20, requests: 32, stream_bytes: 2 << 20, memory_bytes: 24 << 20 }
+        Self { chunk_bytes: 8 << 20, requests: 32, stream_bytes: 2 << 20, memory_bytes: 16 << 20 }
     }
 }
 
@@ -51,6 +55,14 @@ impl Plan {
     pub fn of_one_object(&self) -> usize {
         let fits = IN_FLIGHT / self.chunk_bytes.max(1);
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_PARALLEL, self.requests.max(LEAST_PARALLEL))
+    }
+
+    /// Objects to read at a time where their mean size is this: small ones cost a round trip each and little else, so
+    /// that many are asked for together; of large ones a few fill any line (Hou 2017, figure 20).
+    #[must_use]
+    pub fn readers(&self, mean_bytes: u64) -> usize {
+        let fits = self.memory_bytes / mean_bytes.max(1);
+        usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_READERS, self.requests.max(MOST_READERS))
     }
 
     /// Chunks of a stream that are fetched ahead of the one that is read.

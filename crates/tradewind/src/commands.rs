@@ -3,6 +3,7 @@
 
 mod cp;
 mod filter;
+mod grep;
 mod objects;
 mod report;
 mod serve;
@@ -41,6 +42,7 @@ enum Command {
     Serve(serve::Arguments),
     Cp(cp::Arguments),
     Sync(sync::Arguments),
+    Grep(grep::Arguments),
     Ls(objects::Ls),
     Rm(objects::Rm),
     Cat(objects::Cat),
@@ -83,6 +85,8 @@ enum Ended {
     Done,
     /// It ran to its end and found something wrong, which it has said.
     FoundFaults,
+    /// It ended as another command of its name does.
+    Status(u8),
 }
 
 /// Runs the command line of this process.
@@ -100,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Cp(arguments) => cp::run(arguments),
         Command::Sync(arguments) => sync::run(arguments),
+        Command::Grep(arguments) => grep::run(arguments),
         Command::Ls(arguments) => objects::ls(arguments),
         Command::Rm(arguments) => objects::rm(arguments),
         Command::Cat(arguments) => objects::cat(arguments),
@@ -112,6 +117,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::FoundFaults) => ExitCode::from(1),
+        Ok(Ended::Status(status)) => ExitCode::from(status),
         Err(error) => report(&error),
     }
 }

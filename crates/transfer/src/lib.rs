@@ -4,12 +4,14 @@ pub mod copy;
 pub mod ends;
 pub mod files;
 pub mod filter;
+pub mod grep;
 pub mod journal;
 pub mod merge;
 pub mod moves;
 pub mod names;
 pub mod objects;
 pub mod progress;
+pub mod writer;
 
 pub use copy::Copier;
 pub use ends::End;

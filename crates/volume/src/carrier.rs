@@ -20,6 +20,8 @@ const WINDOW_BYTES: usize = 768 << 10;
 pub struct Carrier {
     plan: Plan,
     slots: Semaphore,
+    /// Chunks that may wait in memory for their turn, over all streams.
+    ahead: Arc<Semaphore>,
     budget: Budget,
     clock: Arc<dyn Clock>,
     retries: RetryOptions,
@@ -39,13 +41,19 @@ impl Carrier {
     #[must_use]
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
         let slots = Semaphore::new(plan.requests.clamp(1, Semaphore::MAX_PERMITS));
-        Self { plan, slots, budget, clock, retries, purse: RetryBudget::new() }
+        let ahead = Arc::new(Semaphore::new(plan.ahead()));
+        Self { plan, slots, ahead, budget, clock, retries, purse: RetryBudget::new() }
     }
 
     /// The plan.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Places for chunks that wait in memory for their turn.
+    pub(crate) fn ahead(&self) -> Arc<Semaphore> {
+        self.ahead.clone()
     }
 
     /// The clock.

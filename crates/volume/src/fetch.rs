@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::iter::Peekable;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -127,27 +128,39 @@ impl<'a> Fetch<'a> {
         let Self { carrier, origin, info, slot, first: (body, length) } = self;
         let info = Arc::new(info);
         let rest = Plan::chunks(info.size - length, carrier.plan().stream_bytes);
-        let mut rest = rest.map(|(offset, size)| (offset + length, size));
+        let mut rest = rest.map(|(offset, size)| (offset + length, size)).peekable();
         let mut ahead = VecDeque::new();
-        let mut begin = |ahead: &mut VecDeque<_>| {
-            if let Some(span) = rest.next() {
+        // As many as there is memory for, that all streams share.
+        let begin = |ahead: &mut VecDeque<_>, rest: &mut Peekable<_>| {
+            while ahead.len() < carrier.plan().ahead()
+                && rest.peek().is_some()
+                && let Ok(permit) = carrier.ahead().try_acquire_owned()
+                && let Some(span) = rest.next()
+            {
                 let chunk = buffered(carrier.clone(), origin.clone(), info.clone(), span);
-                ahead.push_back(AbortOnDrop(tokio::spawn(chunk)));
+                ahead.push_back((AbortOnDrop(tokio::spawn(chunk)), permit));
             }
         };
-        if length < info.size {
-            (0..carrier.plan().ahead()).for_each(|_| begin(&mut ahead));
-        }
+        begin(&mut ahead, &mut rest);
         let mut found = Vec::new();
         let whole = Range { carrier, origin: &origin, info: &info, sink: &Nowhere };
-        let checksum = whole.pass_on((slot, body), length, &mut take).await?;
+        let checksum = whole.pass_on((0, length), Some((slot, body)), &mut take).await?;
         found.push((0, checksum, length));
-        while let Some(mut chunk) = ahead.pop_front() {
-            let lost = |e| Error::with_source(Reason::Defect, "a chunk's task failed", e);
-            let (bytes, part) = (&mut chunk.0).await.map_err(lost)??;
-            begin(&mut ahead);
-            found.push(part);
-            take(bytes).await?;
+        loop {
+            if let Some((mut chunk, permit)) = ahead.pop_front() {
+                let lost = |e| Error::with_source(Reason::Defect, "a chunk's task failed", e);
+                let (bytes, part) = (&mut chunk.0).await.map_err(lost)??;
+                found.push(part);
+                take(bytes).await?;
+                drop(permit);
+            } else if let Some(span) = rest.next() {
+                // Others have the memory: bytes are handed on as they come.
+                let checksum = whole.pass_on(span, None, &mut take).await?;
+                found.push((span.0, checksum, span.1));
+            } else {
+                break;
+            }
+            begin(&mut ahead, &mut rest);
         }
         verify(&info, found)?;
         Ok(Arc::unwrap_or_clone(info))
@@ -301,22 +314,23 @@ struct Range<'a> {
 }
 
 impl Range<'_> {
-    /// Hands on the first chunk as it comes. What was handed on cannot be asked for again: what breaks off is asked for
+    /// Hands a range on as it comes. What was handed on cannot be asked for again: what breaks off is asked for
     /// from there on.
     async fn pass_on<F: Future<Output = Result<()>>>(
         &self,
-        begun: (Slot<'_>, Body),
-        length: u64,
+        (offset, length): (u64, u64),
+        mut begun: Option<(Slot<'_>, Body)>,
         take: &mut impl FnMut(Bytes) -> F,
     ) -> Result<Checksum> {
         let mut hasher = Hasher::new(algorithm(self.info));
-        let (mut begun, mut done, mut attempt) = (Some(begun), 0, 1);
+        let (mut done, mut attempt) = (0, 1);
         loop {
             let (slot, mut body) = match begun.take() {
                 Some(begun) => begun,
                 None => {
                     let slot = self.carrier.slot(length - done).await?;
-                    let body = self.origin.get(&slot.context, self.info, (done, length - done)).await?;
+                    let body =
+                        self.origin.get(&slot.context, self.info, (offset + done, length - done)).await?;
                     (slot, body)
                 }
             };

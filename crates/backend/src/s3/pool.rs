@@ -21,6 +21,9 @@ use super::payload::Payload;
 /// A connection that waited longer than this may be closed by the store the moment it is used.
 const MOST_IDLE: Duration = Duration::from_secs(20);
 
+/// What a connection reads at once, in bytes, and holds of what nobody has taken.
+const READ_BYTES: usize = 128 << 10;
+
 /// The pool.
 pub(super) struct Pool {
     endpoint: Endpoint,
@@ -130,7 +133,7 @@ impl Pool {
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
-        let handshake = http1::Builder::new().handshake(io).await;
+        let handshake = http1::Builder::new().max_buf_size(READ_BYTES).handshake(io).await;
         let (sender, connection) = handshake.map_err(|e| {
             Error::with_source(Reason::Io, format!("speaking with {} failed", self.endpoint), e)
         })?;

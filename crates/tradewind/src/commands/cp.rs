@@ -1,6 +1,6 @@
 //! `tradewind cp`: files and objects from one place to another.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -11,6 +11,7 @@ use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::copy::metadata_of;
 use tradewind_transfer::files::Links;
 use tradewind_transfer::moves::{self, copy_all};
+use tradewind_transfer::writer::Writer;
 use tradewind_transfer::{End, Item, Outcome};
 use tradewind_volume::{Fetch, store_stream};
 
@@ -196,13 +197,8 @@ async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<E
 pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
     let address = session.objects(&ObjectsPlace { key: String::new(), ..from.clone() }).address(&from.key)?;
     let fetch = Fetch::open(&session.carrier, &session.store, &address, None).await?;
-    let written = fetch.write_in_order(|piece| async move {
-        // A pipe that is full stops this thread only; what is fetched ahead goes on.
-        tokio::task::block_in_place(|| io::stdout().lock().write_all(&piece)).map_err(|e| {
-            Error::with_source(Reason::Cancelled, format!("cannot write to standard output: {e}"), e)
-        })
-    });
-    written.await?;
-    io::stdout().flush()?;
+    let writer = Writer::new(io::stdout());
+    fetch.write_in_order(|piece| writer.write(piece)).await?;
+    writer.finish().await?;
     Ok(Ended::Done)
 }

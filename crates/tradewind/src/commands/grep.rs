@@ -1,0 +1,101 @@
+//! `tradewind grep`: lines in objects that match a pattern.
+
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+
+use clap::Args;
+use tradewind_transfer::grep::{Query, Search, Show};
+
+use super::Ended;
+use super::filter::FilterFlags;
+use super::report::complain;
+use super::transfer::{StoreFlags, block_on};
+use crate::places::ObjectsPlace;
+
+/// Search objects for a pattern
+///
+/// Prints lines as `grep -rn` does. Objects are listed first and fetched many at a time, each searched while the next
+/// ones arrive. Exit status, as grep has it: 0 something matched, 1 nothing did, 2 something could not be searched.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind grep 'timed? out' s3://logs/2026/11/\n  \
+    tradewind grep -il -F 'order 4711' s3://mails/\n  \
+    tradewind grep --sort -c TODO s3://src/ --include '*.rs' --exclude '*test*'")]
+pub(super) struct Arguments {
+    /// A regular expression, as ripgrep's
+    pattern: String,
+    /// s3://BUCKET/PREFIX
+    place: ObjectsPlace,
+    /// Capitals match small letters
+    #[arg(short, long)]
+    ignore_case: bool,
+    /// The pattern is text
+    #[arg(short = 'F', long)]
+    fixed_strings: bool,
+    /// Only whole words match
+    #[arg(short, long)]
+    word_regexp: bool,
+    /// Lines that do not match
+    #[arg(short = 'v', long)]
+    invert_match: bool,
+    /// As grep has them: lines are always numbered, and everything below the prefix is searched
+    #[arg(short = 'n', long = "line-number", hide = true)]
+    _numbers: bool,
+    #[arg(short = 'r', long = "recursive", hide = true)]
+    _recursive: bool,
+    /// Only the names of objects that match
+    #[arg(short = 'l', long, conflicts_with = "count")]
+    files_with_matches: bool,
+    /// Only the number of lines that match, of each object
+    #[arg(short, long)]
+    count: bool,
+    /// Search objects that hold a zero byte too
+    #[arg(short = 'a', long)]
+    text: bool,
+    /// In the order of the listing, not as objects arrive
+    #[arg(long)]
+    sort: bool,
+    /// Objects at a time [default: by their mean size]
+    #[arg(long, value_name = "N", help_heading = "Tuning")]
+    readers: Option<usize>,
+    #[command(flatten)]
+    filter: FilterFlags,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    let show = match (arguments.files_with_matches, arguments.count) {
+        (true, _) => Show::Names,
+        (_, true) => Show::Counts,
+        _ => Show::Lines,
+    };
+    let search = Search::new(Query {
+        patterns: vec![arguments.pattern],
+        is_fixed: arguments.fixed_strings,
+        ignores_case: arguments.ignore_case,
+        is_word: arguments.word_regexp,
+        inverts: arguments.invert_match,
+        takes_binary: arguments.text,
+        show,
+        is_coloured: io::stdout().is_terminal(),
+        is_sorted: arguments.sort,
+        parallel: arguments.readers,
+    })?;
+    block_on(async move {
+        let session = arguments.store.open()?;
+        let objects = session.objects(&arguments.place);
+        let filter = arguments.filter.read()?;
+        let search = Arc::new(search);
+        let searching = search.run(&session.carrier, objects, &filter, io::stdout(), &session.progress);
+        let searched = searching.await?;
+        for (name, error) in &searched.failures {
+            complain(name, error)?;
+        }
+        Ok(match (searched.failures.is_empty(), searched.has_matches) {
+            (false, _) => Ended::Status(2),
+            (true, true) => Ended::Done,
+            (true, false) => Ended::Status(1),
+        })
+    })
+}

@@ -1,0 +1,113 @@
+//! What is found in one object, as `grep -rn` prints it.
+
+use std::io::{self, Write as _};
+
+use grep_matcher::Matcher as _;
+use grep_regex::RegexMatcher;
+use grep_searcher::{Searcher, Sink, SinkMatch};
+use tokio::sync::mpsc;
+
+use super::{Query, Show};
+
+/// Lines are handed on when they are so many bytes.
+const MUCH: usize = 64 << 10;
+
+/// The colours of GNU grep.
+const NAME: &str = "\x1b[35m";
+const NUMBER: &str = "\x1b[32m";
+const FOUND: &str = "\x1b[01;31m";
+const PLAIN: &str = "\x1b[m";
+
+/// Matches of one object.
+pub(super) struct Matches<'a> {
+    matcher: &'a RegexMatcher,
+    query: &'a Query,
+    name: &'a str,
+    lines: Vec<u8>,
+    count: u64,
+    is_binary: bool,
+    /// Where lines go when they are many; dropped at the end.
+    overflow: Option<mpsc::Sender<Vec<u8>>>,
+}
+
+impl<'a> Matches<'a> {
+    pub const fn new(
+        matcher: &'a RegexMatcher,
+        query: &'a Query,
+        name: &'a str,
+        overflow: Option<mpsc::Sender<Vec<u8>>>,
+    ) -> Self {
+        Self { matcher, query, name, lines: Vec::new(), count: 0, is_binary: false, overflow }
+    }
+
+    /// Whether anything was found, and what is left to be shown.
+    pub fn finish(mut self) -> (bool, Vec<u8>) {
+        let [name, _, _, plain] = self.colours();
+        // Writing to memory cannot fail.
+        let _ = match self.query.show {
+            Show::Counts => writeln!(self.lines, "{name}{}{plain}:{}", self.name, self.count),
+            Show::Names if self.count > 0 => writeln!(self.lines, "{name}{}{plain}", self.name),
+            Show::Names | Show::Lines => Ok(()),
+        };
+        (self.count > 0, self.lines)
+    }
+
+    const fn colours(&self) -> [&'static str; 4] {
+        if self.query.is_coloured { [NAME, NUMBER, FOUND, PLAIN] } else { [""; 4] }
+    }
+
+    fn add(&mut self, number: u64, line: &[u8]) -> io::Result<()> {
+        let [name, count, found, plain] = self.colours();
+        write!(self.lines, "{name}{}{plain}:{count}{number}{plain}:", self.name)?;
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        if self.query.is_coloured && !self.query.inverts {
+            let (mut at, lines) = (0, &mut self.lines);
+            let marked = self.matcher.find_iter(line, |m| {
+                lines.extend_from_slice(&line[at..m.start()]);
+                for piece in [found.as_bytes(), &line[m], plain.as_bytes()] {
+                    lines.extend_from_slice(piece);
+                }
+                at = m.end();
+                true
+            });
+            marked.map_err(io::Error::other)?;
+            self.lines.extend_from_slice(&line[at..]);
+        } else {
+            self.lines.extend_from_slice(line);
+        }
+        self.lines.push(b'\n');
+        if self.lines.len() >= MUCH
+            && let Some(overflow) = &self.overflow
+        {
+            overflow.blocking_send(std::mem::take(&mut self.lines)).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Matches<'_> {
+    type Error = io::Error;
+
+    fn binary_data(&mut self, _searcher: &Searcher, _offset: u64) -> io::Result<bool> {
+        self.is_binary = true;
+        Ok(true)
+    }
+
+    fn matched(&mut self, _searcher: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
+        if self.is_binary && self.query.show == Show::Lines {
+            self.count += 1;
+            writeln!(self.lines, "Binary file {} matches", self.name)?;
+            return Ok(false);
+        }
+        let mut number = found.line_number().unwrap_or(0);
+        for line in found.lines() {
+            self.count += 1;
+            if self.query.show == Show::Lines {
+                self.add(number, line)?;
+            }
+            number += 1;
+        }
+        // Of a name one match is enough.
+        Ok(self.query.show != Show::Names)
+    }
+}
