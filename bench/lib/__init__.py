@@ -1,1 +1,1 @@
-"""Parts of bench/serve: the comparison of this server with its peers."""
+"""Parts of the benchmark commands beside this directory."""

@@ -8,13 +8,14 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator, TypeVar
 
 from lib.generators import Generators, Objects
 from lib.process import Running, processes
 from lib.quiet import Bystanders, Usage, look
 from lib.servers import Server
 
+Result = TypeVar("Result")
 
 # How long a round is tried again while the machine is not quiet.
 PATIENCE_SECONDS = 600
@@ -97,25 +98,39 @@ class Bench:
         if free < needed_bytes:
             raise NoRoom(f"{place.name} has {free >> 20} MiB free, {needed_bytes >> 20} MiB are needed")
 
+    def quietly(self, attempt: Callable[[], tuple[Usage, Result]]) -> tuple[Usage, Result]:
+        """Calls `attempt`, which says what others did meanwhile, until they left it alone."""
+        begun = time.monotonic()
+        for number in itertools.count(1):
+            usage, result = attempt()
+            if usage.is_quiet() or self.force:
+                self.note(usage)
+                return usage, result
+            self.say(f"    {usage}: attempt {number} at this round thrown away")
+            if time.monotonic() - begun > PATIENCE_SECONDS:
+                break
+            time.sleep(min(5 * number, 30))
+        raise NotQuiet(f"the machine was not quiet for {PATIENCE_SECONDS / 60:.0f} minutes of attempts at one round")
+
     def measured(self, running: Running, ours: list[Running], run) -> tuple[object, dict]:
         """Calls `run` and returns its result with what the machine did meanwhile; again if others disturbed it."""
-        begun = time.monotonic()
-        for attempt in itertools.count(1):
+
+        def attempt() -> tuple[Usage, tuple[object, dict]]:
             before = running.cpu_seconds()
             watch = Bystanders(ours)
             result, extra = run()
             usage = watch.usage()
-            if usage.is_quiet() or self.force:
-                self.note(usage)
-                extra["cpu_seconds"] -= before
-                extra["foreign_cores"] = round(usage.foreign_cores, 3)
-                extra["steal_cores"] = round(usage.steal_cores, 3)
-                return result, extra
-            self.say(f"    {usage}: attempt {attempt} at this round thrown away")
-            if time.monotonic() - begun > PATIENCE_SECONDS:
-                break
-            time.sleep(min(5 * attempt, 30))
-        raise NotQuiet(f"the machine was not quiet for {PATIENCE_SECONDS / 60:.0f} minutes of attempts at one round")
+            extra["cpu_seconds"] -= before
+            return usage, (result, extra)
+
+        usage, (result, extra) = self.quietly(attempt)
+        return result, {**extra, **usage.sample()}
+
+
+def rotated(items: list, by: int) -> list:
+    """The items in an order that changes from round to round, so that nobody always comes first."""
+    by %= max(1, len(items))
+    return items[by:] + items[:by]
 
 
 def available_memory() -> int:

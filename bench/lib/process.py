@@ -62,6 +62,13 @@ def processes() -> dict[int, list[str]]:
     return found
 
 
+def signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        pass
+
+
 @dataclass
 class Memory:
     anonymous: int = 0
@@ -184,10 +191,7 @@ class Running:
         self.process.wait(timeout=30)
 
     def _signal(self, number: int) -> None:
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            pass
+        signal_group(self.pid, number)
 
 
 class MemoryWatch:
@@ -225,8 +229,10 @@ class Finished:
     cpu_seconds: float
 
 
-def run_bounded(command: list[str], limit: float) -> Finished:
-    """Runs a generator to its end, at most `limit` seconds, and says what processor time it used."""
+def run_bounded(
+    command: list[str], limit: float, environment: dict[str, str] | None = None, directory: Path | None = None
+) -> Finished:
+    """Runs a generator or client to its end, at most `limit` seconds, and says what processor time it used."""
     before = os.times()
     child = subprocess.Popen(
         dying_with_us(command),
@@ -234,15 +240,19 @@ def run_bounded(command: list[str], limit: float) -> Finished:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
+        env=environment,
+        cwd=directory,
+        start_new_session=True,
     )
     try:
         output, errors = child.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        child.kill()
+        signal_group(child.pid, signal.SIGKILL)
         output, errors = child.communicate()
         errors += f"\nkilled after {limit:.0f} s"
     except BaseException:
-        child.kill()
+        signal_group(child.pid, signal.SIGKILL)
         child.wait()
         raise
     after = os.times()

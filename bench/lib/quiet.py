@@ -27,6 +27,9 @@ class Usage:
     def is_quiet(self) -> bool:
         return self.foreign_cores <= LIMIT_CORES and self.steal_cores <= LIMIT_STEAL_CORES
 
+    def sample(self) -> dict[str, float]:
+        return {"foreign_cores": round(self.foreign_cores, 3), "steal_cores": round(self.steal_cores, 3)}
+
     def __str__(self) -> str:
         return (
             f"others use {self.foreign_cores:.2f} cores (limit {LIMIT_CORES}), "

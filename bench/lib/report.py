@@ -21,21 +21,25 @@ STATIC = ("nginx", "nginx-nosendfile")
 
 def environment(bench: Bench) -> dict:
     """Commit, machine and versions: what a figure means nothing without."""
+    git = ["git", "-C", str(REPOSITORY)]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": _output(["git", "-C", str(REPOSITORY), "rev-parse", "--short=12", "HEAD"]) or "none",
-        "uncommitted": bool(_output(["git", "-C", str(REPOSITORY), "status", "--porcelain", "crates", "Cargo.toml"])),
+        "commit": output_of([*git, "rev-parse", "--short=12", "HEAD"]) or "none",
+        "uncommitted": bool(output_of([*git, "status", "--porcelain", "crates", "Cargo.toml"])),
         "processor": _first(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo")),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30), 1),
         "kernel": platform.release(),
         "places": {place.name: _filesystem(place.path) for place in bench.places},
-        "wrk": (_output(["wrk", "-v"]) or "absent").split("\n")[0].split(" Copyright")[0],
         "servers": {server.name: _server_version(server) for server in bench.servers},
     }
 
 
-def _output(command: list[str]) -> str:
+def wrk_version() -> str:
+    return (output_of(["wrk", "-v"]) or "absent").split("\n")[0].split(" Copyright")[0]
+
+
+def output_of(command: list[str]) -> str:
     if not shutil.which(command[0]):
         return ""
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -46,7 +50,7 @@ def _server_version(server: Server) -> str:
     if server.version:
         return server.version
     flag = "-v" if server.is_static else "--version"
-    return _output([str(server.binary), flag]).rpartition(": ")[2].split("\n")[0]
+    return output_of([str(server.binary), flag]).rpartition(": ")[2].split("\n")[0]
 
 
 def _first(pattern: str, path: Path) -> str:
@@ -141,20 +145,37 @@ def plain_table(rows: list[dict]) -> list[str]:
     return lines + ["| " + " | ".join(str(row.get(column, "-")) for column in columns) + " |" for row in rows]
 
 
-def document(bench: Bench, about: dict, settings: dict, sections: list[str], load: str) -> str:
-    """The whole report as Markdown."""
-    quiet = bench.worst.is_quiet()
-    mark = "" if quiet else "**NOT QUIET: others used the machine; these figures mean nothing.** "
+def machine(bench: Bench, about: dict, tools: str = "") -> str:
+    """The first line of a report: what was measured, where, and whether it may be believed."""
+    mark = "" if bench.worst.is_quiet() else "**NOT QUIET: others used the machine; these figures mean nothing.** "
     commit = about["commit"] + (" with uncommitted changes" if about["uncommitted"] else "")
     places = ", ".join(f"{name}: {kind}" for name, kind in about["places"].items())
-    lines = [
+    return (
         f"{mark}Commit {commit}, {about['time']}; {about['processor']}, {about['cores']} cores, "
-        f"{about['memory_gib']} GiB, Linux {about['kernel']}; {places}; {about['wrk']}.",
-        "",
-        f"{settings['rounds']} rounds of {settings['seconds']} s, servers alternating in rotated order; medians. "
+        f"{about['memory_gib']} GiB, Linux {about['kernel']}; {places}{'; ' + tools if tools else ''}."
+    )
+
+
+def others(bench: Bench, load: str) -> str:
+    """What others did while something was measured."""
+    return (
         f"Load average before: {load}. In no measured interval did others use more than "
         f"{bench.worst.foreign_cores:.2f} cores (limit {LIMIT_CORES}), or the hypervisor take more than "
-        f"{bench.worst.steal_cores:.2f} (limit {LIMIT_STEAL_CORES}).",
+        f"{bench.worst.steal_cores:.2f} (limit {LIMIT_STEAL_CORES})."
+    )
+
+
+def left_out(bench: Bench) -> list[str]:
+    return ["", "Left out:", ""] + [f"- {reason[:600]}" for reason in bench.skipped] if bench.skipped else []
+
+
+def document(bench: Bench, about: dict, settings: dict, sections: list[str], load: str) -> str:
+    """The whole report of the servers as Markdown."""
+    lines = [
+        machine(bench, about, about["wrk"]),
+        "",
+        f"{settings['rounds']} rounds of {settings['seconds']} s, servers alternating in rotated order; medians. "
+        + others(bench, load),
         *sections,
         "",
         "### What the acknowledgement of a PUT means",
@@ -165,15 +186,14 @@ def document(bench: Bench, about: dict, settings: dict, sections: list[str], loa
                 for server in bench.servers
             ]
         ),
+        *left_out(bench),
     ]
-    if bench.skipped:
-        lines += ["", "Left out:", ""] + [f"- {reason[:600]}" for reason in bench.skipped]
     return "\n".join(lines) + "\n"
 
 
-def write(bench: Bench, about: dict, settings: dict, parts: dict, text: str, out: Path) -> None:
+def write(bench: Bench, command: str, about: dict, settings: dict, parts: dict, text: str, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    stem = f"serve-{about['time'].replace(':', '').replace('-', '')}-{about['commit'][:12]}"
+    stem = f"{command}-{about['time'].replace(':', '').replace('-', '')}-{about['commit'][:12]}"
     raw = {
         "environment": about,
         "settings": settings,
@@ -187,17 +207,18 @@ def write(bench: Bench, about: dict, settings: dict, parts: dict, text: str, out
     bench.say(f"written: {out / stem}.json and .md")
 
 
-def publish(bench: Bench, about: dict, text: str, document_path: Path, parts: list[str]) -> None:
-    """Puts the report between markers in a document, in place of every older one of any of these parts; the
-    document keeps its other text."""
+def publish(bench: Bench, command: str, about: dict, text: str, document_path: Path, parts: list[str]) -> None:
+    """Puts the report between markers in a document, in place of every older one of any of these parts of the
+    command; the document keeps its other text."""
     if not bench.worst.is_quiet() or about["uncommitted"]:
         bench.say("not published: the machine was not quiet, or the code was not committed")
         return
-    name = " ".join(parts)
-    begin, end = f"<!-- bench/serve {name}: begin -->", f"<!-- bench/serve {name}: end -->"
+    name = f"bench/{command} {' '.join(parts)}"
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     old = document_path.read_text() if document_path.exists() else "# Benchmarks\n"
-    block = f"{begin}\n## bench/serve {name}\n\n{text}{end}"
-    section = re.compile(r"<!-- bench/serve ([\w ]+): begin -->\n.*?<!-- bench/serve \1: end -->\n*", re.DOTALL)
+    block = f"{begin}\n## {name}\n\n{text}{end}"
+    marked = rf"<!-- bench/{command} ([\w ]+): begin -->\n.*?<!-- bench/{command} \1: end -->\n*"
+    section = re.compile(marked, re.DOTALL)
     kept = section.sub(lambda found: "" if set(found[1].split()) & set(parts) else found[0], old)
     document_path.write_text(kept.rstrip("\n") + "\n\n" + block + "\n")
     bench.say(f"published in {document_path}")

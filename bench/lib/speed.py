@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from lib.bench import Bench, NoRoom, Place, default_objects, size_name
+from lib.bench import Bench, NoRoom, Place, default_objects, rotated, size_name
 from lib.generators import GeneratorFailed, Objects, Outcome
 from lib.process import MemoryWatch, Running, ServerFailed
 
@@ -54,11 +54,6 @@ class _Block:
             self.bench.samples[self.first_sample :] = [each for each in mine if each["server"] != name]
 
 
-def _rotated(items: list, by: int) -> list:
-    by %= max(1, len(items))
-    return items[by:] + items[:by]
-
-
 def _get_generators(bench: Bench, choice: str, size: int) -> list[str]:
     """wrk reads 8 KiB at a time, which makes it the bottleneck above 64 KiB."""
     if choice == "auto":
@@ -75,7 +70,7 @@ def _get_block(bench: Bench, place: Place, objects: Objects, generator_choice: s
     with bench.scratch(place) as root, ExitStack() as stack:
         started = _filled_servers(bench, root, stack, objects)
         for number in range(bench.rounds):
-            for running in _rotated(started, number):
+            for running in rotated(started, number):
                 for generator in _get_generators(bench, generator_choice, objects.size):
                     with block.server(running.server.name) as wanted:
                         if not wanted:
@@ -152,7 +147,7 @@ def _put_block(bench: Bench, place: Place, objects: Objects, connections: int) -
     bench.require_room(place, MOST_PUT_BYTES * 3 // 2)
     able = [server for server in bench.servers if not server.is_static]
     for number in range(bench.rounds):
-        for server in _rotated(able, number):
+        for server in rotated(able, number):
             with block.server(server.name) as wanted:
                 if not wanted:
                     continue
