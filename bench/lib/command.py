@@ -78,7 +78,7 @@ def chosen(bench: Bench, kind: str, known: list, wanted: str | None) -> list:
             if each.binary.exists():
                 found.append(each)
             else:
-                bench.skip(f"{each.name}: no {each.binary.name} binary (bench/peers installs the peers)")
+                bench.skip(f"{each.name}: no {each.binary.name} binary (see bench/peers)")
     return found
 
 

@@ -87,7 +87,7 @@ class Generators:
         return ["--connections", str(connections), "--threads", str(self.loadgen_threads)]
 
     def fill(self, running: Running, objects: Objects, limit: float, etag: str | None = None) -> Outcome:
-        options = [*self._load(32), "--etag", etag or running.server.etag]
+        options = [*self._load(32), "--etag", etag or running.server.etag, "--timeout", str(REQUEST_SECONDS)]
         return self.call(running, "fill", objects, options, limit)
 
     def fill_directory(self, directory: Path, objects: Objects, limit: float) -> None:
@@ -96,7 +96,8 @@ class Generators:
 
     def verify(self, running: Running, objects: Objects, limit: float) -> Outcome:
         """Reads every object once, in a shuffled order, and compares all of it."""
-        return self.call(running, "get", objects, [*self._load(32), "--once"], limit)
+        options = [*self._load(32), "--once", "--timeout", str(REQUEST_SECONDS)]
+        return self.call(running, "get", objects, options, limit)
 
     def get(self, running: Running, objects: Objects, connections: int, seconds: float, seed: int) -> Outcome:
         options = [*self._load(connections), "--seconds", str(seconds), "--seed", str(seed)]

@@ -67,7 +67,7 @@ def _filesystem(path: Path) -> str:
     return kind
 
 
-def _group(samples: list[dict], *names: str) -> dict[tuple, list[dict]]:
+def group(samples: list[dict], *names: str) -> dict[tuple, list[dict]]:
     groups: dict[tuple, list[dict]] = {}
     for sample in samples:
         groups.setdefault(tuple(sample[name] for name in names), []).append(sample)
@@ -98,7 +98,7 @@ def cheapest_peer(by_server: dict[str, list[dict]], name: str) -> str | None:
 
 def speed_tables(bench: Bench) -> list[str]:
     lines: list[str] = []
-    for (operation, place, connections), samples in _group(
+    for (operation, place, connections), samples in group(
         bench.samples, "operation", "place", "connections"
     ).items():
         plural = "connection" if connections == 1 else "connections"
@@ -109,14 +109,14 @@ def speed_tables(bench: Bench) -> list[str]:
             f"{against} | p50 ms | p99 ms | peak anonymous MiB | spread |"
         )
         lines.append("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-        for (size,), same_size in _group(samples, "size").items():
-            for generator, mine in _group(same_size, "generator").items():
+        for (size,), same_size in group(samples, "size").items():
+            for generator, mine in group(same_size, "generator").items():
                 lines += _size_rows(operation, size, generator[0], mine)
     return lines
 
 
 def _size_rows(operation: str, size: int, generator: str, samples: list[dict]) -> list[str]:
-    by_server = {server: found for (server,), found in _group(samples, "server").items()}
+    by_server = {server: found for (server,), found in group(samples, "server").items()}
     measure = "cpu_ms_per_1000"
     baseline = BASELINE_GET if operation == "GET" else cheapest_peer(by_server, measure)
     label = f"{size_name(size)} ({generator})" if operation == "GET" else size_name(size)

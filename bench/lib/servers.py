@@ -98,8 +98,8 @@ http {{
     return arguments
 
 
-def _version(name: str) -> str:
-    stamp = CACHE / "bin" / f"{name}.version"
+def version_of(stamp: Path) -> str:
+    """What bench/peers installed."""
     return stamp.read_text().strip() if stamp.exists() else ""
 
 
@@ -136,7 +136,7 @@ def table(tradewind: Path, variants: dict[str, Path]) -> list[Server]:
             },
             ready_path="/minio/health/cluster",
             durability="fdatasync of the object's file, but not of the directory that the rename into place changes",
-            version=_version("minio"),
+            version=version_of(CACHE / "bin" / "minio.version"),
         ),
         Server(
             "versitygw",
@@ -145,7 +145,7 @@ def table(tradewind: Path, variants: dict[str, Path]) -> list[Server]:
             environment={"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
             ready_path="/health",
             durability="none: no fsync of file or directory",
-            version=_version("versitygw"),
+            version=version_of(CACHE / "bin" / "versitygw.version"),
         ),
         Server("nginx", nginx, _nginx("on"), ready_path="/ready", durability="(no PUT)", is_static=True),
         Server("nginx-nosendfile", nginx, _nginx("off"), ready_path="/ready", durability="(no PUT)", is_static=True),

@@ -1,0 +1,312 @@
+"""Copies by transfer clients: the same tree up and down through each client in turn, in rounds of rotated order.
+
+Up: every run of a client meets a server that was just started on an empty directory, with an empty bucket. Down:
+the server is filled once by the generator, and every run writes into an empty directory. Only one server runs at a
+time. What a client did is checked by others: after an upload the generator lists the bucket, which must hold
+exactly the keys it expects, and compares every byte of every object; after a download the files are compared with
+the source.
+"""
+
+import os
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Iterator
+
+from lib.bench import Bench, NoRoom, Place, rotated, size_name
+from lib.clients import Client, ClientFailed, Copy, Cost, aws_environment
+from lib.generators import BUCKET, GeneratorFailed, Objects
+from lib.process import Running, ServerFailed, run_bounded
+from lib.quiet import Bystanders, Usage
+from lib.servers import Server
+from lib.targets import CEILING, OURS
+
+DIRECTORIES = 20
+TRIAL_OBJECTS = 40
+PAGE_KEYS = 1000
+PIECE_BYTES = 1 << 20
+BUCKET_PATIENCE_SECONDS = 20
+
+
+class WrongCopy(Exception):
+    """A client said that it was done, and was not: no figure of the run may be reported."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    count: int
+    size: int
+
+    @property
+    def objects(self) -> Objects:
+        return Objects(self.size, self.count, spread=DIRECTORIES if self.is_tree else 0)
+
+    @property
+    def is_tree(self) -> bool:
+        return self.count > 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.count:,} x {size_name(self.size)}"
+
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether the generator's speed says what the server can give: not with one object, which it reads over
+        one connection, and not with small ones, where the server is not what a client waits for."""
+        return self.name == "medium" and self.is_tree
+
+
+class Transfers:
+    def __init__(
+        self, bench: Bench, clients: list[Client], tradewind: Path, place: Place, memory: Place, client_limit: float
+    ):
+        self.bench = bench
+        self.clients = clients
+        self.tradewind = tradewind
+        self.place = place
+        self.memory = memory
+        self.client_limit = client_limit
+        self.root = self.source = Path()
+
+    def run(self, workloads: list[Workload], directions: list[str]) -> None:
+        for workload in workloads:
+            with self.bench.scratch(self.memory) as memory, self.bench.scratch(self.place) as self.root:
+                try:
+                    self._room(workload)
+                    self._workload(workload, directions, memory)
+                except NoRoom as reason:
+                    self.bench.skip(f"{workload.title}: {reason}")
+
+    def _room(self, workload: Workload) -> None:
+        """Source, server (twice, while one of them completes a multipart upload) and download together."""
+        once = workload.count * (workload.size + 8192)
+        self.bench.require_room(self.memory, once if self.place.path != self.memory.path else 4 * once)
+        if self.place.path != self.memory.path:
+            self.bench.require_room(self.place, 3 * once)
+
+    def _workload(self, workload: Workload, directions: list[str], memory: Path) -> None:
+        source = self._source(workload, memory / "source")
+        trial = Workload("trial", min(workload.count, TRIAL_OBJECTS), min(workload.size, 64 << 10))
+        trial_source = self._source(trial, memory / "trial")
+        for server in self.bench.servers:
+            self.bench.say(f"{workload.title}, {server.name} on {self.place.name}")
+            try:
+                self.source = trial_source
+                able = [client for client in self.clients if self._try(client, server, trial)]
+                self.source = source
+                for direction in directions:
+                    (self._uploads if direction == "up" else self._downloads)(server, workload, able)
+            except ServerFailed as reason:
+                self.bench.skip(f"{workload.title}: {reason}")
+
+    def _source(self, workload: Workload, directory: Path) -> Path:
+        self.bench.generators.fill_directory(directory, workload.objects, self.bench.fill_limit)
+        return directory / BUCKET
+
+    def _try(self, client: Client, server: Server, trial: Workload) -> bool:
+        """A few objects up and down before anything is measured: whether the client can talk to the server at all.
+        It also brings what the client is made of into the page cache."""
+        try:
+            with self._fresh(server) as running:
+                self._make_bucket(running)
+                client.run(self._copy(running, trial, upload=True), self._home(client), 60)
+                self._check_upload(running, trial, client.name)
+                client.run(self._copy(running, trial, upload=False), self._home(client), 60)
+                self._check_download(trial, client.name)
+        except ClientFailed as reason:
+            self._excuse(client.name, f"{server.name}, trial: {reason}")
+            return False
+        finally:
+            shutil.rmtree(self.root / "down", ignore_errors=True)
+        return True
+
+    def _excuse(self, client: str, reason: str) -> None:
+        """A peer that fails is left out and named; without ours there is nothing to compare."""
+        if client == OURS:
+            raise ClientFailed(reason)
+        self.bench.skip(reason)
+
+    def _uploads(self, server: Server, workload: Workload, able: list[Client]) -> None:
+        def measure(client: Client) -> tuple[Usage, dict]:
+            with self._fresh(server) as running:
+                self._make_bucket(running)
+                copy = self._copy(running, workload, upload=True)
+                usage, sample = self._measure(running, lambda: self._client_runs(client, copy))
+                self._check_upload(running, workload, client.name)
+            return usage, sample
+
+        def ceiling() -> tuple[Usage, dict]:
+            with self._fresh(server) as running:
+                return self._measure(running, lambda: self._generate(running, workload, upload=True))
+
+        self._rounds("up", server, workload, able, measure, ceiling)
+
+    def _downloads(self, server: Server, workload: Workload, able: list[Client]) -> None:
+        with self._fresh(server) as running:
+            try:
+                self.bench.generators.fill(running, workload.objects, self.bench.fill_limit)
+                self.bench.generators.verify(running, workload.objects, self.bench.fill_limit)
+            except GeneratorFailed as reason:
+                raise ServerFailed(str(reason)) from reason
+
+            def measure(client: Client) -> tuple[Usage, dict]:
+                shutil.rmtree(self.root / "down", ignore_errors=True)
+                copy = self._copy(running, workload, upload=False)
+                usage, sample = self._measure(running, lambda: self._client_runs(client, copy))
+                self._check_download(workload, client.name)
+                return usage, sample
+
+            def ceiling() -> tuple[Usage, dict]:
+                return self._measure(running, lambda: self._generate(running, workload, upload=False))
+
+            try:
+                self._rounds("down", server, workload, able, measure, ceiling)
+            finally:
+                shutil.rmtree(self.root / "down", ignore_errors=True)
+
+    def _rounds(
+        self,
+        direction: str,
+        server: Server,
+        workload: Workload,
+        able: list[Client],
+        measure: Callable[[Client], tuple[Usage, dict]],
+        ceiling: Callable[[], tuple[Usage, dict]],
+    ) -> None:
+        samples: list[dict] = []
+        failed: set[str] = set()
+        entrants: list[Client | None] = [*able, *([None] if workload.has_ceiling else [])]
+        for number in range(self.bench.rounds):
+            for client in rotated(entrants, number):
+                name = client.name if client else CEILING
+                if name in failed:
+                    continue
+                try:
+                    usage, sample = self.bench.quietly(lambda: measure(client) if client else ceiling())
+                except (ClientFailed, GeneratorFailed) as reason:
+                    failed.add(name)
+                    self._excuse(name, f"{workload.title} {direction}, {server.name}: {reason}")
+                    continue
+                finally:
+                    if self.place is not self.memory:
+                        os.sync()  # what one client left in the page cache is not written back on the next one's time
+                about = {"workload": workload.name, "title": workload.title, "direction": direction}
+                about |= {"place": self.place.name, "server": server.name, "client": name, "round": number}
+                samples.append({**about, **_rates(workload, sample), **usage.sample()})
+                self._say(samples[-1])
+        self.bench.samples += [sample for sample in samples if sample["client"] not in failed]
+
+    def _say(self, sample: dict) -> None:
+        self.bench.say(
+            f"  round {sample['round'] + 1} {sample['direction']:<4} {sample['client']:<13} "
+            f"{sample['seconds']:>8.2f} s  CPU {sample['cpu_seconds']:>7.2f} s  "
+            f"peak {sample['peak_resident_bytes'] / (1 << 20):>5.0f} MiB  "
+            f"server {sample['server_cpu_ms_per_object']:.3f} ms/object"
+        )
+
+    def _measure(self, running: Running, run: Callable[[], Cost]) -> tuple[Usage, dict]:
+        """What others did is looked at while the client runs; the server's processor time includes what it still
+        does after the client has ended."""
+        running.settle()
+        before = running.cpu_seconds()
+        watch = Bystanders([running])
+        cost = run()
+        usage = watch.usage()
+        running.settle()
+        sample = {**vars(cost), "cpu_seconds": cost.cpu_seconds, "server_cpu_seconds": running.cpu_seconds() - before}
+        return usage, sample
+
+    def _client_runs(self, client: Client, copy: Copy) -> Cost:
+        return client.run(copy, self._home(client), self.client_limit)
+
+    def _generate(self, running: Running, workload: Workload, upload: bool) -> Cost:
+        """The generator as the client: no files, 32 connections, one thread."""
+        generators = self.bench.generators
+        if upload:
+            outcome = generators.fill(running, workload.objects, self.client_limit, etag="any")
+        else:
+            outcome = generators.verify(running, workload.objects, self.client_limit)
+        return Cost(outcome.seconds, outcome.client_cpu_seconds, 0.0, 0)
+
+    @contextmanager
+    def _fresh(self, server: Server) -> Iterator[Running]:
+        """A server on an empty directory; the directory goes with it."""
+        directory = self.root / "servers"
+        try:
+            with self.bench.running(server, directory) as running:
+                yield running
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _make_bucket(self, running: Running) -> None:
+        """With our own client, unmeasured. MinIO says that it is ready before it takes requests."""
+        environment = {"HOME": str(self.root), **aws_environment(running.endpoint)}
+        end = time.monotonic() + BUCKET_PATIENCE_SECONDS
+        while True:
+            finished = run_bounded([str(self.tradewind), "mb", f"s3://{BUCKET}"], 30, environment)
+            if finished.status == 0:
+                return
+            if time.monotonic() > end:
+                raise ServerFailed(f"{running.server.name}: no bucket: {finished.errors.strip()[-300:]}")
+            time.sleep(0.2)
+
+    def _copy(self, running: Running, workload: Workload, upload: bool) -> Copy:
+        local, key = self.source if upload else self.root / "down", None
+        if not upload:
+            local.mkdir(parents=True, exist_ok=True)
+        if not workload.is_tree:
+            key = next(self.source.iterdir()).name
+            local /= key
+        return Copy(upload, running.server.name, running.endpoint, BUCKET, local, key)
+
+    def _home(self, client: Client) -> Path:
+        return self.root / f"home-{client.name.replace(':', '-')}"
+
+    def _check_upload(self, running: Running, workload: Workload, client: str) -> None:
+        generators, objects = self.bench.generators, workload.objects
+        try:
+            pages = workload.count // PAGE_KEYS + 2
+            generators.list_objects(running, objects, "walk", pages, self.bench.fill_limit)
+            generators.verify(running, objects, self.bench.fill_limit)
+        except GeneratorFailed as reason:
+            raise WrongCopy(f"{client} to {running.server.name}, {workload.title}: {reason}") from reason
+
+    def _check_download(self, workload: Workload, client: str) -> None:
+        if difference := tree_difference(self.source, self.root / "down"):
+            raise WrongCopy(f"{client}, {workload.title} down: {difference}")
+
+
+def _rates(workload: Workload, sample: dict) -> dict:
+    return {
+        "objects": workload.count,
+        "size": workload.size,
+        **sample,
+        "objects_per_second": workload.count / sample["seconds"],
+        "megabytes_per_second": workload.count * workload.size / sample["seconds"] / 1e6,
+        "server_cpu_ms_per_object": sample["server_cpu_seconds"] / workload.count * 1e3,
+    }
+
+
+def tree_difference(left: Path, right: Path) -> str | None:
+    """The first difference between two trees: names, lengths or bytes."""
+    names, found = (
+        {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()} for tree in (left, right)
+    )
+    if missing := names - found:
+        return f"{len(missing)} files are missing: {sorted(missing)[:3]}"
+    if unknown := found - names:
+        return f"{len(unknown)} files should not be there: {sorted(unknown)[:3]}"
+    for name in sorted(names):
+        with (left / name).open("rb", buffering=0) as one, (right / name).open("rb", buffering=0) as other:
+            position = 0
+            while True:
+                piece = one.read(PIECE_BYTES)
+                if piece != other.read(PIECE_BYTES):
+                    return f"{name} differs at or after byte {position}"
+                if not piece:
+                    break
+                position += len(piece)
+    return None
