@@ -10,6 +10,7 @@ use tradewind_core::{
     Address, Checksum, ChecksumScope, Metadata, Precondition, ReadConditions, SystemHeaders,
 };
 use tradewind_model::plan::Plan;
+use tradewind_volume::buffers::BUFFER_BYTES;
 use tradewind_volume::{Carrier, Fetch, Sink, Source, store, store_copy};
 
 use crate::Item;
@@ -19,9 +20,6 @@ use crate::journal::{Entry, Journal};
 use crate::names::path_of;
 use crate::objects::Objects;
 use crate::progress::Progress;
-
-/// Bytes of a file that are read at once.
-const PIECE_BYTES: u64 = 256 << 10;
 
 /// Carries items from one end to the other.
 #[derive(Debug)]
@@ -150,11 +148,7 @@ impl Copier {
     fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
         let source = FileSource::open(&from.root().join(path_of(name)?), Arc::default())?;
         let mut file = to.begin(&path_of(to_name)?, source.size(), self.progress.clone())?;
-        for (offset, length) in Plan::chunks(source.size(), PIECE_BYTES) {
-            let piece = source.read_at(offset, usize::try_from(length).unwrap_or(usize::MAX))?;
-            file.write_at(offset, &piece)?;
-        }
-        source.check()?;
+        read_through(&source, |offset, piece| file.write_at(offset, piece))?;
         file.finish(source.modified())?;
         Ok(source.size())
     }
@@ -221,10 +215,22 @@ fn file_checksum(
 ) -> Result<Checksum> {
     let source = FileSource::open(&directory.root().join(path_of(name)?), Arc::default())?;
     let mut hasher = Hasher::new(algorithm);
-    for (offset, length) in Plan::chunks(source.size(), PIECE_BYTES) {
-        hasher.update(&source.read_at(offset, usize::try_from(length).unwrap_or(usize::MAX))?);
-    }
+    read_through(&source, |_, piece| {
+        hasher.update(piece);
+        Ok(())
+    })?;
     Ok(hasher.finish())
+}
+
+/// Reads a file from its beginning to its end.
+fn read_through(source: &FileSource, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    for (offset, length) in Plan::chunks(source.size(), BUFFER_BYTES as u64) {
+        let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
+        source.read_at(offset, piece)?;
+        take(offset, piece)?;
+    }
+    source.check()
 }
 
 /// What an object made of a file carries: its type, where its name tells.

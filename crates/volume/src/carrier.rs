@@ -12,14 +12,17 @@ use tradewind_core::{Budget, Clock, Context};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
-/// The memory of one request: two pieces of a body and what the store's client needs.
-const WINDOW_BYTES: usize = 768 << 10;
+use super::buffers::{BUFFER_BYTES, Buffers};
+
+/// The memory of one request: three pieces of a body, one in each hand and one under way.
+const WINDOW_BYTES: usize = 3 * BUFFER_BYTES;
 
 /// What transfers share.
 #[derive(Debug)]
 pub struct Carrier {
     plan: Plan,
     slots: Semaphore,
+    buffers: Arc<Buffers>,
     /// Chunks that may wait in memory for their turn, over all streams.
     ahead: Arc<Semaphore>,
     budget: Budget,
@@ -42,13 +45,19 @@ impl Carrier {
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
         let slots = Semaphore::new(plan.requests.clamp(1, Semaphore::MAX_PERMITS));
         let ahead = Arc::new(Semaphore::new(plan.ahead()));
-        Self { plan, slots, ahead, budget, clock, retries, purse: RetryBudget::new() }
+        let (buffers, purse) = (Arc::default(), RetryBudget::new());
+        Self { plan, slots, buffers, ahead, budget, clock, retries, purse }
     }
 
     /// The plan.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What is read of sources goes through these.
+    pub(crate) const fn buffers(&self) -> &Arc<Buffers> {
+        &self.buffers
     }
 
     /// Places for chunks that wait in memory for their turn.

@@ -1,6 +1,7 @@
 //! Carrying objects between a store and memory or files: a plan turns one object into several requests, which take
 //! turns with those of other objects; what fails is asked again, and only that.
 
+pub mod buffers;
 pub mod carrier;
 mod copy;
 pub mod fetch;

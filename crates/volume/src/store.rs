@@ -10,16 +10,14 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Context, Metadata, ObjectStore, Staged};
 use tradewind_model::plan::Plan;
 
+use super::buffers::BUFFER_BYTES;
 use super::carrier::Carrier;
 use super::upload::{StoredPart, Upload};
 
-/// Bytes that are read at once.
-const PIECE_BYTES: u64 = 256 << 10;
-
 /// Bytes that can be read again, at any offset.
 pub trait Source: Send + Sync {
-    /// Reads exactly `length` bytes at `offset`. Short of blocking calls of the file system it does not wait.
-    fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>>;
+    /// Fills the buffer with the bytes at `offset`. Short of blocking calls of the file system it does not wait.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
     /// `bytes` more have left for the store. Those of an attempt that failed are told as a negative number.
     fn sent(&self, bytes: i64) {
@@ -76,23 +74,25 @@ async fn store_whole(
         .again(|| async move {
             let slot = carrier.slot(size).await?;
             let staged = store.stage(&slot.context, address, request.clone()).await?;
-            pour(&slot.context, staged, source, (0, size)).await
+            pour(carrier, &slot.context, staged, source, (0, size)).await
         })
         .await
 }
 
 /// Stages what a source holds at an offset, and commits it.
 pub(crate) async fn pour(
+    carrier: &Carrier,
     context: &Context,
     mut staged: Box<dyn Staged>,
     source: &dyn Source,
     (offset, length): (u64, u64),
 ) -> Result<Committed> {
     let mut sent = Sent { source, bytes: 0 };
-    for (at, size) in Plan::chunks(length, PIECE_BYTES) {
+    for (at, size) in Plan::chunks(length, BUFFER_BYTES as u64) {
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         let reservation = context.window.reserve_own(size).await;
-        let piece = source.read_at(offset + at, size)?;
+        let mut piece = carrier.buffers().take(size);
+        source.read_at(offset + at, piece.bytes_mut())?;
         staged.write(reservation.attach(piece)).await?;
         sent.more(size);
     }

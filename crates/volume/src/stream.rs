@@ -24,11 +24,12 @@ const LEAST_PART: u64 = 5 << 20;
 struct Memory(Bytes);
 
 impl Source for Memory {
-    fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let at = usize::try_from(offset).unwrap_or(usize::MAX);
-        let bytes = at.checked_add(length).and_then(|end| self.0.get(at..end));
+        let bytes = at.checked_add(buffer.len()).and_then(|end| self.0.get(at..end));
         let missing = || Error::new(Reason::Defect, "more of a buffer was read than it holds");
-        bytes.map(<[u8]>::to_vec).ok_or_else(missing)
+        buffer.copy_from_slice(bytes.ok_or_else(missing)?);
+        Ok(())
     }
 }
 

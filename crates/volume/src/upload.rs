@@ -12,6 +12,7 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Metadata, Obje
 
 use tradewind_model::plan::Plan;
 
+use super::buffers::BUFFER_BYTES;
 use super::carrier::Carrier;
 use super::store::{Source, pour};
 
@@ -24,8 +25,6 @@ pub(crate) struct Upload {
 
 /// S3 gives no more on a page.
 const PAGE: usize = 1000;
-/// Bytes of a source that are read at once.
-const PIECE_BYTES: u64 = 256 << 10;
 
 /// The part, where the source still holds its bytes: by the checksum that the store keeps, else by an MD5.
 fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<StoredPart>> {
@@ -35,11 +34,13 @@ fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<St
     if kept.is_none() && md5.is_none() {
         return Ok(None);
     }
-    for (at, length) in Plan::chunks(part.size, PIECE_BYTES) {
-        let piece = source.read_at(offset + at, usize::try_from(length).unwrap_or(usize::MAX))?;
-        hasher.update(&piece);
+    let mut buffer = vec![0; BUFFER_BYTES];
+    for (at, length) in Plan::chunks(part.size, BUFFER_BYTES as u64) {
+        let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
+        source.read_at(offset + at, piece)?;
+        hasher.update(piece);
         if let Some((md5, _)) = &mut md5 {
-            md5.update(&piece);
+            md5.update(piece);
         }
     }
     let checksum = hasher.finish();
@@ -135,7 +136,7 @@ impl Upload {
                 let context = &slot.context;
                 let staged =
                     self.store.stage_part(context, &self.address, &self.id, number, request.clone()).await?;
-                pour(context, staged, source, span).await
+                pour(carrier, context, staged, source, span).await
             })
             .await?;
         Self::stored(number, &committed)

@@ -99,18 +99,17 @@ impl FileSource {
 }
 
 impl Source for FileSource {
-    fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; length];
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut at = 0;
-        while at < length {
-            match self.file.read_at(&mut bytes[at..], offset + at as u64) {
+        while at < buffer.len() {
+            match self.file.read_at(&mut buffer[at..], offset + at as u64) {
                 Ok(0) => return Err(self.changed()),
                 Ok(read) => at += read,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(failed("read", &self.path, e)),
             }
         }
-        Ok(bytes)
+        Ok(())
     }
 
     fn sent(&self, bytes: i64) {
