@@ -1,4 +1,5 @@
 //! Leaves: stores that hold bytes themselves or speak to a service that does.
 
 pub mod local;
+pub mod remote;
 pub mod s3;

@@ -1,22 +1,17 @@
 //! The `s3` leaf: a store that speaks S3 with a service. It holds no bytes of its own; what is acknowledged is as
 //! durable as the service makes it.
 
-mod answer;
 mod buckets;
 mod chunks;
-mod client;
 mod copy;
 mod endpoint;
 mod failure;
 mod headers;
 mod list;
 mod parts;
-mod payload;
-mod pool;
+mod protocol;
 mod read;
-mod sending;
 mod stage;
-mod time;
 mod uploads;
 mod xml;
 
@@ -44,12 +39,13 @@ use tradewind_core::store::{
 use tradewind_core::{Address, Algorithm, Body, BucketName, Budget, Clock, Context, Precondition, Tags};
 use tradewind_wire::sigv4::{Credentials, Signer};
 
-use self::client::{Call, Client};
-use self::endpoint::Query;
 pub use self::endpoint::{Endpoint, Style};
-use self::payload::Held;
-use self::pool::Pool;
+use self::protocol::S3;
 use self::stage::{StagedWrite, Target};
+use crate::remote::client::{Call, Client};
+use crate::remote::payload::Held;
+use crate::remote::pool::Pool;
+use crate::remote::query::Query;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 /// An answer without anything to read.
@@ -120,23 +116,25 @@ impl S3Store {
     /// A store over a service. Nothing is sent yet.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let S3Options { endpoint, region, credentials, tls, .. } = options;
-        if endpoint.is_tls && tls.is_none() {
+        if endpoint.peer.is_tls && tls.is_none() {
             return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
         }
         let pool = Pool::new(
-            endpoint.clone(),
-            tls.filter(|_| endpoint.is_tls),
+            endpoint.peer.clone(),
+            tls.filter(|_| endpoint.peer.is_tls),
             options.connections,
             options.connect_time,
             clock.clone(),
         );
         let client = Client {
-            peer: endpoint.to_string().into(),
-            endpoint,
-            signer: credentials.map(|credentials| Signer::new(credentials, region.clone())),
+            peer: endpoint.peer.to_string().into(),
+            protocol: Arc::new(S3 {
+                endpoint,
+                signer: credentials.map(|credentials| Signer::new(credentials, region.clone())),
+            }),
             pool: Arc::new(pool),
             retries: options.retries,
-            budget: RetryBudget::new(),
+            budget: Arc::new(RetryBudget::new()),
             clock,
             answer_time: options.answer_time,
             stall_time: options.stall_time,
@@ -199,7 +197,7 @@ impl S3Store {
 
 impl fmt::Debug for S3Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "S3Store({})", self.client.endpoint)
+        write!(f, "S3Store({})", self.client.peer)
     }
 }
 

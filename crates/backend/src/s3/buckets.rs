@@ -7,10 +7,10 @@ use tradewind_core::store::BucketInfo;
 use tradewind_core::{BucketName, Context};
 
 use super::S3Store;
-use super::client::Call;
-use super::payload::Held;
-use super::time::parse_time;
 use super::xml;
+use crate::remote::client::Call;
+use crate::remote::payload::Held;
+use crate::remote::time::parse_time;
 
 /// A list of buckets is no longer than this: ten thousand names.
 const MOST_BUCKETS_BYTES: usize = 4 << 20;

@@ -8,13 +8,15 @@ use tradewind_core::{Address, ByteRange, ChecksumScope, Context, ETag, Timestamp
 use tradewind_wire::sigv4::encode_path;
 
 use super::S3Store;
-use super::client::Call;
-use super::endpoint::Query;
-use super::failure::{Refusal, Subject};
+use super::failure::Refusal;
 use super::headers;
-use super::read::generation;
-use super::time::parse_time;
 use super::xml;
+use crate::remote::client::Call;
+use crate::remote::client::Subject;
+use crate::remote::fields;
+use crate::remote::fields::generation;
+use crate::remote::query::Query;
+use crate::remote::time::parse_time;
 
 const MOST_ANSWER_BYTES: usize = 64 << 10;
 
@@ -38,7 +40,7 @@ impl S3Store {
             call.headers.insert("x-amz-metadata-directive", HeaderValue::from_static("REPLACE"));
         }
         if let Some(tags) = &request.tags {
-            call.headers.insert("x-amz-tagging", headers::value(&headers::tagging(tags))?);
+            call.headers.insert("x-amz-tagging", fields::value(&headers::tagging(tags))?);
             call.headers.insert("x-amz-tagging-directive", HeaderValue::from_static("REPLACE"));
         }
         if let Some(algorithm) = request.algorithm {
@@ -82,7 +84,7 @@ impl S3Store {
                 return Err(Error::new(Reason::InvalidRange, "the range must lie within the source"));
             }
             let text = format!("bytes={}-{}", span.offset, span.end() - 1);
-            call.headers.insert("x-amz-copy-source-range", headers::value(&text)?);
+            call.headers.insert("x-amz-copy-source-range", fields::value(&text)?);
         }
         let copied = self.copied(context, &call).await?;
         Ok(Committed { size: span.length, ..copied })

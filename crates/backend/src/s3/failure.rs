@@ -5,15 +5,7 @@ use http::StatusCode;
 use tradewind_core::error::{Error, Reason};
 
 use super::xml;
-
-/// What was asked for, as far as it explains an answer that says nothing more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Subject {
-    Service,
-    Bucket,
-    Object,
-    Upload,
-}
+use crate::remote::client::Subject;
 
 /// A refusal: its status, and the code and message of its body where it had one.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -3,19 +3,20 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::header::{ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED};
+use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{
-    Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Precondition, ReadConditions, Tags,
-    Timestamp,
+    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Precondition, ReadConditions, Tags, Timestamp,
 };
 use tradewind_wire::encoded_word;
 use tradewind_wire::headers::{
     CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
 };
 use tradewind_wire::sigv4::encode_query;
+
+use crate::remote::fields::{date, text, value};
 
 /// Writes an object's metadata into the request that makes it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
@@ -95,24 +96,9 @@ pub(super) fn has_tags(headers: &HeaderMap) -> bool {
     headers.get(TAGGING_COUNT).is_some_and(|count| count != "0")
 }
 
-/// The entity tag.
-pub(super) fn etag(headers: &HeaderMap) -> Result<ETag> {
-    let tag = headers.get(ETAG).map(text).transpose()?;
-    let tag = tag.ok_or_else(|| Error::new(Reason::Io, "the store's answer has no entity tag"))?;
-    Ok(ETag::from_text(&tag))
-}
-
 /// When the object was written, to the second.
 pub(super) fn modified(headers: &HeaderMap) -> Result<Timestamp> {
     date(headers, &LAST_MODIFIED)?.ok_or_else(|| Error::new(Reason::Io, "the store's answer says no time"))
-}
-
-/// A header that holds a date.
-pub(super) fn date(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Timestamp>> {
-    let Some(value) = headers.get(name).map(text).transpose()? else { return Ok(None) };
-    let time = httpdate::parse_http_date(&value)
-        .map_err(|e| Error::with_source(Reason::Io, format!("the store answered {value:?} as a date"), e))?;
-    Ok(Some(Timestamp::from(time)))
 }
 
 /// The checksums of an answer, and what they are of.
@@ -200,18 +186,6 @@ pub(super) fn write_conditions(
         }
     }
     Ok(())
-}
-
-/// Text as a header's value: any UTF-8 but control characters.
-pub(super) fn value(text: &str) -> Result<HeaderValue> {
-    HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
-        Error::with_source(Reason::InvalidArgument, format!("{text:?} cannot be sent in a header"), e)
-    })
-}
-
-fn text(value: &HeaderValue) -> Result<String> {
-    String::from_utf8(value.as_bytes().to_vec())
-        .map_err(|e| Error::with_source(Reason::Io, "the store answered a header that is not UTF-8", e))
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
 
 use super::S3Store;
-use super::client::Call;
-use super::endpoint::Query;
-use super::read::generation;
-use super::time::parse_time;
 use super::xml;
+use crate::remote::client::Call;
+use crate::remote::fields::generation;
+use crate::remote::query::Query;
+use crate::remote::time::parse_time;
 
 /// The most entries of a page that S3 gives.
 const MOST_ENTRIES: usize = 1000;

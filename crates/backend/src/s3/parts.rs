@@ -15,11 +15,12 @@ use tradewind_core::{
 };
 
 use super::S3Store;
-use super::client::Call;
-use super::failure::Subject;
 use super::headers;
-use super::payload::Held;
 use super::stage::{Answered, part_query};
+use crate::remote::client::Call;
+use crate::remote::client::Subject;
+use crate::remote::fields;
+use crate::remote::payload::Held;
 
 /// The parts.
 pub(super) struct Parts {
@@ -119,7 +120,7 @@ impl Parts {
         call.payload = Held::of([bytes]);
         let (answered, _) = store.put(context, call, Some(checksum), None).await?;
         self.memory.clear();
-        parts.push(CompletePart { number, etag: headers::etag(&answered)?, checksum: Some(checksum) });
+        parts.push(CompletePart { number, etag: fields::etag(&answered)?, checksum: Some(checksum) });
         Ok(())
     }
 

@@ -1,20 +1,19 @@
 //! Reading: head, get, and what both say of an object.
 
-use http::header::{CONTENT_RANGE, RANGE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::header::RANGE;
+use http::{HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::store::{Found, GetRequest, Select};
-use tradewind_core::{
-    Address, Body, ByteRange, ChecksumScope, Context, ETag, Generation, ObjectInfo, Span, Tags, Timestamp,
-};
+use tradewind_core::{Address, Body, ChecksumScope, Context, ETag, ObjectInfo, Span, Tags, Timestamp};
 
 use super::S3Store;
-use super::answer::Answer;
-use super::client::Call;
-use super::endpoint::Query;
 use super::headers;
 use super::xml;
+use crate::remote::answer::Answer;
+use crate::remote::client::Call;
+use crate::remote::fields;
+use crate::remote::query::Query;
 
 /// Parts on a page, at the most, and the size of a page as XML.
 const MOST_PARTS: usize = 1000;
@@ -80,7 +79,7 @@ impl S3Store {
         headers::write_conditions(&request.conditions, false, &mut call.headers)?;
         match request.select {
             Select::Whole => {}
-            Select::Range(range) => drop(call.headers.insert(RANGE, range_header(range))),
+            Select::Range(range) => drop(call.headers.insert(RANGE, fields::range(range))),
             Select::Part(number) => {
                 call.query = Query::default().with("partNumber", &number.get().to_string())
             }
@@ -99,7 +98,7 @@ impl S3Store {
         let answered = &answer.head.headers;
         let length =
             answer.length().ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
-        let (span, size) = match content_range(answered)? {
+        let (span, size) = match fields::content_range(answered)? {
             Some(found) if answer.head.status == StatusCode::PARTIAL_CONTENT => found,
             _ => (Span::whole(length), length),
         };
@@ -111,13 +110,13 @@ impl S3Store {
             metadata.tags = self.read_tags(context, address).await?;
         }
         let (mut checksums, scope) = headers::checksums(answered)?;
-        let (etag, modified) = (headers::etag(answered)?, headers::modified(answered)?);
+        let (etag, modified) = (fields::etag(answered)?, headers::modified(answered)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
         if matches!(request.select, Select::Part(_)) && parts.is_some() {
             // They are the part's.
             checksums.clear();
         }
-        let generation = generation(modified, etag.as_str());
+        let generation = fields::generation(modified, etag.as_str());
         Ok((ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }, span))
     }
 
@@ -173,55 +172,5 @@ impl S3Store {
             _ => {}
         })?;
         Tags::new(pairs)
-    }
-}
-
-/// Which write this is, as far as S3 says: equal for equal tags and times. It grows with time at the grain of a
-/// second only; `Capabilities::generations` says so.
-pub(super) fn generation(modified: Timestamp, etag: &str) -> Generation {
-    let seconds = u64::try_from(modified.seconds()).unwrap_or(0);
-    Generation(seconds << 24 | tradewind_core::checksum::crc64nvme(etag.as_bytes()) >> 40)
-}
-
-fn range_header(range: ByteRange) -> HeaderValue {
-    let text = match range {
-        ByteRange::Inclusive { first, last } => format!("bytes={first}-{last}"),
-        ByteRange::From(first) => format!("bytes={first}-"),
-        ByteRange::Suffix(length) => format!("bytes=-{length}"),
-    };
-    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
-}
-
-/// `bytes first-last/size`.
-fn content_range(headers: &HeaderMap) -> Result<Option<(Span, u64)>> {
-    let Some(value) = headers.get(CONTENT_RANGE) else { return Ok(None) };
-    let read = || {
-        let (span, size) = value.to_str().ok()?.strip_prefix("bytes ")?.split_once('/')?;
-        let (first, last) = span.split_once('-')?;
-        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-        let length = last.checked_sub(first)?.checked_add(1)?;
-        Some((Span { offset: first, length }, size.parse().ok()?))
-    };
-    let found = read();
-    found.map(Some).ok_or_else(|| Error::new(Reason::Io, format!("the store answered {value:?} as a range")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_of_answers() {
-        let read = |text| {
-            let mut headers = HeaderMap::new();
-            headers.insert(CONTENT_RANGE, HeaderValue::from_static(text));
-            content_range(&headers).map(Option::unwrap)
-        };
-        assert_eq!(read("bytes 5-9/20").unwrap(), (Span { offset: 5, length: 5 }, 20));
-        for bad in
-            ["bytes 9-5/20", "bytes */20", "items 1-2/3", "bytes 1-2", "bytes 0-18446744073709551615/1"]
-        {
-            assert_eq!(read(bad).unwrap_err().reason(), Reason::Io, "{bad}");
-        }
     }
 }

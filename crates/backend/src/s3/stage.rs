@@ -14,18 +14,19 @@ use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Observation, Precondition};
-use tradewind_wire::sigv4;
 
 use super::S3Store;
 use super::chunks::{self, Chunks};
-use super::client::Call;
-use super::endpoint::Query;
-use super::failure::Subject;
 use super::headers;
 use super::parts::Parts;
-use super::payload::Held;
-use super::read::generation;
-use super::sending::Sending;
+use super::protocol::TRAILER;
+use crate::remote::client::Call;
+use crate::remote::client::Subject;
+use crate::remote::fields;
+use crate::remote::fields::generation;
+use crate::remote::payload::Held;
+use crate::remote::query::Query;
+use crate::remote::sending::Sending;
 
 /// An answer that says nothing but headers.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
@@ -198,9 +199,9 @@ impl StagedWrite {
     async fn begin(&mut self) -> Result<Streaming> {
         let length = self.request.size.unwrap_or_default();
         let mut call = self.call()?;
-        let (word, on_wire, chunks) = if self.store.takes_trailers() {
+        let (on_wire, chunks) = if self.store.takes_trailers() {
             let told = self.told();
-            call.headers.insert("x-amz-trailer", HeaderValue::from_static(told.algorithm().header()));
+            call.headers.insert(TRAILER, HeaderValue::from_static(told.algorithm().header()));
             call.headers.insert("x-amz-decoded-content-length", length.into());
             let encodings = match call.headers.get(CONTENT_ENCODING) {
                 Some(own) => [b"aws-chunked,", own.as_bytes()].concat(),
@@ -211,11 +212,11 @@ impl StagedWrite {
             })?;
             call.headers.insert(CONTENT_ENCODING, encodings);
             let on_wire = Chunks::length(length, &told);
-            (sigv4::Payload::UnsignedTrailer, on_wire, Some(Chunks::new(length)))
+            (on_wire, Some(Chunks::new(length)))
         } else {
-            (sigv4::Payload::Unsigned, length, None)
+            (length, None)
         };
-        let sending = self.store.client.begin(&self.context, &call, word, on_wire).await?;
+        let sending = self.store.client.begin(&self.context, &call, on_wire).await?;
         Ok(Streaming { sending, chunks })
     }
 
@@ -321,8 +322,8 @@ impl S3Store {
         size: u64,
         checksums: Vec<Checksum>,
     ) -> Result<Committed> {
-        let etag = headers::etag(answered)?;
-        let modified = headers::date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
+        let etag = fields::etag(answered)?;
+        let modified = fields::date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
     }

@@ -18,15 +18,17 @@ use tradewind_core::{
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
-use super::client::Call;
-use super::endpoint::Query;
-use super::failure::{Refusal, Subject};
+use super::failure::Refusal;
 use super::headers;
 use super::list::decode_key;
-use super::payload::Held;
-use super::read::generation;
-use super::time::parse_time;
 use super::xml;
+use crate::remote::client::Call;
+use crate::remote::client::Subject;
+use crate::remote::fields;
+use crate::remote::fields::generation;
+use crate::remote::payload::Held;
+use crate::remote::query::Query;
+use crate::remote::time::parse_time;
 
 /// A page of parts or uploads, or the answer to a completion.
 const MOST_PAGE_BYTES: usize = 8 << 20;
@@ -139,13 +141,13 @@ impl S3Store {
         call.payload = Held::of([Bytes::from(document)]);
         headers::write_precondition(&order.precondition, &mut call.headers)?;
         if let Some(checksum) = order.expected_checksum {
-            call.headers.insert(checksum.algorithm().header(), headers::value(&checksum.to_base64())?);
+            call.headers.insert(checksum.algorithm().header(), fields::value(&checksum.to_base64())?);
         }
         if let Some(size) = order.expected_size {
             call.headers.insert("x-amz-mp-object-size", size.into());
         }
         let answer = self.client.send(context, &call).await?;
-        let (status, date) = (answer.head.status, headers::date(&answer.head.headers, &DATE)?);
+        let (status, date) = (answer.head.status, fields::date(&answer.head.headers, &DATE)?);
         let document = answer.collect(MOST_PAGE_BYTES).await?;
         let (mut etag, mut checksums, mut scope) = (None, Vec::new(), ChecksumScope::FullObject);
         let mut is_refused = false;

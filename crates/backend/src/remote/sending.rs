@@ -18,7 +18,7 @@ use super::pool::Connection;
 type Answered = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
 
 /// The request. Dropping it breaks it off: a store that has not all of a body commits nothing of it.
-pub(super) struct Sending {
+pub(crate) struct Sending {
     client: Arc<Client>,
     context: Context,
     about: About,

@@ -15,7 +15,7 @@ use tradewind_core::{Body, Checksum, Context, Observation};
 use super::pool::{Connection, Pool};
 
 /// An answer with success or not. Dropping it before its end closes its connection.
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub head: Parts,
     pub observation: Observation,
     incoming: Incoming,

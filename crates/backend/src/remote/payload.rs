@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 /// Buffers that are at hand, sent one after the other.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     pieces: VecDeque<Bytes>,
     left: u64,
 }
@@ -33,7 +33,7 @@ impl Held {
 
 /// Bytes that are handed over while the request is under way, `left` of them.
 #[derive(Debug)]
-pub(super) struct Fed {
+pub(crate) struct Fed {
     pieces: mpsc::Receiver<Bytes>,
     left: u64,
 }
@@ -48,7 +48,7 @@ impl Fed {
 
 /// The body of a request.
 #[derive(Debug)]
-pub(super) enum Payload {
+pub(crate) enum Payload {
     Held(Held),
     Fed(Fed),
 }

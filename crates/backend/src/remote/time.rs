@@ -4,7 +4,7 @@ use tradewind_core::Timestamp;
 use tradewind_wire::sigv4::AmzDate;
 
 /// Reads `2026-01-02T03:04:05.678Z`, with or without a fraction.
-pub(super) fn parse_time(text: &str) -> Option<Timestamp> {
+pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
     let (whole, fraction) = match text.strip_suffix('Z')?.split_once('.') {
         Some((whole, fraction)) => (whole, fraction),
         None => (text.strip_suffix('Z')?, ""),

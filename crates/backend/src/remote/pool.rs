@@ -15,8 +15,8 @@ use tokio_rustls::TlsConnector;
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::endpoint::Endpoint;
 use super::payload::Payload;
+use super::peer::Peer;
 
 /// A connection that waited longer than this may be closed by the store the moment it is used.
 const MOST_IDLE: Duration = Duration::from_secs(20);
@@ -25,8 +25,8 @@ const MOST_IDLE: Duration = Duration::from_secs(20);
 const READ_BYTES: usize = 128 << 10;
 
 /// The pool.
-pub(super) struct Pool {
-    endpoint: Endpoint,
+pub(crate) struct Pool {
+    peer: Peer,
     tls: Option<Arc<ClientConfig>>,
     connect_time: Duration,
     idle: Mutex<Vec<Idle>>,
@@ -40,7 +40,7 @@ struct Idle {
 }
 
 /// A connection for one request. Dropping it closes it, unless it is given back.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub sender: SendRequest<Payload>,
     /// It served a request before: the store may have closed it meanwhile.
     pub is_reused: bool,
@@ -50,14 +50,14 @@ pub(super) struct Connection {
 impl Pool {
     /// A pool of at most `connections`.
     pub fn new(
-        endpoint: Endpoint,
+        peer: Peer,
         tls: Option<Arc<ClientConfig>>,
         connections: usize,
         connect_time: Duration,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(connections.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { endpoint, tls, connect_time, idle: Mutex::default(), permits, clock }
+        Self { peer, tls, connect_time, idle: Mutex::default(), permits, clock }
     }
 
     /// An error where the pool is closed.
@@ -79,7 +79,7 @@ impl Pool {
             }
         }
         let sender = tokio::time::timeout(self.connect_time, self.connect()).await.map_err(|_| {
-            let address = &self.endpoint;
+            let address = &self.peer;
             let seconds = self.connect_time.as_secs();
             Error::new(Reason::Io, format!("{address} did not answer within {seconds} s of connecting to it"))
         })??;
@@ -109,9 +109,9 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<SendRequest<Payload>> {
-        let Endpoint { host, port, .. } = &self.endpoint;
+        let Peer { host, port, .. } = &self.peer;
         let failed = |what: &str, e: std::io::Error| {
-            Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.endpoint), e)
+            Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
         };
         let socket =
             TcpStream::connect((host.as_str(), *port)).await.map_err(|e| failed("connecting to", e))?;
@@ -134,9 +134,8 @@ impl Pool {
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
         let handshake = http1::Builder::new().max_buf_size(READ_BYTES).handshake(io).await;
-        let (sender, connection) = handshake.map_err(|e| {
-            Error::with_source(Reason::Io, format!("speaking with {} failed", self.endpoint), e)
-        })?;
+        let (sender, connection) = handshake
+            .map_err(|e| Error::with_source(Reason::Io, format!("speaking with {} failed", self.peer), e))?;
         tokio::spawn(async move {
             if let Err(e) = connection.await {
                 // Whoever waits for an answer gets it as an error of its own.

@@ -1,21 +1,19 @@
-//! Sends requests to one store: signed, over pooled connections, again where that is safe and likely to help.
+//! Sends requests to one service over pooled connections, again where that is safe and likely to help.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST};
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{BucketName, Clock, Context, Observation};
-use tradewind_wire::sigv4::{self, Signer};
+use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp};
 
 use super::answer::Answer;
-use super::endpoint::{Endpoint, Query};
-use super::failure::{Refusal, Subject};
 use super::payload::{Fed, Held, Payload};
 use super::pool::{Connection, Pool};
+use super::query::Query;
 use super::sending::Sending;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
@@ -24,15 +22,60 @@ const MOST_REFUSAL_BYTES: usize = 64 << 10;
 /// Sending a body may take this long per KiB, on top of the time that the answer may take.
 const TIME_PER_KIB: Duration = Duration::from_millis(16);
 
-/// A client of one store.
-pub(super) struct Client {
-    pub endpoint: Endpoint,
-    /// Its name, as observations say it.
+/// What was asked for, as far as it explains a refusal that says nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Service,
+    Bucket,
+    Object,
+    Upload,
+}
+
+/// A refusal, as the protocol reads it.
+pub(crate) struct Refused {
+    pub error: Error,
+    /// The store may take it later.
+    pub is_passing: bool,
+    /// It was certainly refused before anything was done.
+    pub is_before_all: bool,
+}
+
+/// What is one protocol's own.
+pub(crate) trait Protocol: Send + Sync + 'static {
+    /// The path and query of a request, and its `Host`.
+    fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)>;
+
+    /// Says in the headers who asks. Called anew for each attempt: it may come long after the one before it. `length`
+    /// is the body's on the wire, in bytes.
+    fn authorize(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &mut HeaderMap,
+        length: u64,
+        now: Timestamp,
+    ) -> Result<()>;
+
+    /// What an answer without success means. `what` says what was asked for, for people.
+    fn refuse(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        subject: Subject,
+        what: &str,
+    ) -> Refused;
+}
+
+/// A client of one service. Its clones share connections and the retry budget.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub protocol: Arc<dyn Protocol>,
+    /// The service's name, as observations say it.
     pub peer: Arc<str>,
-    pub signer: Option<Signer>,
     pub pool: Arc<Pool>,
     pub retries: RetryOptions,
-    pub budget: RetryBudget,
+    pub budget: Arc<RetryBudget>,
     pub clock: Arc<dyn Clock>,
     /// From the last byte of the request to the first of the answer.
     pub answer_time: Duration,
@@ -41,10 +84,10 @@ pub(super) struct Client {
 }
 
 /// A request.
-pub(super) struct Call<'a> {
+pub(crate) struct Call<'a> {
     pub method: Method,
     pub subject: Subject,
-    pub bucket: Option<&'a BucketName>,
+    pub bucket: Option<&'a str>,
     pub key: Option<&'a str>,
     pub query: Query,
     pub headers: HeaderMap,
@@ -56,7 +99,7 @@ pub(super) struct Call<'a> {
 impl<'a> Call<'a> {
     /// A request about a bucket.
     pub fn bucket(method: Method, bucket: &'a BucketName) -> Self {
-        Self { subject: Subject::Bucket, bucket: Some(bucket), ..Self::service(method) }
+        Self { subject: Subject::Bucket, bucket: Some(bucket.as_str()), ..Self::service(method) }
     }
 
     /// A request about an object.
@@ -81,10 +124,10 @@ impl<'a> Call<'a> {
 }
 
 /// A request that was sent, as far as errors and observations tell of it.
-pub(super) struct About {
+pub(crate) struct About {
     endpoint: Arc<str>,
     method: Method,
-    bucket: Option<BucketName>,
+    bucket: Option<Box<str>>,
     key: Option<Box<str>>,
     subject: Subject,
     /// Of its body, in bytes.
@@ -96,14 +139,14 @@ pub(super) struct About {
 impl About {
     /// What it asks for, and of whom.
     pub fn what(&self) -> String {
-        let bucket = self.bucket.as_ref().map_or("", BucketName::as_str);
+        let bucket = self.bucket.as_deref().unwrap_or_default();
         let key = self.key.as_ref().map(|key| format!("/{key}")).unwrap_or_default();
-        format!("{} s3://{bucket}{key} on {}", self.method, self.endpoint)
+        format!("{} {bucket}{key} on {}", self.method, self.endpoint)
     }
 }
 
 /// Why an attempt failed.
-pub(super) struct Failed {
+pub(crate) struct Failed {
     pub error: Error,
     /// Nothing of it can have been carried out.
     is_unsent: bool,
@@ -137,13 +180,7 @@ impl Client {
     }
 
     /// Begins a request whose body, `length` bytes on the wire, is handed over while it is sent: once.
-    pub async fn begin(
-        self: &Arc<Self>,
-        context: &Context,
-        call: &Call<'_>,
-        word: sigv4::Payload,
-        length: u64,
-    ) -> Result<Sending> {
+    pub async fn begin(self: &Arc<Self>, context: &Context, call: &Call<'_>, length: u64) -> Result<Sending> {
         let begun = self.clock.now();
         let mut attempt = 1;
         let mut connection = loop {
@@ -155,7 +192,7 @@ impl Client {
             attempt += 1;
         };
         let (feed, fed) = Fed::new(length);
-        let request = self.request(call, word, Payload::Fed(fed), length)?;
+        let request = self.request(call, Payload::Fed(fed), length)?;
         let about = self.about(call, begun, length);
         let answered = connection.sender.send_request(request);
         Ok(Sending::new(self.clone(), context.clone(), about, feed, (answered, connection)))
@@ -175,9 +212,8 @@ impl Client {
     async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<Answer, Failed> {
         let mut connection = self.pool.take().await.map_err(Failed::unsent)?;
         let length = call.payload.length();
-        let word = if length == 0 { sigv4::Payload::Empty } else { sigv4::Payload::Unsigned };
         let payload = Payload::Held(call.payload.clone());
-        let request = self.request(call, word, payload, length).map_err(Failed::unsent)?;
+        let request = self.request(call, payload, length).map_err(Failed::unsent)?;
         let about = self.about(call, begun, length);
         let mut is_unsent = false;
         let sending = connection.sender.try_send_request(request);
@@ -195,7 +231,7 @@ impl Client {
         About {
             endpoint: self.peer.clone(),
             method: call.method.clone(),
-            bucket: call.bucket.cloned(),
+            bucket: call.bucket.map(Into::into),
             key: call.key.map(Into::into),
             subject: call.subject,
             length,
@@ -233,35 +269,23 @@ impl Client {
         if answer.head.status.is_success() { Ok(answer) } else { Err(self.refused(about, answer).await) }
     }
 
-    async fn refused(&self, about: &About, answer: Answer) -> Failed {
-        let status = answer.head.status;
+    async fn refused(&self, about: &About, mut answer: Answer) -> Failed {
+        let (status, headers) = (answer.head.status, std::mem::take(&mut answer.head.headers));
         // A body that cannot be read says no less than none.
         let body = answer.collect(MOST_REFUSAL_BYTES).await.unwrap_or_default();
-        let refusal = Refusal::read(&body);
-        let (is_passing, is_unsent) = (refusal.is_passing(status), refusal.is_before_all(status));
-        let error = refusal.into_error(status, about.subject, &about.what());
-        Failed { error, is_unsent, is_passing }
+        let Refused { error, is_passing, is_before_all } =
+            self.protocol.refuse(status, &headers, &body, about.subject, &about.what());
+        Failed { error, is_unsent: is_before_all, is_passing }
     }
 
-    /// Signed now: an attempt may come long after the one before it.
-    fn request(
-        &self,
-        call: &Call<'_>,
-        word: sigv4::Payload,
-        payload: Payload,
-        length: u64,
-    ) -> Result<Request<Payload>> {
-        let uri = self.endpoint.target(call.bucket, call.key, &call.query)?;
+    fn request(&self, call: &Call<'_>, payload: Payload, length: u64) -> Result<Request<Payload>> {
+        let (uri, host) = self.protocol.address(call)?;
         let mut headers = call.headers.clone();
-        headers.insert(HOST, self.endpoint.host_header(call.bucket)?);
+        headers.insert(HOST, host);
         if length > 0 || matches!(call.method, Method::PUT | Method::POST) {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        if let Some(signer) = &self.signer {
-            signer.sign(&call.method, &uri, &mut headers, word, self.clock.wall()).map_err(|e| {
-                Error::with_source(Reason::InvalidArgument, format!("the request cannot be signed: {e}"), e)
-            })?;
-        }
+        self.protocol.authorize(&call.method, &uri, &mut headers, length, self.clock.wall())?;
         let mut request = Request::new(payload);
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = uri;
