@@ -3,3 +3,4 @@
 pub mod local;
 pub mod remote;
 pub mod s3;
+pub mod swift;

@@ -41,11 +41,14 @@ pub struct Capabilities {
     pub kind: &'static str,
     /// Buckets can be made and removed; otherwise they are mapped by settings.
     pub owns_buckets: bool,
+    /// A bucket is made and removed at one moment: of many that make it one wins, and of a write and the removal one is
+    /// refused. Otherwise each holds of calls one after the other.
+    pub atomic_buckets: bool,
     /// `Precondition` other than `None` on commits and completions.
     pub conditional_writes: bool,
     /// Multipart uploads.
     pub multipart: bool,
-    /// Tags.
+    /// Tags can be set. Those that come with a write are kept in any case.
     pub tags: bool,
     /// [`Generation`](crate::Generation) grows with each write, and `Precondition::Is` compares it. Otherwise it is
     /// equal where the store says that the object is the same, and says nothing more.
@@ -54,6 +57,8 @@ pub struct Capabilities {
     pub unique_etags: bool,
     /// Checksums of several algorithms are kept with one object; otherwise the first that was asked for.
     pub several_checksums: bool,
+    /// What is listed of objects says which checksum is kept.
+    pub lists_checksums: bool,
     /// What is listed of uploads says their metadata.
     pub upload_metadata: bool,
     /// `object_parts` says all that it can: otherwise tags and times are left out, and parts where the store does not

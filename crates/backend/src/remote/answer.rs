@@ -8,6 +8,7 @@ use http::header::CONTENT_LENGTH;
 use http::response::Parts;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Body, Checksum, Context, Observation};
@@ -100,8 +101,8 @@ impl Answer {
 
     /// The body as an object's bytes, `length` of them, compared with `expected` where there is something to
     /// compare with: its last piece is not given out before.
-    pub fn into_body(self, context: Context, length: u64, expected: Option<Checksum>) -> Body {
-        let verifier = expected.map(|checksum| (Hasher::new(checksum.algorithm()), checksum));
+    pub fn into_body(self, context: Context, length: u64, expected: Option<Sum>) -> Body {
+        let verifier = expected.map(Verifier::new);
         let reading = Reading { answer: self, context, left: length, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {
             let Some(mut reading) = reading else { return Ok(None) };
@@ -112,13 +113,56 @@ impl Answer {
     }
 }
 
+/// What the bytes of a whole object must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sum {
+    Checksum(Checksum),
+    Md5([u8; 16]),
+}
+
+/// Compares bytes with what they must have, while they pass.
+enum Verifier {
+    Checksum(Hasher, Checksum),
+    Md5(Md5, [u8; 16]),
+}
+
+impl Verifier {
+    fn new(sum: Sum) -> Self {
+        match sum {
+            Sum::Checksum(expected) => Self::Checksum(Hasher::new(expected.algorithm()), expected),
+            Sum::Md5(expected) => Self::Md5(Md5::new(), expected),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Checksum(hasher, _) => hasher.update(bytes),
+            Self::Md5(hasher, _) => hasher.update(bytes),
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        let (found, expected) = match self {
+            Self::Checksum(hasher, expected) => (Sum::Checksum(hasher.finish()), Sum::Checksum(expected)),
+            Self::Md5(hasher, expected) => (Sum::Md5(hasher.finalize().into()), Sum::Md5(expected)),
+        };
+        if found == expected {
+            return Ok(());
+        }
+        let what = format!(
+            "the object's bytes came with another checksum ({found:?}) than the store has of it ({expected:?})"
+        );
+        Err(Error::new(Reason::CorruptData, what))
+    }
+}
+
 /// A body that is being read.
 struct Reading {
     answer: Answer,
     context: Context,
     /// Bytes to come.
     left: u64,
-    verifier: Option<(Hasher, Checksum)>,
+    verifier: Option<Verifier>,
 }
 
 impl Reading {
@@ -127,21 +171,13 @@ impl Reading {
             return if self.left == 0 { Ok(None) } else { Err(self.wrong_length("fewer")) };
         };
         self.left = self.left.checked_sub(piece.len() as u64).ok_or_else(|| self.wrong_length("more"))?;
-        if let Some((hasher, _)) = &mut self.verifier {
-            hasher.update(&piece);
+        if let Some(verifier) = &mut self.verifier {
+            verifier.update(&piece);
         }
         if self.left == 0
-            && let Some((hasher, expected)) = self.verifier.take()
+            && let Some(verifier) = self.verifier.take()
         {
-            let found = hasher.finish();
-            if found != expected {
-                return Err(Error::new(
-                    Reason::CorruptData,
-                    format!(
-                        "the object's bytes came with another checksum ({found:?}) than the store has of it ({expected:?})"
-                    ),
-                ));
-            }
+            verifier.finish()?;
         }
         Ok(Some(piece))
     }

@@ -107,6 +107,11 @@ impl<'a> Call<'a> {
         Self { subject: Subject::Object, key: Some(key), ..Self::bucket(method, bucket) }
     }
 
+    /// A request about something in a place that is no bucket of the port's.
+    pub fn within(method: Method, subject: Subject, place: &'a str, key: Option<&'a str>) -> Self {
+        Self { subject, bucket: Some(place), key, ..Self::service(method) }
+    }
+
     /// A request about the service.
     pub fn service(method: Method) -> Self {
         let may_repeat = method != Method::POST;
@@ -179,8 +184,14 @@ impl Client {
         }
     }
 
-    /// Begins a request whose body, `length` bytes on the wire, is handed over while it is sent: once.
-    pub async fn begin(self: &Arc<Self>, context: &Context, call: &Call<'_>, length: u64) -> Result<Sending> {
+    /// Begins a request whose body is handed over while it is sent: once. `length` is that of the body on the wire, in
+    /// bytes, where it is known.
+    pub async fn begin(
+        self: &Arc<Self>,
+        context: &Context,
+        call: &Call<'_>,
+        length: Option<u64>,
+    ) -> Result<Sending> {
         let begun = self.clock.now();
         let mut attempt = 1;
         let mut connection = loop {
@@ -193,9 +204,15 @@ impl Client {
         };
         let (feed, fed) = Fed::new(length);
         let request = self.request(call, Payload::Fed(fed), length)?;
-        let about = self.about(call, begun, length);
+        let about = self.about(call, begun, length.unwrap_or_default());
         let answered = connection.sender.send_request(request);
-        Ok(Sending::new(self.clone(), context.clone(), about, feed, (answered, connection)))
+        Ok(Sending::new(
+            self.clone(),
+            context.clone(),
+            about,
+            (feed, length.is_none()),
+            (answered, connection),
+        ))
     }
 
     /// Waits before another attempt, or fails where there is to be none.
@@ -213,7 +230,7 @@ impl Client {
         let mut connection = self.pool.take().await.map_err(Failed::unsent)?;
         let length = call.payload.length();
         let payload = Payload::Held(call.payload.clone());
-        let request = self.request(call, payload, length).map_err(Failed::unsent)?;
+        let request = self.request(call, payload, Some(length)).map_err(Failed::unsent)?;
         let about = self.about(call, begun, length);
         let mut is_unsent = false;
         let sending = connection.sender.try_send_request(request);
@@ -278,14 +295,23 @@ impl Client {
         Failed { error, is_unsent: is_before_all, is_passing }
     }
 
-    fn request(&self, call: &Call<'_>, payload: Payload, length: u64) -> Result<Request<Payload>> {
+    fn request(&self, call: &Call<'_>, payload: Payload, length: Option<u64>) -> Result<Request<Payload>> {
         let (uri, host) = self.protocol.address(call)?;
         let mut headers = call.headers.clone();
         headers.insert(HOST, host);
-        if length > 0 || matches!(call.method, Method::PUT | Method::POST) {
+        // Without a length the body goes out in chunks, whose last one ends it.
+        if let Some(length) = length
+            && (length > 0 || matches!(call.method, Method::PUT | Method::POST))
+        {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        self.protocol.authorize(&call.method, &uri, &mut headers, length, self.clock.wall())?;
+        self.protocol.authorize(
+            &call.method,
+            &uri,
+            &mut headers,
+            length.unwrap_or_default(),
+            self.clock.wall(),
+        )?;
         let mut request = Request::new(payload);
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = uri;

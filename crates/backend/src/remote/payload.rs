@@ -31,18 +31,43 @@ impl Held {
     }
 }
 
-/// Bytes that are handed over while the request is under way, `left` of them.
+/// Bytes that are handed over while the request is under way. Where their number is not known, an empty buffer ends
+/// them.
 #[derive(Debug)]
 pub(crate) struct Fed {
     pieces: mpsc::Receiver<Bytes>,
-    left: u64,
+    /// `None`: nobody said how many.
+    left: Option<u64>,
+    is_ended: bool,
 }
 
 impl Fed {
-    /// A body of `length` bytes, and where they are handed over. Dropping that before all are breaks the request off.
-    pub fn new(length: u64) -> (mpsc::Sender<Bytes>, Self) {
+    /// A body of `length` bytes, and where they are handed over. Dropping that before the end breaks the request off.
+    pub fn new(length: Option<u64>) -> (mpsc::Sender<Bytes>, Self) {
         let (feed, pieces) = mpsc::channel(1);
-        (feed, Self { pieces, left: length })
+        (feed, Self { pieces, left: length, is_ended: length == Some(0) })
+    }
+}
+
+impl Fed {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let piece = match self.pieces.poll_recv(cx) {
+            Poll::Pending => return Poll::Pending,
+            // Half a body would be an object to nobody: the connection ends instead.
+            Poll::Ready(None) => return Poll::Ready(Some(Err(io::ErrorKind::BrokenPipe.into()))),
+            Poll::Ready(Some(piece)) => piece,
+        };
+        match &mut self.left {
+            None => self.is_ended = piece.is_empty(),
+            Some(left) => {
+                *left = left.saturating_sub(piece.len() as u64);
+                self.is_ended = *left == 0;
+            }
+        }
+        Poll::Ready(Some(piece).filter(|piece| !piece.is_empty()).map(|piece| Ok(Frame::data(piece))))
     }
 }
 
@@ -53,15 +78,6 @@ pub(crate) enum Payload {
     Fed(Fed),
 }
 
-impl Payload {
-    const fn left(&self) -> u64 {
-        match self {
-            Self::Held(held) => held.left,
-            Self::Fed(fed) => fed.left,
-        }
-    }
-}
-
 impl Body for Payload {
     type Data = Bytes;
     type Error = io::Error;
@@ -70,27 +86,27 @@ impl Body for Payload {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let (piece, left) = match self.get_mut() {
-            Self::Held(held) => (held.pieces.pop_front(), &mut held.left),
-            Self::Fed(fed) if fed.left == 0 => (None, &mut fed.left),
-            Self::Fed(fed) => match fed.pieces.poll_recv(cx) {
-                Poll::Pending => return Poll::Pending,
-                // Half a body would be an object to nobody: the connection ends instead.
-                Poll::Ready(None) => return Poll::Ready(Some(Err(io::ErrorKind::BrokenPipe.into()))),
-                Poll::Ready(piece) => (piece, &mut fed.left),
-            },
-        };
-        if let Some(piece) = &piece {
-            *left = left.saturating_sub(piece.len() as u64);
+        match self.get_mut() {
+            Self::Held(held) => {
+                let piece = held.pieces.pop_front();
+                held.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+            }
+            Self::Fed(fed) => fed.poll_next(cx),
         }
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left() == 0
+        match self {
+            Self::Held(held) => held.left == 0,
+            Self::Fed(fed) => fed.is_ended,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left())
+        match self {
+            Self::Held(held) => SizeHint::with_exact(held.left),
+            Self::Fed(fed) => fed.left.map_or_else(SizeHint::new, SizeHint::with_exact),
+        }
     }
 }

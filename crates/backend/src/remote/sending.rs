@@ -23,6 +23,8 @@ pub(crate) struct Sending {
     context: Context,
     about: About,
     feed: mpsc::Sender<Bytes>,
+    /// Nobody said how long the body is: an empty piece ends it.
+    needs_end: bool,
     under_way: Option<(Answered, Connection)>,
 }
 
@@ -31,14 +33,14 @@ impl Sending {
         client: Arc<Client>,
         context: Context,
         about: About,
-        feed: mpsc::Sender<Bytes>,
+        (feed, needs_end): (mpsc::Sender<Bytes>, bool),
         (answered, connection): (
             impl Future<Output = hyper::Result<Response<Incoming>>> + Send + 'static,
             Connection,
         ),
     ) -> Self {
         let answered: Answered = Box::pin(answered);
-        Self { client, context, about, feed, under_way: Some((answered, connection)) }
+        Self { client, context, about, feed, needs_end, under_way: Some((answered, connection)) }
     }
 
     /// Hands over a piece, and waits until there is room for the next. A store that answers before it has everything
@@ -78,6 +80,9 @@ impl Sending {
 
     /// Waits for the answer once all has been handed over.
     pub async fn finish(mut self) -> Result<Answer> {
+        if self.needs_end {
+            self.write(Bytes::new()).await?;
+        }
         let Some((answered, connection)) = self.under_way.take() else { return Err(self.ended_early()) };
         self.answer(answered, connection).await
     }

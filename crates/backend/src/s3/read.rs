@@ -10,7 +10,7 @@ use tradewind_core::{Address, Body, ChecksumScope, Context, ETag, ObjectInfo, Sp
 use super::S3Store;
 use super::headers;
 use super::xml;
-use crate::remote::answer::Answer;
+use crate::remote::answer::{Answer, Sum};
 use crate::remote::client::Call;
 use crate::remote::fields;
 use crate::remote::query::Query;
@@ -62,7 +62,7 @@ impl S3Store {
             ));
         }
         let is_whole = span == Span::whole(info.size) && info.scope == ChecksumScope::FullObject;
-        let expected = info.checksums.first().copied().filter(|_| is_whole);
+        let expected = info.checksums.first().copied().filter(|_| is_whole).map(Sum::Checksum);
         let observation = answer.observation.clone();
         Ok(Found { info, span, body: answer.into_body(context.clone(), length, expected), observation })
     }

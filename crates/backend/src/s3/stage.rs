@@ -216,7 +216,7 @@ impl StagedWrite {
         } else {
             (length, None)
         };
-        let sending = self.store.client.begin(&self.context, &call, on_wire).await?;
+        let sending = self.store.client.begin(&self.context, &call, Some(on_wire)).await?;
         Ok(Streaming { sending, chunks })
     }
 

@@ -58,6 +58,7 @@ impl Case {
         match self.needs {
             Need::Nothing => true,
             Need::Buckets => capabilities.owns_buckets,
+            Need::AtomicBuckets => capabilities.owns_buckets && capabilities.atomic_buckets,
             Need::Conditions => capabilities.conditional_writes,
             Need::Multipart => capabilities.multipart,
             Need::ConditionsAndMultipart => capabilities.conditional_writes && capabilities.multipart,
@@ -91,6 +92,7 @@ impl fmt::Debug for Case {
 enum Need {
     Nothing,
     Buckets,
+    AtomicBuckets,
     Conditions,
     Multipart,
     ConditionsAndMultipart,

@@ -1,0 +1,155 @@
+//! Copies: by Swift itself where it needs not look at the bytes, through here where a checksum is to be made of them.
+
+use futures::StreamExt as _;
+use http::header::IF_MATCH;
+use http::{HeaderValue, Method};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::object::{Committed, Expected};
+use tradewind_core::store::{
+    CopyPartRequest, CopyRequest, GetRequest, ObjectStore as _, Select, StageRequest,
+};
+use tradewind_core::{Algorithm, ByteRange, ChecksumScope, Context, Metadata, ObjectInfo};
+use tradewind_wire::sigv4::encode_path;
+
+use super::headers::Kept;
+use super::{MOST_OBJECT_BYTES, SwiftStore, names, refuse_condition};
+use crate::remote::client::Call;
+use crate::remote::fields;
+
+impl SwiftStore {
+    /// Copies an object. What becomes of it is one Swift object, or of more than 5 GiB one of segments.
+    pub(super) async fn copy_object(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
+        context.check()?;
+        refuse_condition(&request.precondition)?;
+        let conditions = request.source_conditions.clone();
+        let head = GetRequest { conditions: conditions.clone(), ..GetRequest::default() };
+        let source = self.read_head(context, &request.source, &head).await?.info;
+        let kept_algorithm = || match source.checksums.first() {
+            Some(checksum) if source.scope == ChecksumScope::FullObject => checksum.algorithm(),
+            _ => Algorithm::Crc64Nvme,
+        };
+        let algorithm = request.algorithm.unwrap_or_else(kept_algorithm);
+        let tags = request.tags.clone().unwrap_or_else(|| source.metadata.tags.clone());
+        let metadata =
+            Metadata { tags, ..request.metadata.clone().unwrap_or_else(|| source.metadata.clone()) };
+        metadata.check()?;
+        let known = source.checksums.iter().find(|checksum| checksum.algorithm() == algorithm);
+        let known = known.filter(|_| source.scope == ChecksumScope::FullObject);
+        if let Some(checksum) = known.copied()
+            && source.size <= MOST_OBJECT_BYTES
+        {
+            let kept = Kept { metadata, checksums: vec![checksum], ..Kept::default() };
+            return self.copy_there(context, &request, &source, kept).await;
+        }
+        // The same object, or none: its tag is a condition now.
+        let found = self.read_bytes(context, &request.source, &head).await?;
+        let size = Some(found.info.size);
+        let staged = StageRequest { metadata, size, algorithms: vec![algorithm], ..StageRequest::default() };
+        if found.info.etag != source.etag {
+            return Err(changed(&request.source));
+        }
+        let mut staged = self.stage(context, &request.destination, staged).await?;
+        let mut body = found.body;
+        while let Some(piece) = body.next().await {
+            staged.write(piece?).await?;
+        }
+        Ok(staged.commit(Expected::default()).await?.0)
+    }
+
+    /// Lets Swift copy.
+    async fn copy_there(
+        &self,
+        context: &Context,
+        request: &CopyRequest,
+        source: &ObjectInfo,
+        mut kept: Kept,
+    ) -> Result<Committed> {
+        let (from, to) = (&request.source, &request.destination);
+        let old = self.held_by(context, to).await?;
+        let from_name = names::object(from.key.as_str())?;
+        // Swift compares its own tag, which is the source's where that was not said apart.
+        let native =
+            self.send_and_drain(context, &Call::object(Method::HEAD, &from.bucket, &from_name)).await?;
+        let seen = Kept::read(&native.headers, Some(b"{}"))?;
+        let native = fields::etag(&native.headers)?;
+        if seen.etag.as_ref().unwrap_or(&native) != &source.etag {
+            return Err(changed(from));
+        }
+        let mut written = kept.write()?;
+        if written.aside.is_some() {
+            kept.write = Some(names::unique(self.clock().wall())?);
+            written = kept.write()?;
+        }
+        if let (Some(aside), Some(write)) = (written.aside, &kept.write) {
+            let companion = self.need_companion(context, &to.bucket).await?;
+            self.put_aside(context, &companion, &names::metadata(write), aside).await?;
+        }
+        let to_name = names::object(to.key.as_str())?;
+        let mut call = Call::object(Method::PUT, &to.bucket, &to_name);
+        call.headers = written.headers;
+        let mut path = Vec::new();
+        encode_path(&format!("/{}/{from_name}", from.bucket), &mut path);
+        let path = HeaderValue::from_bytes(&path).map_err(|e| {
+            Error::with_source(Reason::InvalidKey, "the source cannot be named in a header", e)
+        })?;
+        call.headers.insert("x-copy-from", path);
+        call.headers.insert("x-fresh-metadata", HeaderValue::from_static("true"));
+        call.headers.insert(IF_MATCH, fields::value(&format!("\"{native}\""))?);
+        let headers = match self.send_and_drain(context, &call).await {
+            Ok(head) => head.headers,
+            Err(e) => match e.reason() {
+                Reason::PreconditionFailed => return Err(changed(from)),
+                Reason::NoSuchKey => {
+                    self.find_bucket(context, &to.bucket).await?;
+                    return Err(e);
+                }
+                _ => return Err(e),
+            },
+        };
+        let etag = fields::etag(&headers)?;
+        if source.etag.md5().is_some() && etag != source.etag {
+            let why = format!("the store copied bytes with the MD5 {} and got {etag}", source.etag);
+            return Err(Error::new(Reason::BadDigest, why));
+        }
+        if let Some(old) = old.filter(|old| Some(old) != kept.write.as_ref()) {
+            self.retire(context, &to.bucket, &old).await;
+        }
+        let modified = self.modified(&headers)?;
+        Ok(Committed {
+            size: source.size,
+            modified,
+            generation: fields::generation(modified, etag.as_str()),
+            etag,
+            checksums: kept.checksums,
+            scope: ChecksumScope::FullObject,
+        })
+    }
+
+    /// Copies into a part. The bytes come through here: the part needs checksums of its own.
+    pub(super) async fn copy_to_part(
+        &self,
+        context: &Context,
+        request: CopyPartRequest,
+    ) -> Result<Committed> {
+        let CopyPartRequest { source, range, source_conditions, destination, upload, number, .. } = request;
+        self.find_upload(context, &destination, &upload).await?;
+        let head = GetRequest { select: Select::Whole, conditions: source_conditions };
+        let size = self.read_head(context, &source, &head).await?.info.size;
+        if range.is_some_and(|range| matches!(range, ByteRange::Inclusive { last, .. } if last >= size)) {
+            return Err(Error::new(Reason::InvalidRange, "the range must lie within the source"));
+        }
+        let select = range.map_or(Select::Whole, Select::Range);
+        let found = self.read_bytes(context, &source, &GetRequest { select, ..head }).await?;
+        let staged = StageRequest { size: Some(found.span.length), ..StageRequest::default() };
+        let mut staged = self.stage_part(context, &destination, &upload, number, staged).await?;
+        let mut body = found.body;
+        while let Some(piece) = body.next().await {
+            staged.write(piece?).await?;
+        }
+        Ok(staged.commit(Expected::default()).await?.0)
+    }
+}
+
+fn changed(source: &tradewind_core::Address) -> Error {
+    Error::new(Reason::Conflict, format!("key {:?} was changed meanwhile", source.key.as_str()))
+}

@@ -1,0 +1,112 @@
+//! What a refusal of Swift means in the port's words. Swift says it with the status alone; a body, where it is plain
+//! text, tells people more: <https://docs.openstack.org/api-ref/object-store/>.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
+use tradewind_core::error::{Error, Reason};
+
+use crate::remote::client::{Refused, Subject};
+
+/// The most characters of a body that an error repeats.
+const MOST_SAID: usize = 200;
+
+/// The token was not accepted: the cause of an error that a new token may cure.
+#[derive(Debug)]
+pub(super) struct Unauthorized;
+
+impl fmt::Display for Unauthorized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("401 Unauthorized")
+    }
+}
+
+impl StdError for Unauthorized {}
+
+/// Whether an error says that the token was not accepted.
+pub(super) fn is_unauthorized(error: &Error) -> bool {
+    error.source().is_some_and(|source| source.is::<Unauthorized>())
+}
+
+/// Reads a refusal.
+pub(super) fn refuse(
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &[u8],
+    subject: Subject,
+    what: &str,
+) -> Refused {
+    let is_text = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    let said: String = match std::str::from_utf8(body) {
+        Ok(text) if is_text => {
+            text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MOST_SAID).collect()
+        }
+        _ => String::new(),
+    };
+    let said = if said.is_empty() { said } else { format!(" ({said})") };
+    let message = format!("{what}: the store answered {status}{said}");
+    let error = match status {
+        StatusCode::UNAUTHORIZED => {
+            let message = format!("{message}; check the user, the key and the account");
+            Error::with_source(Reason::AccessDenied, message, Unauthorized)
+        }
+        _ => Error::new(reason(status, subject), message),
+    };
+    Refused {
+        error,
+        is_passing: matches!(status.as_u16(), 408 | 429 | 498 | 500 | 502 | 503 | 504),
+        // Swift's limiters: one of before it, and its own.
+        is_before_all: matches!(status.as_u16(), 429 | 498),
+    }
+}
+
+fn reason(status: StatusCode, subject: Subject) -> Reason {
+    match (status.as_u16(), subject) {
+        (304, _) => Reason::NotModified,
+        (401 | 403, _) => Reason::AccessDenied,
+        (404, Subject::Upload) => Reason::NoSuchUpload,
+        (404, Subject::Object) => Reason::NoSuchKey,
+        (404, Subject::Bucket) => Reason::NoSuchBucket,
+        (409, _) => Reason::Conflict,
+        (412, _) => Reason::PreconditionFailed,
+        (413, _) => Reason::EntityTooLarge,
+        (416, _) => Reason::InvalidRange,
+        (422, _) => Reason::BadDigest,
+        (429 | 498, _) => Reason::Overloaded,
+        (405 | 501, _) => Reason::Unsupported,
+        (507, _) => Reason::Full,
+        (408 | 499 | 500..=599, _) => Reason::Io,
+        _ => Reason::InvalidRequest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn a_status_says_it_and_plain_text_tells_more() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        let read = |status: u16, subject| {
+            refuse(
+                StatusCode::from_u16(status).unwrap(),
+                &headers,
+                b"Errors:\n/c/o, 404 Not Found",
+                subject,
+                "x",
+            )
+        };
+        let refused = read(400, Subject::Object);
+        let said = "x: the store answered 400 Bad Request (Errors: /c/o, 404 Not Found)";
+        assert_eq!((refused.error.reason(), refused.error.message()), (Reason::InvalidRequest, said));
+        assert_eq!(read(404, Subject::Bucket).error.reason(), Reason::NoSuchBucket);
+        assert!(read(503, Subject::Object).is_passing && !read(503, Subject::Object).is_before_all);
+        assert!(read(498, Subject::Object).is_before_all);
+        assert!(is_unauthorized(&read(401, Subject::Object).error));
+        assert!(!is_unauthorized(&read(403, Subject::Object).error));
+    }
+}

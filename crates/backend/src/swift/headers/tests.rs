@@ -1,0 +1,85 @@
+use super::*;
+use proptest::prelude::*;
+
+/// What Swift answers of what it was sent: blanks cut, names in another case, and those of `a_b` lost.
+fn through_swift(headers: &HeaderMap) -> HeaderMap {
+    let mut answered = HeaderMap::new();
+    let (mut bytes, mut count) = (0, 0);
+    for (name, value) in headers {
+        let text = value.to_str().expect("printable").trim().to_owned();
+        if let Some(short) = name.as_str().strip_prefix(USER) {
+            assert!(text.len() <= 256 && short.len() <= 128, "{name}: {text}");
+            (bytes, count) = (bytes + short.len() + text.len(), count + 1);
+            assert!(!name.as_str().contains('_'));
+        }
+        if name.as_str().starts_with(USER) || name.as_str().starts_with("content-") {
+            answered.insert(name.clone(), HeaderValue::try_from(text).expect("it was one"));
+        }
+    }
+    assert!(bytes <= 4096 && count <= 90, "{bytes} bytes in {count}");
+    answered
+}
+
+fn comes_back(kept: &Kept) {
+    let written = kept.write().expect("it can be written");
+    let answered = through_swift(&written.headers);
+    assert_eq!(written.aside.is_some(), Kept::aside(&answered).is_some());
+    assert_eq!(&Kept::read(&answered, written.aside.as_deref()).expect("it can be read"), kept);
+    let marker = Kept { metadata: kept.metadata.clone(), ..Kept::default() };
+    assert_eq!(Kept::from_json(&marker.to_json()).expect("it can be read"), marker);
+}
+
+#[test]
+fn checksums_tags_and_names_come_back() {
+    let metadata = Metadata {
+        tags: Tags::new(vec![("b".to_owned(), "2".to_owned()), ("ü".to_owned(), "π".to_owned())]).unwrap(),
+        ..Metadata::default()
+    };
+    comes_back(&Kept {
+        metadata,
+        etag: Some(ETag::from_tag("0123-4")),
+        checksums: Algorithm::ALL.map(|algorithm| Checksum::of(algorithm, b"x")).to_vec(),
+        scope: Some(ChecksumScope::Composite),
+        parts: Some(4),
+        write: Some("0000-1".to_owned()),
+    });
+}
+
+#[test]
+fn what_other_clients_wrote_is_read() {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("image/png"));
+    headers.insert("x-object-meta-colour", HeaderValue::from_static("green"));
+    headers.insert("cache-control", HeaderValue::from_static("no-store"));
+    let kept = Kept::read(&headers, None).unwrap();
+    assert_eq!(kept.metadata.headers.content_type.as_deref(), Some("image/png"));
+    assert_eq!(kept.metadata.headers.cache_control.as_deref(), Some("no-store"));
+    assert_eq!(kept.metadata.user, [("colour".to_owned(), "green".to_owned())]);
+}
+
+#[test]
+fn what_nobody_wrote_is_corrupt() {
+    for (name, text) in
+        [("checksums", "x"), ("checksums", "CRC32=!"), ("parts", "x"), ("scope", "x"), ("more-0", "!")]
+    {
+        let mut headers = HeaderMap::new();
+        headers.insert(own(name), HeaderValue::from_static(text));
+        assert!(Kept::read(&headers, None).is_err(), "{name}: {text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn metadata_comes_back(
+        user in prop::collection::btree_map("[a-zA-Z0-9_.-]{1,20}", ".{0,300}", 0..8),
+        kind in prop::option::of("[ -~é\t]{1,300}"),
+        language in prop::option::of(".{1,40}"),
+        class in prop::option::of(0_u8..32),
+    ) {
+        let mut metadata = Metadata { user: user.into_iter().collect(), ..Metadata::default() };
+        metadata.headers.content_type = kind.filter(|kind| kind != DEFAULT_TYPE);
+        metadata.headers.content_language = language;
+        metadata.classes.object = class.map(|class| Classes::parse_object(&class.to_string()).unwrap());
+        comes_back(&Kept { metadata, write: Some("w".to_owned()), ..Kept::default() });
+    }
+}

@@ -1,0 +1,149 @@
+//! Swift's listings, of an account and of a container.
+
+use serde_json::Value as Json;
+use tradewind_core::Timestamp;
+use tradewind_core::error::{Error, Reason, Result};
+
+use crate::remote::time::parse_time;
+
+/// A page is no longer than this: a thousand names of a thousand bytes, each of which takes six characters, with types
+/// of as many.
+pub(super) const MOST_PAGE_BYTES: usize = 24 << 20;
+/// The most entries that are asked for at a time; Swift gives ten times as many.
+pub(super) const MOST_ENTRIES: usize = 1000;
+
+/// A line of a container's listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Names rolled up at the delimiter.
+    Prefix(String),
+    Object(Listed),
+}
+
+impl Line {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Prefix(name) => name,
+            Self::Object(object) => &object.name,
+        }
+    }
+}
+
+/// What a container lists of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub name: String,
+    pub size: u64,
+    pub hash: String,
+    pub kind: String,
+    /// The tag of a static large object.
+    pub slo_etag: Option<String>,
+    /// As HTTP says it: the next full second.
+    pub modified: Timestamp,
+}
+
+/// A page of a container.
+pub(super) fn lines(document: &[u8]) -> Result<Vec<Line>> {
+    entries(document)?.iter().map(|entry| line(entry).ok_or_else(malformed)).collect()
+}
+
+/// A page of an account: names and times.
+pub(super) fn containers(document: &[u8]) -> Result<Vec<(String, Timestamp)>> {
+    let container = |entry: &Json| {
+        let time = entry["last_modified"].as_str().and_then(time).unwrap_or_default();
+        Some((entry["name"].as_str()?.to_owned(), time))
+    };
+    entries(document)?.iter().map(|entry| container(entry).ok_or_else(malformed)).collect()
+}
+
+fn entries(document: &[u8]) -> Result<Vec<Json>> {
+    // Of nothing Swift may answer nothing.
+    if document.is_empty() {
+        return Ok(Vec::new());
+    }
+    match serde_json::from_slice(document) {
+        Ok(Json::Array(entries)) => Ok(entries),
+        Ok(_) => Err(malformed()),
+        Err(e) => Err(Error::with_source(Reason::Io, "the store answered a listing that is no JSON", e)),
+    }
+}
+
+fn line(entry: &Json) -> Option<Line> {
+    if let Some(prefix) = entry["subdir"].as_str() {
+        return Some(Line::Prefix(prefix.to_owned()));
+    }
+    let text = |name: &str| entry[name].as_str().map(str::to_owned);
+    Some(Line::Object(Listed {
+        name: text("name")?,
+        size: entry["bytes"].as_u64()?,
+        hash: text("hash")?,
+        kind: text("content_type").unwrap_or_default(),
+        slo_etag: text("slo_etag"),
+        modified: time(entry["last_modified"].as_str()?)?,
+    }))
+}
+
+/// `2026-11-22T02:58:54.632770` in UTC, as `Last-Modified` says it: rounded up to the second.
+fn time(text: &str) -> Option<Timestamp> {
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let whole = parse_time(&format!("{seconds}Z"))?;
+    let is_between = fraction.bytes().any(|digit| digit != b'0');
+    Some(Timestamp::from_millis(whole.millis() + if is_between { 1000 } else { 0 }))
+}
+
+fn malformed() -> Error {
+    Error::new(Reason::Io, "the store answered something else than a listing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lines_of_a_page() {
+        let page =
+            br#"[{"subdir": "a\u0001/"}, {"bytes": 7, "hash": "5112", "name": "\u00e9", "content_type": "x",
+            "last_modified": "2026-11-22T02:58:54.000010", "slo_etag": "\"94b7\""}]"#;
+        let object = Listed {
+            name: "é".to_owned(),
+            size: 7,
+            hash: "5112".to_owned(),
+            kind: "x".to_owned(),
+            slo_etag: Some("\"94b7\"".to_owned()),
+            modified: Timestamp::from_millis(1_795_316_335_000),
+        };
+        assert_eq!(lines(page).unwrap(), [Line::Prefix("a\u{1}/".to_owned()), Line::Object(object)]);
+        assert_eq!(lines(b"").unwrap(), []);
+    }
+
+    #[test]
+    fn times_are_those_of_http() {
+        let seconds = |text| time(text).map(|time| time.millis());
+        assert_eq!(seconds("1970-01-01T00:00:01.000000"), Some(1000));
+        assert_eq!(seconds("1970-01-01T00:00:01"), Some(1000));
+        assert_eq!(seconds("1970-01-01T00:00:01.000001"), Some(2000));
+        assert_eq!(seconds("yesterday"), None);
+    }
+
+    #[test]
+    fn what_is_no_listing_is_refused() {
+        for bad in [&b"<html>"[..], b"{}", b"[{}]", b"[1]", b"[{\"name\": \"a\"}]"] {
+            assert_eq!(lines(bad).unwrap_err().reason(), Reason::Io);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_document(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = lines(&bytes);
+            let _ = containers(&bytes);
+        }
+
+        #[test]
+        fn any_name_comes_back(name in ".*") {
+            let page = serde_json::json!([{"subdir": name}]).to_string();
+            prop_assert_eq!(lines(page.as_bytes()).unwrap(), [Line::Prefix(name)]);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Listing a container.
+//!
+//! Swift's marker is a name, and what it rolls up is compared with the marker only where both are equal: behind a marker
+//! within a common prefix that prefix comes again. The port's page is of what is behind `after`, rolled up or not.
+
+use http::Method;
+use tradewind_core::error::Result;
+use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::{BucketName, Context, ETag};
+
+use super::SwiftStore;
+use super::headers::{assembled_etag, listed_etag};
+use super::json::{self, Line, Listed, MOST_ENTRIES, MOST_PAGE_BYTES};
+use super::names;
+use crate::remote::client::{Call, Subject};
+use crate::remote::fields::generation;
+use crate::remote::query::Query;
+
+/// Behind every name that begins with what stands before it: no name that Swift takes has more than one such character
+/// where it matters, and what has is passed over by its name.
+const LAST: char = '\u{10ffff}';
+
+/// What to list of a container, in names.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Names<'a> {
+    pub prefix: &'a str,
+    pub delimiter: Option<&'a str>,
+    pub marker: Option<&'a str>,
+    pub limit: usize,
+}
+
+impl SwiftStore {
+    /// One page. It may hold fewer entries than were asked for and still have a next one.
+    pub(super) async fn list_page(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
+        if request.limit == 0 {
+            self.find_bucket(context, bucket).await?;
+            return Ok(ListPage { entries: Vec::new(), next: None });
+        }
+        let prefix = names::escape(&request.prefix);
+        let delimiter =
+            request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()).map(names::escape);
+        let after = request.after.as_deref().map(names::escape).unwrap_or_default();
+        let mut marker = begin(&after, &prefix, delimiter.as_deref());
+        let limit = request.limit.min(MOST_ENTRIES);
+        loop {
+            let asked = Names {
+                prefix: &prefix,
+                delimiter: delimiter.as_deref(),
+                marker: Some(marker.as_str()).filter(|marker| !marker.is_empty()),
+                // One more than needed tells whether there is more.
+                limit: limit + 1,
+            };
+            let mut lines = self.lines(context, bucket.as_str(), asked).await?;
+            let is_last = lines.len() <= limit;
+            lines.truncate(limit);
+            let last = lines.last().map(|line| line.name().to_owned());
+            lines.retain(|line| line.name() > &*after);
+            if lines.is_empty() && !is_last {
+                marker = last.unwrap_or_default();
+                continue;
+            }
+            let entries: Vec<_> = lines.into_iter().map(entry).collect();
+            let next = entries.last().map(|entry| entry.name().to_owned()).filter(|_| !is_last);
+            return Ok(ListPage { entries, next });
+        }
+    }
+
+    /// One page of a container, as Swift gives it. A container that is not there is a bucket that is not.
+    pub(super) async fn lines(
+        &self,
+        context: &Context,
+        container: &str,
+        names: Names<'_>,
+    ) -> Result<Vec<Line>> {
+        let mut call = Call::within(Method::GET, Subject::Bucket, container, None);
+        call.query = Query::default()
+            .with("format", "json")
+            .with("limit", &names.limit.to_string())
+            .with_some("prefix", Some(names.prefix).filter(|prefix| !prefix.is_empty()))
+            .with_some("delimiter", names.delimiter)
+            .with_some("marker", names.marker);
+        let document = self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
+        json::lines(&document)
+    }
+
+    /// Every object of a container whose name begins with `prefix`, behind `marker`.
+    pub(super) async fn all_lines(
+        &self,
+        context: &Context,
+        container: &str,
+        prefix: &str,
+    ) -> Result<Vec<Listed>> {
+        let (mut all, mut marker) = (Vec::new(), None::<String>);
+        loop {
+            let names = Names { prefix, delimiter: None, marker: marker.as_deref(), limit: MOST_ENTRIES };
+            let lines = self.lines(context, container, names).await?;
+            let is_last = lines.len() < MOST_ENTRIES;
+            all.extend(lines.into_iter().filter_map(|line| match line {
+                Line::Object(object) => Some(object),
+                Line::Prefix(_) => None,
+            }));
+            marker = all.last().map(|object| object.name.clone());
+            if is_last || marker.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// The marker of the first page: behind all of the common prefix that `after` is in.
+fn begin(after: &str, prefix: &str, delimiter: Option<&str>) -> String {
+    let within = |delimiter: &str| {
+        let at = after.strip_prefix(prefix)?.find(delimiter)?;
+        Some(format!("{}{LAST}", &after[..prefix.len() + at + delimiter.len()]))
+    };
+    delimiter.and_then(within).unwrap_or_else(|| after.to_owned())
+}
+
+fn entry(line: Line) -> ListEntry<ObjectSummary> {
+    let object = match line {
+        Line::Prefix(name) => return ListEntry::CommonPrefix(names::unescape(&name)),
+        Line::Object(object) => object,
+    };
+    let etag = match (listed_etag(&object.kind).1, object.slo_etag) {
+        (Some(etag), _) => etag,
+        (None, Some(tag)) => assembled_etag(&tag),
+        (None, None) => ETag::from_text(&object.hash),
+    };
+    let generation = generation(object.modified, etag.as_str());
+    let summary =
+        ObjectSummary { size: object.size, etag, modified: object.modified, generation, checksum: None };
+    ListEntry::Key(names::unescape(&object.name), summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_begins_behind_the_prefix_that_its_marker_is_in() {
+        assert_eq!(begin("a/b", "", None), "a/b");
+        assert_eq!(begin("a/b", "", Some("/")), "a/\u{10ffff}");
+        assert_eq!(begin("a/b", "a/", Some("/")), "a/b");
+        assert_eq!(begin("b", "a/", Some("/")), "b");
+    }
+}

@@ -1,0 +1,186 @@
+//! What is known of an upload's parts: one small object each, written when the part is committed. A part of the same
+//! number that is committed later takes its place, whichever began first.
+//!
+//! All of it stands in the record's type, which a listing shows: a page of parts is one request.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use serde_json::{Value as Json, json};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::{PartInfo, PartNumber, PartsPage, UploadId};
+use tradewind_core::{Address, Algorithm, Checksum, Context, ETag, Timestamp};
+
+use super::json::{Line, Listed, MOST_ENTRIES};
+use super::list::Names;
+use super::segments::Segment;
+use super::{SwiftStore, names};
+use crate::remote::client::{Call, Subject};
+use crate::remote::fields::value;
+
+const KIND: &str = "application/x-tradewind-part;v=";
+
+/// A part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    pub number: PartNumber,
+    pub size: u64,
+    pub md5: [u8; 16],
+    pub checksums: Vec<Checksum>,
+    /// Where its bytes are; nowhere where there are none.
+    pub segment: Option<String>,
+}
+
+impl Record {
+    fn kind(&self) -> String {
+        let sums = self.checksums.iter().map(|sum| (sum.algorithm().name(), sum.to_base64()));
+        let all =
+            json!([self.size, ETag::from_md5(&self.md5).as_str(), self.segment, sums.collect::<Vec<_>>()]);
+        format!("{KIND}{}", BASE64.encode(all.to_string()))
+    }
+
+    fn read(listed: &Listed) -> Option<(Self, Timestamp)> {
+        let number = listed.name.rsplit('/').next()?.parse().ok()?;
+        let document = BASE64.decode(listed.kind.strip_prefix(KIND)?).ok()?;
+        let all: Json = serde_json::from_slice(&document).ok()?;
+        let sum = |sum: &Json| {
+            let algorithm: Algorithm = sum[0].as_str()?.parse().ok()?;
+            Checksum::from_base64(algorithm, sum[1].as_str()?).ok()
+        };
+        let record = Self {
+            number: PartNumber::new(number).ok()?,
+            size: all[0].as_u64()?,
+            md5: ETag::from_text(all[1].as_str()?).md5()?,
+            segment: all[2].as_str().map(str::to_owned),
+            checksums: all[3].as_array()?.iter().map(sum).collect::<Option<_>>()?,
+        };
+        Some((record, listed.modified))
+    }
+
+    /// What the port says of it.
+    pub fn info(&self, modified: Timestamp) -> PartInfo {
+        PartInfo {
+            number: self.number,
+            size: self.size,
+            etag: ETag::from_md5(&self.md5),
+            modified,
+            checksums: self.checksums.clone(),
+        }
+    }
+
+    /// Its bytes, as a manifest names them.
+    pub fn into_segment(self) -> Option<Segment> {
+        let etag = ETag::from_md5(&self.md5).as_str().to_owned();
+        Some(Segment { name: self.segment?, size: self.size, etag })
+    }
+}
+
+/// The number of the part whose bytes have this name.
+pub(super) fn number_of(name: &str) -> Option<PartNumber> {
+    let number = name.splitn(3, '/').nth(2)?.split('-').next()?;
+    PartNumber::new(number.parse().ok()?).ok()
+}
+
+impl SwiftStore {
+    /// Makes a part one of its upload, where that is there still; answers the time.
+    pub(super) async fn put_record(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        record: &Record,
+    ) -> Result<Timestamp> {
+        let _turn = self.turns.one(context, upload).await?;
+        self.find_upload(context, address, upload).await?;
+        let companion = names::companion(&address.bucket);
+        let name = names::part(&upload.0, record.number.get());
+        let mut call = Call::within(Method::PUT, Subject::Upload, &companion, Some(&name));
+        call.headers.insert(CONTENT_TYPE, value(&record.kind())?);
+        let head = self.send_and_drain(context, &call).await?;
+        self.modified(&head.headers)
+    }
+
+    /// All parts of an upload, in order.
+    pub(super) async fn all_records(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+    ) -> Result<Vec<(Record, Timestamp)>> {
+        let companion = names::companion(&address.bucket);
+        let lines = self.all_lines(context, &companion, &names::parts(&upload.0)).await?;
+        lines.iter().map(|listed| Record::read(listed).ok_or_else(|| broken(listed))).collect()
+    }
+
+    /// A page of an upload's parts.
+    pub(super) async fn parts_page(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        let marker = self.find_upload(context, address, upload).await?;
+        let mut page = PartsPage { upload: marker.info(upload), parts: Vec::new(), next: None };
+        if limit == 0 {
+            return Ok(page);
+        }
+        let (companion, prefix) = (names::companion(&address.bucket), names::parts(&upload.0));
+        let after = after.map(|number| names::part(&upload.0, number.get()));
+        let limit = limit.min(MOST_ENTRIES);
+        let asked = Names { prefix: &prefix, delimiter: None, marker: after.as_deref(), limit: limit + 1 };
+        let lines = self.lines(context, &companion, asked).await?;
+        let is_last = lines.len() <= limit;
+        for line in lines.into_iter().take(limit) {
+            let Line::Object(listed) = line else { continue };
+            let (record, modified) = Record::read(&listed).ok_or_else(|| broken(&listed))?;
+            page.parts.push(record.info(modified));
+        }
+        page.next = page.parts.last().map(|part| part.number).filter(|_| !is_last);
+        Ok(page)
+    }
+}
+
+fn broken(listed: &Listed) -> Error {
+    Error::new(Reason::CorruptData, format!("the store lists {:?}, which nobody wrote so", listed.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back() {
+        for segment in [None, Some("d/x/00007-y-000000".to_owned())] {
+            let record = Record {
+                number: PartNumber::new(7).unwrap(),
+                size: 1 << 32,
+                md5: [9; 16],
+                checksums: vec![Checksum::of(Algorithm::Sha256, b"x"), Checksum::of(Algorithm::Crc32, b"x")],
+                segment,
+            };
+            let listed = Listed {
+                name: names::part("x", 7),
+                size: 0,
+                hash: String::new(),
+                kind: record.kind(),
+                slo_etag: None,
+                modified: Timestamp::from_millis(5000),
+            };
+            assert!(record.kind().len() < 1000);
+            assert_eq!(Record::read(&listed), Some((record, listed.modified)));
+            assert_eq!(Record::read(&Listed { kind: "text/plain".to_owned(), ..listed }), None);
+        }
+    }
+
+    #[test]
+    fn names_tell_the_number() {
+        assert_eq!(number_of("d/x/00007-y-000000").map(PartNumber::get), Some(7));
+        assert_eq!(
+            (number_of("d/x/manifest-0000"), number_of("d/x/000000"), number_of("d")),
+            (None, None, None)
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! What is Swift's own of sending a request: its URLs and its tokens.
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use tradewind_core::Timestamp;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_wire::sigv4::encode_path;
+
+use super::failure::refuse;
+use crate::remote::Peer;
+use crate::remote::client::{Call, Protocol, Refused, Subject};
+
+/// One base of URLs, and what shows that we may ask there.
+pub(super) struct Swift {
+    host: HeaderValue,
+    /// The path of the account, or of the service that gives tokens.
+    path: String,
+    token: Option<HeaderValue>,
+}
+
+impl Swift {
+    /// Requests below `path`.
+    pub fn new(peer: &Peer, path: String, token: Option<HeaderValue>) -> Result<Self> {
+        let host = HeaderValue::try_from(peer.to_string())
+            .map_err(|e| Error::with_source(Reason::InvalidArgument, "the endpoint is no host name", e))?;
+        Ok(Self { host, path, token })
+    }
+}
+
+impl Protocol for Swift {
+    fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
+        let mut target = self.path.clone().into_bytes();
+        for element in [call.bucket, call.key].into_iter().flatten() {
+            target.push(b'/');
+            encode_path(element, &mut target);
+        }
+        if !call.query.as_bytes().is_empty() {
+            target.push(b'?');
+            target.extend_from_slice(call.query.as_bytes());
+        }
+        let uri = Uri::try_from(target)
+            .map_err(|e| Error::with_source(Reason::InvalidArgument, "the key makes no legal URL", e))?;
+        Ok((uri, self.host.clone()))
+    }
+
+    fn authorize(
+        &self,
+        _method: &Method,
+        _uri: &Uri,
+        headers: &mut HeaderMap,
+        _length: u64,
+        _now: Timestamp,
+    ) -> Result<()> {
+        if let Some(token) = &self.token {
+            headers.insert("x-auth-token", token.clone());
+        }
+        Ok(())
+    }
+
+    fn refuse(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        subject: Subject,
+        what: &str,
+    ) -> Refused {
+        refuse(status, headers, body, subject, what)
+    }
+}

@@ -1,0 +1,273 @@
+//! Reading: head, get, and what both say of an object.
+
+use bytes::Bytes;
+use http::header::{ETAG, IF_NONE_MATCH, LAST_MODIFIED, RANGE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tradewind_core::condition::ETagMatch;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::PartNumber;
+use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
+
+use super::headers::{Kept, assembled_etag};
+use super::parts::number_of;
+use super::{SwiftStore, names};
+use crate::remote::answer::{Answer, Sum};
+use crate::remote::client::{Call, Subject};
+use crate::remote::fields::{self, value};
+use crate::remote::query::Query;
+
+/// Metadata that lies in the companion is no longer than this.
+const MOST_ASIDE_BYTES: usize = 256 << 10;
+/// A manifest is no longer than this: Swift's `max_manifest_size`, and a little more.
+const MOST_MANIFEST_BYTES: usize = 16 << 20;
+/// So often an object that changes while its parts are looked up is looked at again.
+const MOST_TRIES: usize = 5;
+
+impl SwiftStore {
+    pub(super) async fn read_head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+    ) -> Result<Found<()>> {
+        let answer = self.ask(context, address, request, Method::HEAD, None).await?;
+        let (info, kept) = self.describe(context, address, &answer).await?;
+        request.conditions.check(&info.etag, info.modified)?;
+        let span = match request.select {
+            Select::Whole => Span::whole(info.size),
+            Select::Range(range) => range.resolve(info.size)?,
+            Select::Part(number) => self.part_span(context, address, &info, &kept, number).await?,
+        };
+        let observation = answer.observation.clone();
+        answer.collect(0).await?;
+        Ok(Found { info, span, body: (), observation })
+    }
+
+    pub(super) async fn read_bytes(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+    ) -> Result<Found<Body>> {
+        for _ in 0..MOST_TRIES {
+            let (range, of_write) = match request.select {
+                Select::Whole => (None, None),
+                Select::Range(range) => (Some(range), None),
+                Select::Part(_) => {
+                    let found = self.read_head(context, address, request).await?;
+                    let Span { offset, length } = found.span;
+                    let range = (length > 0)
+                        .then(|| ByteRange::Inclusive { first: offset, last: offset + length - 1 });
+                    (range, Some(found.info.generation))
+                }
+            };
+            let found = self.read_range(context, address, request, range).await?;
+            // The parts were those of an object that is not there any more.
+            if of_write.is_some_and(|write| write != found.info.generation) {
+                continue;
+            }
+            return Ok(found);
+        }
+        Err(Error::new(Reason::Conflict, format!("key {:?} is changed all the time", address.key.as_str())))
+    }
+
+    async fn read_range(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+        range: Option<ByteRange>,
+    ) -> Result<Found<Body>> {
+        let answer = match self.ask(context, address, request, Method::GET, range).await {
+            Err(e) if e.reason() == Reason::InvalidRange => {
+                // Conditions come before ranges; what is refused says nothing of the object.
+                let head = GetRequest { conditions: request.conditions.clone(), ..GetRequest::default() };
+                self.read_head(context, address, &head).await?;
+                return Err(e);
+            }
+            answered => answered?,
+        };
+        let (info, _) = self.describe(context, address, &answer).await?;
+        request.conditions.check(&info.etag, info.modified)?;
+        let span = match fields::content_range(&answer.head.headers)? {
+            Some((span, _)) if answer.head.status == StatusCode::PARTIAL_CONTENT => span,
+            _ => Span::whole(info.size),
+        };
+        let asked = range.map_or(Ok(Span::whole(info.size)), |range| range.resolve(info.size))?;
+        let length = answer.length();
+        if span != asked || length != Some(span.length) {
+            return Err(Error::new(
+                Reason::Io,
+                format!("the store answered {span:?}, {length:?} bytes long, where {asked:?} was asked for"),
+            ));
+        }
+        let sum = if span == Span::whole(info.size) { whole_sum(&info) } else { None };
+        let observation = answer.observation.clone();
+        Ok(Found { info, span, body: answer.into_body(context.clone(), span.length, sum), observation })
+    }
+
+    /// Sends a read. Of the conditions only one goes along: what Swift compares is its own tag, which is not that of a
+    /// large object; but where it says that nothing changed, nothing did.
+    async fn ask(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+        method: Method,
+        range: Option<ByteRange>,
+    ) -> Result<Answer> {
+        let name = names::object(address.key.as_str())?;
+        let mut call = Call::object(method, &address.bucket, &name);
+        if self.newest {
+            call.headers.insert("x-newest", HeaderValue::from_static("true"));
+        }
+        let conditions = &request.conditions;
+        if let (Some(ETagMatch::OneOf(tags)), None, None) =
+            (&conditions.if_none_match, &conditions.if_match, conditions.if_unmodified_since)
+        {
+            let all: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
+            call.headers.insert(IF_NONE_MATCH, value(&all.join(", "))?);
+        }
+        if let Some(range) = range {
+            call.headers.insert(RANGE, fields::range(range));
+        }
+        match self.send(context, &call).await {
+            // Which of the two is not there?
+            Err(e) if e.reason() == Reason::NoSuchKey => {
+                self.find_bucket(context, &address.bucket).await?;
+                Err(e)
+            }
+            answered => answered,
+        }
+    }
+
+    /// What an answer says of its object.
+    async fn describe(
+        &self,
+        context: &Context,
+        address: &Address,
+        answer: &Answer,
+    ) -> Result<(ObjectInfo, Kept)> {
+        let headers = &answer.head.headers;
+        let size = match fields::content_range(headers)? {
+            Some((_, size)) => Some(size),
+            None => answer.length(),
+        };
+        let size = size.ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
+        let aside = match Kept::aside(headers) {
+            Some(write) => Some(self.read_aside(context, address, &names::metadata(write)).await?),
+            None => None,
+        };
+        let kept = Kept::read(headers, aside.as_deref())?;
+        let etag = kept.etag.clone().map_or_else(|| etag_of(headers), Ok)?;
+        let modified = fields::date(headers, &LAST_MODIFIED)?;
+        let modified = modified.ok_or_else(|| Error::new(Reason::Io, "the store's answer says no time"))?;
+        let info = ObjectInfo {
+            size,
+            modified,
+            generation: fields::generation(modified, etag.as_str()),
+            etag,
+            metadata: kept.metadata.clone(),
+            checksums: kept.checksums.clone(),
+            scope: kept.scope.unwrap_or(ChecksumScope::FullObject),
+            parts: kept.parts,
+        };
+        Ok((info, kept))
+    }
+
+    /// A small object of the companion.
+    pub(super) async fn read_aside(&self, context: &Context, address: &Address, name: &str) -> Result<Bytes> {
+        let companion = names::companion(&address.bucket);
+        let mut call = Call::within(Method::GET, Subject::Upload, &companion, Some(name));
+        if self.newest {
+            call.headers.insert("x-newest", HeaderValue::from_static("true"));
+        }
+        self.send(context, &call).await?.collect(MOST_ASIDE_BYTES).await
+    }
+
+    /// The bytes of a part, by the number it had.
+    async fn part_span(
+        &self,
+        context: &Context,
+        address: &Address,
+        info: &ObjectInfo,
+        kept: &Kept,
+        number: PartNumber,
+    ) -> Result<Span> {
+        let missing = || Error::new(Reason::InvalidRange, format!("the object has no part {}", number.get()));
+        if kept.parts.is_none() {
+            return if number.get() == 1 { Ok(Span::whole(info.size)) } else { Err(missing()) };
+        }
+        let mut offset = 0;
+        let mut to_read =
+            vec![(address.bucket.to_string(), names::object(address.key.as_str())?.into_owned())];
+        // A manifest of manifests is read in order, the first one first.
+        while let Some((container, name)) = to_read.pop() {
+            let mut inner = Vec::new();
+            for (path, size, is_manifest) in self.manifest_of(context, &container, &name).await? {
+                let (container, name) = path.trim_start_matches('/').split_once('/').ok_or_else(missing)?;
+                if is_manifest {
+                    inner.push((container.to_owned(), name.to_owned()));
+                    continue;
+                }
+                if number_of(name) == Some(number) {
+                    return Ok(Span { offset, length: size });
+                }
+                offset += size;
+            }
+            to_read.extend(inner.into_iter().rev());
+        }
+        Err(missing())
+    }
+
+    /// The segments of a manifest: their paths, their sizes, and whether they are manifests.
+    async fn manifest_of(
+        &self,
+        context: &Context,
+        container: &str,
+        name: &str,
+    ) -> Result<Vec<(String, u64, bool)>> {
+        let mut call = Call::within(Method::GET, Subject::Object, container, Some(name));
+        call.query = Query::default().with("multipart-manifest", "get");
+        if self.newest {
+            call.headers.insert("x-newest", HeaderValue::from_static("true"));
+        }
+        let answer = self.send(context, &call).await?;
+        // An object of empty parts only is none of segments.
+        if answer.header("x-static-large-object").is_none() {
+            return Ok(Vec::new());
+        }
+        let document = answer.collect(MOST_MANIFEST_BYTES).await?;
+        let manifest: serde_json::Value = serde_json::from_slice(&document).map_err(|e| {
+            Error::with_source(Reason::Io, "the store answered a manifest that is no JSON", e)
+        })?;
+        let segment = |entry: &serde_json::Value| {
+            let is_manifest = entry["sub_slo"].as_bool().unwrap_or(false);
+            Some((entry["name"].as_str()?.to_owned(), entry["bytes"].as_u64()?, is_manifest))
+        };
+        let all: Option<Vec<_>> =
+            manifest.as_array().and_then(|entries| entries.iter().map(segment).collect());
+        all.ok_or_else(|| Error::new(Reason::Io, "the store answered something else than a manifest"))
+    }
+}
+
+/// The tag of an object that nobody gave another.
+fn etag_of(headers: &HeaderMap) -> Result<ETag> {
+    let is_assembled =
+        headers.contains_key("x-static-large-object") || headers.contains_key("x-object-manifest");
+    match headers.get(ETAG).and_then(|tag| tag.to_str().ok()) {
+        Some(tag) if is_assembled => Ok(assembled_etag(tag)),
+        _ => fields::etag(headers),
+    }
+}
+
+/// What the bytes of the whole object must have: a checksum that came with them, or else the MD5 that Swift made.
+fn whole_sum(info: &ObjectInfo) -> Option<Sum> {
+    if info.scope == ChecksumScope::FullObject
+        && let Some(checksum) = info.checksums.first()
+    {
+        return Some(Sum::Checksum(*checksum));
+    }
+    info.etag.md5().map(Sum::Md5)
+}

@@ -1,0 +1,190 @@
+//! Tokens: got when they are first needed, renewed before they expire and when one is not accepted; by one request,
+//! while the others wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustls::ClientConfig;
+use tokio::sync::Semaphore;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Clock, Context};
+
+use super::SwiftOptions;
+use super::auth::{Auth, Grant};
+use super::protocol::Swift;
+use crate::remote::Peer;
+use crate::remote::client::Client;
+use crate::remote::pool::Pool;
+use crate::retry::RetryBudget;
+
+/// A token is renewed this long before it expires, or after nine tenths of its life where that is later.
+const RENEW_BEFORE: Duration = Duration::from_secs(300);
+
+/// A token, and the client that shows it.
+pub(super) struct Session {
+    pub client: Arc<Client>,
+    peer: Peer,
+    /// By the store's clock, as is the next.
+    renew_at: Option<Duration>,
+    expires_at: Option<Duration>,
+    is_rejected: AtomicBool,
+}
+
+impl Session {
+    /// The token was not accepted: the next request gets another one.
+    pub fn reject(&self) {
+        self.is_rejected.store(true, Ordering::Release);
+    }
+
+    fn is_good(&self, until: Option<Duration>, now: Duration) -> bool {
+        !self.is_rejected.load(Ordering::Acquire) && until.is_none_or(|at| now < at)
+    }
+}
+
+/// All sessions, one after the other.
+pub(super) struct Sessions {
+    auth: Auth,
+    /// Asks for tokens.
+    login: Client,
+    /// Takes the place of the URL that comes with a token.
+    account_url: Option<String>,
+    tls: Option<Arc<ClientConfig>>,
+    connections: usize,
+    connect_time: Duration,
+    current: Mutex<Option<Arc<Session>>>,
+    /// Whose turn it is to ask for a token.
+    turn: Semaphore,
+}
+
+impl Sessions {
+    /// Nothing is sent yet.
+    pub fn new(options: &SwiftOptions, clock: Arc<dyn Clock>) -> Result<Self> {
+        let (peer, path) = Peer::parse(options.auth.url())?;
+        let tls = tls_of(&peer, options.tls.as_ref())?;
+        let pool = Pool::new(peer.clone(), tls, 2, options.connect_time, clock.clone());
+        let login = Client {
+            protocol: Arc::new(Swift::new(&peer, path, None)?),
+            peer: peer.to_string().into(),
+            pool: Arc::new(pool),
+            retries: options.retries,
+            budget: Arc::new(RetryBudget::new()),
+            clock,
+            answer_time: options.answer_time,
+            stall_time: options.stall_time,
+        };
+        if let Some(url) = &options.account_url {
+            tls_of(&Peer::parse(url)?.0, options.tls.as_ref())?;
+        }
+        Ok(Self {
+            auth: options.auth.clone(),
+            login,
+            account_url: options.account_url.clone(),
+            tls: options.tls.clone(),
+            connections: options.connections,
+            connect_time: options.connect_time,
+            current: Mutex::default(),
+            turn: Semaphore::new(1),
+        })
+    }
+
+    /// The store's clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.login.clock
+    }
+
+    /// Who is asked for tokens.
+    pub fn peer(&self) -> &str {
+        &self.login.peer
+    }
+
+    /// An error where the store is closed.
+    pub fn check(&self) -> Result<()> {
+        self.login.pool.check()
+    }
+
+    /// A session whose token is good, as far as is known.
+    pub async fn current(&self, context: &Context) -> Result<Arc<Session>> {
+        self.check()?;
+        context.check()?;
+        if let Some(session) = self.fresh() {
+            return Ok(session);
+        }
+        let turn = context.guard(self.turn.acquire()).await?;
+        let _turn = turn.map_err(|e| Error::with_source(Reason::ShuttingDown, "the store is closed", e))?;
+        // Somebody else may have renewed it meanwhile.
+        if let Some(session) = self.fresh() {
+            return Ok(session);
+        }
+        let old = self.current.lock().clone();
+        let asked =
+            self.auth.ask(context, &self.login).await.and_then(|grant| self.open(grant, old.as_deref()));
+        match (asked, old) {
+            (Ok(session), _) => {
+                let session = Arc::new(session);
+                *self.current.lock() = Some(session.clone());
+                // Closed meanwhile: nobody else closes these connections.
+                self.check().inspect_err(|_| session.client.pool.close())?;
+                Ok(session)
+            }
+            (Err(e), Some(old)) if old.is_good(old.expires_at, self.login.clock.now()) => {
+                tracing::warn!(error = %e, "the token could not be renewed; it is still good");
+                Ok(old)
+            }
+            (Err(e), _) => Err(e),
+        }
+    }
+
+    /// Closes all connections.
+    pub fn close(&self) {
+        self.login.pool.close();
+        self.turn.close();
+        if let Some(session) = &*self.current.lock() {
+            session.client.pool.close();
+        }
+    }
+
+    fn fresh(&self) -> Option<Arc<Session>> {
+        let now = self.login.clock.now();
+        self.current.lock().clone().filter(|session| session.is_good(session.renew_at, now))
+    }
+
+    /// The client of a new token; connections stay where the account does.
+    fn open(&self, grant: Grant, old: Option<&Session>) -> Result<Session> {
+        let (peer, path) = Peer::parse(self.account_url.as_ref().unwrap_or(&grant.url))?;
+        let now = self.login.clock.now();
+        let protocol = Arc::new(Swift::new(&peer, path, Some(grant.token))?);
+        let client = match old {
+            Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
+            _ => {
+                let tls = tls_of(&peer, self.tls.as_ref())?;
+                let pool = Pool::new(
+                    peer.clone(),
+                    tls,
+                    self.connections,
+                    self.connect_time,
+                    self.login.clock.clone(),
+                );
+                let budget = Arc::new(RetryBudget::new());
+                let (name, pool) = (peer.to_string().into(), Arc::new(pool));
+                Client { protocol, peer: name, pool, budget, ..self.login.clone() }
+            }
+        };
+        let renew_after = grant.life.map(|life| life.saturating_sub(RENEW_BEFORE).max(life / 10 * 9));
+        Ok(Session {
+            client: Arc::new(client),
+            peer,
+            renew_at: renew_after.map(|after| now + after),
+            expires_at: grant.life.map(|life| now + life),
+            is_rejected: AtomicBool::new(false),
+        })
+    }
+}
+
+fn tls_of(peer: &Peer, tls: Option<&Arc<ClientConfig>>) -> Result<Option<Arc<ClientConfig>>> {
+    if peer.is_tls && tls.is_none() {
+        return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
+    }
+    Ok(tls.filter(|_| peer.is_tls).cloned())
+}

@@ -1,0 +1,390 @@
+//! Multipart uploads. One that is under way is a marker in the companion, its parts are records and segments beside it:
+//! whoever comes later, in this process or another, finds all of it.
+//!
+//! Here one at a time ends an upload, and no part is committed meanwhile. Between processes the removal of the marker
+//! decides: who completes says so only where the marker was there to be removed, and who aborts lets the segments be
+//! where the key names the upload already. An abort that another process completes under leaves an object that cannot
+//! be read, whose completion failed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use bytes::Bytes;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use md5::{Digest as _, Md5};
+use parking_lot::Mutex;
+use serde_json::{Value as Json, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::{
+    self, CompleteUpload, CreateUpload, ListUploads, PartInfo, UploadId, UploadInfo, UploadsPage,
+};
+use tradewind_core::object::Committed;
+use tradewind_core::{
+    Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag, Metadata, Timestamp,
+};
+
+use super::headers::Kept;
+use super::json::Listed;
+use super::parts::Record;
+use super::replace::Content;
+use super::{SwiftStore, names, refuse_condition};
+use crate::remote::client::{Call, Subject};
+use crate::remote::fields::{generation, value};
+use crate::remote::payload::Held;
+
+const KIND: &str = "application/x-tradewind-upload;key=";
+const SUM: &str = ";checksum=";
+/// Uploads whose turns are remembered although nobody takes one.
+const MOST_IDLE: usize = 1024;
+/// So many parts of an upload are committed at a time.
+const TURNS: u32 = 1024;
+
+/// Who is at work on which upload, in this process.
+#[derive(Default)]
+pub(super) struct Turns {
+    uploads: Mutex<HashMap<UploadId, Arc<Semaphore>>>,
+}
+
+impl Turns {
+    /// One of the many that may be taken at a time.
+    pub async fn one(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
+        self.take(context, upload, 1).await
+    }
+
+    /// All of them.
+    async fn all(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
+        self.take(context, upload, TURNS).await
+    }
+
+    async fn take(&self, context: &Context, upload: &UploadId, count: u32) -> Result<OwnedSemaphorePermit> {
+        let turns = {
+            let mut uploads = self.uploads.lock();
+            if uploads.len() > MOST_IDLE {
+                uploads.retain(|_, turns| Arc::strong_count(turns) > 1);
+            }
+            let new = || Arc::new(Semaphore::new(TURNS as usize));
+            uploads.entry(upload.clone()).or_insert_with(new).clone()
+        };
+        let taken = context.guard(turns.acquire_many_owned(count)).await?;
+        taken.map_err(|e| Error::with_source(Reason::Defect, "turns are never closed", e))
+    }
+}
+
+/// What is kept of an upload.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Marker {
+    key: String,
+    metadata: Metadata,
+    checksum: Option<(Algorithm, ChecksumScope)>,
+}
+
+impl Marker {
+    /// The checksum that the whole will be made of.
+    pub fn algorithm(&self) -> Algorithm {
+        self.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm)
+    }
+
+    /// What is listed of the upload.
+    pub fn info(&self, id: &UploadId) -> UploadInfo {
+        UploadInfo {
+            id: id.clone(),
+            key: self.key.clone(),
+            initiated: initiated(id),
+            metadata: self.metadata.clone(),
+            checksum: self.checksum,
+        }
+    }
+
+    fn document(&self) -> Bytes {
+        let kept = Kept { metadata: self.metadata.clone(), ..Kept::default() };
+        let checksum = self.checksum.map(|(algorithm, scope)| (algorithm.name(), scope.name()));
+        Bytes::from(json!({"key": self.key, "metadata": kept.to_json(), "checksum": checksum}).to_string())
+    }
+
+    fn read(document: &[u8]) -> Option<Self> {
+        let all: Json = serde_json::from_slice(document).ok()?;
+        let checksum = match all["checksum"].as_array() {
+            Some(pair) => Some((pair.first()?.as_str()?.parse().ok()?, pair.get(1)?.as_str()?.parse().ok()?)),
+            None => None,
+        };
+        let metadata = Kept::from_json(&all["metadata"]).ok()?.metadata;
+        Some(Self { key: all["key"].as_str()?.to_owned(), metadata, checksum })
+    }
+
+    /// Key and checksum, as the marker's type: that is listed.
+    fn kind(&self) -> String {
+        let sum =
+            self.checksum.map(|(algorithm, scope)| format!("{SUM}{}.{}", algorithm.name(), scope.name()));
+        format!("{KIND}{}{}", BASE64.encode(&self.key), sum.unwrap_or_default())
+    }
+
+    fn listed(listed: &Listed) -> Option<UploadInfo> {
+        let id = UploadId(listed.name.strip_prefix("u/")?.to_owned());
+        let rest = listed.kind.strip_prefix(KIND)?;
+        let (key, sum) = rest.split_once(SUM).map_or((rest, None), |(key, sum)| (key, Some(sum)));
+        let checksum = match sum {
+            Some(sum) => {
+                let (algorithm, scope) = sum.split_once('.')?;
+                Some((algorithm.parse().ok()?, scope.parse().ok()?))
+            }
+            None => None,
+        };
+        let key = String::from_utf8(BASE64.decode(key).ok()?).ok()?;
+        Some(UploadInfo { initiated: initiated(&id), id, key, metadata: Metadata::default(), checksum })
+    }
+}
+
+/// The time is part of the name.
+fn initiated(id: &UploadId) -> Timestamp {
+    let millis = id.0.get(..12).and_then(|digits| i64::from_str_radix(digits, 16).ok());
+    Timestamp::from_millis(millis.unwrap_or_default())
+}
+
+fn no_such_upload(id: &UploadId) -> Error {
+    Error::new(Reason::NoSuchUpload, format!("there is no upload {id:?} of this key"))
+}
+
+impl SwiftStore {
+    /// Writes the marker.
+    pub(super) async fn begin_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: CreateUpload,
+    ) -> Result<UploadId> {
+        context.check()?;
+        request.check()?;
+        names::object(address.key.as_str())?;
+        let CreateUpload { metadata, checksum } = request;
+        let marker = Marker { key: address.key.to_string(), metadata, checksum };
+        self.find_bucket(context, &address.bucket).await?;
+        let companion = self.need_companion(context, &address.bucket).await?;
+        let id = UploadId(names::unique(self.clock().wall())?);
+        let name = names::upload(&id.0);
+        let mut call = Call::within(Method::PUT, Subject::Bucket, &companion, Some(&name));
+        call.headers.insert(CONTENT_TYPE, value(&marker.kind())?);
+        call.payload = Held::of([marker.document()]);
+        let put = self.send_and_drain(context, &call).await;
+        put.inspect_err(|_| self.forget_companion(&address.bucket))?;
+        Ok(id)
+    }
+
+    /// The marker of an upload of this key.
+    pub(super) async fn find_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+    ) -> Result<Marker> {
+        context.check()?;
+        if !names::is_unique(&upload.0) {
+            return Err(no_such_upload(upload));
+        }
+        let document = self.read_aside(context, address, &names::upload(&upload.0)).await?;
+        let marker = Marker::read(&document).ok_or_else(|| {
+            Error::new(
+                Reason::CorruptData,
+                format!("the marker of upload {upload:?} is not what was written"),
+            )
+        })?;
+        if marker.key != address.key.as_str() {
+            return Err(no_such_upload(upload));
+        }
+        Ok(marker)
+    }
+
+    /// All uploads of a bucket are looked at for a page of them: they are named in order of time.
+    pub(super) async fn uploads_page(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListUploads,
+    ) -> Result<UploadsPage> {
+        self.find_bucket(context, bucket).await?;
+        if request.limit == 0 {
+            return Ok(UploadsPage { entries: Vec::new(), next: None });
+        }
+        let lines = match self.all_lines(context, &names::companion(bucket), "u/").await {
+            Err(e) if e.reason() == Reason::NoSuchBucket => Vec::new(),
+            lines => lines?,
+        };
+        let mut uploads: Vec<UploadInfo> = lines.iter().filter_map(Marker::listed).collect();
+        uploads.sort_by(|a, b| (&a.key, &a.id).cmp(&(&b.key, &b.id)));
+        Ok(multipart::page_uploads(uploads, request))
+    }
+
+    /// Completes an upload. Goes on where nobody waits for it any more: half of it would be worse.
+    pub(super) async fn end_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        order: CompleteUpload,
+    ) -> Result<Committed> {
+        context.check()?;
+        refuse_condition(&order.precondition)?;
+        let (store, context, address, upload) =
+            (self.this(), context.clone(), address.clone(), upload.clone());
+        let ending = tokio::spawn(async move { store.complete(&context, &address, &upload, order).await });
+        ending
+            .await
+            .map_err(|e| Error::with_source(Reason::Defect, "a completion ended without a result", e))?
+    }
+
+    async fn complete(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        order: CompleteUpload,
+    ) -> Result<Committed> {
+        let _turns = self.turns.all(context, upload).await?;
+        let marker = self.find_upload(context, address, upload).await?;
+        let mut records: HashMap<_, _> = HashMap::new();
+        for (record, modified) in self.all_records(context, address, upload).await? {
+            records.insert(record.number, (record.info(modified), record));
+        }
+        let matched = multipart::match_parts(&order.parts, |number| records.get(&number).cloned())?;
+        let (parts, records): (Vec<PartInfo>, Vec<Record>) = matched.into_iter().unzip();
+        let size = parts.iter().map(|part| part.size).sum();
+        let (checksum, scope) = promised(&marker, &order, &parts, size)?;
+        let etag = etag_of(&parts);
+        let segments: Vec<_> = records.into_iter().filter_map(Record::into_segment).collect();
+        let chosen: HashSet<String> = segments.iter().map(|segment| segment.name.clone()).collect();
+        let kept = Kept {
+            metadata: marker.metadata,
+            etag: Some(etag.clone()),
+            checksums: vec![checksum],
+            scope: Some(scope),
+            parts: u32::try_from(parts.len()).ok(),
+            write: Some(upload.0.clone()),
+        };
+        // Swift takes no segment without a byte, and no manifest without a segment.
+        let content =
+            if segments.is_empty() { Content::Bytes(Vec::new()) } else { Content::Segments(segments) };
+        let (headers, _) = self.put(context, address, kept, content).await?;
+        self.remove_marker(context, address, upload).await?;
+        self.drop_parts(context, address, upload, Some(&chosen)).await;
+        let modified = self.modified(&headers)?;
+        let generation = generation(modified, etag.as_str());
+        Ok(Committed { etag, size, modified, generation, checksums: vec![checksum], scope })
+    }
+
+    /// Aborts an upload: first nobody can complete it any more, then its parts go.
+    pub(super) async fn give_up(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+    ) -> Result<()> {
+        context.check()?;
+        let _turns = self.turns.all(context, upload).await?;
+        self.find_upload(context, address, upload).await?;
+        self.remove_marker(context, address, upload).await?;
+        if self.held_by(context, address).await?.as_ref() == Some(&upload.0) {
+            // It was completed, and only the marker was left.
+            return Err(no_such_upload(upload));
+        }
+        self.drop_parts(context, address, upload, None).await;
+        Ok(())
+    }
+
+    async fn remove_marker(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
+        let (companion, name) = (names::companion(&address.bucket), names::upload(&upload.0));
+        let call = Call::within(Method::DELETE, Subject::Upload, &companion, Some(&name));
+        self.send_and_drain(context, &call).await.map(drop)
+    }
+
+    /// Deletes the records and, but for those that were chosen, the bytes of the parts. The upload has ended: where this
+    /// fails, room is lost.
+    async fn drop_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        chosen: Option<&HashSet<String>>,
+    ) {
+        let companion = names::companion(&address.bucket);
+        let dropped = async {
+            let mut lines = self.all_lines(context, &companion, &names::parts(&upload.0)).await?;
+            let data = names::data(&upload.0);
+            // What the object needs besides the chosen ones is no part's.
+            let is_needed = |name: &str| {
+                chosen.is_some_and(|chosen| chosen.contains(name) || super::parts::number_of(name).is_none())
+            };
+            lines.extend(self.all_lines(context, &companion, &data).await?);
+            let all = lines
+                .into_iter()
+                .map(|line| line.name)
+                .filter(|name| !(name.starts_with(&data) && is_needed(name)));
+            self.delete_all(context, &companion, all).await
+        };
+        if let Err(e) = dropped.await {
+            tracing::warn!(error = %e, upload = %upload, "parts of an upload that ended are left in the store");
+        }
+    }
+}
+
+/// The checksum of the whole, where it is what was promised.
+fn promised(
+    marker: &Marker,
+    order: &CompleteUpload,
+    parts: &[PartInfo],
+    size: u64,
+) -> Result<(Checksum, ChecksumScope)> {
+    let (algorithm, scope) = marker.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+    let checksum = multipart::checksum_of_parts(algorithm, scope, parts)
+        .ok_or_else(|| Error::new(Reason::Defect, "a part lacks the checksum of its upload"))?;
+    if order.expected_size.is_some_and(|expected| expected != size) {
+        return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in all")));
+    }
+    match order.expected_checksum {
+        Some(expected) if expected.algorithm() != algorithm => {
+            Err(Error::new(Reason::InvalidRequest, "the upload has another checksum algorithm"))
+        }
+        Some(expected) if expected != checksum => {
+            Err(Error::new(Reason::BadDigest, "the object's checksum is not the one expected"))
+        }
+        _ => Ok((checksum, scope)),
+    }
+}
+
+fn etag_of(parts: &[PartInfo]) -> ETag {
+    let mut md5 = Md5::new();
+    parts.iter().filter_map(|part| part.etag.md5()).for_each(|part| md5.update(part));
+    ETag::from_parts(&md5.finalize().into(), parts.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_comes_back() {
+        let sums = [None, Some((Algorithm::Sha1, ChecksumScope::Composite))];
+        for (checksum, key) in sums.into_iter().zip(["a/b", "\0;key=ü"]) {
+            let user = vec![("Name".to_owned(), "ü".to_owned())];
+            let metadata = Metadata { user, ..Metadata::default() };
+            let marker = Marker { key: key.to_owned(), metadata, checksum };
+            assert_eq!(Marker::read(&marker.document()), Some(marker.clone()));
+            let id = names::unique(Timestamp::from_millis(1_795_316_334_567)).unwrap();
+            let listed = Listed {
+                name: names::upload(&id),
+                size: 0,
+                hash: String::new(),
+                kind: marker.kind(),
+                slo_etag: None,
+                modified: Timestamp::default(),
+            };
+            let info = Marker::listed(&listed).unwrap();
+            assert_eq!(
+                (info.key.as_str(), info.checksum, info.initiated.millis()),
+                (key, checksum, 1_795_316_334_567)
+            );
+        }
+    }
+}
