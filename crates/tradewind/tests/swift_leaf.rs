@@ -71,13 +71,23 @@ async fn debug_all() {
     let Some(laboratory) = Laboratory::open("debug_all") else { return };
     let only = std::env::var("TWCASE").unwrap_or_default();
     for case in conformance::cases() {
-        if !case.name.contains(&only) { continue; }
+        if !case.name.contains(&only) {
+            continue;
+        }
         let store = laboratory.store();
-        if !case.suits(store.capabilities()) { println!("left out {}", case.name); continue; }
+        if !case.suits(store.capabilities()) {
+            println!("left out {}", case.name);
+            continue;
+        }
         let begun = std::time::Instant::now();
         let task = tokio::spawn(async move { case.run(store as Arc<dyn ObjectStore>).await });
         let outcome = task.await;
-        println!("CASE {} {} {:?}", case.name, if outcome.is_ok() { "ok" } else { "FAILED" }, begun.elapsed());
+        println!(
+            "CASE {} {} {:?}",
+            case.name,
+            if outcome.is_ok() { "ok" } else { "FAILED" },
+            begun.elapsed()
+        );
     }
 }
 

@@ -33,6 +33,9 @@ const MOST_NAME_BYTES: usize = 100;
 /// Of `max_meta_overall_size` and `max_meta_count`, the same.
 const MOST_BYTES: usize = 3900;
 const MOST_COUNT: usize = 85;
+/// Longer classes of ranges are kept, but do not pass through as a header: a line of Swift's `max_header_size` (8 KiB) is
+/// refused.
+const MOST_PASSED_BYTES: usize = 4 << 10;
 
 /// What is kept of an object.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -125,7 +128,7 @@ impl Kept {
             headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
             headers.insert(own("object-class"), u16::from(class.value()).into());
         }
-        if let Some(ranges) = classes.format_ranges() {
+        if let Some(ranges) = classes.format_ranges().filter(|ranges| ranges.len() <= MOST_PASSED_BYTES) {
             headers.insert(RANGE_CLASS, value(&ranges)?);
         }
         Ok(headers)

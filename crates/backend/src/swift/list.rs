@@ -3,9 +3,11 @@
 //! Swift's marker is a name, and what it rolls up is compared with the marker only where both are equal: behind a marker
 //! within a common prefix that prefix comes again. The port's page is of what is behind `after`, rolled up or not.
 
+use std::collections::BTreeMap;
+
 use http::Method;
 use tradewind_core::error::Result;
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{KeyCursor, ListEntry, ListPage, ListRequest, ObjectSummary, page};
 use tradewind_core::{BucketName, Context, ETag};
 
 use super::SwiftStore;
@@ -19,6 +21,9 @@ use crate::remote::query::Query;
 /// Behind every name that begins with what stands before it: no name that Swift takes has more than one such character
 /// where it matters, and what has is passed over by its name.
 const LAST: char = '\u{10ffff}';
+/// Swift looks for what begins with a prefix up to the prefix with its last character counted up. Behind these there
+/// is none, and it fails.
+const UNCOUNTABLE: [char; 2] = ['\u{d7ff}', LAST];
 
 /// What to list of a container, in names.
 #[derive(Debug, Clone, Copy, Default)]
@@ -47,6 +52,9 @@ impl SwiftStore {
         let after = request.after.as_deref().map(names::escape).unwrap_or_default();
         let mut marker = begin(&after, &prefix, delimiter.as_deref());
         let limit = request.limit.min(MOST_ENTRIES);
+        if [Some(&*prefix), delimiter.as_deref()].into_iter().flatten().any(ends_badly) {
+            return self.rolled_up_here(context, bucket, request, &prefix).await;
+        }
         loop {
             let asked = Names {
                 prefix: &prefix,
@@ -68,6 +76,21 @@ impl SwiftStore {
             let next = entries.last().map(|entry| entry.name().to_owned()).filter(|_| !is_last);
             return Ok(ListPage { entries, next });
         }
+    }
+
+    /// A page under a prefix or with a delimiter that Swift cannot count up: everything under as much of the prefix as
+    /// it can is read, and the page is made here.
+    async fn rolled_up_here(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+        prefix: &str,
+    ) -> Result<ListPage<ObjectSummary>> {
+        let sent = prefix.trim_end_matches(UNCOUNTABLE);
+        let lines = self.all_lines(context, bucket.as_str(), sent).await?;
+        let entries = lines.into_iter().map(|object| (names::unescape(&object.name), summary(object)));
+        page(&mut Sorted { entries: entries.collect(), at: Vec::new() }, request)
     }
 
     /// One page of a container, as Swift gives it. A container that is not there is a bucket that is not.
@@ -126,15 +149,47 @@ fn entry(line: Line) -> ListEntry<ObjectSummary> {
         Line::Prefix(name) => return ListEntry::CommonPrefix(names::unescape(&name)),
         Line::Object(object) => object,
     };
+    ListEntry::Key(names::unescape(&object.name), summary(object))
+}
+
+fn summary(object: Listed) -> ObjectSummary {
     let etag = match (listed_etag(&object.kind).1, object.slo_etag) {
         (Some(etag), _) => etag,
         (None, Some(tag)) => assembled_etag(&tag),
         (None, None) => ETag::from_text(&object.hash),
     };
     let generation = generation(object.modified, etag.as_str());
-    let summary =
-        ObjectSummary { size: object.size, etag, modified: object.modified, generation, checksum: None };
-    ListEntry::Key(names::unescape(&object.name), summary)
+    ObjectSummary { size: object.size, etag, modified: object.modified, generation, checksum: None }
+}
+
+fn ends_badly(text: &str) -> bool {
+    text.ends_with(UNCOUNTABLE)
+}
+
+/// Names that were read.
+struct Sorted {
+    entries: BTreeMap<String, ObjectSummary>,
+    at: Vec<u8>,
+}
+
+impl KeyCursor for Sorted {
+    type Item = ObjectSummary;
+
+    fn seek(&mut self, bytes: &[u8]) -> Result<()> {
+        self.at = bytes.to_vec();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
+        let is_before = |key: &str| key.as_bytes() < self.at.as_slice();
+        while let Some(first) = self.entries.first_entry() {
+            if !is_before(first.key()) {
+                return Ok(Some(first.remove_entry()));
+            }
+            first.remove();
+        }
+        Ok(None)
+    }
 }
 
 #[cfg(test)]
