@@ -1,0 +1,135 @@
+//! An HTTP service that answers as a test says, and remembers what it was asked.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A request, read whole unless the connection is reset within it.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    pub method: String,
+    /// Without the query.
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(other, _)| other == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// An answer.
+pub struct Reply {
+    head: String,
+    body: Vec<u8>,
+    /// The connection ends behind so many bytes of the body.
+    cut: Option<usize>,
+}
+
+impl Reply {
+    /// `headers` end with a line's end each. An answer to HEAD announces the body without sending it.
+    pub fn new(status: u16, headers: &str, body: &[u8]) -> Self {
+        let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
+        Self { head, body: body.to_vec(), cut: None }
+    }
+
+    pub fn cut_short(self, bytes: usize) -> Self {
+        Self { cut: Some(bytes), ..self }
+    }
+}
+
+/// The service. It ends with the test's runtime.
+pub struct Server {
+    pub url: String,
+    seen: Arc<Mutex<Vec<Request>>>,
+}
+
+type Answer = Arc<dyn Fn(&Request) -> Reply + Send + Sync>;
+type Reset = Arc<dyn Fn(&Request) -> Option<usize> + Send + Sync>;
+
+impl Server {
+    pub async fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_resetting(|_| None, answer).await
+    }
+
+    /// The same, where `reset` may end a connection when so many bytes of a request's body have come.
+    pub async fn start_resetting(
+        reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (reset, answer, all): (Reset, Answer, _) = (Arc::new(reset), Arc::new(answer), seen.clone());
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(serve(socket, reset.clone(), answer.clone(), all.clone()));
+            }
+        });
+        Self { url, seen }
+    }
+
+    pub fn seen(&self) -> Vec<Request> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub fn count(&self, path: &str) -> usize {
+        self.seen().iter().filter(|request| request.path == path).count()
+    }
+
+    pub fn count_of(&self, method: &str, path: &str) -> usize {
+        self.seen().iter().filter(|request| request.method == method && request.path == path).count()
+    }
+
+    /// The last request for a path.
+    pub fn last(&self, path: &str) -> Request {
+        self.seen().into_iter().rfind(|request| request.path == path).unwrap()
+    }
+}
+
+async fn serve(socket: TcpStream, reset: Reset, answer: Answer, seen: Arc<Mutex<Vec<Request>>>) {
+    let mut socket = BufReader::new(socket);
+    while let Some(mut request) = read_head(&mut socket).await {
+        if let Some(bytes) = reset(&request) {
+            let mut some = vec![0; bytes];
+            let _ = socket.read_exact(&mut some).await;
+            seen.lock().unwrap().push(request);
+            // What was sent and not read makes the end a reset.
+            return;
+        }
+        let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+        request.body = vec![0; length];
+        if socket.read_exact(&mut request.body).await.is_err() {
+            return;
+        }
+        let reply = answer(&request);
+        let is_head = request.method == "HEAD";
+        seen.lock().unwrap().push(request);
+        let sent = if is_head { 0 } else { reply.cut.unwrap_or(reply.body.len()) };
+        let whole = [reply.head.as_bytes(), &reply.body[..sent]].concat();
+        if socket.write_all(&whole).await.is_err() || reply.cut.is_some() {
+            return;
+        }
+    }
+}
+
+async fn read_head(socket: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut request = Request::default();
+    let mut line = String::new();
+    socket.read_line(&mut line).await.ok()?;
+    let mut words = line.split(' ');
+    request.method = words.next()?.to_owned();
+    request.path = words.next()?.split('?').next()?.to_owned();
+    loop {
+        line.clear();
+        socket.read_line(&mut line).await.ok()?;
+        match line.trim_end().split_once(": ") {
+            Some((name, value)) => request.headers.push((name.to_lowercase(), value.to_owned())),
+            None => return Some(request),
+        }
+    }
+}

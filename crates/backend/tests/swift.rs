@@ -1,0 +1,280 @@
+//! The `swift` leaf against a scripted service: tokens, and what goes wrong on the way. A real Swift is met by
+//! `crates/tradewind/tests/swift_leaf.rs`.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/scripted.rs"]
+mod scripted;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use tradewind_backend::retry::RetryOptions;
+use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
+use tradewind_core::error::{Reason, Result};
+use tradewind_core::object::{Committed, Expected};
+use tradewind_core::store::{GetRequest, ObjectStore as _, StageRequest};
+use tradewind_core::testing::{SimulatedClock, context};
+use tradewind_core::{Address, Clock, SystemClock};
+
+use scripted::{Reply, Request, Server};
+
+/// A tag that is not the MD5 of anything here, and a time.
+const OBJECT: &str =
+    "Etag: 00000000000000000000000000000000\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n";
+
+fn here() -> Address {
+    Address::parse("bucket", "key").unwrap()
+}
+
+fn options(server: &Server) -> SwiftOptions {
+    let auth =
+        Auth::V1 { url: format!("{}/auth/v1.0", server.url), user: "a:u".to_owned(), key: "k".to_owned() };
+    let first_delay = Duration::from_millis(1);
+    SwiftOptions {
+        retries: RetryOptions { first_delay, ..RetryOptions::default() },
+        ..SwiftOptions::new(auth)
+    }
+}
+
+fn store(server: &Server) -> Arc<SwiftStore> {
+    SwiftStore::new(options(server), SystemClock::shared()).unwrap()
+}
+
+/// A service that gives the tokens `t1`, `t2`, ... and leaves the rest to `answer`.
+async fn service(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Server {
+    service_resetting(|_| None, answer).await
+}
+
+async fn service_resetting(
+    reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
+    answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+) -> Server {
+    let tokens = AtomicUsize::new(0);
+    let answer = move |request: &Request| {
+        if request.path != "/auth/v1.0" {
+            return answer(request);
+        }
+        assert_eq!((request.header("x-auth-user"), request.header("x-auth-key")), (Some("a:u"), Some("k")));
+        let n = tokens.fetch_add(1, Ordering::Relaxed) + 1;
+        let url = format!("http://{}/v1/AUTH_a", request.header("host").unwrap());
+        let token = format!("X-Auth-Token: t{n}\r\nX-Auth-Token-Expires: 600\r\nX-Storage-Url: {url}\r\n");
+        Reply::new(200, &token, b"")
+    };
+    Server::start_resetting(reset, answer).await
+}
+
+async fn size(store: &SwiftStore) -> Result<u64> {
+    Ok(store.head(&context(), &here(), GetRequest::default()).await?.info.size)
+}
+
+async fn put(store: &SwiftStore, bytes: Bytes) -> Result<Committed> {
+    let request = StageRequest { size: Some(bytes.len() as u64), ..StageRequest::default() };
+    let mut staged = store.stage(&context(), &here(), request).await?;
+    for piece in bytes.chunks(64 << 10) {
+        staged.write(bytes.slice_ref(piece)).await?;
+    }
+    Ok(staged.commit(Expected::default()).await?.0)
+}
+
+/// Waits for what goes on behind a call that is done.
+async fn until(what: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if what() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it does not come");
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_accepted_is_replaced_once() {
+    let server = service(|request| match request.header("x-auth-token") {
+        Some("t2") => Reply::new(200, OBJECT, b"five!"),
+        _ => Reply::new(401, "", b""),
+    })
+    .await;
+    let leaf = store(&server);
+    assert_eq!(size(&leaf).await.unwrap(), 5);
+    assert_eq!((server.count("/auth/v1.0"), server.count("/v1/AUTH_a/bucket/key")), (2, 2));
+
+    let server = service(|_| Reply::new(401, "", b"")).await;
+    let error = size(&store(&server)).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::AccessDenied, "{error}");
+    assert_eq!((server.count("/auth/v1.0"), server.count("/v1/AUTH_a/bucket/key")), (2, 2));
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_once_by_many_and_again_before_it_expires() {
+    let server = service(|_| Reply::new(200, OBJECT, b"five!")).await;
+    let clock = SimulatedClock::new();
+    let leaf = SwiftStore::new(options(&server), clock.clone() as Arc<dyn Clock>).unwrap();
+    let many: Vec<_> = (0..20).map(|_| size(&leaf)).collect();
+    for result in futures::future::join_all(many).await {
+        assert_eq!(result.unwrap(), 5);
+    }
+    assert_eq!(server.count("/auth/v1.0"), 1);
+    clock.advance(Duration::from_secs(539));
+    size(&leaf).await.unwrap();
+    assert_eq!(server.count("/auth/v1.0"), 1);
+    clock.advance(Duration::from_secs(2));
+    size(&leaf).await.unwrap();
+    assert_eq!(server.count("/auth/v1.0"), 2);
+    assert_eq!(server.last("/v1/AUTH_a/bucket/key").header("x-auth-token"), Some("t2"));
+}
+
+#[tokio::test]
+async fn keystone_gives_a_token_and_the_place() {
+    let server = Server::start(|request| {
+        if request.path != "/v3/auth/tokens" {
+            assert_eq!(request.header("x-auth-token"), Some("from keystone"));
+            return Reply::new(200, OBJECT, b"five!");
+        }
+        let asked: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        let user = &asked["auth"]["identity"]["password"]["user"];
+        assert_eq!((&user["name"], &user["domain"]["name"], &user["password"]), (&"u".into(), &"ud".into(), &"pw".into()));
+        let project = &asked["auth"]["scope"]["project"];
+        assert_eq!((&project["name"], &project["domain"]["name"]), (&"p".into(), &"pd".into()));
+        let host = request.header("host").unwrap();
+        let endpoint = |region: &str, account: &str| {
+            serde_json::json!({"interface": "public", "region": region, "url": format!("http://{host}/v1/{account}")})
+        };
+        let catalog = serde_json::json!({"token": {"expires_at": "2999-01-01T00:00:00.000000Z", "catalog": [
+            {"type": "object-store", "endpoints": [endpoint("one", "AUTH_wrong"), endpoint("two", "AUTH_p")]},
+        ]}});
+        Reply::new(201, "X-Subject-Token: from keystone\r\n", catalog.to_string().as_bytes())
+    })
+    .await;
+    let auth = Auth::Keystone {
+        url: format!("{}/v3", server.url),
+        user: "u".to_owned(),
+        user_domain: "ud".to_owned(),
+        password: "pw".to_owned(),
+        project: "p".to_owned(),
+        project_domain: "pd".to_owned(),
+        region: Some("two".to_owned()),
+        interface: "public".to_owned(),
+    };
+    let leaf = SwiftStore::new(SwiftOptions { auth, ..options(&server) }, SystemClock::shared()).unwrap();
+    assert_eq!(size(&leaf).await.unwrap(), 5);
+    assert_eq!((server.count("/v3/auth/tokens"), server.count("/v1/AUTH_p/bucket/key")), (1, 1));
+}
+
+#[tokio::test]
+async fn what_is_overloaded_is_asked_again() {
+    let asked = AtomicUsize::new(0);
+    let server = service(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 | 1 => Reply::new(503, "", b""),
+        _ => Reply::new(200, OBJECT, b"five!"),
+    })
+    .await;
+    assert_eq!(size(&store(&server)).await.unwrap(), 5);
+    assert_eq!(server.count("/v1/AUTH_a/bucket/key"), 3);
+}
+
+async fn read(leaf: &SwiftStore) -> Result<Bytes> {
+    let mut body = leaf.get(&context(), &here(), GetRequest::default()).await?.body;
+    let mut all = Vec::new();
+    while let Some(piece) = body.next().await {
+        all.extend_from_slice(&piece?);
+    }
+    Ok(all.into())
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_an_error() {
+    let server = service(|_| Reply::new(200, OBJECT, b"five!").cut_short(3)).await;
+    assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::Io);
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_those_of_the_tag_are_not_served_whole() {
+    let server = service(|_| Reply::new(200, OBJECT, b"five!")).await;
+    assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::CorruptData);
+}
+
+#[tokio::test]
+async fn a_small_write_says_its_md5_and_may_be_overtaken() {
+    let server = service(|request| match (request.method.as_str(), request.path.as_str()) {
+        ("HEAD", _) => Reply::new(404, "", b""),
+        // Another write of the key was later and is there already.
+        _ => Reply::new(202, "Date: Sun, 22 Nov 2026 02:58:55 GMT\r\n", b""),
+    })
+    .await;
+    let committed = put(&store(&server), "five!".into()).await.unwrap();
+    let sent = server.last("/v1/AUTH_a/bucket/key");
+    assert_eq!(sent.header("etag"), Some(committed.etag.as_str()));
+    assert_eq!(sent.body, b"five!");
+    let sum = format!("CRC64NVME={}", committed.checksums[0].to_base64());
+    assert_eq!(sent.header("x-object-meta-tradewind-checksums"), Some(sum.as_str()));
+}
+
+const LARGE: usize = 3 << 20;
+
+fn is_segment(request: &Request) -> bool {
+    request.method == "PUT" && request.path.starts_with("/v1/AUTH_a/bucket%2Bsegments/d/")
+}
+
+/// Everything goes well but for segments: they are answered with a tag that is not theirs.
+fn wrong_tags(request: &Request) -> Reply {
+    match request.method.as_str() {
+        "HEAD" if request.path.ends_with("/key") => Reply::new(404, "", b""),
+        "HEAD" | "DELETE" => Reply::new(204, "", b""),
+        _ => Reply::new(201, OBJECT, b""),
+    }
+}
+
+fn deleted(server: &Server) -> bool {
+    let seen = server.seen();
+    seen.iter().any(|request| request.method == "DELETE" && request.path.contains("%2Bsegments/d/"))
+}
+
+#[tokio::test]
+async fn a_segment_that_arrived_changed_becomes_no_object() {
+    let server = service(wrong_tags).await;
+    let leaf = store(&server);
+    let error = put(&leaf, Bytes::from(vec![7; LARGE])).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::BadDigest, "{error}");
+    until(|| deleted(&server)).await;
+    assert_eq!(server.count_of("PUT", "/v1/AUTH_a/bucket/key"), 0);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_reset_within_a_segment_leaves_no_object() {
+    let reset = |request: &Request| is_segment(request).then_some(100_000);
+    let server = service_resetting(reset, wrong_tags).await;
+    let leaf = store(&server);
+    let error = put(&leaf, Bytes::from(vec![7; LARGE])).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::Io, "{error}");
+    until(|| deleted(&server)).await;
+    assert_eq!(server.count_of("PUT", "/v1/AUTH_a/bucket/key"), 0);
+    // What comes after is not concerned.
+    leaf.head_bucket(&context(), &here().bucket).await.unwrap();
+}
+
+#[tokio::test]
+async fn segments_stay_where_the_manifest_may_be_there() {
+    let server = service(|request| match request.method.as_str() {
+        "HEAD" if request.path.ends_with("/key") => Reply::new(404, "", b""),
+        "HEAD" | "DELETE" => Reply::new(204, "", b""),
+        _ if request.path.ends_with("/key") => Reply::new(507, "", b""),
+        _ => {
+            let md5: [u8; 16] =
+                md5::Digest::finalize(md5::Digest::chain_update(md5::Md5::default(), &request.body)).into();
+            let etag = tradewind_core::ETag::from_md5(&md5);
+            Reply::new(201, &format!("Etag: {etag}\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n"), b"")
+        }
+    })
+    .await;
+    let error = put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::Full, "{error}");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!deleted(&server), "the answer may have been lost behind the change");
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&server.last("/v1/AUTH_a/bucket/key").body).unwrap();
+    assert_eq!(manifest[0]["size_bytes"], LARGE);
+}
