@@ -10,11 +10,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures::FutureExt;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
-use tradewind_core::testing::conformance;
-use tradewind_core::{ObjectStore, SystemClock};
+use tradewind_core::listing::{ListEntry, ListRequest};
+use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber};
+use tradewind_core::object::{Committed, Expected};
+use tradewind_core::store::{GetRequest, Select, StageRequest, Staged};
+use tradewind_core::testing::{conformance, context};
+use tradewind_core::{
+    Address, Algorithm, BucketName, ByteRange, ChecksumScope, Metadata, ObjectStore, Precondition,
+    SystemClock,
+};
 
 /// A Swift that ends with the test.
 struct Laboratory {
@@ -67,31 +78,6 @@ fn script(command: &str, directory: &Path) -> std::process::Output {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn debug_all() {
-    let Some(laboratory) = Laboratory::open("debug_all") else { return };
-    let only = std::env::var("TWCASE").unwrap_or_default();
-    for case in conformance::cases() {
-        if !case.name.contains(&only) {
-            continue;
-        }
-        let store = laboratory.store();
-        if !case.suits(store.capabilities()) {
-            println!("left out {}", case.name);
-            continue;
-        }
-        let begun = std::time::Instant::now();
-        let task = tokio::spawn(async move { case.run(store as Arc<dyn ObjectStore>).await });
-        let outcome = task.await;
-        println!(
-            "CASE {} {} {:?}",
-            case.name,
-            if outcome.is_ok() { "ok" } else { "FAILED" },
-            begun.elapsed()
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn conforms() {
     let Some(laboratory) = Laboratory::open("conforms") else { return };
     conformance::run(move || {
@@ -99,4 +85,198 @@ async fn conforms() {
         async move { store }.boxed()
     })
     .await;
+}
+
+fn bucket() -> BucketName {
+    BucketName::new("bucket").unwrap()
+}
+
+fn at(key: &str) -> Address {
+    Address::parse("bucket", key).unwrap()
+}
+
+async fn put(store: &SwiftStore, key: &str, bytes: &Bytes) -> Committed {
+    let staged = store.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
+    write(staged, bytes).await
+}
+
+async fn write(mut staged: Box<dyn Staged>, bytes: &Bytes) -> Committed {
+    for piece in bytes.chunks(256 << 10) {
+        staged.write(bytes.slice_ref(piece)).await.unwrap();
+    }
+    staged.commit(Expected::default()).await.unwrap().0
+}
+
+async fn read(store: &SwiftStore, key: &str, select: Select) -> Bytes {
+    let request = GetRequest { select, ..GetRequest::default() };
+    store.get(&context(), &at(key), request).await.unwrap().body.collect().await.unwrap()
+}
+
+/// What a client of Swift that is not ours is answered: the head and the body.
+async fn raw(laboratory: &Laboratory, account: &str, request: &str, headers: &str) -> String {
+    let said = |name: &str| laboratory.said[name].clone();
+    let login = format!("X-Auth-User: {}\r\nX-Auth-Key: {}\r\n", said("USER"), said("KEY"));
+    let granted = exchange(laboratory, "GET /auth/v1.0", &login).await;
+    let token = granted.lines().find(|line| line.starts_with("X-Auth-Token:")).unwrap().to_owned();
+    let (method, path) = request.split_once(' ').unwrap();
+    let request = format!("{method} /v1/AUTH_{account}/{path}");
+    exchange(laboratory, &request, &format!("{token}\r\n{headers}")).await
+}
+
+async fn exchange(laboratory: &Laboratory, request: &str, headers: &str) -> String {
+    let host = laboratory.said["AUTH_URL"].split('/').nth(2).unwrap().to_owned();
+    let mut socket = TcpStream::connect(&host).await.unwrap();
+    let text = format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
+    socket.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The names in the companion.
+async fn held(laboratory: &Laboratory, account: &str) -> Vec<String> {
+    let answer = raw(laboratory, account, "GET bucket%2Bsegments", "").await;
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    body.lines().map(str::to_owned).filter(|line| line.starts_with(['u', 'p', 'd'])).collect()
+}
+
+fn pattern(size: usize, seed: u8) -> Bytes {
+    (0..size).map(|n| u8::try_from(n * 31 % 251).unwrap() ^ seed).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_go_with_what_they_belong_to() {
+    let Some(laboratory) = Laboratory::open("segments_go_with_what_they_belong_to") else { return };
+    let options = |grace| SwiftOptions { segment_bytes: 1 << 20, grace, ..laboratory.options("segments") };
+    let open = |grace| SwiftStore::new(options(grace), SystemClock::shared()).unwrap();
+    let store = open(Duration::ZERO);
+    store.create_bucket(&context(), &bucket()).await.unwrap();
+    let large = [pattern(3_000_000, 1), pattern(2_500_000, 2)];
+    put(&store, "k", &large[0]).await;
+    let first = held(&laboratory, "segments").await;
+    assert_eq!(first.len(), 3);
+    put(&store, "k", &large[1]).await;
+    assert!(read(&store, "k", Select::Whole).await == large[1]);
+    let second = held(&laboratory, "segments").await;
+    assert!(second.len() == 3 && second.iter().all(|name| !first.contains(name)), "{second:?}");
+    // By a small object, by a copy, by a delete, and by a write that is given up.
+    put(&store, "k", &"small".into()).await;
+    assert!(held(&laboratory, "segments").await.is_empty());
+    put(&store, "k", &large[0]).await;
+    store.delete(&context(), &at("k"), Precondition::None).await.unwrap();
+    assert!(held(&laboratory, "segments").await.is_empty());
+    let mut staged = store.stage(&context(), &at("k"), StageRequest::default()).await.unwrap();
+    for piece in large[0].chunks(256 << 10) {
+        staged.write(large[0].slice_ref(piece)).await.unwrap();
+    }
+    drop(staged);
+    for _ in 0..100 {
+        if held(&laboratory, "segments").await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(held(&laboratory, "segments").await.is_empty());
+
+    // With a time of grace they stay for those who read them, and are to go.
+    let patient = open(Duration::from_secs(600));
+    put(&patient, "k", &large[0]).await;
+    let left = held(&laboratory, "segments").await;
+    patient.delete(&context(), &at("k"), Precondition::None).await.unwrap();
+    let head = raw(&laboratory, "segments", &format!("HEAD bucket%2Bsegments/{}", left[0]), "").await;
+    assert!(head.contains("X-Delete-At: "), "{head}");
+    patient.delete_bucket(&context(), &bucket()).await.unwrap();
+    assert!(held(&laboratory, "segments").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_outlives_the_client_that_began_it() {
+    let Some(laboratory) = Laboratory::open("an_upload_outlives_the_client_that_began_it") else { return };
+    let open = || SwiftStore::new(laboratory.options("uploads"), SystemClock::shared()).unwrap();
+    let (one, context) = (open(), context());
+    one.create_bucket(&context, &bucket()).await.unwrap();
+    let number = |n| PartNumber::new(n).unwrap();
+    let begin = CreateUpload {
+        checksum: Some((Algorithm::Sha1, ChecksumScope::Composite)),
+        ..CreateUpload::default()
+    };
+    let upload = one.create_upload(&context, &at("k"), begin).await.unwrap();
+    let parts = [pattern(5 << 20, 1), pattern(1000, 2)];
+    let staged =
+        one.stage_part(&context, &at("k"), &upload, number(3), StageRequest::default()).await.unwrap();
+    write(staged, &parts[0]).await;
+    one.close().await.unwrap();
+
+    let two = open();
+    let staged =
+        two.stage_part(&context, &at("k"), &upload, number(7), StageRequest::default()).await.unwrap();
+    write(staged, &parts[1]).await;
+    let page = two.list_parts(&context, &at("k"), &upload, None, 10).await.unwrap();
+    assert_eq!(page.parts.iter().map(|part| part.number.get()).collect::<Vec<_>>(), [3, 7]);
+    assert!(
+        page.parts.iter().all(|part| part.checksums.iter().any(|sum| sum.algorithm() == Algorithm::Sha1))
+    );
+    let named = page.parts.iter().map(|part| CompletePart {
+        number: part.number,
+        etag: part.etag.clone(),
+        checksum: None,
+    });
+    let order = CompleteUpload { parts: named.collect(), ..CompleteUpload::default() };
+    let committed = two.complete_upload(&context, &at("k"), &upload, order).await.unwrap();
+    assert_eq!((committed.size, committed.scope), ((5 << 20) + 1000, ChecksumScope::Composite));
+    assert!(read(&open(), "k", Select::Whole).await == parts.concat());
+    assert!(read(&open(), "k", Select::Part(number(7))).await == parts[1]);
+    // Nothing is left but the bytes.
+    assert!(held(&laboratory, "uploads").await.iter().all(|name| name.starts_with("d/")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_segments_than_a_manifest_holds_are_one_object() {
+    let Some(laboratory) = Laboratory::open("more_segments_than_a_manifest_holds_are_one_object") else {
+        return;
+    };
+    let options = SwiftOptions { segment_bytes: 300, grace: Duration::ZERO, ..laboratory.options("many") };
+    let store = SwiftStore::new(options, SystemClock::shared()).unwrap();
+    store.create_bucket(&context(), &bucket()).await.unwrap();
+    let bytes = pattern(300 * 1010 + 7, 3);
+    put(&store, "k", &bytes).await;
+    // Swift gives one small segment a second where there are many: some of them must do, from both manifests.
+    let range = ByteRange::Inclusive { first: 299_500, last: 300_700 };
+    assert!(read(&store, "k", Select::Range(range)).await == bytes[299_500..=300_700]);
+    let last = read(&store, "k", Select::Range(ByteRange::Suffix(10))).await;
+    assert!(last == bytes[bytes.len() - 10..]);
+    let listed =
+        store.list(&context(), &bucket(), &ListRequest { limit: 10, ..ListRequest::default() }).await;
+    let ListEntry::Key(_, summary) = &listed.unwrap().entries[0] else { panic!("it is a key") };
+    assert_eq!(summary.size, bytes.len() as u64);
+    store.delete(&context(), &at("k"), Precondition::None).await.unwrap();
+    assert!(held(&laboratory, "many").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_see_objects_and_theirs_are_seen() {
+    let Some(laboratory) = Laboratory::open("others_see_objects_and_theirs_are_seen") else { return };
+    let store = SwiftStore::new(laboratory.options("others"), SystemClock::shared()).unwrap();
+    store.create_bucket(&context(), &bucket()).await.unwrap();
+    let mut metadata =
+        Metadata { user: vec![("colour".to_owned(), "green".to_owned())], ..Metadata::default() };
+    metadata.headers.content_type = Some("text/plain".to_owned());
+    let request = StageRequest { metadata, ..StageRequest::default() };
+    let staged = store.stage(&context(), &at("ours"), request).await.unwrap();
+    write(staged, &"bytes".into()).await;
+    let head = raw(&laboratory, "others", "HEAD bucket/ours", "").await;
+    for line in [
+        "X-Object-Meta-Colour: green",
+        "Content-Type: text/plain",
+        "X-Object-Meta-Tradewind-Checksums: CRC64NVME=",
+    ] {
+        assert!(head.contains(line), "{head}");
+    }
+    let theirs = "X-Object-Meta-Size: large\r\nContent-Type: image/png\r\nContent-Length: 0\r\n";
+    raw(&laboratory, "others", "PUT bucket/theirs", theirs).await;
+    let info = store.head(&context(), &at("theirs"), GetRequest::default()).await.unwrap().info;
+    assert_eq!(info.metadata.headers.content_type.as_deref(), Some("image/png"));
+    assert_eq!(info.metadata.user, [("size".to_owned(), "large".to_owned())]);
+    assert!(info.checksums.is_empty() && info.etag.md5().is_some());
+    assert!(read(&store, "theirs", Select::Whole).await.is_empty());
 }
