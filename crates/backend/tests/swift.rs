@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use md5::{Digest as _, Md5};
 use tradewind_backend::retry::RetryOptions;
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
 use tradewind_core::error::{Reason, Result};
@@ -256,20 +257,25 @@ async fn a_connection_that_is_reset_within_a_segment_leaves_no_object() {
     leaf.head_bucket(&context(), &here().bucket).await.unwrap();
 }
 
-#[tokio::test]
-async fn segments_stay_where_the_manifest_may_be_there() {
-    let server = service(|request| match request.method.as_str() {
+/// Everything goes well; `manifest` answers what refers to the segments.
+fn right_tags(
+    manifest: impl Fn() -> Reply + Send + Sync + 'static,
+) -> impl Fn(&Request) -> Reply + Send + Sync {
+    move |request| match request.method.as_str() {
         "HEAD" if request.path.ends_with("/key") => Reply::new(404, "", b""),
         "HEAD" | "DELETE" => Reply::new(204, "", b""),
-        _ if request.path.ends_with("/key") => Reply::new(507, "", b""),
+        _ if request.path.ends_with("/key") => manifest(),
         _ => {
-            let md5: [u8; 16] =
-                md5::Digest::finalize(md5::Digest::chain_update(md5::Md5::default(), &request.body)).into();
+            let md5: [u8; 16] = Md5::digest(&request.body).into();
             let etag = tradewind_core::ETag::from_md5(&md5);
             Reply::new(201, &format!("Etag: {etag}\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n"), b"")
         }
-    })
-    .await;
+    }
+}
+
+#[tokio::test]
+async fn segments_stay_where_the_manifest_may_be_there() {
+    let server = service(right_tags(|| Reply::new(507, "", b""))).await;
     let error = put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap_err();
     assert_eq!(error.reason(), Reason::Full, "{error}");
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -277,4 +283,33 @@ async fn segments_stay_where_the_manifest_may_be_there() {
     let manifest: serde_json::Value =
         serde_json::from_slice(&server.last("/v1/AUTH_a/bucket/key").body).unwrap();
     assert_eq!(manifest[0]["size_bytes"], LARGE);
+}
+
+#[tokio::test]
+async fn segments_go_where_the_manifest_was_refused() {
+    let server = service(right_tags(|| Reply::new(403, "", b""))).await;
+    let error = put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::AccessDenied, "{error}");
+    assert!(deleted(&server));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_stay_where_the_commit_is_dropped_while_the_manifest_is_sent() {
+    let slow = || {
+        std::thread::sleep(Duration::from_millis(500));
+        Reply::new(201, OBJECT, b"")
+    };
+    let server = service(right_tags(slow)).await;
+    let leaf = store(&server);
+    let bytes = Bytes::from(vec![7; LARGE]);
+    let request = StageRequest { size: Some(LARGE as u64), ..StageRequest::default() };
+    let mut staged = leaf.stage(&context(), &here(), request).await.unwrap();
+    for piece in bytes.chunks(64 << 10) {
+        staged.write(bytes.slice_ref(piece)).await.unwrap();
+    }
+    let commit = tokio::time::timeout(Duration::from_millis(250), staged.commit(Expected::default()));
+    assert!(commit.await.is_err(), "the commit is dropped");
+    until(|| server.count_of("PUT", "/v1/AUTH_a/bucket/key") == 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!deleted(&server), "the manifest may be there");
 }

@@ -170,6 +170,11 @@ impl Kept {
         })
     }
 
+    /// The name under which the companion holds something of the object.
+    pub fn write_of(headers: &HeaderMap) -> Option<String> {
+        headers.get(own("write")).map(lossy)
+    }
+
     /// Whether an answer's headers refer to metadata in the companion; then its name there.
     pub fn aside(headers: &HeaderMap) -> Option<&str> {
         headers.get(own("aside"))?;
@@ -189,7 +194,7 @@ impl Kept {
         kept.scope = text("scope").map(|scope| scope.parse().map_err(|_| broken("a scope"))).transpose()?;
         kept.parts =
             text("parts").map(|parts| parts.parse().map_err(|_| broken("a number of parts"))).transpose()?;
-        kept.write = text("write");
+        kept.write = Self::write_of(headers);
         let classes = &mut kept.metadata.classes;
         classes.object = text("object-class").map(|class| Classes::parse_object(&class)).transpose()?;
         for (name, place) in SYSTEM.iter().zip(kept.metadata.headers.values_mut()) {

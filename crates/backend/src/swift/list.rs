@@ -18,8 +18,8 @@ use crate::remote::client::{Call, Subject};
 use crate::remote::fields::generation;
 use crate::remote::query::Query;
 
-/// Behind every name that begins with what stands before it: no name that Swift takes has more than one such character
-/// where it matters, and what has is passed over by its name.
+/// Behind a common prefix, it is behind all names under it but for those that begin with this character there; these
+/// are rolled up into the same prefix, which is passed over.
 const LAST: char = '\u{10ffff}';
 /// Swift looks for what begins with a prefix up to the prefix with its last character counted up. Behind these there
 /// is none, and it fails.

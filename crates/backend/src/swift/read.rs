@@ -156,7 +156,15 @@ impl SwiftStore {
         };
         let size = size.ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
         let aside = match Kept::aside(headers) {
-            Some(write) => Some(self.read_aside(context, address, &names::metadata(write)).await?),
+            Some(write) => {
+                let found = self.read_aside(context, address, &names::metadata(write)).await;
+                Some(found.map_err(|e| match e.reason() {
+                    Reason::NoSuchUpload => {
+                        Error::new(Reason::Io, "the object was replaced while it was looked at")
+                    }
+                    _ => e,
+                })?)
+            }
             None => None,
         };
         let kept = Kept::read(headers, aside.as_deref())?;

@@ -90,7 +90,7 @@ impl SwiftStore {
         let mut call = Call::object(Method::HEAD, &address.bucket, &name);
         call.headers.insert("x-newest", HeaderValue::from_static("true"));
         match self.send_and_drain(context, &call).await {
-            Ok(head) => Ok(Kept::read(&head.headers, Some(b"{}"))?.write),
+            Ok(head) => Ok(Kept::write_of(&head.headers)),
             Err(e) if e.reason() == Reason::NoSuchKey => Ok(None),
             Err(e) => Err(e),
         }

@@ -171,19 +171,14 @@ impl Drop for Segments {
     }
 }
 
-/// Segments that are all there. Dropping them deletes them, unless they are [kept](Self::keep).
+/// Segments that are all there. Dropping them deletes them.
 pub(super) struct Whole {
     segments: Segments,
 }
 
 impl Whole {
-    /// The segments.
-    pub fn all(&self) -> &[Segment] {
-        &self.segments.done
-    }
-
-    /// Something refers to them now, or may.
-    pub fn keep(mut self) {
-        self.segments.done.clear();
+    /// The segments, which nothing deletes from here on: something is about to refer to them.
+    pub fn keep(mut self) -> Vec<Segment> {
+        std::mem::take(&mut self.segments.done)
     }
 }

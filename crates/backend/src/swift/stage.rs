@@ -155,13 +155,10 @@ impl StagedWrite {
             Way::Sent(segments) => {
                 let whole = segments.finish(&self.md5).await?;
                 (kept.etag, kept.write) = (Some(etag.clone()), Some(id));
-                let content = Content::Segments(whole.all().to_vec());
+                let segments = whole.keep();
+                let content = Content::Segments(segments.clone());
                 let put = store.put(&context, &address, kept, content).await;
-                // A failure may come behind the change that it was to make. Only a plain refusal is none.
-                match &put {
-                    Err(e) if !e.kind().is_retryable() => {}
-                    _ => whole.keep(),
-                }
+                store.settle(&context, &address, &segments, &put).await;
                 put?
             }
         };
@@ -186,13 +183,11 @@ impl StagedWrite {
             Way::Sent(segments) => segments.finish(&self.md5).await?,
         };
         let etag = ETag::from_md5(&md5);
-        let segment = whole.all().first().map(|segment: &Segment| segment.name.clone());
+        let segments = whole.keep();
+        let segment = segments.first().map(|segment| segment.name.clone());
         let record = Record { number, size, md5, checksums: checksums.clone(), segment };
         let put = store.put_record(&context, &address, &upload, &record).await;
-        match &put {
-            Err(e) if !e.kind().is_retryable() => {}
-            _ => whole.keep(),
-        }
+        store.settle(&context, &address, &segments, &put).await;
         let modified = put?;
         let generation = generation(modified, etag.as_str());
         let scope = ChecksumScope::FullObject;
@@ -234,6 +229,26 @@ impl Staged for StagedWrite {
 }
 
 impl SwiftStore {
+    /// Deletes segments that a request was to refer to, where it was plainly refused. Any other failure, and a commit
+    /// that is dropped, may come behind the change: then they stay.
+    async fn settle<T>(
+        &self,
+        context: &Context,
+        address: &Address,
+        segments: &[Segment],
+        referred: &Result<T>,
+    ) {
+        match referred {
+            Err(e) if !e.kind().is_retryable() => {}
+            _ => return,
+        }
+        let companion = names::companion(&address.bucket);
+        let names: Vec<String> = segments.iter().map(|segment| segment.name.clone()).collect();
+        if let Err(e) = self.delete_all(context, &companion, names).await {
+            tracing::warn!(error = %e, "segments of a write that was refused are left in the store");
+        }
+    }
+
     /// When a write was done, as its answer says it. Where another one overtook it Swift answers 202 and no time; that
     /// of the answer is close to it.
     pub(super) fn modified(&self, headers: &HeaderMap) -> Result<Timestamp> {
