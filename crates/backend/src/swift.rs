@@ -17,6 +17,7 @@ mod failure;
 mod headers;
 mod json;
 mod list;
+mod marker;
 mod names;
 mod parts;
 mod protocol;

@@ -9,26 +9,20 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use bytes::Bytes;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use md5::{Digest as _, Md5};
 use parking_lot::Mutex;
-use serde_json::{Value as Json, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{
     self, CompleteUpload, CreateUpload, ListUploads, PartInfo, UploadId, UploadInfo, UploadsPage,
 };
 use tradewind_core::object::Committed;
-use tradewind_core::{
-    Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag, Metadata, Timestamp,
-};
+use tradewind_core::{Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag};
 
 use super::headers::Kept;
-use super::json::Listed;
+use super::marker::Marker;
 use super::parts::Record;
 use super::replace::Content;
 use super::{SwiftStore, names, refuse_condition};
@@ -36,8 +30,6 @@ use crate::remote::client::{Call, Subject};
 use crate::remote::fields::{generation, value};
 use crate::remote::payload::Held;
 
-const KIND: &str = "application/x-tradewind-upload;key=";
-const SUM: &str = ";checksum=";
 /// Uploads whose turns are remembered although nobody takes one.
 const MOST_IDLE: usize = 1024;
 /// So many parts of an upload are committed at a time.
@@ -72,76 +64,6 @@ impl Turns {
         let taken = context.guard(turns.acquire_many_owned(count)).await?;
         taken.map_err(|e| Error::with_source(Reason::Defect, "turns are never closed", e))
     }
-}
-
-/// What is kept of an upload.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Marker {
-    key: String,
-    metadata: Metadata,
-    checksum: Option<(Algorithm, ChecksumScope)>,
-}
-
-impl Marker {
-    /// The checksum that the whole will be made of.
-    pub fn algorithm(&self) -> Algorithm {
-        self.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm)
-    }
-
-    /// What is listed of the upload.
-    pub fn info(&self, id: &UploadId) -> UploadInfo {
-        UploadInfo {
-            id: id.clone(),
-            key: self.key.clone(),
-            initiated: initiated(id),
-            metadata: self.metadata.clone(),
-            checksum: self.checksum,
-        }
-    }
-
-    fn document(&self) -> Bytes {
-        let kept = Kept { metadata: self.metadata.clone(), ..Kept::default() };
-        let checksum = self.checksum.map(|(algorithm, scope)| (algorithm.name(), scope.name()));
-        Bytes::from(json!({"key": self.key, "metadata": kept.to_json(), "checksum": checksum}).to_string())
-    }
-
-    fn read(document: &[u8]) -> Option<Self> {
-        let all: Json = serde_json::from_slice(document).ok()?;
-        let checksum = match all["checksum"].as_array() {
-            Some(pair) => Some((pair.first()?.as_str()?.parse().ok()?, pair.get(1)?.as_str()?.parse().ok()?)),
-            None => None,
-        };
-        let metadata = Kept::from_json(&all["metadata"]).ok()?.metadata;
-        Some(Self { key: all["key"].as_str()?.to_owned(), metadata, checksum })
-    }
-
-    /// Key and checksum, as the marker's type: that is listed.
-    fn kind(&self) -> String {
-        let sum =
-            self.checksum.map(|(algorithm, scope)| format!("{SUM}{}.{}", algorithm.name(), scope.name()));
-        format!("{KIND}{}{}", BASE64.encode(&self.key), sum.unwrap_or_default())
-    }
-
-    fn listed(listed: &Listed) -> Option<UploadInfo> {
-        let id = UploadId(listed.name.strip_prefix("u/")?.to_owned());
-        let rest = listed.kind.strip_prefix(KIND)?;
-        let (key, sum) = rest.split_once(SUM).map_or((rest, None), |(key, sum)| (key, Some(sum)));
-        let checksum = match sum {
-            Some(sum) => {
-                let (algorithm, scope) = sum.split_once('.')?;
-                Some((algorithm.parse().ok()?, scope.parse().ok()?))
-            }
-            None => None,
-        };
-        let key = String::from_utf8(BASE64.decode(key).ok()?).ok()?;
-        Some(UploadInfo { initiated: initiated(&id), id, key, metadata: Metadata::default(), checksum })
-    }
-}
-
-/// The time is part of the name.
-fn initiated(id: &UploadId) -> Timestamp {
-    let millis = id.0.get(..12).and_then(|digits| i64::from_str_radix(digits, 16).ok());
-    Timestamp::from_millis(millis.unwrap_or_default())
 }
 
 fn no_such_upload(id: &UploadId) -> Error {
@@ -357,34 +279,4 @@ fn etag_of(parts: &[PartInfo]) -> ETag {
     let mut md5 = Md5::new();
     parts.iter().filter_map(|part| part.etag.md5()).for_each(|part| md5.update(part));
     ETag::from_parts(&md5.finalize().into(), parts.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_marker_comes_back() {
-        let sums = [None, Some((Algorithm::Sha1, ChecksumScope::Composite))];
-        for (checksum, key) in sums.into_iter().zip(["a/b", "\0;key=ü"]) {
-            let user = vec![("Name".to_owned(), "ü".to_owned())];
-            let metadata = Metadata { user, ..Metadata::default() };
-            let marker = Marker { key: key.to_owned(), metadata, checksum };
-            assert_eq!(Marker::read(&marker.document()), Some(marker.clone()));
-            let id = names::unique(Timestamp::from_millis(1_795_316_334_567)).unwrap();
-            let listed = Listed {
-                name: names::upload(&id),
-                size: 0,
-                hash: String::new(),
-                kind: marker.kind(),
-                slo_etag: None,
-                modified: Timestamp::default(),
-            };
-            let info = Marker::listed(&listed).unwrap();
-            assert_eq!(
-                (info.key.as_str(), info.checksum, info.initiated.millis()),
-                (key, checksum, 1_795_316_334_567)
-            );
-        }
-    }
 }

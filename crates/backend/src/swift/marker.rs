@@ -1,0 +1,118 @@
+//! The marker of an upload: an object of the companion that says what it will become.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use bytes::Bytes;
+use serde_json::{Value as Json, json};
+use tradewind_core::multipart::{UploadId, UploadInfo};
+use tradewind_core::{Algorithm, ChecksumScope, Metadata, Timestamp};
+
+use super::headers::Kept;
+use super::json::Listed;
+
+const KIND: &str = "application/x-tradewind-upload;key=";
+const SUM: &str = ";checksum=";
+
+/// What is kept of an upload.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Marker {
+    pub key: String,
+    pub metadata: Metadata,
+    pub checksum: Option<(Algorithm, ChecksumScope)>,
+}
+
+impl Marker {
+    /// The checksum that the whole will be made of.
+    pub fn algorithm(&self) -> Algorithm {
+        self.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm)
+    }
+
+    /// What is listed of the upload.
+    pub fn info(&self, id: &UploadId) -> UploadInfo {
+        UploadInfo {
+            id: id.clone(),
+            key: self.key.clone(),
+            initiated: initiated(id),
+            metadata: self.metadata.clone(),
+            checksum: self.checksum,
+        }
+    }
+
+    /// What the marker holds.
+    pub fn document(&self) -> Bytes {
+        let kept = Kept { metadata: self.metadata.clone(), ..Kept::default() };
+        let checksum = self.checksum.map(|(algorithm, scope)| (algorithm.name(), scope.name()));
+        Bytes::from(json!({"key": self.key, "metadata": kept.to_json(), "checksum": checksum}).to_string())
+    }
+
+    /// Reads it back.
+    pub fn read(document: &[u8]) -> Option<Self> {
+        let all: Json = serde_json::from_slice(document).ok()?;
+        let checksum = match all["checksum"].as_array() {
+            Some(pair) => Some((pair.first()?.as_str()?.parse().ok()?, pair.get(1)?.as_str()?.parse().ok()?)),
+            None => None,
+        };
+        let metadata = Kept::from_json(&all["metadata"]).ok()?.metadata;
+        Some(Self { key: all["key"].as_str()?.to_owned(), metadata, checksum })
+    }
+
+    /// Key and checksum, as the marker's type: that is listed.
+    pub fn kind(&self) -> String {
+        let sum =
+            self.checksum.map(|(algorithm, scope)| format!("{SUM}{}.{}", algorithm.name(), scope.name()));
+        format!("{KIND}{}{}", BASE64.encode(&self.key), sum.unwrap_or_default())
+    }
+
+    /// What a listing says of an upload.
+    pub fn listed(listed: &Listed) -> Option<UploadInfo> {
+        let id = UploadId(listed.name.strip_prefix("u/")?.to_owned());
+        let rest = listed.kind.strip_prefix(KIND)?;
+        let (key, sum) = rest.split_once(SUM).map_or((rest, None), |(key, sum)| (key, Some(sum)));
+        let checksum = match sum {
+            Some(sum) => {
+                let (algorithm, scope) = sum.split_once('.')?;
+                Some((algorithm.parse().ok()?, scope.parse().ok()?))
+            }
+            None => None,
+        };
+        let key = String::from_utf8(BASE64.decode(key).ok()?).ok()?;
+        Some(UploadInfo { initiated: initiated(&id), id, key, metadata: Metadata::default(), checksum })
+    }
+}
+
+/// The time is part of the name.
+fn initiated(id: &UploadId) -> Timestamp {
+    let millis = id.0.get(..12).and_then(|digits| i64::from_str_radix(digits, 16).ok());
+    Timestamp::from_millis(millis.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::swift::names;
+
+    #[test]
+    fn a_marker_comes_back() {
+        let sums = [None, Some((Algorithm::Sha1, ChecksumScope::Composite))];
+        for (checksum, key) in sums.into_iter().zip(["a/b", "\0;key=ü"]) {
+            let user = vec![("Name".to_owned(), "ü".to_owned())];
+            let metadata = Metadata { user, ..Metadata::default() };
+            let marker = Marker { key: key.to_owned(), metadata, checksum };
+            assert_eq!(Marker::read(&marker.document()), Some(marker.clone()));
+            let id = names::unique(Timestamp::from_millis(1_795_316_334_567)).unwrap();
+            let listed = Listed {
+                name: names::upload(&id),
+                size: 0,
+                hash: String::new(),
+                kind: marker.kind(),
+                slo_etag: None,
+                modified: Timestamp::default(),
+            };
+            let info = Marker::listed(&listed).unwrap();
+            assert_eq!(
+                (info.key.as_str(), info.checksum, info.initiated.millis()),
+                (key, checksum, 1_795_316_334_567)
+            );
+        }
+    }
+}
