@@ -393,12 +393,13 @@ impl Range<'_> {
                     return Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced"));
                 }
                 Err(failed) => {
-                    // Who gets on is not failing.
-                    attempt = if done > before { 1 } else { attempt };
                     if failed.reason() == Reason::CorruptData {
                         // Which of its bytes are wrong nobody knows.
                         done = 0;
                         hasher = Hasher::new(hasher.algorithm());
+                    } else if done > before {
+                        // Who gets on is not failing.
+                        attempt = 1;
                     }
                     self.carrier.wait(failed, attempt).await?;
                 }
