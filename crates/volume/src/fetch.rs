@@ -13,7 +13,7 @@ use tradewind_core::condition::{ETagMatch, ReadConditions};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::{
-    Address, Algorithm, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore,
+    Address, Algorithm, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore, Span,
 };
 use tradewind_model::plan::Plan;
 
@@ -286,6 +286,7 @@ impl Origin {
             Err(e) if e.reason() == Reason::InvalidRange => get(Select::Whole).await?,
             found => found?,
         };
+        check_place(found.span, Span { offset: 0, ..found.span })?;
         Ok((slot, found.info, (found.body, found.span.length)))
     }
 
@@ -301,8 +302,19 @@ impl Origin {
             }
             e
         })?;
+        check_place(found.span, Span { offset: first, length })?;
         Ok(found.body)
     }
+}
+
+/// Bytes of another place than was asked for would be taken for those of this one.
+fn check_place(found: Span, asked: Span) -> Result<()> {
+    if found == asked {
+        return Ok(());
+    }
+    let place = |span: Span| format!("{} bytes at {}", span.length, span.offset);
+    let why = format!("the store answered {} where {} were asked for", place(found), place(asked));
+    Err(Error::new(Reason::Io, why))
 }
 
 /// A range of an object on its way to a sink.
