@@ -42,15 +42,21 @@ impl S3Store {
             return Ok(ListPage { entries: Vec::new(), next: None });
         }
         let after = request.after.as_deref().unwrap_or_default();
-        let mut token = None;
+        let mut token: Option<String> = None;
         loop {
             let (mut page, next_token) = self.list_once(context, bucket, request, token.as_deref()).await?;
+            let stands_still =
+                || Error::new(Reason::Io, format!("the store's listing does not get on from {after:?}"));
+            if page.entries.iter().any(|entry| matches!(entry, ListEntry::Key(key, _) if &**key <= after)) {
+                return Err(stands_still());
+            }
             // S3 rolls up what is behind a key into a common prefix that is not.
             page.entries.retain(|entry| entry.name() > after);
             if !page.entries.is_empty() || page.next.is_none() {
                 return Ok(page);
             }
-            token = next_token;
+            // There is one such prefix at the most.
+            token = Some(next_token.filter(|_| token.is_none()).ok_or_else(stands_still)?);
         }
     }
 
@@ -80,10 +86,11 @@ impl S3Store {
 /// A page, and the token of the next one.
 fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
     let (mut entries, mut token) = (Vec::new(), None);
-    let (mut is_encoded, mut is_truncated) = (false, false);
+    let (mut is_listing, mut is_encoded, mut is_truncated) = (false, false, false);
     let mut line = Line::default();
     let mut failure = None;
     xml::leaves(document, |path, text| match path {
+        ["ListBucketResult"] => is_listing = true,
         [_, "EncodingType"] => is_encoded = text == "url",
         [_, "IsTruncated"] => is_truncated = text == "true",
         [_, "NextContinuationToken"] => token = Some(text.to_owned()),
@@ -100,11 +107,21 @@ fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>
         [_, "CommonPrefixes", "Prefix"] => entries.push(ListEntry::CommonPrefix(text.to_owned())),
         _ => {}
     })?;
+    if !is_listing {
+        // What says nothing must not be taken for a bucket that holds nothing.
+        failure = Some("the store answered something else than a listing");
+    }
     if let Some(failure) = failure {
         return Err(Error::new(Reason::Io, failure));
     }
     if is_encoded {
         entries.iter_mut().try_for_each(decode)?;
+    }
+    if is_truncated && !is_ordered(&entries) {
+        return Err(Error::new(
+            Reason::Io,
+            "the store lists keys out of order: what is behind a page is not known",
+        ));
     }
     // Keys come first and common prefixes after them; a page of the port has both in one order.
     entries.sort_by(|a, b| a.name().cmp(b.name()));
@@ -116,6 +133,14 @@ fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>
         ));
     }
     Ok((ListPage { entries, next }, token))
+}
+
+/// Whether keys, and prefixes, come in the order of their bytes.
+fn is_ordered(entries: &[ListEntry<ObjectSummary>]) -> bool {
+    let is_key = |entry: &&ListEntry<_>| matches!(entry, ListEntry::Key(..));
+    let keys = entries.iter().filter(is_key).map(ListEntry::name);
+    let prefixes = entries.iter().filter(|entry| !is_key(entry)).map(ListEntry::name);
+    keys.is_sorted() && prefixes.is_sorted()
 }
 
 impl Line {
@@ -174,7 +199,12 @@ mod tests {
         for bad in [
             "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             "<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+            <Contents><Key>b</Key><LastModified>2026-01-02T03:04:05Z</LastModified></Contents>\
+            <Contents><Key>a</Key><LastModified>2026-01-02T03:04:05Z</LastModified></Contents></ListBucketResult>",
             "<ListBucketResult>",
+            "<Welcome></Welcome>",
+            "",
         ] {
             assert_eq!(read_page(bad.as_bytes()).unwrap_err().reason(), Reason::Io, "{bad}");
         }
