@@ -56,7 +56,7 @@ use self::uploads::Turns;
 use crate::remote::answer::Answer;
 use crate::remote::client::Call;
 use crate::remote::sending::Sending;
-use crate::retry::RetryOptions;
+use tradewind_model::retry::RetryOptions;
 
 /// Swift takes no larger object in one request: the default of its `max_file_size`.
 const MOST_OBJECT_BYTES: u64 = 5 << 30;

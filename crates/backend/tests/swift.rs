@@ -13,13 +13,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use md5::{Digest as _, Md5};
-use tradewind_backend::retry::RetryOptions;
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, ObjectStore as _, StageRequest};
 use tradewind_core::testing::{SimulatedClock, context};
 use tradewind_core::{Address, Clock, SystemClock};
+use tradewind_model::retry::RetryOptions;
 
 use scripted::{Reply, Request, Server};
 

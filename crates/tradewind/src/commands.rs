@@ -1,5 +1,5 @@
 //! The command line: flags as plain data, one module a command, and the only place that turns an error
-//! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong).
+//! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong), 130 or 143 stopped by a signal.
 
 mod cp;
 mod filter;
@@ -8,16 +8,19 @@ mod objects;
 mod report;
 mod serve;
 mod settings;
+mod signals;
 mod store;
 mod sync;
 mod transfer;
 
+use std::fmt;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::signals::Caught;
 use crate::settings::Problems;
 
 /// The command line.
@@ -30,7 +33,7 @@ use crate::settings::Problems;
         tradewind serve --data ./data\n  \
         tradewind settings show --config tradewind.toml\n  \
         tradewind store check ./data\n\n\
-        Exit status: 0 done, 1 failed, 2 usage."
+        Exit status: 0 done, 1 failed, 2 usage, 130 or 143 stopped by a signal."
 )]
 struct CommandLine {
     #[command(subcommand)]
@@ -122,6 +125,18 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// A signal ended a command before it was done.
+#[derive(Debug)]
+struct Stopped(Caught);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped by {}", self.0.name())
+    }
+}
+
+impl std::error::Error for Stopped {}
+
 fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::from(1);
@@ -140,5 +155,5 @@ fn report(error: &anyhow::Error) -> ExitCode {
         Some(error) => writeln!(stderr, "tradewind: {error}"),
         None => writeln!(stderr, "tradewind: {error:#}"),
     };
-    ExitCode::from(1)
+    ExitCode::from(error.downcast_ref::<Stopped>().map_or(1, |Stopped(caught)| caught.exit_status()))
 }

@@ -14,4 +14,3 @@ pub mod places;
 pub mod remote;
 pub mod root_key;
 pub mod settings;
-mod signals;

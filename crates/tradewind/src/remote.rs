@@ -45,7 +45,7 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     let access = Access::find(&inputs, &read)?;
     let credentials = if overrides.is_anonymous { None } else { access.credentials()? };
     let endpoint = access.endpoint.value.clone();
-    let tls = if endpoint.is_tls {
+    let tls = if endpoint.peer.is_tls {
         Some(aws::client_tls(access.ca_bundle.as_ref(), &inputs, &read)?)
     } else {
         None

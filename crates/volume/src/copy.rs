@@ -44,7 +44,7 @@ pub async fn store_copy(
     let upload = Upload::begin(carrier, store, &request.destination, metadata).await?;
     let copied = copy_parts(carrier, store, request, &upload, info.size).await;
     if copied.is_err() {
-        upload.give_up(carrier).await;
+        upload.give_up().await;
     }
     copied
 }
@@ -76,5 +76,5 @@ async fn copy_parts(
         Upload::stored(part.number, &copied)
     });
     let done = futures::future::try_join_all(parts).await?;
-    upload.complete(carrier, done).await
+    upload.complete(done).await
 }

@@ -138,8 +138,8 @@ async fn store_in_parts(
 ) -> Result<Committed> {
     let earlier = match source.earlier() {
         Some((id, part_bytes)) => {
-            let upload = Arc::new(Upload::of(store, address, id));
-            let found = upload.parts_of(carrier, &source, (size, part_bytes)).await?;
+            let upload = Arc::new(Upload::of(carrier, store, address, id));
+            let found = upload.parts_of(&source, (size, part_bytes)).await?;
             found.map(|parts| (upload, part_bytes, parts))
         }
         None => None,
@@ -149,6 +149,9 @@ async fn store_in_parts(
         None => {
             let upload = Arc::new(Upload::begin(carrier, store, address, metadata).await?);
             let is_kept = source.begun(upload.id(), part_bytes);
+            if is_kept {
+                upload.keep();
+            }
             (upload, part_bytes, Vec::new(), is_kept)
         }
     };
@@ -156,7 +159,7 @@ async fn store_in_parts(
     if let Err(e) = &stored
         && !(is_kept && e.kind().is_retryable())
     {
-        upload.give_up(carrier).await;
+        upload.give_up().await;
     }
     stored
 }
@@ -177,10 +180,10 @@ async fn store_parts(
         while parts.len() < carrier.plan().of_one_object()
             && let Some((span, number)) = waiting.next()
         {
-            let (carrier, upload, source) = (carrier.clone(), upload.clone(), source.clone());
+            let (upload, source) = (upload.clone(), source.clone());
             parts.spawn(async move {
                 let number = PartNumber::new(i64::from(number))?;
-                upload.part(&carrier, &*source, number, span).await
+                upload.part(&*source, number, span).await
             });
         }
         match parts.join_next().await {
@@ -191,5 +194,5 @@ async fn store_parts(
         }
     }
     source.check()?;
-    upload.complete(carrier, done).await
+    upload.complete(done).await
 }

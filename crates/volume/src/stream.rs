@@ -50,7 +50,7 @@ pub async fn store_stream(
     let upload = Arc::new(Upload::begin(carrier, to, address, metadata).await?);
     let stored = store_parts(carrier, &upload, first, &mut gathering, &mut bytes).await;
     if stored.is_err() {
-        upload.give_up(carrier).await;
+        upload.give_up().await;
     }
     stored
 }
@@ -75,10 +75,8 @@ async fn store_parts(
     while let Some(part) = next {
         let most = usize::try_from(carrier.plan().memory_bytes).unwrap_or(usize::MAX) / part.len().max(1);
         let size = part.len() as u64;
-        let (carrier_of_part, upload, source) = (carrier.clone(), upload.clone(), Memory(part.into()));
-        parts.spawn(async move {
-            upload.part(&carrier_of_part, &source, PartNumber::new(number)?, (0, size)).await
-        });
+        let (upload, source) = (upload.clone(), Memory(part.into()));
+        parts.spawn(async move { upload.part(&source, PartNumber::new(number)?, (0, size)).await });
         while parts.len() >= most.max(1)
             && let Some(part) = parts.join_next().await
         {
@@ -90,7 +88,7 @@ async fn store_parts(
     while let Some(part) = parts.join_next().await {
         done.push(finished(part)?);
     }
-    upload.complete(carrier, done).await
+    upload.complete(done).await
 }
 
 /// What came of a stream and is not in a part.

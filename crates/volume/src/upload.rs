@@ -1,6 +1,7 @@
 //! A multipart upload whose parts take turns with other requests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
@@ -16,11 +17,31 @@ use super::buffers::BUFFER_BYTES;
 use super::carrier::Carrier;
 use super::store::{Source, pour};
 
-/// An upload that is under way.
+/// An upload that is under way. Dropped before its end, it is given up, unless it is kept.
 pub(crate) struct Upload {
+    carrier: Arc<Carrier>,
     store: Arc<dyn ObjectStore>,
     address: Address,
     id: UploadId,
+    is_over: AtomicBool,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if *self.is_over.get_mut() {
+            return;
+        }
+        // Without a runtime the process is at its end.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let dropped = Self {
+            carrier: self.carrier.clone(),
+            store: self.store.clone(),
+            address: self.address.clone(),
+            id: self.id.clone(),
+            is_over: AtomicBool::new(true),
+        };
+        runtime.spawn(async move { dropped.give_up().await });
+    }
 }
 
 /// S3 gives no more on a page.
@@ -59,7 +80,7 @@ pub(crate) type StoredPart = (CompletePart, Checksum, u64);
 impl Upload {
     /// Begins one.
     pub async fn begin(
-        carrier: &Carrier,
+        carrier: &Arc<Carrier>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         metadata: Metadata,
@@ -67,23 +88,30 @@ impl Upload {
         let checksum = Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
         let slot = carrier.slot(0).await?;
         let id = store.create_upload(&slot.context, address, CreateUpload { metadata, checksum }).await?;
-        Ok(Self { store: store.clone(), address: address.clone(), id })
+        let (store, address) = (store.clone(), address.clone());
+        Ok(Self { carrier: carrier.clone(), store, address, id, is_over: AtomicBool::new(false) })
     }
 
-    /// One that was begun before.
-    pub fn of(store: &Arc<dyn ObjectStore>, address: &Address, id: UploadId) -> Self {
-        Self { store: store.clone(), address: address.clone(), id }
+    /// One that was begun before, and is kept.
+    pub fn of(carrier: &Arc<Carrier>, store: &Arc<dyn ObjectStore>, address: &Address, id: UploadId) -> Self {
+        let (store, address) = (store.clone(), address.clone());
+        Self { carrier: carrier.clone(), store, address, id, is_over: AtomicBool::new(true) }
+    }
+
+    /// It stays in the store where it is dropped: somebody remembers it.
+    pub fn keep(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 
     /// The parts that the store has of a source, as far as they are the same bytes; `None` where the upload is gone.
     pub async fn parts_of(
         &self,
-        carrier: &Carrier,
         source: &Arc<dyn Source>,
         (size, part_bytes): (u64, u64),
     ) -> Result<Option<Vec<StoredPart>>> {
         let (mut same, mut after) = (Vec::new(), None);
         loop {
+            let carrier = &self.carrier;
             let listed = carrier.again(|| async move {
                 let slot = carrier.slot(0).await?;
                 self.store.list_parts(&slot.context, &self.address, &self.id, after, PAGE).await
@@ -109,9 +137,10 @@ impl Upload {
     }
 
     /// Frees what was stored of one that failed.
-    pub async fn give_up(&self, carrier: &Carrier) {
+    pub async fn give_up(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
         let given_up = async {
-            let slot = carrier.slot(0).await?;
+            let slot = self.carrier.slot(0).await?;
             self.store.abort_upload(&slot.context, &self.address, &self.id).await
         };
         if let Err(e) = given_up.await {
@@ -122,7 +151,6 @@ impl Upload {
     /// Stores a part; again where that may help.
     pub async fn part(
         &self,
-        carrier: &Carrier,
         source: &dyn Source,
         number: PartNumber,
         span: (u64, u64),
@@ -130,13 +158,14 @@ impl Upload {
         let algorithms = vec![Algorithm::Crc64Nvme];
         let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
         let request = &request;
-        let committed = carrier
+        let committed = self
+            .carrier
             .again(|| async move {
-                let slot = carrier.slot(span.1).await?;
+                let slot = self.carrier.slot(span.1).await?;
                 let context = &slot.context;
                 let staged =
                     self.store.stage_part(context, &self.address, &self.id, number, request.clone()).await?;
-                pour(carrier, context, staged, source, span).await
+                pour(&self.carrier, context, staged, source, span).await
             })
             .await?;
         Self::stored(number, &committed)
@@ -155,7 +184,7 @@ impl Upload {
     }
 
     /// Makes the object of its parts, which may come in any order.
-    pub async fn complete(&self, carrier: &Carrier, mut done: Vec<StoredPart>) -> Result<Committed> {
+    pub async fn complete(&self, mut done: Vec<StoredPart>) -> Result<Committed> {
         done.sort_by_key(|(part, ..)| part.number);
         let mut checksums = done.iter().map(|(_, checksum, length)| (*checksum, *length));
         let whole = checksums.next().and_then(|(first, _)| {
@@ -167,7 +196,9 @@ impl Upload {
             precondition: Precondition::None,
             expected_checksum: whole,
         };
-        let slot = carrier.slot(0).await?;
-        self.store.complete_upload(&slot.context, &self.address, &self.id, order).await
+        let slot = self.carrier.slot(0).await?;
+        let completed = self.store.complete_upload(&slot.context, &self.address, &self.id, order).await?;
+        self.is_over.store(true, Ordering::Relaxed);
+        Ok(completed)
     }
 }

@@ -1,5 +1,7 @@
 //! Where a store answers, and how buckets and keys are written into its URLs.
 
+use std::fmt;
+
 use http::{HeaderValue, Uri};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::encode_path;
@@ -24,6 +26,13 @@ pub struct Endpoint {
     pub peer: Peer,
     /// Where the bucket stands.
     pub style: Style,
+}
+
+impl fmt::Display for Endpoint {
+    /// Host and, unless it is the scheme's own, port.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(f)
+    }
 }
 
 impl Endpoint {

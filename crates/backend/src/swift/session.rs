@@ -17,7 +17,7 @@ use super::protocol::Swift;
 use crate::remote::Peer;
 use crate::remote::client::Client;
 use crate::remote::pool::Pool;
-use crate::retry::RetryBudget;
+use tradewind_model::retry::RetryBudget;
 
 /// A token is renewed this long before it expires, or after nine tenths of its life where that is later.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);

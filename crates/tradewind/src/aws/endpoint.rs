@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use tradewind_backend::remote::Peer;
 use tradewind_backend::s3::{Endpoint, Style};
 
 use super::Inputs;
@@ -38,7 +39,7 @@ pub(super) fn find(
     match configured(inputs, files, profile)? {
         Some(url) => {
             let mut endpoint = url.read(read_url)?;
-            let host = &endpoint.value.host;
+            let host = &endpoint.value.peer.host;
             let is_address = host.parse::<IpAddr>().is_ok();
             let default_style = if is_amazon(host) { Style::VirtualHost } else { Style::Path };
             let region =
@@ -52,9 +53,7 @@ pub(super) fn find(
             let domain = PARTITIONS.iter().find(|(begin, _)| region.value.starts_with(begin));
             let domain = domain.map_or("amazonaws.com", |(_, domain)| domain);
             let endpoint = Endpoint {
-                is_tls: true,
-                host: format!("s3.{}.{domain}", region.value),
-                port: 443,
+                peer: Peer { is_tls: true, host: format!("s3.{}.{domain}", region.value), port: 443 },
                 style: style.unwrap_or(Style::VirtualHost),
             };
             Ok((Traced::new(endpoint, region.origin.clone()), region))

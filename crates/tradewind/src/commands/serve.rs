@@ -17,13 +17,13 @@ use tradewind_core::{Clock, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin};
 
+use super::signals::Signals;
 use super::{Ended, SettingsFlags};
 use crate::assemble::Served;
 use crate::banner::Banner;
 use crate::expiry::Expiry;
 use crate::root_key::{self, KeptKey};
 use crate::settings::{RootKey, Settings};
-use crate::signals::Signals;
 use crate::{assemble, logs};
 
 /// Serve S3
@@ -154,13 +154,13 @@ async fn serve(
     Banner { settings: &settings, root: &root, endpoint, admin: admin_address }.print()?;
     info!(%endpoint, admin = %admin_address, "serving");
     let outcome = tokio::select! {
-        name = signals.next() => {
-            info!(signal = name, "finishing requests in flight; signal again to end at once");
+        caught = signals.next() => {
+            info!(signal = caught.name(), "finishing requests in flight; signal again to end at once");
             stop.cancel();
             tokio::select! {
                 ended = &mut serving => ended,
-                name = signals.next() => {
-                    warn!(signal = name, "ending at once");
+                caught = signals.next() => {
+                    warn!(signal = caught.name(), "ending at once");
                     // What was acknowledged is durable; everything else may be cut off.
                     std::process::exit(1);
                 }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
-use tokio::runtime::Builder;
-use tokio::sync::mpsc;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{mpsc, oneshot};
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
@@ -22,15 +22,15 @@ use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, End, Progress};
 use tradewind_volume::Carrier;
 
-use super::Ended;
 use super::report::{ReportFlags, complain};
+use super::signals::{Caught, Signals};
+use super::{Ended, Stopped};
 use crate::places::ObjectsPlace;
 use crate::remote;
 use crate::settings::ByteSize;
-use crate::signals::Signals;
 
-/// How long threads may take to notice that a command is over.
-const SHUTDOWN: Duration = Duration::from_secs(2);
+/// What a command takes to stop, at the most.
+const TIME_TO_STOP: Duration = Duration::from_secs(3);
 
 /// Flags of every command that speaks with a store.
 #[derive(Debug, Clone, Args)]
@@ -153,27 +153,44 @@ fn journal_directory() -> Option<PathBuf> {
     Some(cache.join("tradewind"))
 }
 
-/// Runs a command to its end. A first SIGINT or SIGTERM gives everything up in order: unfinished files are removed, or
-/// remembered. A second one ends the process at once.
+/// Runs a command to its end, or until a signal stops it: then what is unfinished is removed here and given up in the
+/// store.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
     let runtime = runtime.context("cannot start the threads that carry data")?;
-    let done = runtime.block_on(async {
-        let mut signals = Signals::new()?;
-        tokio::select! {
-            done = work => done,
-            name = signals.next() => {
-                tokio::spawn(async move {
-                    signals.next().await;
-                    std::process::exit(1);
-                });
-                bail!("ended by {name}")
-            }
-        }
-    });
-    // Walks end when nobody takes what they find.
-    runtime.shutdown_timeout(SHUTDOWN);
-    done
+    let (stop, stopped) = oneshot::channel();
+    let signals = runtime.block_on(async { Signals::new() })?;
+    runtime.spawn(watch(signals, stop));
+    runtime.block_on(async {
+        let caught = tokio::select! {
+            ended = work => return ended,
+            Ok(caught) = stopped => caught,
+        };
+        settle().await;
+        Err(Stopped(caught).into())
+    })
+}
+
+/// Tells of the first signal, and ends the process where that is not heard: who writes to a pipe that nobody reads does
+/// not look up.
+async fn watch(mut signals: Signals, stop: oneshot::Sender<Caught>) {
+    let caught = signals.next().await;
+    // Nobody listens any more where the command is at its end.
+    let _ = stop.send(caught);
+    tokio::select! {
+        () = tokio::time::sleep(TIME_TO_STOP) => {}
+        _ = signals.next() => {}
+    }
+    std::process::exit(caught.exit_status().into());
+}
+
+/// Waits until what was dropped has cleaned up behind itself.
+async fn settle() {
+    let runtime = Handle::current();
+    // The one that is left watches for signals, and ends this when it takes too long.
+    while runtime.metrics().num_alive_tasks() > 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Says what would be done, and does nothing.
