@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tradewind_backend::s3::{S3Options, S3Store};
 use tradewind_core::Clock;
+use tradewind_model::retry::RetryOptions;
 
 use crate::aws::{self, Access, Inputs};
 
@@ -20,14 +21,16 @@ pub struct Overrides {
     pub is_anonymous: bool,
 }
 
-/// The S3 store that flags, environment and `~/.aws` name, with at most so many connections.
+/// The S3 store that flags, environment and `~/.aws` name, with at most so many connections, and how patient whoever
+/// works with it is to be.
 pub fn open(
     overrides: &Overrides,
     clock: Arc<dyn Clock>,
     connections: usize,
-) -> anyhow::Result<Arc<S3Store>> {
+) -> anyhow::Result<(Arc<S3Store>, RetryOptions)> {
     let options = S3Options { connections, ..options(overrides)? };
-    Ok(S3Store::new(options, clock)?)
+    let retries = options.retries;
+    Ok((S3Store::new(options, clock)?, retries))
 }
 
 /// What is to be known of it. Runs a `credential_process` where there is one.

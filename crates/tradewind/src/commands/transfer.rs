@@ -13,7 +13,6 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
-use tradewind_model::retry::RetryOptions;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::merge::Action;
@@ -83,8 +82,8 @@ impl StoreFlags {
         plan.chunk_bytes = self.chunk_size.map_or(plan.chunk_bytes, |size| size.0);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(32 << 20, ByteSize::as_usize);
-        let store = remote::open(&self.overrides(), clock.clone(), plan.requests)?;
-        let carrier = Carrier::new(plan, Budget::new(memory), clock, RetryOptions::default());
+        let (store, retries) = remote::open(&self.overrides(), clock.clone(), plan.requests)?;
+        let carrier = Carrier::new(plan, Budget::new(memory), clock, retries);
         let journal = journal_directory().map(|directory| Journal::new(directory, format!("{store:?}")));
         Ok(Session { store, carrier: Arc::new(carrier), progress: Arc::default(), journal })
     }
