@@ -150,10 +150,18 @@ fn report(error: &anyhow::Error) -> ExitCode {
         }
         return ExitCode::from(2);
     }
-    // An error of the port has its causes in its message.
-    let _ = match error.downcast_ref::<tradewind_core::Error>() {
-        Some(error) => writeln!(stderr, "tradewind: {error}"),
-        None => writeln!(stderr, "tradewind: {error:#}"),
-    };
+    let _ = writeln!(stderr, "tradewind: {}", told(error));
     ExitCode::from(error.downcast_ref::<Stopped>().map_or(1, |Stopped(caught)| caught.exit_status()))
+}
+
+/// An error and what caused it, in one line. A cause that is told already is not told again.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }

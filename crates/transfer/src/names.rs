@@ -36,10 +36,8 @@ pub fn name_of(path: &Path) -> Result<String> {
                 format!("{} is not below its directory", path.display()),
             ));
         };
-        let part = part.to_str().ok_or_else(|| {
-            let why = "its name is not UTF-8, which keys must be; rename it";
-            Error::new(Reason::InvalidKey, format!("{}: {why}", path.display()))
-        })?;
+        let why = "its name is not UTF-8, which keys must be; rename it";
+        let part = part.to_str().ok_or_else(|| Error::new(Reason::InvalidKey, why))?;
         if !name.is_empty() {
             name.push('/');
         }

@@ -142,8 +142,25 @@ impl Report {
 /// Says why something failed. The name stands before it unless the message has it already.
 pub(super) fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
     let message = error.to_string();
-    let place = if message.contains(name) { String::new() } else { format!("{name}: ") };
+    let place = if is_named(&message, name) { String::new() } else { format!("{name}: ") };
     writeln!(io::stderr(), "tradewind: {place}{message}")
+}
+
+/// Whether a message tells a name: as the end of a path or a URL, in quotes, or by itself. The letters of a short name
+/// stand in every message.
+fn is_named(message: &str, name: &str) -> bool {
+    let stands = |at: usize| {
+        let (before, behind) = (&message[..at], &message[at + name.len()..]);
+        let is_end = behind.is_empty() || behind.starts_with([':', '"']);
+        match before.chars().next_back() {
+            Some('/' | '"') => is_end || behind.starts_with(' '),
+            // A path; a single word may be one of the sentence.
+            None if name.contains('/') => is_end || behind.starts_with(' '),
+            None | Some(' ') => is_end,
+            Some(_) => false,
+        }
+    };
+    message.contains(&format!("{name:?}")) || message.match_indices(name).any(|(at, _)| stands(at))
 }
 
 #[cfg(test)]
@@ -163,5 +180,27 @@ mod tests {
             line(&now, Duration::from_secs(1)),
             "1,234 of 5,678 found so far, 1.00 MiB, 1.00 MiB/s, 0 failed"
         );
+    }
+
+    #[test]
+    fn a_name_is_not_told_by_letters_that_it_shares() {
+        for (message, name) in [
+            ("cannot open here/a: no", "a"),
+            ("GET s3://bucket/a on HOST: no", "a"),
+            ("\"../x\" cannot be a file's name", "../x"),
+            ("\"line\\nbreak\" cannot be a file's name", "line\nbreak"),
+            ("cannot list here: no", "here"),
+            ("here/a is left out", "here/a"),
+        ] {
+            assert!(is_named(message, name), "{message}");
+        }
+        for (message, name) in [
+            ("a checksum is not a part of it", "a"),
+            ("the store broke off", "e"),
+            ("GET s3://bucket/ab on HOST", "a"),
+            ("GET s3://bucket/ab on HOST", "b"),
+        ] {
+            assert!(!is_named(message, name), "{message}: {name}");
+        }
     }
 }
