@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use clap::Args;
+use tokio::sync::mpsc;
 use tradewind_transfer::End;
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::{Comparison, Merge};
@@ -55,6 +56,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         let session = arguments.store.open()?;
         let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
         let from = end(&session, &arguments.source, links, true)?;
+        let is_there = is_there(&arguments.destination);
         let to = end(&session, &arguments.destination, links, false)?;
         let comparison = match (arguments.checksum, arguments.size_only) {
             (true, _) => Comparison::Checksum,
@@ -62,7 +64,9 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             _ => Comparison::SizeAndTime,
         };
         let copier = session.copier(from, to);
-        let (here, there) = (copier.from.find(&session.carrier), copier.to.find(&session.carrier));
+        let here = copier.from.find(&session.carrier);
+        // Below a directory that is still to be made, nothing is found.
+        let there = if is_there { copier.to.find(&session.carrier) } else { mpsc::channel(1).1 };
         let merge = Merge::new(here, there, comparison);
         let filter = arguments.filter.read()?;
         let decided = sync_all(merge, filter, arguments.delete, session.progress.clone());
@@ -73,17 +77,17 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     })
 }
 
+/// Whether there is something to look into: a directory is made when the first file comes into it.
+fn is_there(place: &Place) -> bool {
+    !matches!(place, Place::Path(path) if !path.exists())
+}
+
 fn end(session: &Session, place: &Place, links: Links, must_exist: bool) -> anyhow::Result<End> {
     match place {
         Place::Path(path) if !path.is_dir() && (must_exist || path.exists()) => {
             bail!("{} is not a directory", path.display())
         }
-        Place::Path(path) => {
-            if !must_exist {
-                std::fs::create_dir_all(path)?;
-            }
-            Session::directory(path, links)
-        }
+        Place::Path(path) => Session::directory(path, links),
         Place::Objects(place) => Ok(session.below(place)),
         Place::Standard => bail!("- is no directory"),
     }
