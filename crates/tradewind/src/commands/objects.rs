@@ -167,16 +167,17 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
         if !arguments.recursive {
             return rm_one(&session, &arguments).await;
         }
-        let objects = session.objects(&arguments.place);
-        let found = objects.clone().find(session.carrier.clone());
+        let below = session.below(&arguments.place);
+        let found = below.find(&session.carrier);
         let mut decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
         if arguments.dry_run {
             while let Some(next) = decided.recv().await {
                 let action = next.map_err(|(_, e)| e)?;
-                writeln!(io::stdout(), "remove  {}{}", arguments.place, action.item().name)?;
+                writeln!(io::stdout(), "remove  {}", below.describe(&action.item().name))?;
             }
             return Ok(Ended::Done);
         }
+        let End::Objects(objects) = below else { return Ok(Ended::Done) };
         let report = arguments.report.begin("removed", &session.progress);
         let carrier = session.carrier.clone();
         let outcome =
