@@ -4,11 +4,13 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
+pub mod caller;
 pub mod content;
 pub mod model;
 pub mod random;
 pub mod rounds;
 pub mod s3;
+pub mod scripted;
 pub mod server;
 pub mod sign;
 pub mod verify;

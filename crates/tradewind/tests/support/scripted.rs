@@ -1,0 +1,450 @@
+//! A small S3 server whose answers go wrong on demand: it keeps objects of one bucket in memory, answers as S3 does,
+//! and lets a script change each answer. It remembers every request, so that a test can count them.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_linger;
+use tradewind_core::{Algorithm, Checksum};
+
+use super::{sign, xml};
+
+/// The bucket that it has.
+pub const BUCKET: &str = "bucket";
+/// Requests that are answered; a client that sends more is out of control.
+const MOST_REQUESTS: usize = 2000;
+/// Bytes of a request's body that are read.
+const MOST_BODY: usize = 64 << 20;
+/// When every object was written, in both of S3's ways.
+const MODIFIED: [&str; 2] = ["Fri, 02 Jan 2026 03:04:05 GMT", "2026-01-02T03:04:05.000Z"];
+
+/// A request, as it came.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// S3's name for it.
+    pub operation: &'static str,
+    /// How many of this operation there were, this one among them.
+    pub number: usize,
+    pub key: String,
+    pub query: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    fn parameter(&self, name: &str) -> &str {
+        self.query.get(name).map_or("", String::as_str)
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, headers: Vec::new(), body: body.into() }
+    }
+
+    /// A refusal, as S3 writes it.
+    pub fn refusal(status: u16, code: &str, message: &str) -> Self {
+        Self::refusal_with(status, code, message, "")
+    }
+
+    /// A refusal that says more.
+    pub fn refusal_with(status: u16, code: &str, message: &str, more: &str) -> Self {
+        let error = format!("<Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>");
+        Self::new(status, format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{error}"))
+    }
+
+    pub fn document(body: &str) -> Self {
+        Self::new(200, body)
+    }
+
+    /// The same with a header set.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.retain(|(known, _)| known != name);
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(known, _)| known != name);
+        self
+    }
+
+    /// The same with one bit of its body turned.
+    pub fn damaged(mut self, at: usize) -> Self {
+        self.body[at] ^= 1;
+        self
+    }
+}
+
+/// What is done about a request.
+#[derive(Debug)]
+pub enum Reply {
+    /// It is answered.
+    Answer(Answer),
+    /// The connection is reset without an answer.
+    Reset,
+    /// It is not answered, and the connection stays open.
+    Silence,
+    /// The whole length is announced, so many bytes of the body are sent, and the connection is closed.
+    Torn(Answer, usize),
+    /// The same, but the connection stays open and nothing more comes.
+    Held(Answer, usize),
+}
+
+/// Decides what becomes of a request, given the answer that it should have.
+type Script = Box<dyn Fn(&Request, Answer) -> Reply + Send + Sync>;
+
+/// An object, with what its bytes are known by.
+#[derive(Debug, Clone)]
+struct Object {
+    bytes: Vec<u8>,
+    checksum: String,
+}
+
+impl Object {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { checksum: checksum(&bytes), bytes }
+    }
+
+    /// Any text that differs where bytes do.
+    fn etag(&self) -> String {
+        format!("\"{}\"", self.checksum)
+    }
+}
+
+struct State {
+    script: Script,
+    objects: Mutex<BTreeMap<String, Object>>,
+    parts: Mutex<BTreeMap<u32, Vec<u8>>>,
+    seen: Mutex<Vec<Request>>,
+    /// Bodies that are held, so that a test can wait for one.
+    held: Mutex<usize>,
+    is_over: AtomicBool,
+}
+
+/// The server.
+pub struct Scripted {
+    pub address: SocketAddr,
+    state: Arc<State>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Scripted {
+    pub fn start(script: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State {
+            script: Box::new(script),
+            objects: Mutex::default(),
+            parts: Mutex::default(),
+            seen: Mutex::default(),
+            held: Mutex::default(),
+            is_over: AtomicBool::new(false),
+        });
+        let shared = state.clone();
+        let accepting = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if shared.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (stream, state) = (stream.unwrap(), shared.clone());
+                // It ends with its connection, which ends with the client.
+                std::thread::spawn(move || {
+                    let _ = state.serve(stream);
+                });
+            }
+        });
+        Self { address, state, accepting: Some(accepting) }
+    }
+
+    /// Lays an object down.
+    pub fn lay(&self, key: &str, bytes: Vec<u8>) {
+        self.state.objects.lock().unwrap().insert(key.to_owned(), Object::new(bytes));
+    }
+
+    /// What an object holds.
+    pub fn object(&self, key: &str) -> Option<Vec<u8>> {
+        self.state.objects.lock().unwrap().get(key).map(|object| object.bytes.clone())
+    }
+
+    /// The requests so far.
+    pub fn seen(&self) -> Vec<Request> {
+        self.state.seen.lock().unwrap().clone()
+    }
+
+    /// The requests of an operation so far.
+    pub fn of(&self, operation: &str) -> Vec<Request> {
+        self.seen().into_iter().filter(|request| request.operation == operation).collect()
+    }
+
+    /// How often each operation was asked for, in the order of their names.
+    pub fn counts(&self) -> Vec<(&'static str, usize)> {
+        let mut counts = BTreeMap::new();
+        self.seen().iter().for_each(|request| *counts.entry(request.operation).or_insert(0) += 1);
+        counts.into_iter().collect()
+    }
+
+    /// Waits until so many bodies are held.
+    pub fn wait_until_held(&self, number: usize) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while *self.state.held.lock().unwrap() < number {
+            assert!(Instant::now() < deadline, "nobody reads what is held");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+    }
+}
+
+impl State {
+    fn serve(&self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mut reader = BufReader::new(stream);
+        while let Some((method, request)) = self.read(&mut reader)? {
+            let stream = reader.get_mut();
+            let reply = (self.script)(&request, self.answer(&request));
+            if let Reply::Answer(answer) | Reply::Torn(answer, _) | Reply::Held(answer, _) = &reply
+                && answer.status < 300
+            {
+                self.carry_out(&request);
+            }
+            match reply {
+                Reply::Answer(answer) => write(stream, &method, &answer, answer.body.len())?,
+                Reply::Reset => {
+                    set_socket_linger(&*stream, Some(Duration::ZERO))?;
+                    return Ok(());
+                }
+                Reply::Torn(answer, length) => {
+                    write(stream, &method, &answer, length)?;
+                    return stream.shutdown(Shutdown::Both);
+                }
+                Reply::Silence => {
+                    *self.held.lock().unwrap() += 1;
+                    // Until the client goes.
+                    return stream.read_exact(&mut [0]);
+                }
+                Reply::Held(answer, length) => {
+                    write(stream, &method, &answer, length)?;
+                    *self.held.lock().unwrap() += 1;
+                    // Until the client goes.
+                    return stream.read_exact(&mut [0]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, Request)>> {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let (method, target) = (words.next().unwrap(), words.next().unwrap());
+        let mut headers = BTreeMap::new();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line)?;
+            let Some((name, value)) = line.split_once(':') else { break };
+            headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+        }
+        let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+        assert!(length <= MOST_BODY, "a body of {length} bytes");
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let path = xml::decode_url(path);
+        let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key).to_owned();
+        let pair = |pair: &str| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (xml::decode_url(name), xml::decode_url(value))
+        };
+        let query: BTreeMap<_, _> = query.split('&').filter(|text| !text.is_empty()).map(pair).collect();
+        let operation = operation(&method, &key, &query, &headers);
+        let mut seen = self.seen.lock().unwrap();
+        if seen.len() == MOST_REQUESTS {
+            return Ok(None);
+        }
+        let number = 1 + seen.iter().filter(|request| request.operation == operation).count();
+        let request = Request { operation, number, key, query, headers, body };
+        // Bodies are large, and nobody asks for those that were seen.
+        seen.push(Request { body: Vec::new(), ..request.clone() });
+        Ok(Some((method, request)))
+    }
+
+    /// What S3 would answer.
+    fn answer(&self, request: &Request) -> Answer {
+        let objects = self.objects.lock().unwrap();
+        match request.operation {
+            "ListObjectsV2" => page(objects.iter().map(|(key, object)| (key, &object.bytes)), request, 1000),
+            "HeadBucket" => Answer::new(200, ""),
+            "GetObject" | "HeadObject" => match objects.get(&request.key) {
+                Some(object) => found(object, request),
+                None => Answer::refusal(404, "NoSuchKey", "The specified key does not exist."),
+            },
+            "PutObject" | "UploadPart" => Answer::new(200, "").with("ETag", &etag(&request.body)),
+            "DeleteObject" | "AbortMultipartUpload" => Answer::new(204, ""),
+            "CreateMultipartUpload" => Answer::document(
+                "<InitiateMultipartUploadResult><UploadId>upload</UploadId></InitiateMultipartUploadResult>",
+            ),
+            "CompleteMultipartUpload" => {
+                let tag = xml::escape(&etag(&self.whole()));
+                Answer::document(&format!(
+                    "<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
+                ))
+            }
+            _ => Answer::refusal(501, "NotImplemented", "Not in these tests."),
+        }
+    }
+}
+
+impl State {
+    /// The parts that are there, in order.
+    fn whole(&self) -> Vec<u8> {
+        self.parts.lock().unwrap().values().flatten().copied().collect()
+    }
+
+    /// Does what was answered with success.
+    fn carry_out(&self, request: &Request) {
+        let (key, body) = (request.key.clone(), request.body.clone());
+        match request.operation {
+            "PutObject" => drop(self.objects.lock().unwrap().insert(key, Object::new(body))),
+            "DeleteObject" => drop(self.objects.lock().unwrap().remove(&key)),
+            "UploadPart" => {
+                let number = request.parameter("partNumber").parse().unwrap();
+                self.parts.lock().unwrap().insert(number, body);
+            }
+            "CompleteMultipartUpload" => {
+                let whole = self.whole();
+                self.objects.lock().unwrap().insert(key, Object::new(whole));
+                self.parts.lock().unwrap().clear();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn operation(
+    method: &str,
+    key: &str,
+    query: &BTreeMap<String, String>,
+    headers: &BTreeMap<String, String>,
+) -> &'static str {
+    let has = |name: &str| query.contains_key(name);
+    match (method, key.is_empty()) {
+        ("GET", true) if has("list-type") => "ListObjectsV2",
+        ("GET", false) => "GetObject",
+        ("HEAD", true) => "HeadBucket",
+        ("HEAD", false) => "HeadObject",
+        ("PUT", false) if has("partNumber") => "UploadPart",
+        ("PUT", false) if headers.contains_key("x-amz-copy-source") => "CopyObject",
+        ("PUT", false) => "PutObject",
+        ("POST", false) if has("uploads") => "CreateMultipartUpload",
+        ("POST", false) => "CompleteMultipartUpload",
+        ("DELETE", false) if has("uploadId") => "AbortMultipartUpload",
+        ("DELETE", false) => "DeleteObject",
+        _ => "Other",
+    }
+}
+
+fn etag(bytes: &[u8]) -> String {
+    format!("\"{}\"", checksum(bytes))
+}
+
+/// An object's checksum of the whole, as its header has it.
+pub fn checksum(bytes: &[u8]) -> String {
+    Checksum::of(Algorithm::Crc64Nvme, bytes).to_base64()
+}
+
+/// The answer to a GET or HEAD of an object.
+fn found(object: &Object, request: &Request) -> Answer {
+    let (bytes, tag) = (object.bytes.as_slice(), object.etag());
+    if !matches!(request.header("if-match"), "" | "*") && request.header("if-match") != tag {
+        return Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.");
+    }
+    let describe = |answer: Answer| {
+        let answer = answer.with("ETag", &tag).with("Last-Modified", MODIFIED[0]);
+        answer.with("x-amz-checksum-crc64nvme", &object.checksum).with("x-amz-checksum-type", "FULL_OBJECT")
+    };
+    let Some((first, last)) = request.header("range").trim_start_matches("bytes=").split_once('-') else {
+        return describe(Answer::new(200, bytes));
+    };
+    let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
+    if first >= bytes.len() {
+        return Answer::refusal(416, "InvalidRange", "The requested range is not satisfiable");
+    }
+    let last = last.min(bytes.len() - 1);
+    let range = format!("bytes {first}-{last}/{}", bytes.len());
+    describe(Answer::new(206, &bytes[first..=last])).with("Content-Range", &range)
+}
+
+/// A page of a listing, of `most` keys at the most.
+pub fn page<'a>(
+    objects: impl IntoIterator<Item = (&'a String, &'a Vec<u8>)>,
+    request: &Request,
+    most: usize,
+) -> Answer {
+    let after = request.parameter("start-after").max(request.parameter("continuation-token"));
+    let is_meant = |key: &str| key.starts_with(request.parameter("prefix")) && key > after;
+    let mut matching = objects.into_iter().filter(|(key, _)| is_meant(key)).peekable();
+    let lines: Vec<String> = matching.by_ref().take(most).map(|(key, bytes)| line(key, bytes)).collect();
+    listing(&lines, matching.peek().is_some())
+}
+
+/// A line of a listing.
+pub fn line(key: &str, bytes: &[u8]) -> String {
+    let (key, size, tag) = (sign::encode(key, false), bytes.len(), xml::escape(&etag(bytes)));
+    let rest = format!("<LastModified>{}</LastModified><ETag>{tag}</ETag><Size>{size}</Size>", MODIFIED[1]);
+    format!("<Contents><Key>{key}</Key>{rest}</Contents>")
+}
+
+/// A listing of these lines.
+pub fn listing(lines: &[String], is_truncated: bool) -> Answer {
+    let token = if is_truncated { "<NextContinuationToken>next</NextContinuationToken>" } else { "" };
+    Answer::document(&format!(
+        "<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{is_truncated}</IsTruncated>{token}{}\
+         </ListBucketResult>",
+        lines.concat()
+    ))
+}
+
+fn write(stream: &mut TcpStream, method: &str, answer: &Answer, length: usize) -> io::Result<()> {
+    let mut head = format!("HTTP/1.1 {} Answer\r\n", answer.status);
+    if !answer.headers.iter().any(|(name, _)| name == "Content-Length") && answer.status != 204 {
+        head.push_str(&format!("Content-Length: {}\r\n", answer.body.len()));
+    }
+    for (name, value) in &answer.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(b"\r\n")?;
+    if method != "HEAD" {
+        stream.write_all(&answer.body[..length.min(answer.body.len())])?;
+    }
+    stream.flush()
+}

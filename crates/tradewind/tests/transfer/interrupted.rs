@@ -1,0 +1,125 @@
+//! Nobody ever sees half a file: not while it comes, not where it cannot come, and not after the command was stopped
+//! in the middle.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::{content, names};
+use crate::support::caller::{Caller, Ran};
+use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
+
+const SIZE: usize = 3 << 20;
+
+/// A server that stops in the middle of some objects' bytes.
+fn halting(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Scripted, Caller) {
+    let server =
+        Scripted::start(
+            move |request: &Request, answer: Answer| {
+                if halts(request) { Reply::Held(answer, SIZE / 2) } else { Reply::Answer(answer) }
+            },
+        );
+    let caller = Caller::new(server.address);
+    (server, caller)
+}
+
+/// The names below the directory that are an unfinished file's.
+fn unfinished(caller: &Caller) -> Vec<String> {
+    names(caller.root()).into_iter().filter(|name| name.ends_with(".tradewind-part")).collect()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Copies down what has one object that halts, and stops it there.
+fn stopped(signal: Signal) -> (Caller, Ran) {
+    let (server, caller) = halting(|request| request.key == "b" && request.operation == "GetObject");
+    server.lay("a", b"whole".to_vec());
+    server.lay("b", content(1, SIZE));
+    caller.write("there/b", "as it was");
+    let running = caller.begin(&["cp", "-r", &format!("s3://{BUCKET}"), "there"]);
+    server.wait_until_held(1);
+    eventually("the other one is whole", || caller.path("there/a").exists());
+    eventually("one is under way", || unfinished(&caller).len() == 1);
+    let asked = Instant::now();
+    running.signal(signal);
+    let ran = running.end();
+    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
+    assert_eq!(std::fs::read(caller.path("there/b")).unwrap(), b"as it was");
+    (caller, ran)
+}
+
+#[test]
+fn a_download_that_is_stopped_leaves_nothing_behind() {
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let (caller, ran) = stopped(signal);
+        assert_eq!(ran.status.code(), Some(status), "{ran:?}");
+        assert_eq!(names(caller.root()), ["there/a", "there/b"]);
+        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_download_that_is_killed_leaves_nothing_under_its_name() {
+    let (caller, _) = stopped(Signal::KILL);
+    let found = names(caller.root());
+    assert_eq!(found[found.len() - 2..], ["there/a", "there/b"], "{found:?}");
+}
+
+#[test]
+fn an_upload_that_is_stopped_is_given_up() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let server = Scripted::start(|request: &Request, answer: Answer| match request.operation {
+            // A part that is never answered.
+            "UploadPart" if request.number == 2 => Reply::Silence,
+            _ => Reply::Answer(answer),
+        });
+        let caller = Caller::new(server.address);
+        caller.write("here", content(1, 15 << 20));
+        let running = caller.begin(&["cp", "--chunk-size", "5MiB", "here", &format!("s3://{BUCKET}/x")]);
+        server.wait_until_held(1);
+        running.signal(signal);
+        let ran = running.end();
+        assert!(matches!(ran.status.code(), Some(130 | 143)), "{ran:?}");
+        assert!(server.object("x").is_none());
+        assert!(server.of("CompleteMultipartUpload").is_empty());
+        assert_eq!(server.of("AbortMultipartUpload").len(), 1, "{:?}", server.counts());
+    }
+}
+
+/// Whoever writes to a pipe that nobody reads can be stopped too.
+#[test]
+fn a_full_pipe_can_be_interrupted() {
+    let server = Scripted::start(|_, answer| Reply::Answer(answer));
+    server.lay("x", content(1, 16 << 20));
+    let caller = Caller::new(server.address);
+    let running = caller.begin_unread(&["cat", &format!("s3://{BUCKET}/x")]);
+    eventually("it has begun", || server.of("GetObject").len() > 1);
+    std::thread::sleep(Duration::from_millis(100));
+    let asked = Instant::now();
+    running.signal(Signal::INT);
+    let ran = running.end();
+    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
+    assert!(!ran.status.success(), "{ran:?}");
+}
+
+#[test]
+fn a_file_has_its_name_only_when_it_is_whole() {
+    let (server, caller) = halting(|request| request.operation == "GetObject" && request.number == 1);
+    let bytes = content(1, SIZE);
+    server.lay("x", bytes.clone());
+    let running = caller.begin(&["cp", &format!("s3://{BUCKET}/x"), "x"]);
+    server.wait_until_held(1);
+    eventually("it is under way", || unfinished(&caller).len() == 1);
+    assert!(!caller.path("x").exists());
+    running.signal(Signal::KILL);
+    running.end();
+    assert_eq!((unfinished(&caller).len(), caller.path("x").exists()), (1, false));
+    caller.done(&["cp", &format!("s3://{BUCKET}/x"), "x"]);
+    assert!(std::fs::read(caller.path("x")).unwrap() == bytes);
+}

@@ -1,0 +1,94 @@
+//! One object at a time, and the small commands: where a copy goes, and what is listed, shown and removed.
+
+use std::fs;
+
+use super::{Scene, names};
+
+#[test]
+fn where_a_copy_goes() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("photo.jpg", "photo");
+    fs::create_dir(caller.path("dir")).unwrap();
+    for (to, key) in [
+        ("s3://bucket", "photo.jpg"),
+        ("s3://bucket/2026/", "2026/photo.jpg"),
+        ("s3://bucket/2026", "2026"),
+        ("s3://bucket//", "/photo.jpg"),
+    ] {
+        caller.done(&["cp", "photo.jpg", to]);
+        assert_eq!(scene.read(key), b"photo");
+        assert_eq!(scene.names(), [key], "{to}");
+        caller.done(&["rm", &format!("s3://bucket/{key}")]);
+    }
+    caller.done(&["cp", "./photo.jpg", "s3://bucket/a/b"]);
+    for (to, path) in [("dir", "dir/b"), ("new/", "new/b"), ("new/x/y", "new/x/y"), ("z", "z")] {
+        caller.done(&["cp", "s3://bucket/a/b", to]);
+        assert_eq!(fs::read(caller.path(path)).unwrap(), b"photo", "{to}");
+    }
+    caller.done(&["cp", "s3://bucket/a/b", "s3://bucket/c/"]);
+    caller.done(&["cp", "s3://bucket/a/b", "s3://bucket/d"]);
+    assert_eq!(scene.names(), ["a/b", "c/b", "d"]);
+    caller.done(&["cp", "photo.jpg", "dir/copy"]);
+    assert_eq!(names(&caller.path("dir")), ["b", "copy"]);
+}
+
+#[test]
+fn a_copy_keeps_what_an_object_carries_and_its_time() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("page.html", "<html>");
+    caller.done(&["cp", "page.html", "s3://bucket/a.html"]);
+    caller.done(&["cp", "s3://bucket/a.html", "s3://bucket/b"]);
+    let known = |key: &str| -> serde_json::Value {
+        serde_json::from_str(&caller.done(&["stat", "--json", &format!("s3://bucket/{key}")])).unwrap()
+    };
+    let (one, other) = (known("a.html"), known("b"));
+    assert_eq!(one["content_type"], "text/html");
+    for field in ["size", "etag", "content_type", "checksums", "checksum_type"] {
+        assert_eq!(one[field], other[field], "{field}");
+    }
+    let shown = caller.done(&["stat", "s3://bucket/b"]);
+    for line in ["object         s3://bucket/b", "size           6", "content-type   text/html"] {
+        assert!(shown.lines().any(|shown| shown == line), "{shown}");
+    }
+    caller.done(&["cp", "s3://bucket/b", "came"]);
+    let modified = fs::metadata(caller.path("came")).unwrap().modified().unwrap();
+    let seconds = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(now - seconds < 60, "the object's time is the file's");
+    assert!(shown.contains("modified"), "{shown}");
+}
+
+#[test]
+fn what_is_listed_and_removed() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for key in ["2025-old/x", "2025/a.jpg", "2025/b.raw", "2025/c/d.jpg", "2026", "e"] {
+        scene.store(key, b"12345");
+    }
+    let entries = |arguments: &[&str]| -> Vec<String> {
+        let listed = caller.done(arguments);
+        listed.lines().map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")).collect()
+    };
+    assert_eq!(entries(&["ls"]), ["s3://bucket"]);
+    let top = ["5 2026", "5 e"];
+    let listed = entries(&["ls", "s3://bucket"]);
+    assert_eq!(listed[2..], top, "{listed:?}");
+    assert_eq!(listed[..2], ["2025-old/", "2025/"]);
+    assert_eq!(entries(&["ls", "s3://bucket/2025/"]), ["5 2025/a.jpg", "5 2025/b.raw", "2025/c/"]);
+    assert_eq!(entries(&["ls", "-r", "s3://bucket/2025/c"]), ["5 2025/c/d.jpg"]);
+    let prefix = r#"{"prefix":"2025/c/"}"#;
+    assert!(caller.done(&["ls", "--json", "s3://bucket/2025/"]).lines().any(|line| line == prefix));
+
+    let rehearsed = caller.done(&["rm", "-r", "--dry-run", "s3://bucket/2025", "--exclude", "*.raw"]);
+    assert_eq!(rehearsed, "remove  s3://bucket/2025/a.jpg\nremove  s3://bucket/2025/c/d.jpg\n");
+    assert_eq!(caller.done(&["rm", "--dry-run", "s3://bucket/e"]), "remove  s3://bucket/e\n");
+    assert_eq!(scene.names().len(), 6, "a rehearsal removes nothing");
+    caller.done(&["rm", "-r", "s3://bucket/2025", "--exclude", "*.raw"]);
+    let left = ["2025-old/x", "2025/b.raw", "2026", "e"];
+    assert_eq!(scene.names(), left, "what is below 2025, and nothing that only begins with it");
+    caller.done(&["rm", "s3://bucket/e"]);
+    caller.done(&["rm", "s3://bucket/e"]);
+    assert_eq!(scene.names(), ["2025-old/x", "2025/b.raw", "2026"]);
+}

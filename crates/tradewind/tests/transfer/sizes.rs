@@ -1,0 +1,70 @@
+//! Every size comes back as it went: none, at the borders of parts and chunks, and beyond memory's share of one object.
+
+use std::fs;
+
+use super::{Scene, content};
+use crate::support::scripted::checksum;
+
+const CHUNK: usize = 5 << 20;
+/// Of requests that send and fetch in pieces of 5 MiB.
+const TUNED: [&str; 2] = ["--chunk-size", "5MiB"];
+
+#[test]
+fn at_the_borders_of_chunks() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let sizes =
+        [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 3 * CHUNK - 1, 3 * CHUNK, 3 * CHUNK + 1, 16 << 20];
+    let objects = sizes.map(|size| (format!("{size:08}"), content(size as u64, size)));
+    for (name, bytes) in &objects {
+        caller.write(format!("here/{name}"), bytes);
+    }
+    caller.done(&[&["cp", "-r", "here", "s3://bucket"], &TUNED[..]].concat());
+    for (name, bytes) in &objects {
+        let known = caller.done(&["stat", "--json", &format!("s3://bucket/{name}")]);
+        let known: serde_json::Value = serde_json::from_str(&known).unwrap();
+        let parts = (bytes.len() >= 3 * CHUNK).then(|| bytes.len().div_ceil(CHUNK) as u64);
+        assert_eq!((known["size"].as_u64(), known["parts"].as_u64()), (Some(bytes.len() as u64), parts));
+        assert_eq!(known["checksum_type"], "FULL_OBJECT", "{name}");
+        assert_eq!(known["checksums"]["CRC64NVME"], checksum(bytes), "{name}");
+    }
+    caller.done(&[&["cp", "-r", "s3://bucket", "there"], &TUNED[..]].concat());
+    // In chunks of another size, several of them of each object at a time.
+    caller.done(&["cp", "-r", "s3://bucket", "small", "--chunk-size", "1MB", "--jobs", "4"]);
+    for (name, bytes) in &objects {
+        for place in ["there", "small"] {
+            assert!(fs::read(caller.path(place).join(name)).unwrap() == *bytes, "{name} in {place}");
+        }
+    }
+}
+
+#[test]
+fn through_standard_input_and_output() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for size in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1, 16 << 20] {
+        let bytes = content(size as u64, size);
+        let up = caller.begin(&[&["cp", "-", "s3://bucket/x"], &TUNED[..]].concat()).feed(&bytes).end();
+        assert!(up.status.success() && up.out.is_empty() && up.err.is_empty(), "{:?}", up.err);
+        let down = caller.run(&[&["cp", "s3://bucket/x", "-"], &TUNED[..]].concat());
+        assert!(down.status.success() && down.out == bytes, "{size} bytes: {}", down.err);
+    }
+    scene.store("y", b"behind it");
+    let both = caller.run(&["cat", "s3://bucket/x", "s3://bucket/y"]);
+    assert_eq!(both.out.len(), (16 << 20) + 9);
+    assert!(both.out.ends_with(b"behind it"));
+}
+
+#[test]
+fn within_little_memory_and_one_request_at_a_time() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let bytes = content(1, 16 << 20);
+    caller.write("here", &bytes);
+    let little = ["--max-memory", "2MiB", "--jobs", "1", "--chunk-size", "5MiB"];
+    caller.done(&[&["cp", "here", "s3://bucket/x"], &little[..]].concat());
+    caller.done(&[&["cp", "s3://bucket/x", "there"], &little[..]].concat());
+    assert!(fs::read(caller.path("there")).unwrap() == bytes);
+    let out = caller.run(&[&["cat", "s3://bucket/x"], &little[..]].concat());
+    assert!(out.out == bytes, "{}", out.err);
+}

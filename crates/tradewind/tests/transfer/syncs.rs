@@ -1,0 +1,181 @@
+//! What a sync copies, removes and leaves alone: by size and time, by size, by checksum, within a filter, and only in
+//! words.
+
+use std::fs::{self, File};
+use std::time::{Duration, SystemTime};
+
+use super::{Scene, names};
+
+/// Dates a file so many seconds from now.
+fn date(scene: &Scene, name: &str, seconds: i64) {
+    let (now, span) = (SystemTime::now(), Duration::from_secs(seconds.unsigned_abs()));
+    let when = if seconds < 0 { now - span } else { now + span };
+    File::options().write(true).open(scene.caller.path(name)).unwrap().set_modified(when).unwrap();
+}
+
+/// What a sync says that it would do, without the places that it names.
+fn would(scene: &Scene, arguments: &[&str]) -> Vec<String> {
+    let said = scene.caller.done(&[&["sync", "--dry-run"], arguments].concat());
+    let words = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    said.lines().map(words).collect()
+}
+
+#[test]
+fn by_size_and_time() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for name in ["same", "longer", "touched", "old"] {
+        caller.write(format!("here/{name}"), "12345");
+    }
+    let up = ["here", "s3://bucket"];
+    let all = ["longer", "old", "same", "touched"].map(|name| format!("copy here/{name}"));
+    assert_eq!(would(&scene, &up), all);
+    assert_eq!(scene.names(), [""; 0], "a rehearsal copies nothing");
+    caller.done(&[&["sync"], &up[..]].concat());
+    assert_eq!(would(&scene, &up), [""; 0], "nothing is left to do");
+
+    caller.write("here/longer", "123456");
+    caller.write("here/touched", "54321");
+    caller.write("here/old", "54321");
+    caller.write("here/new", "new");
+    date(&scene, "here/longer", -1000);
+    date(&scene, "here/touched", 1000);
+    date(&scene, "here/old", -1000);
+    assert_eq!(would(&scene, &up), ["copy here/longer", "copy here/new", "copy here/touched"]);
+    assert_eq!(would(&scene, &["here", "s3://bucket", "--size-only"]), ["copy here/longer", "copy here/new"]);
+    let compared = ["copy here/longer", "copy here/new", "compare here/old", "compare here/same"];
+    let compared = [&compared[..], &["compare here/touched"]].concat();
+    assert_eq!(would(&scene, &["here", "s3://bucket", "--checksum"]), compared);
+    caller.done(&[&["sync", "--size-only"], &up[..]].concat());
+    assert_eq!((scene.read("touched"), scene.read("longer")), (b"12345".to_vec(), b"123456".to_vec()));
+    caller.done(&[&["sync"], &up[..]].concat());
+    assert_eq!((scene.read("touched"), scene.read("old")), (b"54321".to_vec(), b"12345".to_vec()));
+    caller.done(&[&["sync", "--checksum"], &up[..]].concat());
+    assert_eq!(scene.read("old"), b"54321", "only its bytes tell that it is another one");
+}
+
+#[test]
+fn by_checksum_only_what_differs_is_carried() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for name in ["a", "b"] {
+        caller.write(format!("here/{name}"), "12345");
+    }
+    caller.done(&["sync", "here", "s3://bucket"]);
+    let written = |key: &str| caller.done(&["stat", "--json", &format!("s3://bucket/{key}")]);
+    let before = (written("a"), written("b"));
+    // To the second, as the store tells it.
+    std::thread::sleep(Duration::from_millis(1100));
+    caller.write("here/a", "12345");
+    caller.write("here/b", "54321");
+    caller.done(&["sync", "--checksum", "here", "s3://bucket"]);
+    assert_eq!(written("a"), before.0);
+    assert_ne!(written("b"), before.1);
+
+    caller.done(&["sync", "--checksum", "s3://bucket", "there"]);
+    caller.write("there/a", "xxxxx");
+    date(&scene, "there/a", 1000);
+    caller.done(&["sync", "s3://bucket", "there"]);
+    assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"xxxxx", "the newer one stays");
+    caller.done(&["sync", "--checksum", "s3://bucket", "there"]);
+    assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"12345");
+
+    caller.done(&["cp", "-r", "s3://bucket", "s3://bucket/copy"]);
+    caller.write("xxxxx", "xxxxx");
+    caller.done(&["cp", "xxxxx", "s3://bucket/copy/a"]);
+    caller.done(&["sync", "--checksum", "here", "s3://bucket/copy"]);
+    assert_eq!(scene.read("copy/a"), b"12345");
+}
+
+#[test]
+fn what_is_only_there_goes_where_it_is_told_to() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for name in ["keep", "gone", "d/gone", "d/e/gone", "f/keep", "f/gone"] {
+        caller.write(format!("here/{name}"), name);
+    }
+    caller.done(&["sync", "here", "s3://bucket"]);
+    caller.done(&["sync", "s3://bucket", "there"]);
+    for name in ["gone", "f/gone"] {
+        fs::remove_file(caller.path("here").join(name)).unwrap();
+    }
+    fs::remove_dir_all(caller.path("here/d")).unwrap();
+
+    assert_eq!(would(&scene, &["here", "s3://bucket"]), [""; 0]);
+    caller.done(&["sync", "here", "s3://bucket"]);
+    assert_eq!(scene.names().len(), 6, "nothing is removed unasked");
+    let removed = ["d/e/gone", "d/gone", "f/gone", "gone"].map(|name| format!("remove s3://bucket/{name}"));
+    assert_eq!(would(&scene, &["here", "s3://bucket", "--delete"]), removed);
+    caller.done(&["sync", "here", "s3://bucket", "--delete"]);
+    assert_eq!(scene.names(), ["f/keep", "keep"]);
+    caller.done(&["sync", "s3://bucket", "there", "--delete"]);
+    assert_eq!(names(&caller.path("there")), ["f/keep", "keep"]);
+    assert!(!caller.path("there/d").exists(), "nor are empty directories left");
+}
+
+#[test]
+fn a_filter_hides_from_both_sides() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for name in ["a.jpg", "a.raw", "d/b.jpg", "d/b.raw", "d/c.txt"] {
+        caller.write(format!("here/{name}"), name);
+    }
+    let copied = |rules: &[&str]| -> Vec<String> {
+        let said = would(&scene, &[&["here", "s3://bucket"], rules].concat());
+        said.iter().map(|line| line.trim_start_matches("copy here/").to_owned()).collect()
+    };
+    assert_eq!(copied(&["--exclude", "*", "--include", "*.jpg"]), ["a.jpg", "d/b.jpg"]);
+    assert_eq!(copied(&["--include", "*.jpg", "--exclude", "*"]), [""; 0]);
+    assert_eq!(
+        copied(&["--exclude", "*.raw", "--include", "d/*", "--exclude", "*.txt"]),
+        ["a.jpg", "d/b.jpg", "d/b.raw"]
+    );
+    assert_eq!(copied(&["--exclude=d/*"]), ["a.jpg", "a.raw"]);
+    assert_eq!(copied(&["--exclude", "?.raw"]), ["a.jpg", "d/b.jpg", "d/b.raw", "d/c.txt"]);
+
+    caller.done(&["sync", "here", "s3://bucket"]);
+    fs::remove_dir_all(caller.path("here/d")).unwrap();
+    caller.done(&["sync", "here", "s3://bucket", "--delete", "--exclude", "*.raw"]);
+    assert_eq!(scene.names(), ["a.jpg", "a.raw", "d/b.raw"], "what is hidden is not removed");
+    caller.fails(
+        &["sync", "here", "s3://bucket", "--exclude", "a["],
+        &["\"a[\" is no pattern: error parsing glob 'a[': unclosed character class; missing ']'"],
+    );
+}
+
+#[test]
+fn a_rehearsal_does_nothing() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    scene.store("a", b"a");
+    caller.write("there/b", "b");
+    assert_eq!(would(&scene, &["s3://bucket", "absent"]), ["copy s3://bucket/a"]);
+    assert!(!caller.path("absent").exists(), "not even the directory is made");
+    let done = ["copy s3://bucket/a", "remove there/b"];
+    assert_eq!(would(&scene, &["s3://bucket", "there", "--delete"]), done);
+    assert_eq!(names(&caller.path("there")), ["b"]);
+    assert_eq!(
+        caller.done(&["cp", "-r", "--dry-run", "s3://bucket", "absent"]),
+        "copy    s3://bucket/a to absent/a\n"
+    );
+    assert!(!caller.path("absent").exists());
+    assert_eq!(scene.names(), ["a"]);
+}
+
+#[test]
+fn a_tree_that_is_not_there() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("file", "x");
+    for delete in [&[][..], &["--delete"]] {
+        caller.fails(&[&["sync", "absent", "s3://bucket"], delete].concat(), &["absent is not a directory"]);
+        caller.fails(&[&["sync", "s3://bucket", "file"], delete].concat(), &["file is not a directory"]);
+    }
+    scene.store("a", b"a");
+    caller.write("there/b", "b");
+    // A bucket that cannot be listed is not an empty one.
+    caller.fails(&["sync", "s3://nowhere", "there", "--delete"], &[super::failures::NO_BUCKET_LISTED]);
+    assert_eq!(names(&caller.path("there")), ["b"]);
+    caller.done(&["sync", "s3://bucket/none", "there"]);
+    assert_eq!(names(&caller.path("there")), ["b"]);
+}

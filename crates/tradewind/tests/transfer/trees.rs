@@ -1,0 +1,219 @@
+//! Trees go up, down and to other places of the store, and are the same there.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::{Scene, content, names, tree};
+
+/// Names that break what is written without care.
+fn odd_names() -> Vec<String> {
+    let mut names = [
+        "plain",
+        "a",
+        "a.txt/b",
+        "a-b",
+        "a b",
+        " leading and trailing ",
+        "d/a.txt",
+        "d/a/b",
+        "d/a-b",
+        "d/a0",
+        "\u{e9}t\u{e9}/\u{65e5}\u{672c}\u{8a9e}",
+        "e\u{301}",
+        "\u{1f600}",
+        "\u{ff5e}",
+        "%41",
+        "+",
+        "a+b=c&d?e#f",
+        "*?[x]",
+        "quote\"'`",
+        "back\\slash",
+        "line\nbreak",
+        "tab\tand\rreturn",
+        "<&>",
+        ".hidden",
+        "..dots..",
+        "-r",
+        "~",
+        "$(x)",
+        "s3:",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    names.push("x".repeat(255));
+    names.push("\u{65e5}".repeat(85));
+    // Keys have 1024 bytes at the most.
+    names.push(vec!["y".repeat(200); 5].join("/"));
+    names
+}
+
+fn fill(scene: &Scene, root: &str) {
+    for (id, name) in odd_names().into_iter().enumerate() {
+        let size = [0, 1, 1000, 70_000, 300_000][id % 5];
+        scene.caller.write(format!("{root}/{name}"), content(id as u64, size));
+    }
+}
+
+#[test]
+fn odd_names_go_up_and_down() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    fill(&scene, "here");
+    caller.done(&["cp", "-r", "here", "s3://bucket"]);
+    let mut expected = odd_names();
+    expected.sort_unstable();
+    assert_eq!(scene.names(), expected, "keys are the names, in the order of their bytes");
+
+    caller.done(&["cp", "-r", "s3://bucket", "there"]);
+    assert!(tree(&caller.path("there")) == tree(&caller.path("here")));
+    for listed in
+        [caller.done(&["sync", "here", "s3://bucket"]), caller.done(&["sync", "s3://bucket", "there"])]
+    {
+        assert_eq!(listed, "");
+    }
+    assert_eq!(caller.done(&["sync", "--dry-run", "here", "s3://bucket"]), "", "it is the same tree");
+
+    caller.done(&["cp", "-r", "s3://bucket/d", "s3://bucket/copy/"]);
+    caller.done(&["cp", "-r", "s3://bucket/copy", "below"]);
+    assert!(tree(&caller.path("below")) == tree(&caller.path("here/d")));
+    caller.done(&["rm", "-r", "s3://bucket"]);
+    assert_eq!(scene.names(), [""; 0]);
+}
+
+#[test]
+fn odd_names_one_by_one() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for (id, name) in odd_names().into_iter().enumerate().filter(|(_, name)| !name.contains('/')) {
+        let bytes = content(id as u64, 1000);
+        caller.write(format!("here/{name}"), &bytes);
+        let url = format!("s3://bucket/{name}");
+        caller.done(&["cp", &format!("here/{name}"), &url]);
+        caller.done(&["cp", &url, "there/"]);
+        assert_eq!(fs::read(caller.path("there").join(&name)).unwrap(), bytes, "{name:?}");
+        assert_eq!(scene.read(&name), bytes, "{name:?}");
+        let known: serde_json::Value = serde_json::from_str(&caller.done(&["stat", "--json", &url])).unwrap();
+        assert_eq!((known["key"].as_str(), known["size"].as_u64()), (Some(&*name), Some(1000)));
+        caller.done(&["rm", &url]);
+    }
+    assert_eq!(scene.names(), [""; 0]);
+}
+
+#[test]
+fn many_pages_of_small_files() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    // More than a page, and than wait between two tasks.
+    for n in 0..1050 {
+        caller.write(format!("here/{}/{n}", n % 7), n.to_string());
+    }
+    caller.done(&["cp", "-r", "here", "s3://bucket/deep/er"]);
+    caller.done(&["cp", "-r", "s3://bucket/deep", "there"]);
+    assert!(tree(&caller.path("there/er")) == tree(&caller.path("here")));
+    caller.done(&["rm", "-r", "s3://bucket/deep/", "--exclude", "*/6/*"]);
+    assert_eq!(scene.names().len(), 1050 / 7);
+    caller.done(&["rm", "-r", "s3://bucket/deep/"]);
+    caller.done(&["rb", "s3://bucket"]);
+    assert_eq!(caller.done(&["ls"]), "");
+}
+
+#[test]
+fn what_cannot_be_a_key_is_named_and_the_rest_goes_up() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("here/good", "good");
+    caller.write("here/z/good", "good");
+    let raw = std::ffi::OsStr::from_bytes(b"here/caf\xe9");
+    caller.write(std::path::Path::new(raw), "not UTF-8");
+    let _socket = std::os::unix::net::UnixListener::bind(caller.path("here/socket")).unwrap();
+    std::os::unix::fs::symlink("good", caller.path("here/link")).unwrap();
+    std::os::unix::fs::symlink(".", caller.path("here/circle")).unwrap();
+    let long = vec!["y".repeat(250); 5].join("/");
+    caller.write(format!("here/{long}"), "too long");
+    let bad_utf8 = "here/caf\u{fffd}: its name is not UTF-8, which keys must be; rename it";
+    let socket = "here/socket is neither a file nor a directory: it is left out";
+    let key = format!("{long}: the key has 1254 bytes; at most 1024 are allowed");
+    caller.fails(&["cp", "-r", "here", "s3://bucket"], &[bad_utf8, socket, &key]);
+    assert_eq!(scene.names(), ["good", "z/good"]);
+
+    let circle = "here/circle is a link to a directory: it is left out";
+    let complaints = [bad_utf8, circle, socket, &key];
+    caller.fails(&["cp", "-r", "--follow-symlinks", "here", "s3://bucket"], &complaints);
+    assert_eq!(scene.names(), ["good", "link", "z/good"]);
+    assert_eq!(scene.read("link"), b"good");
+    // The same names, and nothing else is done about them.
+    let unfit = [bad_utf8, socket, &key];
+    caller.fails(&["sync", "here", "s3://bucket", "--delete"], &unfit);
+    assert_eq!(scene.names(), ["good", "link", "z/good"], "what could not be looked at removes nothing");
+}
+
+#[test]
+fn keys_that_are_no_paths_are_named_and_the_rest_comes_down() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let long = "x".repeat(256);
+    let unfit = ["../x", "a//b", "dir/", "/etc/x", "b/../../x", "./c", &long];
+    for key in unfit.into_iter().chain(["good", "z/good"]) {
+        scene.store(key, b"bytes");
+    }
+    let because = |key: &str, why: &str| format!("{key:?} cannot be a file's name: {why}");
+    let slash = "it begins or ends with a slash, or has two in a row";
+    let dots = "it has a part that is `.` or `..`";
+    let complaints = [
+        because("../x", dots),
+        because("./c", dots),
+        because("/etc/x", slash),
+        because("a//b", slash),
+        because("b/../../x", dots),
+        because("dir/", slash),
+        because(&long, "a part of it is longer than 255 bytes"),
+    ];
+    let complaints: Vec<&str> = complaints.iter().map(String::as_str).collect();
+    for command in [["cp", "-r"].as_slice(), &["sync"], &["sync", "--delete"]] {
+        let arguments = [command, &["s3://bucket", "in/there"]].concat();
+        caller.fails(&arguments, &complaints);
+        assert_eq!(names(caller.root()), ["in/there/good", "in/there/z/good"], "nothing anywhere else");
+    }
+    let (dots, slash) = (
+        format!("up/..: {}", because("..", dots)),
+        "s3://bucket/dir/ is not one object; copy everything below it with -r",
+    );
+    scene.store("up/..", b"bytes");
+    caller.fails(&["cp", "s3://bucket/up/..", "in/"], &[&dots]);
+    caller.fails(&["cp", "s3://bucket/dir/", "in/"], &[slash]);
+    // A key may have any name where it is told which one to take here.
+    caller.done(&["cp", "s3://bucket/../x", "in/x"]);
+    assert_eq!(fs::read(caller.path("in/x")).unwrap(), b"bytes");
+}
+
+#[test]
+fn a_key_that_is_a_file_and_a_directory() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for key in ["a", "a/b", "b", "c/d", "c/d/e", "f"] {
+        scene.store(key, key.as_bytes());
+    }
+    // One at a time, so that it is known which comes first.
+    let complaints = [
+        "a/b: cannot make the directory there/a: File exists (os error 17)",
+        "c/d/e: cannot make the directory there/c/d: File exists (os error 17)",
+    ];
+    caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "there"], &complaints);
+    assert_eq!(names(&caller.path("there")), ["a", "b", "c/d", "f"], "all else is done");
+
+    fs::create_dir_all(caller.path("other/a")).unwrap();
+    fs::create_dir_all(caller.path("other/f/g")).unwrap();
+    let complaints = [
+        "cannot name other/a: Is a directory (os error 21)",
+        "c/d/e: cannot make the directory other/c/d: File exists (os error 17)",
+        "cannot name other/f: Is a directory (os error 21)",
+    ];
+    caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "other"], &complaints);
+    assert_eq!(names(&caller.path("other")), ["a/b", "b", "c/d"]);
+
+    let ran = caller.run(&["cp", "-r", "s3://bucket", "many"]);
+    assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 2), "{ran:?}");
+    let came = tree(&caller.path("many"));
+    assert_eq!(came.len(), 4, "{came:?}");
+    assert!(came.iter().all(|(name, bytes)| name.as_bytes() == bytes), "{came:?}");
+}

@@ -1,0 +1,84 @@
+//! Refusals that somebody can do something about: one line that says what, and no second try.
+
+use super::{content, files, scene};
+use crate::support::scripted::{Answer, Reply};
+
+/// What a store says, and what is said of it.
+const REFUSALS: [(u16, &str, &str, &str, &str); 5] = [
+    (
+        400,
+        "AuthorizationHeaderMalformed",
+        "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-central-1'",
+        "<Region>eu-central-1</Region>",
+        "; the bucket is in region eu-central-1: set AWS_REGION or the store's region",
+    ),
+    (
+        403,
+        "RequestTimeTooSkewed",
+        "The difference between the request time and the current time is too large.",
+        "<MaxAllowedSkewMilliseconds>900000</MaxAllowedSkewMilliseconds>",
+        "; set this machine's clock",
+    ),
+    (400, "ExpiredToken", "The provided token has expired.", "", "; get new temporary credentials"),
+    (403, "AccessDenied", "Access Denied", "<HostId>host</HostId>", ""),
+    (
+        301,
+        "PermanentRedirect",
+        "The bucket you are attempting to access must be addressed using the specified endpoint.",
+        "<Endpoint>bucket.s3.eu-west-1.amazonaws.com</Endpoint>",
+        "; check the region and the endpoint",
+    ),
+];
+
+#[test]
+fn each_is_told_in_one_line_and_not_tried_again() {
+    for (status, code, message, more, advice) in REFUSALS {
+        let said = format!("{} ({code}){advice}", message.trim_end_matches('.'));
+        let commands: [(&[&str], &str); 6] = [
+            (&["ls", "s3://bucket"], "GET s3://bucket on HOST"),
+            (&["cat", "s3://bucket/x"], "GET s3://bucket/x on HOST"),
+            (&["cp", "s3://bucket/x", "there"], "GET s3://bucket/x on HOST"),
+            (&["cp", "small", "s3://bucket/x"], "small: PUT s3://bucket/x on HOST"),
+            (&["cp", "large", "s3://bucket/x"], "large: PUT s3://bucket/x on HOST"),
+            (&["rm", "s3://bucket/x"], "DELETE s3://bucket/x on HOST"),
+        ];
+        for (command, what) in commands {
+            let (server, caller) =
+                scene(move |_, _| Reply::Answer(Answer::refusal_with(status, code, message, more)));
+            caller.write("small", content(1, 1000));
+            caller.write("large", content(1, 1 << 20));
+            caller.fails(command, &[&format!("{what}: {said}")]);
+            assert_eq!(server.seen().len(), 1, "{:?}", server.counts());
+            assert_eq!(files(&caller), ["large", "small"]);
+        }
+    }
+}
+
+/// What is wrong with one of many does not keep the others back.
+#[test]
+fn one_of_many() {
+    let (server, caller) = scene(|request, answer| {
+        Reply::Answer(match request.key.as_str() {
+            "e" => Answer::refusal(403, "AccessDenied", "Access Denied"),
+            _ => answer,
+        })
+    });
+    let keys = ["a", "b", "d/c", "e", "f"];
+    keys.iter().for_each(|key| server.lay(key, key.as_bytes().to_vec()));
+    let said = "GET s3://bucket/e on HOST: Access Denied (AccessDenied)";
+    caller.fails(&["cp", "-r", "s3://bucket", "there"], &[said]);
+    assert_eq!(files(&caller), ["there/a", "there/b", "there/d/c", "there/f"]);
+    caller.write("there/e", "mine");
+    let said = "PUT s3://bucket/e on HOST: Access Denied (AccessDenied)";
+    caller.fails(&["sync", "there", "s3://bucket"], &[said]);
+    assert_eq!((server.object("e").unwrap(), server.object("f").unwrap()), (b"e".to_vec(), b"f".to_vec()));
+}
+
+/// A page that is no S3 error is told by its status.
+#[test]
+fn a_page_of_something_else() {
+    let (_server, caller) = scene(|_, _| {
+        Reply::Answer(Answer { status: 403, headers: Vec::new(), body: b"<html>No</html".to_vec() })
+    });
+    caller.fails(&["cat", "s3://bucket/x"], &["GET s3://bucket/x on HOST: the store answered 403 Forbidden"]);
+}
