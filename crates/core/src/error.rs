@@ -131,6 +131,7 @@ reasons! {
 /// An error of the port: reason, a message that says what happened and what to do, and the cause.
 pub struct Error {
     reason: Reason,
+    was_retried: bool,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -138,7 +139,7 @@ pub struct Error {
 impl Error {
     /// An error with a message for people.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), source: None }
+        Self { reason, was_retried: false, message: message.into(), source: None }
     }
 
     /// The same with the error that caused it.
@@ -147,7 +148,20 @@ impl Error {
         message: impl Into<String>,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self { reason, message: message.into(), source: Some(source.into()) }
+        Self { reason, was_retried: false, message: message.into(), source: Some(source.into()) }
+    }
+
+    /// The same, of the last of several attempts: whoever gets it need not try again.
+    #[must_use]
+    pub fn after_retries(mut self) -> Self {
+        self.was_retried = true;
+        self
+    }
+
+    /// Whether what failed was tried as often as it is worth.
+    #[must_use]
+    pub const fn was_retried(&self) -> bool {
+        self.was_retried
     }
 
     /// What the caller can do.

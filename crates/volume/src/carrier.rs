@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -29,6 +30,8 @@ pub struct Carrier {
     clock: Arc<dyn Clock>,
     retries: RetryOptions,
     purse: RetryBudget,
+    /// The store has said nothing of an object's checksum when it was asked for it.
+    knows_no_checksums: AtomicBool,
 }
 
 /// A request's place among those that are under way.
@@ -46,7 +49,17 @@ impl Carrier {
         let slots = Semaphore::new(plan.requests.clamp(1, Semaphore::MAX_PERMITS));
         let ahead = Arc::new(Semaphore::new(plan.ahead()));
         let (buffers, purse) = (Arc::default(), RetryBudget::new());
-        Self { plan, slots, buffers, ahead, budget, clock, retries, purse }
+        Self {
+            plan,
+            slots,
+            buffers,
+            ahead,
+            budget,
+            clock,
+            retries,
+            purse,
+            knows_no_checksums: AtomicBool::new(false),
+        }
     }
 
     /// The plan.
@@ -63,6 +76,16 @@ impl Carrier {
     /// Places for chunks that wait in memory for their turn.
     pub(crate) fn ahead(&self) -> Arc<Semaphore> {
         self.ahead.clone()
+    }
+
+    /// Whether asking for the checksum of a whole object was in vain before.
+    pub(crate) fn knows_no_checksums(&self) -> bool {
+        self.knows_no_checksums.load(Ordering::Relaxed)
+    }
+
+    /// It was in vain.
+    pub(crate) fn learn_no_checksums(&self) {
+        self.knows_no_checksums.store(true, Ordering::Relaxed);
     }
 
     /// The clock.
@@ -116,6 +139,9 @@ impl Carrier {
 
 /// Whether the same may succeed later. What came damaged over the wire is sent whole the next time.
 fn is_passing(error: &Error) -> bool {
+    if error.was_retried() {
+        return false;
+    }
     error.kind().is_retryable() || matches!(error.reason(), Reason::CorruptData | Reason::BadDigest)
 }
 

@@ -1,5 +1,6 @@
 //! An answer: its head is here, its body comes.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,10 +115,22 @@ impl Answer {
 }
 
 /// What the bytes of a whole object must have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
     Checksum(Checksum),
     Md5([u8; 16]),
+}
+
+impl fmt::Debug for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Checksum(checksum) => checksum.fmt(f),
+            Self::Md5(md5) => {
+                f.write_str("MD5:")?;
+                md5.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
 }
 
 /// Compares bytes with what they must have, while they pass.

@@ -42,6 +42,9 @@ pub(crate) struct Refused {
 
 /// What is one protocol's own.
 pub(crate) trait Protocol: Send + Sync + 'static {
+    /// What places in such a service begin with, for people: `s3://`.
+    fn scheme(&self) -> &'static str;
+
     /// The path and query of a request, and its `Host`.
     fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)>;
 
@@ -130,6 +133,7 @@ impl<'a> Call<'a> {
 
 /// A request that was sent, as far as errors and observations tell of it.
 pub(crate) struct About {
+    scheme: &'static str,
     endpoint: Arc<str>,
     method: Method,
     bucket: Option<Box<str>>,
@@ -146,7 +150,7 @@ impl About {
     pub fn what(&self) -> String {
         let bucket = self.bucket.as_deref().unwrap_or_default();
         let key = self.key.as_ref().map(|key| format!("/{key}")).unwrap_or_default();
-        format!("{} {bucket}{key} on {}", self.method, self.endpoint)
+        format!("{} {}{bucket}{key} on {}", self.method, self.scheme, self.endpoint)
     }
 }
 
@@ -218,8 +222,11 @@ impl Client {
     /// Waits before another attempt, or fails where there is to be none.
     async fn wait(&self, context: &Context, failed: Failed, may_repeat: bool, attempt: u32) -> Result<()> {
         let is_safe = failed.is_unsent || may_repeat;
-        if !is_safe || !failed.is_passing || attempt >= self.retries.attempts || !self.budget.spend() {
+        if !is_safe || !failed.is_passing {
             return Err(failed.error);
+        }
+        if attempt >= self.retries.attempts || !self.budget.spend() {
+            return Err(failed.error.after_retries());
         }
         let delay = self.retries.delay(attempt + 1, random());
         tracing::debug!(error = %failed.error, attempt, delay = ?delay, "a request is sent again");
@@ -246,6 +253,7 @@ impl Client {
 
     fn about(&self, call: &Call<'_>, begun: Duration, length: u64) -> About {
         About {
+            scheme: self.protocol.scheme(),
             endpoint: self.peer.clone(),
             method: call.method.clone(),
             bucket: call.bucket.map(Into::into),

@@ -40,7 +40,9 @@ impl Endpoint {
     pub fn parse(url: &str, style: Style) -> Result<Self> {
         let (peer, path) = Peer::parse(url)?;
         if !path.is_empty() {
-            let why = format!("endpoint {url:?} has a path; the bucket is not part of it");
+            let why = format!(
+                "endpoint {url:?} has a path; the bucket is not part of it; write it as https://HOST or http://HOST:PORT"
+            );
             return Err(Error::new(Reason::InvalidArgument, why));
         }
         Ok(Self { peer, style })

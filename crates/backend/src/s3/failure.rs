@@ -45,7 +45,13 @@ impl Refusal {
     pub fn into_error(self, status: StatusCode, subject: Subject, what: &str) -> Error {
         let reason = reason_of_code(&self.code).unwrap_or_else(|| reason_of_status(status, subject));
         let said = match (self.code.is_empty(), self.message.is_empty()) {
-            (true, _) => format!("the store answered {status}"),
+            (true, _) => match reason {
+                // Answers to HEAD have no body to say it in.
+                Reason::NoSuchKey => format!("there is no such object ({status})"),
+                Reason::NoSuchBucket => format!("there is no such bucket ({status})"),
+                Reason::AccessDenied => format!("access is denied ({status})"),
+                _ => format!("the store answered {status}"),
+            },
             (false, true) => self.code.clone(),
             (false, false) => format!("{} ({})", self.message.trim_end_matches('.'), self.code),
         };

@@ -20,6 +20,10 @@ pub(super) struct S3 {
 }
 
 impl Protocol for S3 {
+    fn scheme(&self) -> &'static str {
+        "s3://"
+    }
+
     fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
         let uri = self.endpoint.target(call.bucket, call.key, &call.query)?;
         Ok((uri, self.endpoint.host_header(call.bucket)?))

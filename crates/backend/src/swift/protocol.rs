@@ -27,6 +27,10 @@ impl Swift {
 }
 
 impl Protocol for Swift {
+    fn scheme(&self) -> &'static str {
+        "swift://"
+    }
+
     fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
         let mut target = self.path.clone().into_bytes();
         for element in [call.bucket, call.key].into_iter().flatten() {

@@ -17,7 +17,7 @@ use tradewind_volume::{Fetch, store_stream};
 
 use super::Ended;
 use super::filter::FilterFlags;
-use super::report::ReportFlags;
+use super::report::{ReportFlags, is_named};
 use super::transfer::{Session, StoreFlags, block_on, rehearse};
 use crate::places::{ObjectsPlace, Place};
 
@@ -198,7 +198,18 @@ pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyho
     let address = session.objects(&ObjectsPlace { key: String::new(), ..from.clone() }).address(&from.key)?;
     let fetch = Fetch::open(&session.carrier, &session.store, &address, None).await?;
     let writer = Writer::new(io::stdout());
-    fetch.write_in_order(|piece| writer.write(piece)).await?;
-    writer.finish().await?;
+    let written = match fetch.write_in_order(|piece| writer.write(piece)).await {
+        Ok(_) => writer.finish().await,
+        Err(e) => Err(e),
+    };
+    match written {
+        // Whoever reads has had enough: nothing to complain of.
+        Err(e) if e.reason() == Reason::Cancelled => {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        Err(e) if is_named(&e.to_string(), &from.key) => return Err(e.into()),
+        Err(e) => return Err(anyhow::Error::new(e).context(from.to_string())),
+        Ok(()) => {}
+    }
     Ok(Ended::Done)
 }

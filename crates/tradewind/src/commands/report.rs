@@ -1,5 +1,5 @@
-//! How a transfer tells of itself: a bar on a terminal, now and then a line elsewhere, one line at the end, and what
-//! failed.
+//! How a transfer tells of itself: a bar on a terminal, now and then a line elsewhere, and what failed. A short one that
+//! nobody watches says nothing where all went well.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl Report {
             let seconds = took.as_secs_f64();
             let end = json!({verb: outcome.done, "bytes": outcome.bytes, "failed": outcome.failed, "seconds": seconds});
             writeln!(io::stdout(), "{end}")?;
-        } else if !flags.quiet {
+        } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE) {
             let (done, bytes) = (HumanCount(outcome.done), HumanBytes(outcome.bytes));
             let failed =
                 if outcome.failed > 0 { format!(", {} failed", outcome.failed) } else { String::new() };
@@ -148,7 +148,7 @@ pub(super) fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<
 
 /// Whether a message tells a name: as the end of a path or a URL, in quotes, or by itself. The letters of a short name
 /// stand in every message.
-fn is_named(message: &str, name: &str) -> bool {
+pub(super) fn is_named(message: &str, name: &str) -> bool {
     let stands = |at: usize| {
         let (before, behind) = (&message[..at], &message[at + name.len()..]);
         let is_end = behind.is_empty() || behind.starts_with([':', '"']);

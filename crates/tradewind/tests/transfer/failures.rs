@@ -27,7 +27,7 @@ fn what_is_not_there() {
     caller.fails(&["cp", "s3://bucket/none", "-"], &[&get(key)]);
     caller.fails(
         &["stat", "s3://bucket/none"],
-        &["HEAD s3://bucket/none on HOST: the store answered 404 Not Found"],
+        &["HEAD s3://bucket/none on HOST: there is no such object (404 Not Found)"],
     );
     caller.fails(&["cat", "s3://nowhere/x"], &[&format!("GET s3://nowhere/x on HOST: {bucket}")]);
     caller

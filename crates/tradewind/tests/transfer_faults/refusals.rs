@@ -80,5 +80,5 @@ fn a_page_of_something_else() {
     let (_server, caller) = scene(|_, _| {
         Reply::Answer(Answer { status: 403, headers: Vec::new(), body: b"<html>No</html".to_vec() })
     });
-    caller.fails(&["cat", "s3://bucket/x"], &["GET s3://bucket/x on HOST: the store answered 403 Forbidden"]);
+    caller.fails(&["cat", "s3://bucket/x"], &["GET s3://bucket/x on HOST: access is denied (403 Forbidden)"]);
 }

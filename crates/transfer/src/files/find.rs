@@ -1,5 +1,6 @@
 //! Files below a directory, found on a thread of their own while those found before are carried.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
 
 use super::failed;
+use super::new::UNFINISHED;
 use crate::moves::FOUND_AHEAD;
 use crate::names::name_of;
 use crate::{FoundItem, Item};
@@ -21,6 +23,11 @@ pub enum Links {
     Skip,
     /// Those to files are files. Those to directories are told of as failures: they could lead in a circle.
     Follow,
+}
+
+/// What a transfer that was killed left is no file of anybody's.
+fn is_unfinished(name: &[u8]) -> bool {
+    name.starts_with(b".") && name.ends_with(UNFINISHED.as_bytes())
 }
 
 /// Finds every file below `root`, in the byte order of their names, as stores list keys: `a.txt` comes before `a/b`.
@@ -68,6 +75,10 @@ impl Walk {
     }
 
     fn one(&self, path: &Path, kind: fs::FileType) -> Result<(), Abandoned> {
+        let is_unfinished = |name: &OsStr| is_unfinished(name.as_encoded_bytes());
+        if path.file_name().is_some_and(is_unfinished) {
+            return Ok(());
+        }
         if kind.is_symlink() && self.links == Links::Skip {
             return Ok(());
         }
@@ -152,6 +163,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         fs::write(path("file"), "x").unwrap();
+        fs::write(path(".file.0123-1.tradewind-part"), "x").unwrap();
         std::os::unix::fs::symlink("file", path("link")).unwrap();
         std::os::unix::fs::symlink(".", path("circle")).unwrap();
         fs::write(root.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9")), "x").unwrap();

@@ -25,7 +25,7 @@ const WORTH_PREALLOCATING: u64 = 1 << 20;
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 /// What the name of an unfinished file ends with.
-const UNFINISHED: &str = ".tradewind-part";
+pub(super) const UNFINISHED: &str = ".tradewind-part";
 
 /// A directory that files are written into, and the directories below it that are known to be there.
 #[derive(Debug)]
