@@ -99,13 +99,11 @@ impl Sink for Matches<'_> {
             writeln!(self.lines, "Binary file {} matches", self.name)?;
             return Ok(false);
         }
-        let mut number = found.line_number().unwrap_or(0);
-        for line in found.lines() {
+        for (number, line) in (found.line_number().unwrap_or(0)..).zip(found.lines()) {
             self.count += 1;
             if self.query.show == Show::Lines {
                 self.add(number, line)?;
             }
-            number += 1;
         }
         // Of a name one match is enough.
         Ok(self.query.show != Show::Names)
