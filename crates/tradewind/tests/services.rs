@@ -1,0 +1,186 @@
+//! The commands that move data, against other people's servers: each that is installed is started on a free port, given
+//! the same work, and stopped. `bench/peers` builds MinIO and versitygw where Go is.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::caller::Caller;
+use support::server::root_key;
+
+/// A server that takes longer to answer does not start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server of somebody else. Dropping it kills it.
+struct Service {
+    child: Child,
+    address: SocketAddr,
+    _directory: tempfile::TempDir,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where a program is: built for the benchmarks, or on the path.
+fn find(program: &str) -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/.cache/bin").join(program);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::iter::once(built)
+        .chain(std::env::split_paths(&path).map(|directory| directory.join(program)))
+        .find(|candidate| candidate.is_file())
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Starts a program, which `configure` tells its address and its directory.
+fn start(program: &str, configure: impl FnOnce(&mut Command, SocketAddr, &Path)) -> Option<Service> {
+    let Some(path) = find(program) else {
+        support::skip("services", &format!("{program} is not installed"));
+        return None;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let address = free_address();
+    let mut command = Command::new(path);
+    configure(&mut command, address, &data);
+    let log = File::create(directory.path().join("log")).unwrap();
+    command.env("HOME", directory.path()).current_dir(directory.path());
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    let child = command.spawn().unwrap();
+    let service = Service { child, address, _directory: directory };
+    let begun = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        let log = || fs::read_to_string(service._directory.path().join("log")).unwrap_or_default();
+        assert!(begun.elapsed() < PATIENCE, "{program} does not answer: {}", log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Some(service)
+}
+
+fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+/// Everything that the commands are for.
+fn all_is_done_by(address: SocketAddr) {
+    let caller = Caller::new(address);
+    // A server that listens may still be getting ready.
+    let begun = Instant::now();
+    while !caller.run(&["mb", "s3://bucket"]).status.success() {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", caller.run(&["mb", "s3://bucket"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let sizes = [
+        ("a.txt", 5),
+        ("a/b", 0),
+        ("a/c d+e&f", 1000),
+        ("z/large", 9 << 20),
+        ("\u{e9}/\u{65e5}.jpg", 300_000),
+    ];
+    for (n, (name, size)) in sizes.iter().enumerate() {
+        caller.write(format!("tree/{name}"), content(n as u64 + 1, *size));
+    }
+    caller.done(&["cp", "-r", "tree", "s3://bucket/tree"]);
+    let listed = caller.done(&["ls", "-r", "--json", "s3://bucket/tree/"]);
+    let keys: Vec<String> = listed
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["key"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(keys, sizes.map(|(name, _)| format!("tree/{name}")));
+    caller.done(&["cp", "-r", "s3://bucket/tree/", "back"]);
+    for (name, _) in &sizes {
+        let (there, here) = (caller.path(format!("tree/{name}")), caller.path(format!("back/{name}")));
+        assert!(fs::read(there).unwrap() == fs::read(here).unwrap(), "{name}");
+    }
+    assert_eq!(caller.done(&["sync", "--dry-run", "--delete", "tree", "s3://bucket/tree"]), "");
+    fs::remove_file(caller.path("tree/a/b")).unwrap();
+    caller.write("tree/a.txt", "longer than before");
+    caller.done(&["sync", "--delete", "tree", "s3://bucket/tree"]);
+    assert_eq!(caller.done(&["cat", "s3://bucket/tree/a.txt"]), "longer than before");
+    assert!(!caller.run(&["stat", "s3://bucket/tree/a/b"]).status.success());
+
+    // In parts, up from a file and from a pipe, down to a file and to a pipe, and within the store.
+    let large = content(9, (16 << 20) + 3);
+    caller.write("large", &large);
+    let parts = ["--chunk-size", "5MiB"];
+    caller.done(&[&["cp", "large", "s3://bucket/large"], &parts[..]].concat());
+    caller.done(&[&["cp", "s3://bucket/large", "large.back"], &parts[..]].concat());
+    assert!(fs::read(caller.path("large.back")).unwrap() == large);
+    let mut sending = caller.begin(&[&["cp", "-", "s3://bucket/piped"], &parts[..]].concat());
+    std::io::Write::write_all(sending.stdin.as_mut().unwrap(), &large).unwrap();
+    drop(sending.stdin.take());
+    let sent = sending.end();
+    assert!(sent.status.success(), "{sent:?}");
+    assert!(caller.run(&[&["cat", "s3://bucket/piped"], &parts[..]].concat()).out == large);
+    caller.done(&["cp", "s3://bucket/large", "s3://bucket/copied/"]);
+    let stat: serde_json::Value =
+        serde_json::from_str(&caller.done(&["stat", "--json", "s3://bucket/copied/large"])).unwrap();
+    assert_eq!(stat["size"], large.len());
+
+    caller.write("logs/one", "first\nsecond needle\n");
+    caller.write("logs/two", "nothing\n");
+    caller.done(&["cp", "-r", "logs", "s3://bucket/logs"]);
+    assert_eq!(
+        caller.done(&["grep", "--sort", "needle", "s3://bucket/logs/"]),
+        "s3://bucket/logs/one:2:second needle\n"
+    );
+    assert!(!caller.run(&["rb", "s3://bucket"]).status.success(), "it is not empty");
+    caller.done(&["rm", "-r", "s3://bucket"]);
+    caller.done(&["rb", "s3://bucket"]);
+    assert_eq!(caller.run(&["cat", "s3://bucket/large"]).status.code(), Some(1));
+}
+
+#[test]
+fn tradewind_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = support::server::Start::new(&directory.path().join("data"), &directory.path().join("log"));
+    let server = start.start().unwrap();
+    all_is_done_by(server.endpoint);
+}
+
+#[test]
+fn minio_does() {
+    let root = root_key();
+    let service = start("minio", |command, address, data| {
+        command.args(["server", "--quiet", "--address", &address.to_string()]).arg(data);
+        command.env("MINIO_ROOT_USER", root.id).env("MINIO_ROOT_PASSWORD", root.secret);
+    });
+    if let Some(service) = service {
+        all_is_done_by(service.address);
+    }
+}
+
+#[test]
+fn versitygw_does() {
+    let root = root_key();
+    let service = start("versitygw", |command, address, data| {
+        command.args(["--port", &address.to_string(), "posix"]).arg(data);
+        command.env("ROOT_ACCESS_KEY", root.id).env("ROOT_SECRET_KEY", root.secret);
+    });
+    if let Some(service) = service {
+        all_is_done_by(service.address);
+    }
+}
