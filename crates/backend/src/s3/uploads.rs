@@ -5,15 +5,16 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use http::header::DATE;
 use http::{HeaderValue, Method};
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::{
     CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadInfo,
     UploadsPage,
 };
 use tradewind_core::object::Committed;
+use tradewind_core::store::GetRequest;
 use tradewind_core::{
-    Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag, Metadata, Timestamp,
+    Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag, Metadata, Precondition, Timestamp,
 };
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
@@ -111,13 +112,57 @@ impl S3Store {
         self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await.map(drop)
     }
 
-    /// CompleteMultipartUpload. Its answer may begin with success and still hold a refusal.
+    /// Completes an upload. Where nobody knows what became of it, since the answer was lost, the store is asked: the
+    /// upload is gone and the object is what its parts make, or it failed.
     pub(super) async fn end_upload(
         &self,
         context: &Context,
         address: &Address,
         upload: &UploadId,
         order: CompleteUpload,
+    ) -> Result<Committed> {
+        match self.complete(context, address, upload, &order).await {
+            Err(e) if e.kind() == ErrorKind::Unavailable && order.precondition == Precondition::None => {
+                self.find_completed(context, address, upload, &order).await.ok_or(e)
+            }
+            ended => ended,
+        }
+    }
+
+    /// The object, where it is certain that this upload became it.
+    async fn find_completed(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        order: &CompleteUpload,
+    ) -> Option<Committed> {
+        let expected = order.expected_checksum?;
+        match self.parts_page(context, address, upload, None, 1).await {
+            Err(e) if e.reason() == Reason::NoSuchUpload => {}
+            _ => return None,
+        }
+        let info = self.read_head(context, address, &GetRequest::default()).await.ok()?.info;
+        let is_it = Some(info.size) == order.expected_size
+            && info.scope == ChecksumScope::FullObject
+            && info.checksums.contains(&expected);
+        is_it.then_some(Committed {
+            etag: info.etag,
+            size: info.size,
+            modified: info.modified,
+            generation: info.generation,
+            checksums: info.checksums,
+            scope: info.scope,
+        })
+    }
+
+    /// CompleteMultipartUpload. Its answer may begin with success and still hold a refusal.
+    async fn complete(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        order: &CompleteUpload,
     ) -> Result<Committed> {
         if order.parts.is_empty() {
             // What is not there is told first.

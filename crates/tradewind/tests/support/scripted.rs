@@ -230,6 +230,8 @@ impl State {
             let reply = (self.script)(&request, self.answer(&request));
             if let Reply::Answer(answer) | Reply::Torn(answer, _) | Reply::Held(answer, _) = &reply
                 && answer.status < 300
+                // S3 may begin with success and still refuse.
+                && !answer.body.windows(7).any(|text| text == b"<Error>")
             {
                 self.carry_out(&request);
             }
@@ -312,6 +314,10 @@ impl State {
             "CreateMultipartUpload" => Answer::document(
                 "<InitiateMultipartUploadResult><UploadId>upload</UploadId></InitiateMultipartUploadResult>",
             ),
+            "ListParts" if self.parts.lock().unwrap().is_empty() => {
+                Answer::refusal(404, "NoSuchUpload", "The specified upload does not exist.")
+            }
+            "ListParts" => Answer::document("<ListPartsResult></ListPartsResult>"),
             "CompleteMultipartUpload" => {
                 let tag = xml::escape(&etag(&self.whole()));
                 Answer::document(&format!(
@@ -358,6 +364,7 @@ fn operation(
     let has = |name: &str| query.contains_key(name);
     match (method, key.is_empty()) {
         ("GET", true) if has("list-type") => "ListObjectsV2",
+        ("GET", false) if has("uploadId") => "ListParts",
         ("GET", false) => "GetObject",
         ("HEAD", true) => "HeadBucket",
         ("HEAD", false) => "HeadObject",

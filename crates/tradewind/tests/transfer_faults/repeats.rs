@@ -124,6 +124,24 @@ fn what_the_store_put_off_is_sent_again() {
     }
 }
 
+/// The store has carried it out, and nobody heard: it is looked up, and not asked for twice.
+#[test]
+fn a_completion_whose_answer_is_lost_is_looked_up() {
+    let (server, caller) = scene(|request: &Request, answer| {
+        if request.operation == "CompleteMultipartUpload" {
+            Reply::Torn(answer, 0)
+        } else {
+            Reply::Answer(answer)
+        }
+    });
+    let bytes = content(1, PARTS);
+    caller.write("here", &bytes);
+    caller.done(&UPLOAD);
+    assert!(server.object("x").unwrap() == bytes);
+    assert_eq!(server.of("CompleteMultipartUpload").len(), 1);
+    assert!(server.of("AbortMultipartUpload").is_empty());
+}
+
 #[test]
 fn a_completion_that_fails_behind_its_success_is_told() {
     let (server, caller) = scene_with("CompleteMultipartUpload", 1, |_| {
