@@ -108,6 +108,8 @@ pub struct S3Store {
     capabilities: Capabilities,
     /// Whether the store has answered a checksum that it was told.
     trailers: AtomicBool,
+    /// Unsigned requests do not say how their bodies are framed.
+    is_signed: bool,
     /// Which checksum the parts of an upload carry, for uploads begun or seen here.
     uploads: Mutex<HashMap<UploadId, Option<Algorithm>>>,
 }
@@ -116,6 +118,7 @@ impl S3Store {
     /// A store over a service. Nothing is sent yet.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let S3Options { endpoint, region, credentials, tls, .. } = options;
+        let is_signed = credentials.is_some();
         if endpoint.peer.is_tls && tls.is_none() {
             return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
         }
@@ -163,6 +166,7 @@ impl S3Store {
             this: this.clone(),
             client,
             trailers: AtomicBool::new(false),
+            is_signed,
             region,
             part_bytes,
             gathering,
@@ -188,7 +192,7 @@ impl S3Store {
     /// Whether checksums may follow a body. A store that does not know them would keep the frame as if it were part of
     /// the object: only one is asked that has answered a checksum.
     fn takes_trailers(&self) -> bool {
-        self.trailers.load(Ordering::Relaxed)
+        self.is_signed && self.trailers.load(Ordering::Relaxed)
     }
 
     /// The store was told a checksum, and answered it or not.

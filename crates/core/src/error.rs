@@ -164,6 +164,12 @@ impl Error {
         self.was_retried
     }
 
+    /// Whether what was begun may go on another time: what failed for now, or for keys that have run out.
+    #[must_use]
+    pub const fn may_go_on(&self) -> bool {
+        self.kind().is_retryable() || matches!(self.kind(), ErrorKind::Denied)
+    }
+
     /// What the caller can do.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {

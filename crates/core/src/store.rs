@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::body::Body;
-use crate::checksum::Algorithm;
+use crate::checksum::{Algorithm, Checksum};
 use crate::clock::Timestamp;
 use crate::condition::{Precondition, ReadConditions};
 use crate::context::Context;
@@ -143,6 +143,9 @@ pub struct StageRequest {
     pub verify_md5: bool,
     /// Which entity tag to make.
     pub etag: ETagForm,
+    /// A checksum of the bytes, where it is known beforehand: some stores compare only what they are told before they get
+    /// them.
+    pub checksum: Option<Checksum>,
     /// What the commit must find at the key. Said here, evaluated there. Parts have none.
     pub precondition: Precondition,
 }

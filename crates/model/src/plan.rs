@@ -50,10 +50,10 @@ impl Plan {
         Some(bytes)
     }
 
-    /// Requests of one object at a time: what is in flight when a transfer is killed is sent again.
+    /// Requests of one object at a time, of so many bytes each: what is in flight when a transfer is killed is sent again.
     #[must_use]
-    pub fn of_one_object(&self) -> usize {
-        let fits = IN_FLIGHT / self.chunk_bytes.max(1);
+    pub fn of_one_object(&self, bytes: u64) -> usize {
+        let fits = IN_FLIGHT / bytes.max(1);
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_PARALLEL, self.requests.max(LEAST_PARALLEL))
     }
 

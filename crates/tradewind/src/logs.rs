@@ -32,3 +32,11 @@ pub fn begin(settings: &Log) -> anyhow::Result<()> {
     };
     begun.map_err(|error| anyhow!("cannot begin to log: {error}"))
 }
+
+/// Begins the log of a command that serves nothing: what it warns of, one line each.
+pub fn begin_quietly() {
+    let filter = EnvFilter::new("warn,s3s=off");
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time();
+    // Where there is one already, that one is told.
+    let _ = log.with_target(false).with_ansi(false).try_init();
+}

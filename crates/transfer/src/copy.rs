@@ -37,6 +37,17 @@ pub struct Copier {
 }
 
 impl Copier {
+    /// Refuses ends of which one is within the other: what is copied would be found again, and copied again.
+    pub fn check_apart(&self) -> Result<()> {
+        let (End::Objects(from), End::Objects(to)) = (&self.from, &self.to) else { return Ok(()) };
+        let is_within = to.prefix.starts_with(&from.prefix) || from.prefix.starts_with(&to.prefix);
+        if from.bucket == to.bucket && is_within {
+            let why = "the destination and the source are within each other; choose prefixes apart";
+            return Err(Error::new(Reason::InvalidArgument, why));
+        }
+        Ok(())
+    }
+
     /// Copies an item under the same name; answers its bytes.
     pub async fn copy(&self, item: &Item) -> Result<u64> {
         self.copy_as(&item.name, Some(item.size), &item.name).await
@@ -54,7 +65,9 @@ impl Copier {
             (End::Objects(source), End::Objects(objects)) => {
                 self.copy_within(source, from, objects, to).await
             }
-            (End::Files(source, _), End::Files(directory, _)) => self.copy_file(source, from, directory, to),
+            (End::Files(source, _), End::Files(directory, _)) => {
+                self.copy_file(source, from, directory, to).await
+            }
         }
     }
 
@@ -70,7 +83,7 @@ impl Copier {
         let source = Arc::new(source.remembered(journal));
         let metadata = metadata_of(name);
         let stored = store(&self.carrier, &to.store, &address, source.clone(), size, metadata).await;
-        if stored.as_ref().map_or_else(|e| !e.kind().is_retryable(), |_| true) {
+        if stored.as_ref().map_or_else(|e| !e.may_go_on(), |_| true) {
             source.forget();
         }
         Ok(stored?.size)
@@ -107,7 +120,7 @@ impl Copier {
                 Ok(info.size)
             }
             Err(e) => {
-                if !e.kind().is_retryable() {
+                if !e.may_go_on() {
                     file.forget();
                 }
                 Err(e)
@@ -145,12 +158,15 @@ impl Copier {
         Ok(copied.size)
     }
 
-    fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
+    async fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
         let source = FileSource::open(&from.root().join(path_of(name)?), Arc::default())?;
         let mut file = to.begin(&path_of(to_name)?, source.size(), self.progress.clone())?;
-        read_through(&source, |offset, piece| file.write_at(offset, piece))?;
-        file.finish(source.modified())?;
-        Ok(source.size())
+        blocking(move || {
+            read_through(&source, |offset, piece| file.write_at(offset, piece))?;
+            file.finish(source.modified())?;
+            Ok(source.size())
+        })
+        .await
     }
 
     /// Whether both ends hold the same bytes under a name, by a checksum of the whole. Where an end has none to compare
@@ -164,19 +180,19 @@ impl Copier {
                 Ok(found.iter().find_map(|a| is_of(a).map(|b| a == b)).unwrap_or(false))
             }
             (Some(found), End::Files(directory, _)) => match found.first() {
-                Some(expected) => file_is(directory, name, expected),
+                Some(expected) => file_is(directory, name, expected).await,
                 None => Ok(false),
             },
             (None, End::Files(other, _)) => {
                 let End::Files(directory, _) = &self.from else { return Ok(false) };
-                let found = file_checksum(directory, name, tradewind_core::Algorithm::Crc64Nvme)?;
-                file_is(other, name, &found)
+                let found = file_checksum(directory, name, tradewind_core::Algorithm::Crc64Nvme).await?;
+                file_is(other, name, &found).await
             }
             (None, there) => {
                 let End::Files(directory, _) = &self.from else { return Ok(false) };
                 let there = checksums(&self.carrier, there, name).await?.unwrap_or_default();
                 match there.first() {
-                    Some(expected) => file_is(directory, name, expected),
+                    Some(expected) => file_is(directory, name, expected).await,
                     None => Ok(false),
                 }
             }
@@ -204,22 +220,31 @@ async fn checksums(carrier: &Arc<Carrier>, end: &End, name: &str) -> Result<Opti
     Ok(Some(if info.scope == ChecksumScope::FullObject { info.checksums } else { Vec::new() }))
 }
 
-fn file_is(directory: &Directory, name: &str, expected: &Checksum) -> Result<bool> {
-    Ok(file_checksum(directory, name, expected.algorithm())? == *expected)
+async fn file_is(directory: &Directory, name: &str, expected: &Checksum) -> Result<bool> {
+    Ok(file_checksum(directory, name, expected.algorithm()).await? == *expected)
 }
 
-fn file_checksum(
+async fn file_checksum(
     directory: &Directory,
     name: &str,
     algorithm: tradewind_core::Algorithm,
 ) -> Result<Checksum> {
     let source = FileSource::open(&directory.root().join(path_of(name)?), Arc::default())?;
-    let mut hasher = Hasher::new(algorithm);
-    read_through(&source, |_, piece| {
-        hasher.update(piece);
-        Ok(())
-    })?;
-    Ok(hasher.finish())
+    blocking(move || {
+        let mut hasher = Hasher::new(algorithm);
+        read_through(&source, |_, piece| {
+            hasher.update(piece);
+            Ok(())
+        })?;
+        Ok(hasher.finish())
+    })
+    .await
+}
+
+/// Work that takes a thread for itself for long.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
+    tokio::task::spawn_blocking(work).await.map_err(lost)?
 }
 
 /// Reads a file from its beginning to its end.

@@ -29,7 +29,7 @@ use crate::{FoundItem, Item};
 /// Objects up to this size are searched when all of them is here; larger ones while they arrive, on a thread of their
 /// own.
 const SMALL: u64 = 256 << 10;
-/// Large objects at a time: each holds a line that may be long, and what was found in it.
+/// Large objects at a time, and fewer than there are requests: those that wait for their turn hold one. Each holds a line that may be long, and what was found in it.
 const LARGE_AT_A_TIME: usize = 4;
 /// The longest line, in bytes; an object with a longer one cannot be searched.
 const LONGEST_LINE: usize = 16 << 20;
@@ -126,7 +126,8 @@ impl Search {
         let parallel = self.query.parallel.unwrap_or_else(|| carrier.plan().readers(listing.mean_bytes()));
         let output = Arc::new(Output::new(Writer::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
-        let large = Arc::new(Semaphore::new(LARGE_AT_A_TIME));
+        let large =
+            Arc::new(Semaphore::new(LARGE_AT_A_TIME.min(carrier.plan().requests.saturating_sub(1)).max(1)));
         let (mut searched, mut tasks, mut turn) = (Searched::default(), JoinSet::new(), 0);
         loop {
             while tasks.len() < parallel.max(1)
@@ -279,7 +280,7 @@ impl One {
     ) -> Result<(bool, Vec<u8>)> {
         let address = self.objects.address(&item.name)?;
         let (pieces, received) = mpsc::channel(2);
-        let (lines, mut found) = mpsc::channel(1);
+        let (lines, found) = mpsc::channel(1);
         let (search, owned) = (self.search.clone(), name.to_owned());
         let searching = tokio::task::spawn_blocking(move || {
             let mut matches = Matches::new(&search.matcher, &search.query, &owned, Some(lines));
@@ -305,7 +306,9 @@ impl One {
             drop(pieces);
             fetched.map(drop)
         };
+        // Where writing fails the thread must not wait for room.
         let writing = async {
+            let mut found = found;
             while let Some(lines) = found.recv().await {
                 turn.write(lines).await?;
             }

@@ -110,6 +110,10 @@ impl Merge {
             }
             let here = self.here.next.take()?;
             if order.is_lt() {
+                // What could not be looked at may hold it, and a newer one.
+                if self.there.has_failed {
+                    continue;
+                }
                 return Some(Ok(Action::Copy(here)));
             }
             let there = self.there.next.take()?;

@@ -21,6 +21,17 @@ const MOST_NAMED: usize = 1000;
 /// What is to be done next, or why something cannot be.
 pub type Next = Result<Action, (String, Error)>;
 
+/// What became of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// So many bytes were copied.
+    Copied(u64),
+    /// It was removed.
+    Removed,
+    /// There was nothing to do.
+    Same,
+}
+
 /// How a transfer ended.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -28,18 +39,26 @@ pub struct Outcome {
     pub failures: Vec<(String, Error)>,
     /// All that failed, those without a place in `failures` among them.
     pub failed: u64,
-    /// Names about which something was done.
-    pub done: u64,
+    /// Names that were copied.
+    pub copied: u64,
+    /// Names that were removed.
+    pub removed: u64,
     /// Bytes that were carried.
     pub bytes: u64,
 }
 
 impl Outcome {
-    fn add(&mut self, name: String, ended: Result<u64>, progress: &Progress) {
+    fn add(&mut self, name: String, ended: Result<Done>, progress: &Progress) {
         match ended {
-            Ok(bytes) => {
-                self.done += 1;
-                self.bytes += bytes;
+            Ok(done) => {
+                match done {
+                    Done::Copied(bytes) => {
+                        self.copied += 1;
+                        self.bytes += bytes;
+                    }
+                    Done::Removed => self.removed += 1,
+                    Done::Same => {}
+                }
                 progress.done();
             }
             Err(error) => {
@@ -107,7 +126,7 @@ pub fn sync_all(
     actions
 }
 
-/// Does everything that is decided, so much at a time; `act` answers the bytes it carried. Dropping the future stops all
+/// Does everything that is decided, so much at a time; `act` answers what it did. Dropping the future stops all
 /// workers.
 pub async fn run<F, C>(
     workers: usize,
@@ -116,7 +135,7 @@ pub async fn run<F, C>(
     act: C,
 ) -> Result<Outcome>
 where
-    F: Future<Output = Result<u64>> + Send,
+    F: Future<Output = Result<Done>> + Send,
     C: Fn(Action) -> F + Clone + Send + Sync + 'static,
 {
     let decided = Arc::new(Mutex::new(decided));
@@ -141,7 +160,8 @@ where
     let mut all = Outcome::default();
     while let Some(outcome) = tasks.join_next().await {
         let outcome = outcome.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
-        all.done += outcome.done;
+        all.copied += outcome.copied;
+        all.removed += outcome.removed;
         all.bytes += outcome.bytes;
         all.failed += outcome.failed;
         all.failures.extend(outcome.failures);

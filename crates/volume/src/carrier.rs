@@ -7,16 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tradewind_core::checksum::Hasher;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Budget, Clock, Context};
+use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 use super::buffers::{BUFFER_BYTES, Buffers};
+use super::store::Source;
 
-/// The memory of one request: three pieces of a body, one in each hand and one under way.
-const WINDOW_BYTES: usize = 3 * BUFFER_BYTES;
+/// The memory of one request: pieces of a body that are read, waiting, handed over and being sent. One more than that,
+/// so that a store which takes nothing is noticed by whoever sends.
+const WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
 
 /// What transfers share.
 #[derive(Debug)]
@@ -30,8 +33,8 @@ pub struct Carrier {
     clock: Arc<dyn Clock>,
     retries: RetryOptions,
     purse: RetryBudget,
-    /// The store has said nothing of an object's checksum when it was asked for it.
-    knows_no_checksums: AtomicBool,
+    /// The store has taken something: its leaf knows by now how it is told checksums.
+    has_stored: AtomicBool,
 }
 
 /// A request's place among those that are under way.
@@ -58,7 +61,7 @@ impl Carrier {
             clock,
             retries,
             purse,
-            knows_no_checksums: AtomicBool::new(false),
+            has_stored: AtomicBool::new(false),
         }
     }
 
@@ -76,16 +79,6 @@ impl Carrier {
     /// Places for chunks that wait in memory for their turn.
     pub(crate) fn ahead(&self) -> Arc<Semaphore> {
         self.ahead.clone()
-    }
-
-    /// Whether asking for the checksum of a whole object was in vain before.
-    pub(crate) fn knows_no_checksums(&self) -> bool {
-        self.knows_no_checksums.load(Ordering::Relaxed)
-    }
-
-    /// It was in vain.
-    pub(crate) fn learn_no_checksums(&self) {
-        self.knows_no_checksums.store(true, Ordering::Relaxed);
     }
 
     /// The clock.
@@ -117,6 +110,35 @@ impl Carrier {
             }
             attempt += 1;
         }
+    }
+
+    /// A checksum of the source, as long as the leaf may not know yet how to tell one behind the bytes.
+    pub(crate) fn checksum_beforehand(
+        &self,
+        source: &dyn Source,
+        (offset, length): (u64, u64),
+    ) -> Result<Option<Checksum>> {
+        if self.has_stored.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut hasher = Hasher::new(Algorithm::Crc64Nvme);
+        let mut piece = self.buffers.take(BUFFER_BYTES);
+        for (at, size) in Plan::chunks(length, BUFFER_BYTES as u64) {
+            let piece = &mut piece.bytes_mut()[..usize::try_from(size).unwrap_or(BUFFER_BYTES)];
+            source.read_at(offset + at, piece)?;
+            hasher.update(piece);
+        }
+        Ok(Some(hasher.finish()))
+    }
+
+    /// The store has taken something.
+    pub(crate) fn stored(&self) {
+        self.has_stored.store(true, Ordering::Relaxed);
+    }
+
+    /// What was tried succeeded: it pays for attempts to come.
+    pub(crate) fn earn(&self) {
+        self.purse.earn();
     }
 
     /// Waits before another attempt, or fails where there is to be none.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::Result;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
@@ -40,9 +41,12 @@ pub async fn store_copy(
             })
             .await;
     }
+    // All parts are of the version that was looked at.
+    let mut pinned = request.clone();
+    pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
     let metadata = request.metadata.clone().unwrap_or(info.metadata);
     let upload = Upload::begin(carrier, store, &request.destination, metadata).await?;
-    let copied = copy_parts(carrier, store, request, &upload, info.size).await;
+    let copied = copy_parts(carrier, store, &pinned, &upload, info.size).await;
     if copied.is_err() {
         upload.give_up().await;
     }
@@ -73,7 +77,7 @@ async fn copy_parts(
                 store.copy_part(&slot.context, part.clone()).await
             })
             .await?;
-        Upload::stored(part.number, &copied)
+        Ok::<_, tradewind_core::Error>(Upload::stored(part.number, &copied))
     });
     let done = futures::future::try_join_all(parts).await?;
     upload.complete(done).await

@@ -89,7 +89,8 @@ impl<'a> Fetch<'a> {
         let whole = Range { carrier, origin: &origin, info: &info, sink: &*sink };
         if length < info.size {
             // The others' turn comes while the first is read.
-            for (offset, size) in rest.by_ref().take(carrier.plan().of_one_object()) {
+            for (offset, size) in rest.by_ref().take(carrier.plan().of_one_object(carrier.plan().chunk_bytes))
+            {
                 chunks.spawn(chunk(
                     carrier.clone(),
                     origin.clone(),
@@ -289,16 +290,13 @@ impl Origin {
         check_place(found.span, Span { offset: 0, ..found.span })?;
         let Found { info, span, body, .. } = found;
         let length = span.length;
-        if length == info.size || expected(&info).is_some() || carrier.knows_no_checksums() {
+        if length == info.size || expected(&info).is_some() {
             return Ok((slot, info, (body, length)));
         }
         // Of a range some stores say no checksum of the whole. Who waits for another answer must not hold one: there
         // may be no more connections.
         drop(body);
         let whole = self.store.head(&slot.context, &self.address, GetRequest::default()).await?.info;
-        if expected(&whole).is_none() {
-            carrier.learn_no_checksums();
-        }
         let body = self.get(&slot.context, &whole, (0, length)).await?;
         Ok((slot, whole, (body, length)))
     }
@@ -368,7 +366,10 @@ impl Range<'_> {
                         take(piece).await?;
                     }
                     Some(Err(failed)) => break failed,
-                    None if done == length => return Ok(hasher.finish()),
+                    None if done == length => {
+                        self.carrier.earn();
+                        return Ok(hasher.finish());
+                    }
                     None => break Error::new(Reason::Io, "the store sent fewer bytes than it announced"),
                 }
             };
@@ -413,7 +414,10 @@ impl Range<'_> {
             };
             let read: Result<()> = read.await;
             match read {
-                Ok(()) if done == length => return Ok(hasher.finish()),
+                Ok(()) if done == length => {
+                    self.carrier.earn();
+                    return Ok(hasher.finish());
+                }
                 Ok(()) => {
                     return Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced"));
                 }

@@ -34,6 +34,11 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// An upload that was begun before, of bytes that are no longer these: it is given up.
+    fn outdated(&self) -> Option<UploadId> {
+        None
+    }
+
     /// An upload begins, in parts of so many bytes. True where it is remembered: then what fails for now is left in the
     /// store, for it to go on another time.
     fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
@@ -73,7 +78,9 @@ async fn store_whole(
     carrier
         .again(|| async move {
             let slot = carrier.slot(size).await?;
-            let staged = store.stage(&slot.context, address, request.clone()).await?;
+            let checksum = carrier.checksum_beforehand(source, (0, size))?;
+            let request = StageRequest { checksum, ..request.clone() };
+            let staged = store.stage(&slot.context, address, request).await?;
             pour(carrier, &slot.context, staged, source, (0, size)).await
         })
         .await
@@ -99,6 +106,7 @@ pub(crate) async fn pour(
     source.check()?;
     let (committed, _) = staged.commit(Expected::default()).await?;
     sent.keep();
+    carrier.stored();
     Ok(committed)
 }
 
@@ -136,11 +144,22 @@ async fn store_in_parts(
     (size, part_bytes): (u64, u64),
     metadata: Metadata,
 ) -> Result<Committed> {
+    if let Some(id) = source.outdated() {
+        // Nobody goes on with what is of other bytes.
+        Upload::of(carrier, store, address, id).give_up().await;
+    }
     let earlier = match source.earlier() {
         Some((id, part_bytes)) => {
             let upload = Arc::new(Upload::of(carrier, store, address, id));
-            let found = upload.parts_of(&source, (size, part_bytes)).await?;
-            found.map(|parts| (upload, part_bytes, parts))
+            match upload.parts_of(&source, (size, part_bytes)).await {
+                Ok(found) => found.map(|parts| (upload, part_bytes, parts)),
+                Err(e) if e.kind().is_retryable() => return Err(e),
+                Err(e) => {
+                    tracing::debug!(error = %e, "an upload cannot go on");
+                    upload.give_up().await;
+                    None
+                }
+            }
         }
         None => None,
     };
@@ -157,7 +176,7 @@ async fn store_in_parts(
     };
     let stored = store_parts(carrier, &upload, source, (size, part_bytes), done).await;
     if let Err(e) = &stored
-        && !(is_kept && e.kind().is_retryable())
+        && !(is_kept && e.may_go_on())
     {
         upload.give_up().await;
     }
@@ -173,11 +192,11 @@ async fn store_parts(
 ) -> Result<Committed> {
     // Dropped with this future, so that no part outlives a failure.
     let mut parts = tokio::task::JoinSet::new();
-    let have: HashSet<u16> = done.iter().map(|(part, ..)| part.number.get()).collect();
+    let have: HashSet<u16> = done.iter().map(|(part, _)| part.number.get()).collect();
     let mut waiting =
         Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
     loop {
-        while parts.len() < carrier.plan().of_one_object()
+        while parts.len() < carrier.plan().of_one_object(part_bytes)
             && let Some((span, number)) = waiting.next()
         {
             let (upload, source) = (upload.clone(), source.clone());

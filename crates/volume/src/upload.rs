@@ -9,7 +9,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartInfo, PartNumber, UploadId};
 use tradewind_core::object::Committed;
 use tradewind_core::store::StageRequest;
-use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Metadata, ObjectStore, Precondition};
+use tradewind_core::{Address, Algorithm, ChecksumScope, Metadata, ObjectStore, Precondition};
 
 use tradewind_model::plan::Plan;
 
@@ -71,11 +71,11 @@ fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<St
         (None, None) => false,
     };
     let named = CompletePart { number: part.number, etag: part.etag, checksum: Some(checksum) };
-    Ok(is_same.then_some((named, checksum, part.size)))
+    Ok(is_same.then_some((named, part.size)))
 }
 
-/// A part that is stored: what completes the upload, its checksum and its length.
-pub(crate) type StoredPart = (CompletePart, Checksum, u64);
+/// A part that is stored: what completes the upload, and its length.
+pub(crate) type StoredPart = (CompletePart, u64);
 
 impl Upload {
     /// Begins one.
@@ -163,19 +163,19 @@ impl Upload {
             .again(|| async move {
                 let slot = self.carrier.slot(span.1).await?;
                 let context = &slot.context;
-                let staged =
-                    self.store.stage_part(context, &self.address, &self.id, number, request.clone()).await?;
+                let checksum = self.carrier.checksum_beforehand(source, span)?;
+                let request = StageRequest { checksum, ..request.clone() };
+                let staged = self.store.stage_part(context, &self.address, &self.id, number, request).await?;
                 pour(&self.carrier, context, staged, source, span).await
             })
             .await?;
-        Self::stored(number, &committed)
+        Ok(Self::stored(number, &committed))
     }
 
     /// What a part became, for the completion.
-    pub fn stored(number: PartNumber, part: &Committed) -> Result<StoredPart> {
+    pub fn stored(number: PartNumber, part: &Committed) -> StoredPart {
         let checksum = part.checksums.first().copied();
-        let checksum = checksum.ok_or_else(|| Error::new(Reason::Defect, "a part has no checksum"))?;
-        Ok((CompletePart { number, etag: part.etag.clone(), checksum: Some(checksum) }, checksum, part.size))
+        (CompletePart { number, etag: part.etag.clone(), checksum }, part.size)
     }
 
     /// Its name in the store.
@@ -185,14 +185,14 @@ impl Upload {
 
     /// Makes the object of its parts, which may come in any order.
     pub async fn complete(&self, mut done: Vec<StoredPart>) -> Result<Committed> {
-        done.sort_by_key(|(part, ..)| part.number);
-        let mut checksums = done.iter().map(|(_, checksum, length)| (*checksum, *length));
+        done.sort_by_key(|(part, _)| part.number);
+        let mut checksums = done.iter().map(|(part, length)| (part.checksum, *length));
         let whole = checksums.next().and_then(|(first, _)| {
-            checksums.try_fold(first, |whole, (next, length)| whole.combine(&next, length))
+            checksums.try_fold(first?, |whole, (next, length)| whole.combine(&next?, length))
         });
         let order = CompleteUpload {
-            expected_size: Some(done.iter().map(|(.., length)| length).sum()),
-            parts: done.into_iter().map(|(part, ..)| part).collect(),
+            expected_size: Some(done.iter().map(|(_, length)| length).sum()),
+            parts: done.into_iter().map(|(part, _)| part).collect(),
             precondition: Precondition::None,
             expected_checksum: whole,
         };

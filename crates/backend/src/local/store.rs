@@ -258,6 +258,7 @@ impl ObjectStore for LocalStore {
             verify_md5: false,
             etag: request.etag,
             precondition: request.precondition,
+            checksum: None,
         };
         let mut staged = self.stage(context, &request.destination, stage).await?;
         let size = Self::fill(context, &mut *staged, found.body).await?;

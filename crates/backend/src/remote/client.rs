@@ -21,6 +21,8 @@ use tradewind_model::retry::{RetryBudget, RetryOptions};
 const MOST_REFUSAL_BYTES: usize = 64 << 10;
 /// Sending a body may take this long per KiB, on top of the time that the answer may take.
 const TIME_PER_KIB: Duration = Duration::from_millis(16);
+/// So much longer may an answer take that the store works for.
+const TIMES_OF_WORK: u32 = 10;
 
 /// What was asked for, as far as it explains a refusal that says nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,10 @@ pub(crate) struct Call<'a> {
     pub payload: Held,
     /// Carrying it out twice is as good as once.
     pub may_repeat: bool,
+    /// It is asked while another answer is read.
+    pub holds_one: bool,
+    /// The store works on it before it answers: a copy, a completion.
+    pub is_work: bool,
 }
 
 impl<'a> Call<'a> {
@@ -127,6 +133,8 @@ impl<'a> Call<'a> {
             headers: HeaderMap::new(),
             payload: Held::default(),
             may_repeat,
+            holds_one: false,
+            is_work: false,
         }
     }
 }
@@ -139,6 +147,7 @@ pub(crate) struct About {
     bucket: Option<Box<str>>,
     key: Option<Box<str>>,
     subject: Subject,
+    is_work: bool,
     /// Of its body, in bytes.
     length: u64,
     begun: Duration,
@@ -200,7 +209,7 @@ impl Client {
         let mut attempt = 1;
         let mut connection = loop {
             self.pool.check()?;
-            match context.guard(self.pool.take()).await? {
+            match context.guard(self.pool.take(call.holds_one)).await? {
                 Ok(connection) => break connection,
                 Err(error) => self.wait(context, Failed::unsent(error), true, attempt).await?,
             }
@@ -234,7 +243,7 @@ impl Client {
     }
 
     async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<Answer, Failed> {
-        let mut connection = self.pool.take().await.map_err(Failed::unsent)?;
+        let mut connection = self.pool.take(call.holds_one).await.map_err(Failed::unsent)?;
         let length = call.payload.length();
         let payload = Payload::Held(call.payload.clone());
         let request = self.request(call, payload, Some(length)).map_err(Failed::unsent)?;
@@ -259,6 +268,7 @@ impl Client {
             bucket: call.bucket.map(Into::into),
             key: call.key.map(Into::into),
             subject: call.subject,
+            is_work: call.is_work,
             length,
             begun,
             asked: self.clock.now(),
@@ -274,6 +284,7 @@ impl Client {
     ) -> Result<Answer, Failed> {
         let kib = u32::try_from(about.length >> 10).unwrap_or(u32::MAX);
         let patience = self.answer_time.saturating_add(TIME_PER_KIB.saturating_mul(kib));
+        let patience = if about.is_work { patience.saturating_mul(TIMES_OF_WORK) } else { patience };
         let lost = |error| Failed { error, is_unsent: false, is_passing: true };
         let answered = tokio::time::timeout(patience, answered).await.map_err(|_| {
             let (what, seconds) = (about.what(), patience.as_secs());

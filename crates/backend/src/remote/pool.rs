@@ -44,7 +44,7 @@ pub(crate) struct Connection {
     pub sender: SendRequest<Payload>,
     /// It served a request before: the store may have closed it meanwhile.
     pub is_reused: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Pool {
@@ -68,10 +68,14 @@ impl Pool {
         Ok(())
     }
 
-    /// A connection, an idle one where there is one; waits where all are in use.
-    pub async fn take(&self) -> Result<Connection> {
+    /// A connection, an idle one where there is one; waits where all are in use, unless whoever asks `holds_one`: those
+    /// that hold one and wait for another would wait for each other.
+    pub async fn take(&self, holds_one: bool) -> Result<Connection> {
         let closed = |e| Error::with_source(Reason::ShuttingDown, "the store is closed", e);
-        let permit = self.permits.clone().acquire_owned().await.map_err(closed)?;
+        let permit = match holds_one {
+            true => None,
+            false => Some(self.permits.clone().acquire_owned().await.map_err(closed)?),
+        };
         while let Some(mut sender) = self.pop() {
             // Ready at once, unless what it answered last has not been read off the wire to its end.
             if sender.ready().await.is_ok() {

@@ -25,6 +25,7 @@ impl S3Store {
     pub(super) async fn copy_object(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
+        call.is_work = true;
         write_source(&request.source, &mut call.headers)?;
         headers::write_conditions(&request.source_conditions, true, &mut call.headers)?;
         headers::write_precondition(&request.precondition, &mut call.headers)?;
@@ -71,6 +72,7 @@ impl S3Store {
         call.query = Query::default()
             .with("partNumber", &request.number.get().to_string())
             .with("uploadId", &request.upload.0);
+        call.is_work = true;
         write_source(&request.source, &mut call.headers)?;
         headers::write_conditions(&request.source_conditions, true, &mut call.headers)?;
         let size = self.read_head(context, &request.source, &GetRequest::default()).await?.info.size;

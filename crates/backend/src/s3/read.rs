@@ -163,6 +163,7 @@ impl S3Store {
     pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("tagging");
+        call.holds_one = true;
         let document = self.client.send(context, &call).await?.collect(MOST_TAGS_BYTES).await?;
         let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
         xml::leaves(&document, |path, text| match path {

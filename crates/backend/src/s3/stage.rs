@@ -199,6 +199,8 @@ impl StagedWrite {
     async fn begin(&mut self) -> Result<Streaming> {
         let length = self.request.size.unwrap_or_default();
         let mut call = self.call()?;
+        let said =
+            self.request.checksum.filter(|said| self.tells() && said.algorithm() == self.told().algorithm());
         let (on_wire, chunks) = if self.store.takes_trailers() {
             let told = self.told();
             call.headers.insert(TRAILER, HeaderValue::from_static(told.algorithm().header()));
@@ -214,6 +216,7 @@ impl StagedWrite {
             let on_wire = Chunks::length(length, &told);
             (on_wire, Some(Chunks::new(length)))
         } else {
+            headers::write_promises(said, None, &mut call.headers)?;
             (length, None)
         };
         let sending = self.store.client.begin(&self.context, &call, Some(on_wire)).await?;
@@ -273,12 +276,20 @@ impl Staged for StagedWrite {
             std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
         let md5: Option<[u8; 16]> = self.md5.take().map(|md5| md5.finalize().into());
         let expected = expected.or_size(self.request.size);
+        let mut expected = expected;
+        expected.checksums.extend(self.request.checksum);
         expected.verify(self.size, md5, &computed)?;
         let Some(checksum) = computed.first().copied() else { unreachable!("there is one at least") };
         let (answered, observation) = match std::mem::replace(&mut self.way, Way::Gathered(Vec::new())) {
             Way::Parts(parts) => return parts.commit(self.request.precondition, checksum, computed).await,
             Way::Gathered(pieces) => self.end_gathered(pieces, &checksum, &expected).await?,
-            Way::Sent(Some(streaming), waiting) => Self::end(streaming, waiting, &checksum).await?,
+            Way::Sent(Some(streaming), waiting) => {
+                let answered = Self::end(streaming, waiting, &checksum).await?;
+                if self.request.checksum.is_some() && self.tells() {
+                    self.store.learn_trailers(answered.0.contains_key(checksum.algorithm().header()));
+                }
+                answered
+            }
             Way::Sent(None, _) => unreachable!("there are more bytes than are gathered"),
         };
         Ok((self.store.committed(&answered, self.size, computed)?, observation))

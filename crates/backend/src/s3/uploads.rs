@@ -183,6 +183,7 @@ impl S3Store {
         document.push_str("</CompleteMultipartUpload>");
         let mut call = upload_call(Method::POST, address, upload, Query::default());
         call.may_repeat = false;
+        call.is_work = true;
         call.payload = Held::of([Bytes::from(document)]);
         headers::write_precondition(&order.precondition, &mut call.headers)?;
         if let Some(checksum) = order.expected_checksum {
@@ -259,6 +260,9 @@ impl S3Store {
             [_, "Part"] => page.parts.extend(std::mem::take(&mut part).into_info()),
             _ => {}
         })?;
+        if algorithm.is_some() {
+            self.learn_trailers(true);
+        }
         page.upload.checksum =
             algorithm.map(|algorithm| (algorithm, scope.unwrap_or(ChecksumScope::Composite)));
         page.next = page.parts.last().map(|part| part.number).filter(|_| is_truncated);

@@ -25,6 +25,7 @@ pub(super) async fn put(site: &Site, call: &Call) -> Result<Plain> {
         verify_md5: plan.md5.is_some(),
         etag: site.options.etag,
         precondition,
+        checksum: None,
     };
     let mut staged = site.store.stage(&call.context, &address, request).await?;
     call.pour(staged.as_mut()).await?;

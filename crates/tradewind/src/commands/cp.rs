@@ -1,6 +1,6 @@
 //! `tradewind cp`: files and objects from one place to another.
 
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::copy::metadata_of;
 use tradewind_transfer::files::Links;
-use tradewind_transfer::moves::{self, copy_all};
+use tradewind_transfer::moves::{self, Done, copy_all};
 use tradewind_transfer::writer::Writer;
 use tradewind_transfer::{End, Item, Outcome};
 use tradewind_volume::{Fetch, store_stream};
@@ -61,6 +61,10 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     block_on(async move {
         let session = arguments.store.open()?;
         match (&arguments.source, &arguments.destination) {
+            (from, to) if arguments.dry_run && !arguments.recursive => {
+                writeln!(io::stdout(), "copy    {from} to {to}")?;
+                Ok(Ended::Done)
+            }
             (Place::Standard, Place::Objects(to)) => from_standard(&session, to).await,
             (Place::Objects(from), Place::Standard) => to_standard(&session, from).await,
             (Place::Standard, _) | (_, Place::Standard) => {
@@ -91,6 +95,7 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
         bail!("{} is not a directory; copy a file without -r", path.display());
     }
     let copier = session.copier(end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
+    copier.check_apart()?;
     let found = copier.from.find(&session.carrier);
     let decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
     if arguments.dry_run {
@@ -148,13 +153,13 @@ async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place)
     let copier = session.copier(from, to);
     let (decided, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
-    let report = arguments.report.begin("copied", &session.progress);
+    let report = arguments.report.begin(&session.progress);
     // It has room for one.
     let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(decided);
     let outcome: Outcome = moves::run(1, actions, &session.progress, move |_| {
         let (copier, name, to_name) = (copier.clone(), name.clone(), to_name.clone());
-        async move { copier.copy_as(&name, None, &to_name).await }
+        async move { copier.copy_as(&name, None, &to_name).await.map(Done::Copied) }
     })
     .await?;
     Ok(report.conclude(&outcome)?)

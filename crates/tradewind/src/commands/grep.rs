@@ -64,7 +64,18 @@ pub(super) struct Arguments {
     store: StoreFlags,
 }
 
+/// Searches. What cannot be searched at all is told as grep has it: 1 would mean that nothing matched.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    match search(arguments) {
+        Err(error) if !error.is::<super::Stopped>() => {
+            super::report(&error);
+            Ok(Ended::Status(2))
+        }
+        ended => ended,
+    }
+}
+
+fn search(arguments: Arguments) -> anyhow::Result<Ended> {
     let show = match (arguments.files_with_matches, arguments.count) {
         (true, _) => Show::Names,
         (_, true) => Show::Counts,

@@ -10,7 +10,7 @@ use tradewind_core::store::GetRequest;
 use tradewind_core::{BucketName, Timestamp};
 use tradewind_transfer::End;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, copy_all};
+use tradewind_transfer::moves::{self, Done, copy_all};
 
 use super::Ended;
 use super::filter::FilterFlags;
@@ -178,12 +178,12 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
             return Ok(Ended::Done);
         }
         let End::Objects(objects) = below else { return Ok(Ended::Done) };
-        let report = arguments.report.begin("removed", &session.progress);
+        let report = arguments.report.begin(&session.progress);
         let carrier = session.carrier.clone();
         let outcome =
             moves::run(carrier.plan().requests, decided, &session.progress, move |action: Action| {
                 let (carrier, objects) = (carrier.clone(), objects.clone());
-                async move { objects.remove(&carrier, &action.item().name).await.map(|()| 0) }
+                async move { objects.remove(&carrier, &action.item().name).await.map(|()| Done::Removed) }
             });
         Ok(report.conclude(&outcome.await?)?)
     })

@@ -32,8 +32,6 @@ pub(super) struct ReportFlags {
 /// A transfer that is being told of. Dropping it takes the bar away.
 pub(super) struct Report {
     flags: ReportFlags,
-    /// What is done: `copied`, `removed`.
-    verb: &'static str,
     begun: Instant,
     shown: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
@@ -48,7 +46,7 @@ impl Drop for Report {
 
 impl ReportFlags {
     /// Begins to tell of a transfer.
-    pub fn begin(self, verb: &'static str, progress: &Arc<Progress>) -> Report {
+    pub fn begin(self, progress: &Arc<Progress>) -> Report {
         let is_terminal = io::stderr().is_terminal();
         let target = if is_terminal && !self.quiet {
             ProgressDrawTarget::stderr()
@@ -74,7 +72,7 @@ impl ReportFlags {
                 }
             })
         };
-        Report { flags: self, verb, begun, shown, bar }
+        Report { flags: self, begun, shown, bar }
     }
 }
 
@@ -110,7 +108,7 @@ fn rate(bytes: u64, took: Duration) -> HumanBytes {
 impl Report {
     /// Tells how it ended.
     pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
-        let (took, flags, verb) = (self.begun.elapsed(), self.flags, self.verb);
+        let (took, flags) = (self.begun.elapsed(), self.flags);
         drop(self);
         for (name, error) in &outcome.failures {
             complain(name, error)?;
@@ -121,10 +119,17 @@ impl Report {
         }
         if flags.json {
             let seconds = took.as_secs_f64();
-            let end = json!({verb: outcome.done, "bytes": outcome.bytes, "failed": outcome.failed, "seconds": seconds});
+            let end = json!({
+                "copied": outcome.copied, "removed": outcome.removed, "bytes": outcome.bytes,
+                "failed": outcome.failed, "seconds": seconds,
+            });
             writeln!(io::stdout(), "{end}")?;
         } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE) {
-            let (done, bytes) = (HumanCount(outcome.done), HumanBytes(outcome.bytes));
+            let (copied, bytes) = (HumanCount(outcome.copied), HumanBytes(outcome.bytes));
+            let removed = match outcome.removed {
+                0 => String::new(),
+                removed => format!(", removed {}", HumanCount(removed)),
+            };
             let failed =
                 if outcome.failed > 0 { format!(", {} failed", outcome.failed) } else { String::new() };
             let time = if took < Duration::from_secs(60) {
@@ -133,7 +138,7 @@ impl Report {
                 HumanDuration(took).to_string()
             };
             let rate = rate(outcome.bytes, took);
-            writeln!(io::stderr(), "{verb} {done}, {bytes} in {time} ({rate}/s){failed}")?;
+            writeln!(io::stderr(), "copied {copied}, {bytes} in {time} ({rate}/s){removed}{failed}")?;
         }
         Ok(if outcome.failed > 0 { Ended::FoundFaults } else { Ended::Done })
     }

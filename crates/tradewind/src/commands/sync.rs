@@ -64,6 +64,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             _ => Comparison::SizeAndTime,
         };
         let copier = session.copier(from, to);
+        copier.check_apart()?;
         let here = copier.from.find(&session.carrier);
         // Below a directory that is still to be made, nothing is found.
         let there = if is_there { copier.to.find(&session.carrier) } else { mpsc::channel(1).1 };

@@ -16,7 +16,7 @@ use tradewind_model::plan::Plan;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Next};
+use tradewind_transfer::moves::{self, Done, Next};
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, End, Progress};
 use tradewind_volume::Carrier;
@@ -24,10 +24,13 @@ use tradewind_volume::Carrier;
 use super::report::{ReportFlags, complain};
 use super::signals::{Caught, Signals};
 use super::{Ended, Stopped};
+use crate::logs;
 use crate::places::ObjectsPlace;
 use crate::remote;
 use crate::settings::ByteSize;
 
+/// What is held in memory unless flags say otherwise.
+const MEMORY: usize = 48 << 20;
 /// What a command takes to stop, at the most.
 const TIME_TO_STOP: Duration = Duration::from_secs(3);
 
@@ -47,14 +50,35 @@ pub(super) struct StoreFlags {
     #[arg(long, help_heading = "Store")]
     no_sign_request: bool,
     /// Requests at a time
-    #[arg(long, value_name = "N", help_heading = "Tuning")]
+    #[arg(long, value_name = "N", value_parser = jobs, help_heading = "Tuning")]
     jobs: Option<usize>,
     /// Bytes of one request of a large object, as 8MiB
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, help_heading = "Tuning")]
+    #[arg(long, value_name = "SIZE", value_parser = chunk_size, help_heading = "Tuning")]
     chunk_size: Option<ByteSize>,
     /// Bytes that may be held in memory, as 64MiB
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, help_heading = "Tuning")]
+    #[arg(long, value_name = "SIZE", value_parser = max_memory, help_heading = "Tuning")]
     max_memory: Option<ByteSize>,
+}
+
+fn jobs(text: &str) -> Result<usize, String> {
+    let jobs = text.parse().ok().filter(|jobs| (1..=4096).contains(jobs));
+    jobs.ok_or_else(|| "write a number from 1 to 4096".to_owned())
+}
+
+fn within(text: &str, least: u64, most: u64) -> Result<ByteSize, String> {
+    let size = ByteSize::parse(text)?;
+    let is_within = (least..=most).contains(&size.0);
+    let why = || format!("it must be {} to {}", ByteSize(least), ByteSize(most));
+    if is_within { Ok(size) } else { Err(why()) }
+}
+
+fn chunk_size(text: &str) -> Result<ByteSize, String> {
+    within(text, 64 << 10, 5 << 30)
+}
+
+/// Less would not hold the pieces of a few requests.
+fn max_memory(text: &str) -> Result<ByteSize, String> {
+    within(text, 4 << 20, 1 << 40)
 }
 
 /// What a command works with.
@@ -77,11 +101,15 @@ impl StoreFlags {
 
     /// Opens the store.
     pub fn open(&self) -> anyhow::Result<Session> {
+        logs::begin_quietly();
         let mut plan = Plan::default();
         plan.requests = self.jobs.unwrap_or(plan.requests);
         plan.chunk_bytes = self.chunk_size.map_or(plan.chunk_bytes, |size| size.0);
         let clock: Arc<dyn Clock> = SystemClock::shared();
-        let memory = self.max_memory.map_or(32 << 20, ByteSize::as_usize);
+        let memory = self.max_memory.map_or(MEMORY, ByteSize::as_usize);
+        // Of what is held, requests take half, and what waits for its turn the other.
+        let memory = memory / 2;
+        plan.memory_bytes = plan.memory_bytes.min(memory as u64);
         let (store, retries) = remote::open(&self.overrides(), clock.clone(), plan.requests)?;
         let carrier = Carrier::new(plan, Budget::new(memory), clock, retries);
         let journal = journal_directory().map(|directory| Journal::new(directory, format!("{store:?}")));
@@ -128,16 +156,16 @@ impl Session {
         decided: mpsc::Receiver<Next>,
         report: ReportFlags,
     ) -> anyhow::Result<Ended> {
-        let report = report.begin("copied", &self.progress);
+        let report = report.begin(&self.progress);
         let workers = self.carrier.plan().requests;
         let outcome = moves::run(workers, decided, &self.progress, move |action| {
             let copier = copier.clone();
             async move {
                 match action {
-                    Action::Copy(item) => copier.copy(&item).await,
-                    Action::Compare(item) if copier.is_same(&item.name).await? => Ok(0),
-                    Action::Compare(item) => copier.copy(&item).await,
-                    Action::Remove(item) => copier.remove(&item.name).await.map(|()| 0),
+                    Action::Copy(item) => copier.copy(&item).await.map(Done::Copied),
+                    Action::Compare(item) if copier.is_same(&item.name).await? => Ok(Done::Same),
+                    Action::Compare(item) => copier.copy(&item).await.map(Done::Copied),
+                    Action::Remove(item) => copier.remove(&item.name).await.map(|()| Done::Removed),
                 }
             }
         });

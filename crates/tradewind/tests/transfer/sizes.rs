@@ -61,7 +61,7 @@ fn within_little_memory_and_one_request_at_a_time() {
     let caller = &scene.caller;
     let bytes = content(1, 16 << 20);
     caller.write("here", &bytes);
-    let little = ["--max-memory", "2MiB", "--jobs", "1", "--chunk-size", "5MiB"];
+    let little = ["--max-memory", "4MiB", "--jobs", "1", "--chunk-size", "5MiB"];
     caller.done(&[&["cp", "here", "s3://bucket/x"], &little[..]].concat());
     caller.done(&[&["cp", "s3://bucket/x", "there"], &little[..]].concat());
     assert!(fs::read(caller.path("there")).unwrap() == bytes);

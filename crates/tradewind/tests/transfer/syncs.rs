@@ -80,11 +80,26 @@ fn by_checksum_only_what_differs_is_carried() {
     caller.done(&["sync", "--checksum", "s3://bucket", "there"]);
     assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"12345");
 
-    caller.done(&["cp", "-r", "s3://bucket", "s3://bucket/copy"]);
+    caller.done(&["mb", "s3://other"]);
+    caller.done(&["cp", "-r", "s3://bucket", "s3://other/copy"]);
     caller.write("xxxxx", "xxxxx");
-    caller.done(&["cp", "xxxxx", "s3://bucket/copy/a"]);
-    caller.done(&["sync", "--checksum", "here", "s3://bucket/copy"]);
-    assert_eq!(scene.read("copy/a"), b"12345");
+    caller.done(&["cp", "xxxxx", "s3://other/copy/a"]);
+    caller.done(&["sync", "--checksum", "here", "s3://other/copy"]);
+    assert_eq!(caller.done(&["cat", "s3://other/copy/a"]), "12345");
+}
+
+/// What is copied would be found again, and copied again.
+#[test]
+fn into_itself_nothing_is_copied() {
+    let scene = Scene::new();
+    scene.caller.write("here/a", "a");
+    scene.caller.done(&["cp", "-r", "here", "s3://bucket/d"]);
+    let why = "the destination and the source are within each other; choose prefixes apart";
+    for (from, to) in [("s3://bucket", "s3://bucket/d"), ("s3://bucket/d", "s3://bucket")] {
+        scene.caller.fails(&["cp", "-r", from, to], &[why]);
+        scene.caller.fails(&["sync", "--delete", from, to], &[why]);
+    }
+    assert_eq!(scene.names(), ["d/a"]);
 }
 
 #[test]

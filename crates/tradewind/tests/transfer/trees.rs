@@ -204,9 +204,9 @@ fn a_key_that_is_a_file_and_a_directory() {
     fs::create_dir_all(caller.path("other/a")).unwrap();
     fs::create_dir_all(caller.path("other/f/g")).unwrap();
     let complaints = [
-        "cannot name other/a: Is a directory (os error 21)",
+        "other/a is there and is not a file",
         "c/d/e: cannot make the directory other/c/d: File exists (os error 17)",
-        "cannot name other/f: Is a directory (os error 21)",
+        "other/f is there and is not a file",
     ];
     caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "other"], &complaints);
     assert_eq!(names(&caller.path("other")), ["a/b", "b", "c/d"]);
@@ -216,4 +216,37 @@ fn a_key_that_is_a_file_and_a_directory() {
     let came = tree(&caller.path("many"));
     assert_eq!(came.len(), 4, "{came:?}");
     assert!(came.iter().all(|(name, bytes)| name.as_bytes() == bytes), "{came:?}");
+}
+
+/// What lies behind a link is not below the destination, and what is no file is not replaced by one.
+#[test]
+fn nothing_is_written_elsewhere() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("here/d/a", "a");
+    caller.write("here/e", "e");
+    caller.done(&["cp", "-r", "here", "s3://bucket"]);
+    fs::create_dir_all(caller.path("elsewhere")).unwrap();
+    fs::create_dir_all(caller.path("there")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere", caller.path("there/d")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(caller.path("there/e")).unwrap();
+    let ran = caller.run(&["cp", "-r", "s3://bucket", "there"]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(ran.err.contains("there/d is a symbolic link"), "{}", ran.err);
+    assert!(ran.err.contains("there/e is there and is not a file"), "{}", ran.err);
+    fs::remove_file(caller.path("there/e")).unwrap();
+    let ran = caller.run(&["sync", "s3://bucket", "there"]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(ran.err.contains("there/d is a symbolic link"), "{}", ran.err);
+    assert_eq!(fs::read(caller.path("there/e")).unwrap(), b"e");
+    assert_eq!(fs::read_dir(caller.path("elsewhere")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_rehearsal_copies_nothing() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("here", "new");
+    assert_eq!(caller.done(&["cp", "--dry-run", "here", "s3://bucket/x"]), "copy    here to s3://bucket/x\n");
+    assert_eq!(scene.names(), [""; 0]);
 }

@@ -72,13 +72,21 @@ impl Directory {
             return Err(Error::new(Reason::InvalidKey, format!("{} is not a file's name", path.display())));
         };
         self.make(parent)?;
+        check_place(&path)?;
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut unfinished = OsString::from(".");
         // Not the whole name: the two together may be too long for one.
         unfinished.push(&*name.to_string_lossy().chars().take(32).collect::<String>());
         unfinished.push(format!(".{:016x}-{number}{UNFINISHED}", self.mark));
         let unfinished = parent.join(unfinished);
-        let open = OpenOptions::new().read(true).write(true).create_new(true).open(&unfinished);
+        let create = || OpenOptions::new().read(true).write(true).create_new(true).open(&unfinished);
+        let mut open = create();
+        if open.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            // Somebody removed the directory meanwhile.
+            self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(parent);
+            self.make(parent)?;
+            open = create();
+        }
         let file = open.map_err(|e| failed("make", &unfinished, e))?;
         let resumable = None;
         let new = NewFile { file, path, unfinished, size, is_kept: false, progress, resumable };
@@ -138,6 +146,19 @@ impl Directory {
             return Ok(());
         }
         fs::create_dir_all(directory).map_err(|e| failed("make the directory", directory, e))?;
+        let below = directory.strip_prefix(&self.root).unwrap_or(Path::new(""));
+        let mut path = self.root.clone();
+        for part in below.components() {
+            path.push(part);
+            let is_link = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink());
+            if is_link {
+                let why = format!(
+                    "{} is a symbolic link: what is behind it is not below the destination",
+                    path.display()
+                );
+                return Err(Error::new(Reason::InvalidKey, why));
+            }
+        }
         made.insert(directory.to_owned());
         Ok(())
     }
@@ -198,6 +219,21 @@ impl NewFile {
         if let Some(Err(e)) = self.resumable.take().map(|resumable| resumable.journal.remove()) {
             tracing::warn!(error = %e, path = %self.path.display(), "a journal is left");
         }
+    }
+}
+
+/// What is no file is not replaced by one.
+fn check_place(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if !metadata.is_file() && !metadata.is_symlink() => {
+            let why = format!("{} is there and is not a file", path.display());
+            Err(Error::new(Reason::InvalidKey, why))
+        }
+        Ok(metadata) if metadata.is_symlink() && fs::metadata(path).is_ok_and(|to| !to.is_file()) => {
+            let why = format!("{} is a link to what is not a file", path.display());
+            Err(Error::new(Reason::InvalidKey, why))
+        }
+        _ => Ok(()),
     }
 }
 

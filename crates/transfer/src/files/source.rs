@@ -127,6 +127,12 @@ impl Source for FileSource {
         (begun.seen == self.seen).then_some((UploadId(begun.upload), begun.part_bytes))
     }
 
+    fn outdated(&self) -> Option<UploadId> {
+        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = journal.as_ref()?.earlier::<Begun>().pop()?;
+        (begun.seen != self.seen).then_some(UploadId(begun.upload))
+    }
+
     fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_mut() else { return false };
