@@ -16,7 +16,8 @@ impl Filter {
         Self::default()
     }
 
-    /// One more pattern: `*` and `?` match any characters, slashes too, as the AWS CLI has it.
+    /// One more pattern: `*` and `?` match any characters, slashes too, as the AWS CLI has it; besides that `[ab]` and
+    /// `{a,b}`.
     pub fn add(&mut self, pattern: &str, includes: bool) -> Result<()> {
         let glob = GlobBuilder::new(pattern).literal_separator(false).backslash_escape(true).build();
         let glob = glob.map_err(|e| {

@@ -180,8 +180,8 @@ fn journal_directory() -> Option<PathBuf> {
     Some(cache.join("tradewind"))
 }
 
-/// Runs a command to its end, or until a signal stops it: then what is unfinished is removed here and given up in the
-/// store.
+/// Runs a command to its end, or until a signal stops it: then what is unfinished and not remembered is removed here and
+/// given up in the store.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
     let runtime = runtime.context("cannot start the threads that carry data")?;
