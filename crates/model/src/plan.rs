@@ -3,7 +3,7 @@
 /// The most parts that S3 takes of one object.
 const MOST_PARTS: u64 = 10_000;
 /// The least that S3 takes as a part, but for the last.
-const LEAST_PART: u64 = 5 << 20;
+pub const LEAST_PART: u64 = 5 << 20;
 
 /// Bytes of one object that are in flight at a time: under a twentieth of 2 GiB.
 const IN_FLIGHT: u64 = 64 << 20;

@@ -8,6 +8,8 @@ mod support;
 
 #[path = "transfer/failures.rs"]
 mod failures;
+#[path = "transfer/greps.rs"]
+mod greps;
 #[path = "transfer/interrupted.rs"]
 mod interrupted;
 #[path = "transfer/objects.rs"]

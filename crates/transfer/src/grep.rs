@@ -104,7 +104,10 @@ impl Search {
             .line_terminator(Some(b'\n'))
             .build_many(&query.patterns);
         let cannot = |e: &dyn fmt::Display| {
-            Error::new(Reason::InvalidArgument, format!("the pattern cannot be searched for: {e}"))
+            let why = e.to_string();
+            // Before it, it draws where.
+            let why = why.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
+            Error::new(Reason::InvalidArgument, format!("the pattern cannot be searched for: {why}"))
         };
         let matcher = matcher.map_err(|e| cannot(&e))?;
         matcher.is_match(b"").map_err(|e| cannot(&e))?;

@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tradewind_core::checksum::Hasher;
@@ -150,12 +149,6 @@ impl Carrier {
         tracing::debug!(error = %failed, attempt, ?delay, "trying again");
         self.clock.sleep_until(self.clock.now() + delay).await;
         Ok(())
-    }
-
-    /// The longest that a single wait may take.
-    #[must_use]
-    pub const fn most_delay(&self) -> Duration {
-        self.retries.most_delay
     }
 }
 

@@ -10,6 +10,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::{Address, Metadata, ObjectStore};
+use tradewind_model::plan::LEAST_PART;
 
 use super::carrier::Carrier;
 use super::store::{Source, store};
@@ -17,8 +18,6 @@ use super::upload::{StoredPart, Upload};
 
 /// Parts of one size; those behind them are twice as large, so that S3's 10,000 are enough for 400 GiB and more.
 const PARTS_OF_A_SIZE: i64 = 2000;
-/// The least that S3 takes as a part, but for the last.
-const LEAST_PART: u64 = 5 << 20;
 
 /// Bytes in memory.
 struct Memory(Bytes);

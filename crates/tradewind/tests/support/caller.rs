@@ -147,6 +147,11 @@ impl Running {
         self
     }
 
+    /// Its output, of one that nobody reads.
+    pub fn take_out(&mut self) -> std::process::ChildStdout {
+        self.child.stdout.take().unwrap()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

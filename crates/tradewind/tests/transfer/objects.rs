@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::{Scene, names};
+use super::support::s3::Request;
+use super::{S3, Scene, names, root_key};
 
 #[test]
 fn where_a_copy_goes() {
@@ -91,4 +92,21 @@ fn what_is_listed_and_removed() {
     caller.done(&["rm", "s3://bucket/e"]);
     caller.done(&["rm", "s3://bucket/e"]);
     assert_eq!(scene.names(), ["2025-old/x", "2025/b.raw", "2026"]);
+}
+
+/// The tags of an object are asked for while its answer is held: with one connection that must not wait for another.
+#[test]
+fn objects_with_tags_come_down() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for n in 0..40 {
+        let (path, headers) = (format!("bucket/d/{n}"), vec![("x-amz-tagging", "k=v".to_owned())]);
+        let put = Request { method: "PUT", path: &path, headers, body: b"bytes", ..Request::default() };
+        let tagged = S3::new(caller.endpoint(), root_key()).send(put).unwrap();
+        assert_eq!(tagged.status, 200, "{}", tagged.text());
+    }
+    for jobs in ["1", "32"] {
+        caller.done(&["cp", "-r", "--jobs", jobs, "s3://bucket/d", &format!("there-{jobs}")]);
+        assert_eq!(fs::read_dir(caller.path(format!("there-{jobs}"))).unwrap().count(), 40);
+    }
 }
