@@ -30,7 +30,10 @@ impl Context {
     }
 
     /// See [`Deadline::guard`].
-    pub async fn guard<F: Future>(&self, work: F) -> Result<F::Output> {
-        self.deadline.guard(work).await
+    pub fn guard<'a, F>(&'a self, work: F) -> impl Future<Output = Result<F::Output>> + use<'a, F>
+    where
+        F: Future,
+    {
+        self.deadline.guard(work)
     }
 }

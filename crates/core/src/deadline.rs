@@ -1,10 +1,13 @@
 //! When a request is over, done or not: a point in time or the caller's cancellation.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::{Either, select};
+use pin_project_lite::pin_project;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -56,35 +59,64 @@ impl Deadline {
         Ok(())
     }
 
-    /// Awaits `work`, but not past the deadline or cancellation: then `work` is dropped.
-    pub async fn guard<F: Future>(&self, work: F) -> Result<F::Output> {
-        if self.at.is_none() && self.cancelled.is_none() {
-            return Ok(work.await);
-        }
-        self.check()?;
-        let end = async {
-            let time_out = async {
-                match self.at {
-                    Some(at) => self.clock.sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-                passed()
-            };
-            let cancel = async {
-                match &self.cancelled {
-                    Some(token) => token.cancelled().await,
-                    None => std::future::pending().await,
-                }
-                cancelled()
-            };
-            match select(std::pin::pin!(time_out), std::pin::pin!(cancel)).await {
-                Either::Left((e, _)) | Either::Right((e, _)) => e,
+    /// Awaits `work`, but not past the deadline or cancellation: then `work` is dropped. It lies in the future that is
+    /// answered once, so that layers of guards do not multiply what a request takes.
+    pub fn guard<'a, F>(&'a self, work: F) -> impl Future<Output = Result<F::Output>> + use<'a, F>
+    where
+        F: Future,
+    {
+        let end = (self.at.is_some() || self.cancelled.is_some()).then(|| self.end());
+        Guarded { work, end, deadline: self, is_checked: false }
+    }
+
+    /// Waits until the request is over, and answers why.
+    async fn end(&self) -> Error {
+        let time_out = async {
+            match self.at {
+                Some(at) => self.clock.sleep_until(at).await,
+                None => std::future::pending().await,
             }
+            passed()
         };
-        match select(std::pin::pin!(work), std::pin::pin!(end)).await {
-            Either::Left((output, _)) => Ok(output),
-            Either::Right((e, _)) => Err(e),
+        let cancel = async {
+            match &self.cancelled {
+                Some(token) => token.cancelled().await,
+                None => std::future::pending().await,
+            }
+            cancelled()
+        };
+        match select(std::pin::pin!(time_out), std::pin::pin!(cancel)).await {
+            Either::Left((e, _)) | Either::Right((e, _)) => e,
         }
+    }
+}
+
+pin_project! {
+    /// Work, and the end that may come before its own.
+    struct Guarded<'a, F, E> {
+        #[pin]
+        work: F,
+        #[pin]
+        end: Option<E>,
+        deadline: &'a Deadline,
+        is_checked: bool,
+    }
+}
+
+impl<F: Future, E: Future<Output = Error>> Future for Guarded<'_, F, E> {
+    type Output = Result<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let Some(end) = this.end.as_pin_mut() else { return this.work.poll(cx).map(Ok) };
+        if !*this.is_checked {
+            this.deadline.check()?;
+            *this.is_checked = true;
+        }
+        if let Poll::Ready(output) = this.work.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        end.poll(cx).map(Err)
     }
 }
 

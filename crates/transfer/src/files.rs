@@ -1,5 +1,6 @@
 //! Files: found below a directory, read as sources, and written so that nobody sees half of one.
 
+mod draft;
 mod find;
 mod new;
 mod source;

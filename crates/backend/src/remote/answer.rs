@@ -1,11 +1,12 @@
 //! An answer: its head is here, its body comes.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::response::Parts;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -23,6 +24,8 @@ pub(crate) struct Answer {
     incoming: Incoming,
     /// Given back at the end of the body.
     held: Option<(Arc<Pool>, Connection)>,
+    /// The store said that it takes nothing more on this connection.
+    closes: bool,
     stall_time: Duration,
 }
 
@@ -34,7 +37,8 @@ impl Answer {
         observation: Observation,
     ) -> Self {
         let (head, incoming) = response.into_parts();
-        Self { head, observation, incoming, held: Some(held), stall_time }
+        let closes = is_last(&head);
+        Self { head, observation, incoming, held: Some(held), closes, stall_time }
     }
 
     /// A header's text; what is not ASCII counts as absent.
@@ -57,8 +61,14 @@ impl Answer {
                     format!("the store sent nothing for {seconds} s in the middle of an answer"),
                 )
             };
-            let frame =
-                tokio::time::timeout(self.stall_time, self.incoming.frame()).await.map_err(stalled)?;
+            let mut frame = self.incoming.frame();
+            let frame = async {
+                match &mut self.held {
+                    Some((_, connection)) => connection.drive(Pin::new(&mut frame)).await,
+                    None => frame.await,
+                }
+            };
+            let frame = tokio::time::timeout(self.stall_time, frame).await.map_err(stalled)?;
             let Some(frame) = frame else {
                 self.end();
                 return Ok(None);
@@ -80,7 +90,9 @@ impl Answer {
     }
 
     fn end(&mut self) {
-        if let Some((pool, connection)) = self.held.take() {
+        if let Some((pool, connection)) = self.held.take()
+            && !self.closes
+        {
             pool.give_back(connection);
         }
     }
@@ -112,6 +124,14 @@ impl Answer {
         });
         Body::from_stream(length, stream)
     }
+}
+
+/// Whether a connection ends with this answer (RFC 9112, 9.6).
+fn is_last(head: &Parts) -> bool {
+    let says_close = |value: &http::HeaderValue| {
+        value.as_bytes().split(|b| *b == b',').any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    };
+    head.version != http::Version::HTTP_11 || head.headers.get_all(CONNECTION).iter().any(says_close)
 }
 
 /// What the bytes of a whole object must have.

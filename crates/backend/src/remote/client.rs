@@ -1,6 +1,7 @@
 //! Sends requests to one service over pooled connections, again where that is safe and likely to help.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,7 +219,8 @@ impl Client {
         let (feed, fed) = Fed::new(length);
         let request = self.request(call, Payload::Fed(fed), length)?;
         let about = self.about(call, begun, length.unwrap_or_default());
-        let answered = connection.sender.send_request(request);
+        let answered = connection.sender().send_request(request);
+        connection.drive_apart();
         Ok(Sending::new(
             self.clone(),
             context.clone(),
@@ -249,7 +251,7 @@ impl Client {
         let request = self.request(call, payload, Some(length)).map_err(Failed::unsent)?;
         let about = self.about(call, begun, length);
         let mut is_unsent = false;
-        let sending = connection.sender.try_send_request(request);
+        let sending = connection.sender().try_send_request(request);
         let sending = async {
             sending.await.map_err(|mut e| {
                 is_unsent = e.take_message().is_some();
@@ -280,13 +282,15 @@ impl Client {
         &self,
         about: &About,
         answered: impl Future<Output = hyper::Result<Response<Incoming>>>,
-        connection: Connection,
+        mut connection: Connection,
     ) -> Result<Answer, Failed> {
         let kib = u32::try_from(about.length >> 10).unwrap_or(u32::MAX);
         let patience = self.answer_time.saturating_add(TIME_PER_KIB.saturating_mul(kib));
         let patience = if about.is_work { patience.saturating_mul(TIMES_OF_WORK) } else { patience };
         let lost = |error| Failed { error, is_unsent: false, is_passing: true };
-        let answered = tokio::time::timeout(patience, answered).await.map_err(|_| {
+        let mut answered = pin!(answered);
+        let answered = tokio::time::timeout(patience, connection.drive(answered.as_mut()));
+        let answered = answered.await.map_err(|_| {
             let (what, seconds) = (about.what(), patience.as_secs());
             lost(Error::new(Reason::Io, format!("{what}: no answer within {seconds} s")))
         })?;

@@ -1,7 +1,10 @@
 //! Connections to one store: at most so many at a time, the last one used taken first, so that those that are not
 //! needed grow old and are closed.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
@@ -35,16 +38,91 @@ pub(crate) struct Pool {
 }
 
 struct Idle {
-    sender: SendRequest<Payload>,
+    link: Link,
     since: Duration,
 }
 
 /// A connection for one request. Dropping it closes it, unless it is given back.
 pub(crate) struct Connection {
-    pub sender: SendRequest<Payload>,
+    link: Link,
     /// It served a request before: the store may have closed it meanwhile.
     pub is_reused: bool,
     _permit: Option<OwnedSemaphorePermit>,
+}
+
+type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send + Sync>>;
+
+/// The two halves of a connection: where requests go in, and what carries bytes.
+struct Link {
+    sender: SendRequest<Payload>,
+    /// `None` where a task of its own has it, or where it has ended.
+    driver: Option<Driver>,
+}
+
+impl Link {
+    /// Waits for what the connection brings about, and carries its bytes meanwhile: in the task of whoever waits, which
+    /// costs no wake-up of another.
+    async fn drive<T>(&mut self, mut what: Pin<&mut impl Future<Output = T>>) -> T {
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = what.as_mut().poll(cx) {
+                return Poll::Ready(done);
+            }
+            if !self.turn(cx) {
+                return Poll::Pending;
+            }
+            what.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Carries what can be carried now; `false` where a task of its own does.
+    fn turn(&mut self, cx: &mut std::task::Context<'_>) -> bool {
+        let Some(driver) = &mut self.driver else { return false };
+        if let Poll::Ready(ended) = driver.as_mut().poll(cx) {
+            self.driver = None;
+            log(ended);
+        }
+        true
+    }
+
+    /// Whether another request may be sent: not where the store closed it meanwhile.
+    async fn is_ready(&mut self) -> bool {
+        // Only who looks hears of it.
+        poll_fn(|cx| Poll::Ready(self.turn(cx))).await;
+        poll_fn(|cx| {
+            if let Poll::Ready(ready) = self.sender.poll_ready(cx) {
+                return Poll::Ready(ready.is_ok());
+            }
+            if self.turn(cx) { self.sender.poll_ready(cx).map(|ready| ready.is_ok()) } else { Poll::Pending }
+        })
+        .await
+    }
+}
+
+impl Connection {
+    /// Waits for what the connection brings about. Nothing happens on it unless somebody waits, or it is driven apart.
+    pub async fn drive<T>(&mut self, what: Pin<&mut impl Future<Output = T>>) -> T {
+        self.link.drive(what).await
+    }
+
+    /// Lets a task of its own carry the bytes: whoever sends does other things between two pieces.
+    pub fn drive_apart(&mut self) {
+        if let Some(driver) = self.link.driver.take() {
+            tokio::spawn(async move { log(driver.await) });
+        }
+    }
+
+    /// Where requests go in.
+    pub const fn sender(&mut self) -> &mut SendRequest<Payload> {
+        &mut self.link.sender
+    }
+}
+
+/// Whoever waits for an answer gets it as an error of its own.
+fn log(ended: hyper::Result<()>) {
+    if let Err(e) = ended {
+        tracing::debug!(error = %e, "a connection ended");
+    }
 }
 
 impl Pool {
@@ -76,24 +154,24 @@ impl Pool {
             true => None,
             false => Some(self.permits.clone().acquire_owned().await.map_err(closed)?),
         };
-        while let Some(mut sender) = self.pop() {
-            // Ready at once, unless what it answered last has not been read off the wire to its end.
-            if sender.ready().await.is_ok() {
-                return Ok(Connection { sender, is_reused: true, _permit: permit });
+        while let Some(mut link) = self.pop() {
+            // At once, unless what it answered last has not been read off the wire to its end.
+            if link.is_ready().await {
+                return Ok(Connection { link, is_reused: true, _permit: permit });
             }
         }
-        let sender = tokio::time::timeout(self.connect_time, self.connect()).await.map_err(|_| {
+        let link = tokio::time::timeout(self.connect_time, self.connect()).await.map_err(|_| {
             let address = &self.peer;
             let seconds = self.connect_time.as_secs();
             Error::new(Reason::Io, format!("{address} did not answer within {seconds} s of connecting to it"))
         })??;
-        Ok(Connection { sender, is_reused: false, _permit: permit })
+        Ok(Connection { link, is_reused: false, _permit: permit })
     }
 
     /// Takes a connection back whose last answer was read to its end.
     pub fn give_back(&self, connection: Connection) {
-        if !connection.sender.is_closed() && !self.permits.is_closed() {
-            self.idle.lock().push(Idle { sender: connection.sender, since: self.clock.now() });
+        if !connection.link.sender.is_closed() && !self.permits.is_closed() {
+            self.idle.lock().push(Idle { link: connection.link, since: self.clock.now() });
         }
     }
 
@@ -103,16 +181,16 @@ impl Pool {
         self.idle.lock().clear();
     }
 
-    fn pop(&self) -> Option<SendRequest<Payload>> {
+    fn pop(&self) -> Option<Link> {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
         // They lie in order of age.
         let old = idle.partition_point(|each| each.since + MOST_IDLE < now);
         idle.drain(..old);
-        idle.pop().map(|each| each.sender)
+        idle.pop().map(|each| each.link)
     }
 
-    async fn connect(&self) -> Result<SendRequest<Payload>> {
+    async fn connect(&self) -> Result<Link> {
         let Peer { host, port, .. } = &self.peer;
         let failed = |what: &str, e: std::io::Error| {
             Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
@@ -133,19 +211,13 @@ impl Pool {
         }
     }
 
-    async fn speak<T>(&self, io: T) -> Result<SendRequest<Payload>>
+    async fn speak<T>(&self, io: T) -> Result<Link>
     where
-        T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+        T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + Sync + 'static,
     {
         let handshake = http1::Builder::new().max_buf_size(READ_BYTES).handshake(io).await;
         let (sender, connection) = handshake
             .map_err(|e| Error::with_source(Reason::Io, format!("speaking with {} failed", self.peer), e))?;
-        tokio::spawn(async move {
-            if let Err(e) = connection.await {
-                // Whoever waits for an answer gets it as an error of its own.
-                tracing::debug!(error = %e, "a connection ended");
-            }
-        });
-        Ok(sender)
+        Ok(Link { sender, driver: Some(Box::pin(connection)) })
     }
 }

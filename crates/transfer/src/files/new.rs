@@ -1,13 +1,14 @@
-//! A file that is being written: under a name of its own until it is whole. Then it takes the place of whatever had its
-//! name. Dropped before that, it is removed, unless it is remembered and another transfer may go on with it.
+//! A file that is being written: without a name, or under one of its own, until it is whole. Then it takes the place of
+//! whatever had its name. Dropped before that, it is removed, unless it is remembered and another transfer may go on
+//! with it.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
@@ -16,12 +17,14 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum, Timestamp};
 use tradewind_volume::Sink;
 
+use super::draft::{Draft, can_do_without_name};
 use super::failed;
 use crate::journal::Entry;
 use crate::progress::Progress;
 
-/// From this size on the file system is told beforehand how large the file becomes.
-const WORTH_PREALLOCATING: u64 = 1 << 20;
+/// Of larger files, which are written in several places at a time, the file system is told beforehand how large they
+/// become.
+const WORTH_PREALLOCATING: u64 = 8 << 20;
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 /// What the name of an unfinished file ends with.
@@ -35,6 +38,8 @@ pub struct Directory {
     mark: u64,
     count: AtomicU64,
     made: Mutex<HashSet<PathBuf>>,
+    /// Whether files need no name while they are written; found out with the first.
+    needs_no_name: OnceLock<bool>,
 }
 
 impl Directory {
@@ -42,7 +47,13 @@ impl Directory {
     pub fn new(root: PathBuf) -> Result<Self> {
         let mark = getrandom::u64()
             .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
-        Ok(Self { root, mark, count: AtomicU64::new(0), made: Mutex::default() })
+        Ok(Self {
+            root,
+            mark,
+            count: AtomicU64::new(0),
+            made: Mutex::default(),
+            needs_no_name: OnceLock::new(),
+        })
     }
 
     /// Where it is.
@@ -67,33 +78,50 @@ impl Directory {
 
     /// Begins a file of `size` bytes at a path below the directory.
     pub fn begin(&self, below: &Path, size: u64, progress: Arc<Progress>) -> Result<NewFile> {
+        self.begin_as(below, size, progress, false)
+    }
+
+    fn begin_as(&self, below: &Path, size: u64, progress: Arc<Progress>, is_named: bool) -> Result<NewFile> {
         let path = self.root.join(below);
         let Some((parent, name)) = path.parent().zip(path.file_name()) else {
             return Err(Error::new(Reason::InvalidKey, format!("{} is not a file's name", path.display())));
         };
         self.make(parent)?;
-        check_place(&path)?;
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let mut unfinished = OsString::from(".");
-        // Not the whole name: the two together may be too long for one.
-        unfinished.push(&*name.to_string_lossy().chars().take(32).collect::<String>());
-        unfinished.push(format!(".{:016x}-{number}{UNFINISHED}", self.mark));
-        let unfinished = parent.join(unfinished);
-        let create = || OpenOptions::new().read(true).write(true).create_new(true).open(&unfinished);
-        let mut open = create();
-        if open.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        let spare = parent.join(self.spare_name(name));
+        let is_named = is_named || size > WORTH_PREALLOCATING || !self.needs_no_name(parent);
+        let begin = || if is_named { Draft::named(spare.clone()) } else { Draft::unnamed(parent) };
+        // One without a name is looked for a place when it gets one.
+        if is_named {
+            check_place(&path)?;
+        }
+        let mut draft = begin();
+        if draft.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             // Somebody removed the directory meanwhile.
             self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(parent);
             self.make(parent)?;
-            open = create();
+            draft = begin();
         }
-        let file = open.map_err(|e| failed("make", &unfinished, e))?;
-        let resumable = None;
-        let new = NewFile { file, path, unfinished, size, is_kept: false, progress, resumable };
-        if size >= WORTH_PREALLOCATING {
+        let draft = draft.map_err(|e| failed("make", &spare, e))?;
+        let new = NewFile { draft, path, spare, size, is_kept: false, progress, resumable: None };
+        if size > WORTH_PREALLOCATING {
             new.preallocate()?;
         }
         Ok(new)
+    }
+
+    fn spare_name(&self, name: &OsStr) -> OsString {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let mut spare = OsString::from(".");
+        // Not the whole name: the two together may be too long for one.
+        spare.push(&*name.to_string_lossy().chars().take(32).collect::<String>());
+        spare.push(format!(".{:016x}-{number}{UNFINISHED}", self.mark));
+        spare
+    }
+
+    /// Below one root nearly always the same; where it is not, making the file fails and says so.
+    fn needs_no_name(&self, parent: &Path) -> bool {
+        let spare = || parent.join(self.spare_name(OsStr::new("try")));
+        *self.needs_no_name.get_or_init(|| can_do_without_name(parent, spare()))
     }
 
     /// The same for a version of an object, going on with what an earlier transfer left of it.
@@ -122,7 +150,8 @@ impl Directory {
             });
             let resumable = Some(Resumable { chunks: chunks.collect(), journal });
             let path = self.root.join(below);
-            return Ok(NewFile { file, path, unfinished, size, is_kept: false, progress, resumable });
+            let draft = Draft { file, name: Some(unfinished.clone()) };
+            return Ok(NewFile { draft, path, spare: unfinished, size, is_kept: false, progress, resumable });
         }
         if let Some(Line::Begun { unfinished, .. }) = begun
             && let Err(e) = fs::remove_file(&unfinished)
@@ -130,8 +159,8 @@ impl Directory {
         {
             tracing::warn!(error = %e, path = %unfinished.display(), "an unfinished file is left");
         }
-        let mut new = self.begin(below, size, progress)?;
-        let unfinished = std::path::absolute(&new.unfinished).unwrap_or_else(|_| new.unfinished.clone());
+        let mut new = self.begin_as(below, size, progress, true)?;
+        let unfinished = std::path::absolute(&new.spare).unwrap_or_else(|_| new.spare.clone());
         let begun = Line::Begun { version: version.to_owned(), size, unfinished };
         match journal.begin_anew().and_then(|()| journal.add(&begun)) {
             Ok(()) => new.resumable = Some(Resumable { chunks: HashMap::new(), journal }),
@@ -167,9 +196,10 @@ impl Directory {
 /// An unfinished file.
 #[derive(Debug)]
 pub struct NewFile {
-    file: File,
+    draft: Draft,
     path: PathBuf,
-    unfinished: PathBuf,
+    /// The name that it has until it is whole, or may take on the way.
+    spare: PathBuf,
     size: u64,
     is_kept: bool,
     progress: Arc<Progress>,
@@ -195,7 +225,7 @@ enum Line {
 
 impl NewFile {
     fn preallocate(&self) -> Result<()> {
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, self.size) {
+        match fallocate(&self.draft.file, FallocateFlags::KEEP_SIZE, 0, self.size) {
             // Better told now than after the bytes were fetched.
             Err(rustix::io::Errno::NOSPC) => {
                 Err(failed("reserve room for", &self.path, rustix::io::Errno::NOSPC))
@@ -207,8 +237,14 @@ impl NewFile {
 
     /// Gives it its name, and the time it was written at.
     pub fn finish(&mut self, modified: Timestamp) -> Result<()> {
-        self.file.set_modified(modified.to_system_time()).map_err(|e| failed("date", &self.unfinished, e))?;
-        fs::rename(&self.unfinished, &self.path).map_err(|e| failed("name", &self.path, e))?;
+        let file = &self.draft.file;
+        file.set_modified(modified.to_system_time()).map_err(|e| failed("date", &self.path, e))?;
+        let mut named = self.draft.publish(&self.path);
+        if named.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists) {
+            check_place(&self.path)?;
+            named = self.draft.take_name(&self.spare).and_then(|()| self.draft.publish(&self.path));
+        }
+        named.map_err(|e| failed("name", &self.path, e))?;
         self.is_kept = true;
         self.forget();
         Ok(())
@@ -239,7 +275,7 @@ fn check_place(path: &Path) -> Result<()> {
 
 impl Sink for NewFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.file.write_all_at(bytes, offset).map_err(|e| failed("write", &self.unfinished, e))?;
+        self.draft.file.write_all_at(bytes, offset).map_err(|e| failed("write", &self.path, e))?;
         self.progress.carried(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
         Ok(())
     }
@@ -253,14 +289,14 @@ impl Sink for NewFile {
         let mut at = offset;
         while at < offset + length {
             let wanted = usize::try_from(offset + length - at).unwrap_or(usize::MAX).min(PIECE_BYTES);
-            match self.file.read_at(&mut buffer[..wanted], at) {
+            match self.draft.file.read_at(&mut buffer[..wanted], at) {
                 Ok(0) => return Ok(None),
                 Ok(read) => {
                     hasher.update(&buffer[..read]);
                     at += read as u64;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(failed("read", &self.unfinished, e)),
+                Err(e) => return Err(failed("read", &self.path, e)),
             }
         }
         let found = hasher.finish();
@@ -284,9 +320,10 @@ impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.is_kept
             && self.resumable.is_none()
-            && let Err(e) = fs::remove_file(&self.unfinished)
+            && let Some(unfinished) = &self.draft.name
+            && let Err(e) = fs::remove_file(unfinished)
         {
-            tracing::warn!(error = %e, path = %self.unfinished.display(), "an unfinished file is left");
+            tracing::warn!(error = %e, path = %unfinished.display(), "an unfinished file is left");
         }
     }
 }
