@@ -132,6 +132,7 @@ reasons! {
 pub struct Error {
     reason: Reason,
     was_retried: bool,
+    is_for_all: bool,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -139,7 +140,7 @@ pub struct Error {
 impl Error {
     /// An error with a message for people.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, was_retried: false, message: message.into(), source: None }
+        Self { reason, was_retried: false, is_for_all: false, message: message.into(), source: None }
     }
 
     /// The same with the error that caused it.
@@ -148,7 +149,13 @@ impl Error {
         message: impl Into<String>,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self { reason, was_retried: false, message: message.into(), source: Some(source.into()) }
+        Self {
+            reason,
+            was_retried: false,
+            is_for_all: false,
+            message: message.into(),
+            source: Some(source.into()),
+        }
     }
 
     /// The same, of the last of several attempts: whoever gets it need not try again.
@@ -162,6 +169,20 @@ impl Error {
     #[must_use]
     pub const fn was_retried(&self) -> bool {
         self.was_retried
+    }
+
+    /// The same, of what every other request of the caller's would get too: keys that the store does not know, a clock
+    /// that is wrong.
+    #[must_use]
+    pub fn for_all(mut self) -> Self {
+        self.is_for_all = true;
+        self
+    }
+
+    /// Whether other requests to the same bucket would fail as this one did.
+    #[must_use]
+    pub fn is_for_all(&self) -> bool {
+        self.is_for_all || self.reason == Reason::NoSuchBucket
     }
 
     /// Whether what was begun may go on another time: what failed for now, or for keys that have run out.

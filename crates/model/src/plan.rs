@@ -12,7 +12,8 @@ const LEAST_PARALLEL: usize = 2;
 
 /// Objects to read at a time.
 const LEAST_READERS: usize = 8;
-const MOST_READERS: usize = 64;
+/// The most, unless somebody asks for more.
+pub const MOST_READERS: usize = 64;
 
 /// The chunk size and the parallelism of transfers with one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 mod cp;
 mod filter;
 mod grep;
+mod lab;
 mod objects;
 mod report;
 mod serve;
@@ -56,6 +57,8 @@ enum Command {
     Store(store::Command),
     #[command(subcommand)]
     Settings(settings::Command),
+    #[command(subcommand)]
+    Lab(lab::Command),
 }
 
 /// Flags of every command that reads settings.
@@ -116,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Rb(arguments) => objects::rb(arguments),
         Command::Store(command) => store::run(command),
         Command::Settings(command) => settings::run(command),
+        Command::Lab(command) => lab::run(command),
     };
     match result {
         Ok(Ended::Done) => ExitCode::SUCCESS,

@@ -22,6 +22,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("tradewind-volume", &["tradewind-core", "tradewind-model"]),
     ("tradewind-transfer", &["tradewind-core", "tradewind-model", "tradewind-volume"]),
     ("tradewind-gateway", &["tradewind-core", "tradewind-wire"]),
+    ("tradewind-lab", &[]),
     ("tradewind-powerloss", &[]),
     ("tradewind-loadgen", &[]),
     (
@@ -35,6 +36,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
             "tradewind-gateway",
             "tradewind-volume",
             "tradewind-transfer",
+            "tradewind-lab",
         ],
     ),
 ];

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
@@ -45,6 +46,8 @@ pub struct Outcome {
     pub removed: u64,
     /// Bytes that were carried.
     pub bytes: u64,
+    /// What failed would fail for everything else, which was not tried.
+    pub gave_up: bool,
 }
 
 impl Outcome {
@@ -126,8 +129,8 @@ pub fn sync_all(
     actions
 }
 
-/// Does everything that is decided, so much at a time; `act` answers what it did. Dropping the future stops all
-/// workers.
+/// Does everything that is decided, so much at a time; `act` answers what it did. Nothing more is begun after a failure
+/// that everything else would share, of which one is told. Dropping the future stops all workers.
 pub async fn run<F, C>(
     workers: usize,
     decided: mpsc::Receiver<Next>,
@@ -139,18 +142,30 @@ where
     C: Fn(Action) -> F + Clone + Send + Sync + 'static,
 {
     let decided = Arc::new(Mutex::new(decided));
+    let gave_up = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for _ in 0..workers.max(1) {
         let (decided, act, progress) = (decided.clone(), act.clone(), progress.clone());
+        let gave_up = gave_up.clone();
         tasks.spawn(async move {
             let mut outcome = Outcome::default();
             loop {
                 let next = decided.lock().await.recv().await;
+                if gave_up.load(Ordering::Relaxed) {
+                    return outcome;
+                }
                 match next {
                     None => return outcome,
                     Some(Ok(action)) => {
                         let name = action.item().name.clone();
-                        outcome.add(name, act(action).await, &progress);
+                        let ended = act(action).await;
+                        if ended.as_ref().is_err_and(Error::is_for_all)
+                            && gave_up.swap(true, Ordering::Relaxed)
+                        {
+                            // Another worker has told of it.
+                            return outcome;
+                        }
+                        outcome.add(name, ended, &progress);
                     }
                     Some(Err((name, error))) => outcome.add(name, Err(error), &progress),
                 }
@@ -168,5 +183,51 @@ where
     }
     all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
     all.failures.truncate(MOST_NAMED);
+    all.gave_up = gave_up.load(Ordering::Relaxed);
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Item;
+    use std::sync::atomic::AtomicU64;
+    use tradewind_core::Timestamp;
+
+    async fn fail_all(failure: fn() -> Error) -> (Outcome, u64) {
+        let (decide, decided) = mpsc::channel(8);
+        tokio::spawn(async move {
+            for n in 0..1000 {
+                let item = Item { name: n.to_string(), size: 0, modified: Timestamp::default() };
+                if decide.send(Ok(Action::Copy(item))).await.is_err() {
+                    break;
+                }
+            }
+        });
+        let tried = Arc::new(AtomicU64::new(0));
+        let counted = tried.clone();
+        let progress = Arc::default();
+        let outcome = run(4, decided, &progress, move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async move {
+                tokio::task::yield_now().await;
+                Err(failure())
+            }
+        });
+        (outcome.await.unwrap(), tried.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn what_would_fail_for_all_is_told_once() {
+        let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").for_all()).await;
+        assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1, 1, true));
+        assert!(tried <= 8, "{tried} were tried");
+    }
+
+    #[tokio::test]
+    async fn what_fails_for_itself_keeps_nothing_else_from_being_tried() {
+        let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "not this one")).await;
+        assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1000, 1000, false));
+        assert_eq!(tried, 1000);
+    }
 }

@@ -56,7 +56,21 @@ impl Refusal {
             (false, false) => format!("{} ({})", self.message.trim_end_matches('.'), self.code),
         };
         let advice = self.advice();
-        Error::new(reason, format!("{what}: {said}{advice}"))
+        let error = Error::new(reason, format!("{what}: {said}{advice}"));
+        if self.is_about_caller() { error.for_all() } else { error }
+    }
+
+    /// Whether it was the caller that was refused, not what was asked for.
+    fn is_about_caller(&self) -> bool {
+        matches!(
+            self.code.as_str(),
+            "InvalidAccessKeyId"
+                | "SignatureDoesNotMatch"
+                | "RequestTimeTooSkewed"
+                | "ExpiredToken"
+                | "InvalidToken"
+                | "TokenRefreshRequired"
+        )
     }
 
     fn advice(&self) -> String {
@@ -158,6 +172,7 @@ mod tests {
             error.message(),
             "reading k: It & that do not match (SignatureDoesNotMatch); check the secret key"
         );
+        assert!(error.is_for_all());
     }
 
     #[test]
@@ -173,6 +188,7 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             let error = Refusal::read(b"<html>").into_error(status, subject, "x");
             assert_eq!(error.reason(), reason, "{status}");
+            assert_eq!(error.is_for_all(), reason == Reason::NoSuchBucket);
         }
     }
 

@@ -50,7 +50,7 @@ pub(super) fn refuse(
     let error = match status {
         StatusCode::UNAUTHORIZED => {
             let message = format!("{message}; check the user, the key and the account");
-            Error::with_source(Reason::AccessDenied, message, Unauthorized)
+            Error::with_source(Reason::AccessDenied, message, Unauthorized).for_all()
         }
         _ => Error::new(reason(status, subject), message),
     };

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
 use clap::Args;
+use tradewind_model::plan::MOST_READERS;
 use tradewind_transfer::grep::{Query, Search, Show};
 
 use super::Ended;
@@ -94,7 +95,8 @@ fn search(arguments: Arguments) -> anyhow::Result<Ended> {
         parallel: arguments.readers,
     })?;
     block_on(async move {
-        let session = arguments.store.open()?;
+        let store = arguments.store.with_jobs(arguments.readers.unwrap_or(MOST_READERS));
+        let session = store.open()?;
         let objects = session.objects(&arguments.place);
         let filter = arguments.filter.read()?;
         let search = Arc::new(search);

@@ -117,6 +117,9 @@ impl Report {
         if unnamed > 0 {
             writeln!(io::stderr(), "tradewind: and {unnamed} more failed")?;
         }
+        if outcome.gave_up {
+            writeln!(io::stderr(), "tradewind: what is left would fail the same way and was not tried")?;
+        }
         if flags.json {
             let seconds = took.as_secs_f64();
             let end = json!({

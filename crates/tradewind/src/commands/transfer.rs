@@ -99,6 +99,11 @@ impl StoreFlags {
         }
     }
 
+    /// Unless the flags say how many, so many requests at a time.
+    pub fn with_jobs(self, usual: usize) -> Self {
+        Self { jobs: self.jobs.or(Some(usual)), ..self }
+    }
+
     /// Opens the store.
     pub fn open(&self) -> anyhow::Result<Session> {
         logs::begin_quietly();

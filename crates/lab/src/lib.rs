@@ -1,0 +1,3 @@
+//! Emulated worlds, in which what is fast or steady shows that it is.
+
+pub mod wan;

@@ -1,0 +1,139 @@
+//! A TUN device: a network interface whose packets a process sends and receives.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use super::MTU;
+
+/// The device. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct Device {
+    file: File,
+    name: String,
+}
+
+/// What the names of all of them begin with.
+const PREFIX: &str = "twwan";
+/// Packets that wait for the process that reads them.
+const QUEUE_PACKETS: i32 = 10_000;
+
+impl Device {
+    /// Makes one in the thread's network namespace; the kernel gives it a number.
+    pub fn create() -> io::Result<Self> {
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+        let mut request = named(&format!("{PREFIX}%d"));
+        // Neither constant is as large as the field.
+        request.ifr_ifru.ifru_flags =
+            i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).map_err(io::Error::other)?;
+        control(file.as_raw_fd(), libc::TUNSETIFF, &mut request)?;
+        let name =
+            request.ifr_name.iter().take_while(|c| **c != 0).map(|c| char::from(c.cast_unsigned())).collect();
+        Ok(Self { file, name })
+    }
+
+    /// The number in its name.
+    pub fn number(&self) -> u32 {
+        self.name.trim_start_matches(PREFIX).parse().unwrap_or_default()
+    }
+
+    /// Gives it an address in a network of four, and raises it.
+    pub fn configure(&self, address: Ipv4Addr) -> io::Result<()> {
+        let socket = socket()?;
+        let control = |what, set: &dyn Fn(&mut libc::ifreq)| {
+            let mut request = named(&self.name);
+            set(&mut request);
+            control(socket.as_raw_fd(), what, &mut request)
+        };
+        control(libc::SIOCSIFADDR, &|request| request.ifr_ifru.ifru_addr = plain(address))?;
+        let mask = Ipv4Addr::new(255, 255, 255, 252);
+        control(libc::SIOCSIFNETMASK, &|request| request.ifr_ifru.ifru_netmask = plain(mask))?;
+        control(libc::SIOCSIFMTU, &|request| request.ifr_ifru.ifru_mtu = i32::from(MTU))?;
+        control(libc::SIOCSIFTXQLEN, &|request| request.ifr_ifru.ifru_metric = QUEUE_PACKETS)?;
+        raise(&self.name)
+    }
+
+    /// Sends everything that is for no network nearer by through this device.
+    pub fn route_all_through(&self) -> io::Result<()> {
+        let mut name: Vec<libc::c_char> = self.name.bytes().chain([0]).map(u8::cast_signed).collect();
+        let any = plain(Ipv4Addr::UNSPECIFIED);
+        // SAFETY: all zeroes are a valid `rtentry`.
+        let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
+        (route.rt_dst, route.rt_genmask) = (any, any);
+        route.rt_flags = libc::RTF_UP;
+        route.rt_dev = name.as_mut_ptr();
+        let socket = socket()?;
+        control(socket.as_raw_fd(), libc::SIOCADDRT, &mut route)
+    }
+
+    /// Takes a packet that the interface sends, if there is one; answers its length.
+    pub fn receive(&self, packet: &mut [u8]) -> io::Result<Option<usize>> {
+        match (&self.file).read(packet) {
+            Ok(length) => Ok(Some(length)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Has the interface receive a packet. One that it does not take is lost, as on any line.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        match (&self.file).write(packet) {
+            Ok(_) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock || e.raw_os_error() == Some(libc::ENOBUFS) => {
+                Ok(())
+            }
+            // No packet of anything that an interface understands.
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Raises an interface of the thread's namespace.
+pub(super) fn raise(name: &str) -> io::Result<()> {
+    let mut request = named(name);
+    request.ifr_ifru.ifru_flags =
+        i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
+    control(socket()?.as_raw_fd(), libc::SIOCSIFFLAGS, &mut request)
+}
+
+/// Any socket of the thread's namespace will do to speak of interfaces.
+fn socket() -> io::Result<UdpSocket> {
+    UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+}
+
+fn named(name: &str) -> libc::ifreq {
+    // SAFETY: all zeroes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last one stays zero.
+    let places = request.ifr_name.len() - 1;
+    for (place, byte) in request.ifr_name[..places].iter_mut().zip(name.bytes()) {
+        *place = byte.cast_signed();
+    }
+    request
+}
+
+fn plain(address: Ipv4Addr) -> libc::sockaddr {
+    let [a, b, c, d] = address.octets().map(u8::cast_signed);
+    let family = libc::sa_family_t::try_from(libc::AF_INET).unwrap_or_default();
+    // The port, which is none, lies before the address.
+    libc::sockaddr { sa_family: family, sa_data: [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0] }
+}
+
+fn control<T>(descriptor: i32, what: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+    // SAFETY: the descriptor is open while its owner lends it, and each caller passes what its request reads and
+    // writes: an `ifreq` or an `rtentry`.
+    match unsafe { libc::ioctl(descriptor, what, &raw mut *argument) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,25 @@
+//! A network namespace of its own for what a command does.
+
+use std::io;
+use std::panic;
+use std::thread;
+
+use super::device::raise;
+use super::{Failed, failed};
+
+/// Does something in a new network namespace, which lives as long as a process or a device is in it.
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) -> Result<T, Failed> {
+    let apart = || {
+        // SAFETY: it concerns the calling thread only, which ends with this work.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(failed("make a network namespace")(io::Error::last_os_error()));
+        }
+        work()
+    };
+    thread::scope(|scope| scope.spawn(apart).join().unwrap_or_else(|e| panic::resume_unwind(e)))
+}
+
+/// Raises `lo`, which a new namespace has but does not use.
+pub(super) fn raise_loopback() -> io::Result<()> {
+    raise("lo")
+}

@@ -1,0 +1,126 @@
+//! A real command behind a real link: this test runs itself at its other end.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tradewind_lab::wan::{Ended, FAR_ADDRESS, LinkOptions, Wan, WanOptions};
+
+const PORT: u16 = 7300;
+const DELAY: Duration = Duration::from_millis(20);
+
+/// Does something in a network namespace that nobody else uses; `None`, and a reason printed, where that may not be.
+fn alone(work: impl FnOnce() + Send) -> Option<()> {
+    let apart = || {
+        // SAFETY: it concerns the calling thread only, which ends with this work.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            println!("skipped: no network namespace: {}", io::Error::last_os_error());
+            return None;
+        }
+        if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+            println!("skipped: no TUN devices: {e}");
+            return None;
+        }
+        work();
+        Some(())
+    };
+    thread::scope(|scope| scope.spawn(apart).join().unwrap())
+}
+
+fn this_test_as(name: &str) -> Vec<OsString> {
+    let program = env::current_exe().unwrap().into_os_string();
+    vec![program, name.into(), "--exact".into(), "--ignored".into(), "--nocapture".into()]
+}
+
+fn link(rate: Option<u64>) -> WanOptions {
+    let link = LinkOptions { delay: DELAY, rate, queue_bytes: 1 << 20 };
+    WanOptions { out: link, back: link }
+}
+
+fn run(rate: Option<u64>, command: &[OsString]) -> Ended {
+    let wan = Wan::start(link(rate), command).unwrap();
+    wan.run(|e| println!("no priority: {e}")).unwrap()
+}
+
+/// The other end of the line, with bytes to give away.
+fn serve(listener: TcpListener) {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut asked = [0];
+    while stream.read(&mut asked).unwrap() == 1 {
+        let answer = if asked == *b"M" { vec![7; 1 << 20] } else { vec![7] };
+        stream.write_all(&answer).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "it is what other tests run behind a link"]
+fn ask() {
+    let far = env::var(FAR_ADDRESS).unwrap();
+    let mut stream = TcpStream::connect((far.as_str(), PORT)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    for _ in 0..5 {
+        let begun = Instant::now();
+        stream.write_all(b"1").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        let took = begun.elapsed();
+        assert!(took >= 2 * DELAY, "a round trip took {took:?}");
+        assert!(took < 10 * DELAY, "a round trip took {took:?}");
+    }
+    stream.write_all(b"M").unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    stream.read_exact(&mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn what_passes_is_late_whole_and_counted() {
+    for rate in [None, Some(50_000_000)] {
+        alone(|| {
+            let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
+            let serving = thread::spawn(|| serve(listener));
+            let begun = Instant::now();
+            let ended = run(rate, &this_test_as("ask"));
+            assert!(ended.status.success(), "{ended:?}");
+            assert!(ended.back.bytes > 1 << 20 && ended.back.packets > (1 << 20) / 1500, "{ended:?}");
+            assert!(ended.out.packets > 10, "{ended:?}");
+            let least = rate.map_or(0.0, |rate| (ended.back.bytes * 8) as f64 / rate as f64);
+            assert!(begun.elapsed().as_secs_f64() > least, "faster than the line: {ended:?}");
+            serving.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn there_is_no_other_road() {
+    alone(|| {
+        let _listener = TcpListener::bind(("127.0.0.1", PORT)).unwrap();
+        // Nobody listens at the address of the link.
+        let ended = run(None, &this_test_as("ask"));
+        assert!(!ended.status.success());
+    });
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_told_of() {
+    alone(|| {
+        let refused = Wan::start(link(None), &["/nonexistent/command".into()]).unwrap_err().to_string();
+        assert!(refused.starts_with("cannot run /nonexistent/command: No such file"), "{refused}");
+    });
+}
+
+#[test]
+fn a_command_ends_with_its_link() {
+    alone(|| {
+        let wan = Wan::start(link(None), &["sleep".into(), "100".into()]).unwrap();
+        let process = wan.process();
+        assert!(std::path::Path::new(&format!("/proc/{process}")).exists());
+        drop(wan);
+        assert!(!std::path::Path::new(&format!("/proc/{process}")).exists());
+    });
+}
