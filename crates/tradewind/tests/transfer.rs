@@ -12,6 +12,8 @@ mod failures;
 mod greps;
 #[path = "transfer/interrupted.rs"]
 mod interrupted;
+#[path = "transfer/limits.rs"]
+mod limits;
 #[path = "transfer/objects.rs"]
 mod objects;
 #[path = "transfer/sizes.rs"]

@@ -2,14 +2,15 @@
 //! when a request is worth another attempt.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context};
+use tradewind_model::pace::Pace;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
@@ -34,6 +35,14 @@ pub struct Carrier {
     purse: RetryBudget,
     /// The store has taken something: its leaf knows by now how it is told checksums.
     has_stored: AtomicBool,
+    limit: Option<Limit>,
+}
+
+/// A limit on bytes per second, over both directions.
+#[derive(Debug)]
+struct Limit {
+    piece: u64,
+    pace: Mutex<Pace>,
 }
 
 /// A request's place among those that are under way.
@@ -41,6 +50,9 @@ pub struct Carrier {
 pub struct Slot<'a> {
     /// What the request goes with.
     pub context: Context,
+    carrier: &'a Carrier,
+    /// Bytes that had their turn and have not passed.
+    paid: u64,
     _permit: SemaphorePermit<'a>,
 }
 
@@ -61,7 +73,20 @@ impl Carrier {
             retries,
             purse,
             has_stored: AtomicBool::new(false),
+            limit: None,
         }
+    }
+
+    /// The same, under a limit on the bytes of bodies that pass in a second, those that are sent and those that come
+    /// taken together.
+    #[must_use]
+    pub fn limited(mut self, bytes_per_second: u64) -> Self {
+        self.plan.requests = Pace::requests(bytes_per_second, self.plan.requests);
+        self.slots = Semaphore::new(self.plan.requests);
+        self.ahead = Arc::new(Semaphore::new(self.plan.ahead()));
+        let pace = Mutex::new(Pace::new(bytes_per_second, self.clock.now()));
+        self.limit = Some(Limit { piece: Pace::piece(bytes_per_second, BUFFER_BYTES as u64), pace });
+        self
     }
 
     /// The plan.
@@ -73,6 +98,11 @@ impl Carrier {
     /// What is read of sources goes through these.
     pub(crate) const fn buffers(&self) -> &Arc<Buffers> {
         &self.buffers
+    }
+
+    /// Bytes that are best handed over at once.
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        self.limit.as_ref().map_or(BUFFER_BYTES as u64, |limit| limit.piece)
     }
 
     /// Places for chunks that wait in memory for their turn.
@@ -93,7 +123,7 @@ impl Carrier {
         let deadline = Deadline::none(self.clock.clone());
         let window = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, WINDOW_BYTES);
         let window = self.budget.admit(window, &deadline).await?;
-        Ok(Slot { context: Context::new(deadline, window), _permit: permit })
+        Ok(Slot { context: Context::new(deadline, window), carrier: self, paid: 0, _permit: permit })
     }
 
     /// Does `work` until it succeeds, fails for good, or has failed too often. It must be as good twice as once.
@@ -149,6 +179,34 @@ impl Carrier {
         tracing::debug!(error = %failed, attempt, ?delay, "trying again");
         self.clock.sleep_until(self.clock.now() + delay).await;
         Ok(())
+    }
+}
+
+impl Slot<'_> {
+    /// Waits until the first of `bytes` that are about to be asked for may come: requests that begin together do not come
+    /// all at once.
+    pub(crate) async fn pass_first_of(&mut self, bytes: u64) {
+        if let Some(limit) = &self.carrier.limit {
+            let first = bytes.min(limit.piece);
+            self.pass(first).await;
+            self.paid += first;
+        }
+    }
+
+    /// Waits until so many bytes of a body may be sent; of those that came, until more may be read. Nothing is held
+    /// meanwhile but the slot.
+    pub(crate) async fn pass(&mut self, bytes: u64) {
+        let Some(limit) = &self.carrier.limit else { return };
+        let due = bytes - bytes.min(self.paid);
+        self.paid -= bytes - due;
+        if due == 0 {
+            return;
+        }
+        let clock = &self.carrier.clock;
+        let turn = limit.pace.lock().unwrap_or_else(PoisonError::into_inner).take(due, clock.now());
+        if turn > clock.now() {
+            clock.sleep_until(turn).await;
+        }
     }
 }
 

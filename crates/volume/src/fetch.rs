@@ -275,7 +275,8 @@ impl Origin {
         size: Option<u64>,
     ) -> Result<(Slot<'a>, ObjectInfo, (Body, u64))> {
         let chunk = carrier.plan().chunk_bytes;
-        let slot = carrier.slot(size.unwrap_or(u64::MAX)).await?;
+        let mut slot = carrier.slot(size.unwrap_or(u64::MAX)).await?;
+        slot.pass_first_of(size.unwrap_or(chunk).min(chunk)).await;
         let first = Select::Range(ByteRange::Inclusive { first: 0, last: chunk - 1 });
         let select = if size.is_some_and(|size| size <= chunk) { Select::Whole } else { first };
         let get = async |select| {
@@ -348,10 +349,11 @@ impl Range<'_> {
         let mut hasher = Hasher::new(algorithm(self.info));
         let (mut done, mut attempt) = (0, 1);
         loop {
-            let (slot, mut body) = match begun.take() {
+            let (mut slot, mut body) = match begun.take() {
                 Some(begun) => begun,
                 None => {
-                    let slot = self.carrier.slot(length - done).await?;
+                    let mut slot = self.carrier.slot(length - done).await?;
+                    slot.pass_first_of(length - done).await;
                     let body =
                         self.origin.get(&slot.context, self.info, (offset + done, length - done)).await?;
                     (slot, body)
@@ -360,10 +362,12 @@ impl Range<'_> {
             let failed = loop {
                 match body.next().await {
                     Some(Ok(piece)) => {
-                        done += piece.len() as u64;
+                        let came = piece.len() as u64;
+                        done += came;
                         attempt = 1;
                         hasher.update(&piece);
                         take(piece).await?;
+                        slot.pass(came).await;
                     }
                     Some(Err(failed)) => break failed,
                     None if done == length => {
@@ -394,11 +398,12 @@ impl Range<'_> {
         loop {
             let before = done;
             let read = async {
-                let (_slot, mut body) = match begun.take() {
+                let (mut slot, mut body) = match begun.take() {
                     Some(begun) => begun,
                     None if done == length => return Ok(()),
                     None => {
-                        let slot = self.carrier.slot(length - done).await?;
+                        let mut slot = self.carrier.slot(length - done).await?;
+                        slot.pass_first_of(length - done).await;
                         let span = (offset + done, length - done);
                         let body = self.origin.get(&slot.context, self.info, span).await?;
                         (slot, body)
@@ -408,7 +413,10 @@ impl Range<'_> {
                     let piece = piece?;
                     self.sink.write_at(offset + done, &piece)?;
                     hasher.update(&piece);
-                    done += piece.len() as u64;
+                    let came = piece.len() as u64;
+                    done += came;
+                    drop(piece);
+                    slot.pass(came).await;
                 }
                 Ok(())
             };

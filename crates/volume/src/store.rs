@@ -7,11 +7,10 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::StageRequest;
-use tradewind_core::{Address, Context, Metadata, ObjectStore, Staged};
+use tradewind_core::{Address, Metadata, ObjectStore, Staged};
 use tradewind_model::plan::Plan;
 
-use super::buffers::BUFFER_BYTES;
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Slot};
 use super::upload::{StoredPart, Upload};
 
 /// Bytes that can be read again, at any offset.
@@ -77,11 +76,11 @@ async fn store_whole(
     let request = &request;
     carrier
         .again(|| async move {
-            let slot = carrier.slot(size).await?;
+            let mut slot = carrier.slot(size).await?;
             let checksum = carrier.checksum_beforehand(source, (0, size))?;
             let request = StageRequest { checksum, ..request.clone() };
             let staged = store.stage(&slot.context, address, request).await?;
-            pour(carrier, &slot.context, staged, source, (0, size)).await
+            pour(carrier, &mut slot, staged, source, (0, size)).await
         })
         .await
 }
@@ -89,15 +88,16 @@ async fn store_whole(
 /// Stages what a source holds at an offset, and commits it.
 pub(crate) async fn pour(
     carrier: &Carrier,
-    context: &Context,
+    slot: &mut Slot<'_>,
     mut staged: Box<dyn Staged>,
     source: &dyn Source,
     (offset, length): (u64, u64),
 ) -> Result<Committed> {
     let mut sent = Sent { source, bytes: 0 };
-    for (at, size) in Plan::chunks(length, BUFFER_BYTES as u64) {
+    for (at, size) in Plan::chunks(length, carrier.piece_bytes()) {
+        slot.pass(size).await;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
-        let reservation = context.window.reserve_own(size).await;
+        let reservation = slot.context.window.reserve_own(size).await;
         let mut piece = carrier.buffers().take(size);
         source.read_at(offset + at, piece.bytes_mut())?;
         staged.write(reservation.attach(piece)).await?;

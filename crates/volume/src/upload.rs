@@ -161,12 +161,12 @@ impl Upload {
         let committed = self
             .carrier
             .again(|| async move {
-                let slot = self.carrier.slot(span.1).await?;
-                let context = &slot.context;
+                let mut slot = self.carrier.slot(span.1).await?;
                 let checksum = self.carrier.checksum_beforehand(source, span)?;
                 let request = StageRequest { checksum, ..request.clone() };
-                let staged = self.store.stage_part(context, &self.address, &self.id, number, request).await?;
-                pour(&self.carrier, context, staged, source, span).await
+                let address = &self.address;
+                let staged = self.store.stage_part(&slot.context, address, &self.id, number, request).await?;
+                pour(&self.carrier, &mut slot, staged, source, span).await
             })
             .await?;
         Ok(Self::stored(number, &committed))

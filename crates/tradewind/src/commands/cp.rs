@@ -18,7 +18,7 @@ use tradewind_volume::{Fetch, store_stream};
 use super::Ended;
 use super::filter::FilterFlags;
 use super::report::{ReportFlags, is_named};
-use super::transfer::{Session, StoreFlags, block_on, rehearse};
+use super::transfer::{LimitFlags, Session, StoreFlags, block_on, rehearse};
 use crate::places::{ObjectsPlace, Place};
 
 /// Bytes that are read from standard input at once.
@@ -33,6 +33,7 @@ const PIECE_BYTES: usize = 256 << 10;
     tradewind cp photo.jpg s3://photos/2026/\n  \
     tradewind cp -r ./photos s3://photos/2026/\n  \
     tradewind cp -r s3://photos/2026/ ./photos --exclude '*.tmp'\n  \
+    tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
     tradewind cp s3://backup/data.tar - | tar x")]
 pub(super) struct Arguments {
@@ -54,12 +55,14 @@ pub(super) struct Arguments {
     #[command(flatten)]
     report: ReportFlags,
     #[command(flatten)]
+    limit: LimitFlags,
+    #[command(flatten)]
     store: StoreFlags,
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open()?;
+        let session = arguments.store.open_limited(arguments.limit)?;
         match (&arguments.source, &arguments.destination) {
             (from, to) if arguments.dry_run && !arguments.recursive => {
                 writeln!(io::stdout(), "copy    {from} to {to}")?;

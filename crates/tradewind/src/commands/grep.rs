@@ -10,7 +10,7 @@ use tradewind_transfer::grep::{Query, Search, Show};
 use super::Ended;
 use super::filter::FilterFlags;
 use super::report::complain;
-use super::transfer::{StoreFlags, block_on};
+use super::transfer::{LimitFlags, StoreFlags, block_on};
 use crate::places::ObjectsPlace;
 
 /// Search objects for a pattern
@@ -62,6 +62,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
+    limit: LimitFlags,
+    #[command(flatten)]
     store: StoreFlags,
 }
 
@@ -96,7 +98,7 @@ fn search(arguments: Arguments) -> anyhow::Result<Ended> {
     })?;
     block_on(async move {
         let store = arguments.store.with_jobs(arguments.readers.unwrap_or(MOST_READERS));
-        let session = store.open()?;
+        let session = store.open_limited(arguments.limit)?;
         let objects = session.objects(&arguments.place);
         let filter = arguments.filter.read()?;
         let search = Arc::new(search);

@@ -15,7 +15,7 @@ use tradewind_transfer::moves::{self, Done, copy_all};
 use super::Ended;
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
-use super::transfer::{Session, StoreFlags, block_on};
+use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
 use crate::places::ObjectsPlace;
 
 /// List buckets, or objects
@@ -61,11 +61,14 @@ pub(super) struct Rm {
 
 /// Write objects to standard output
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  tradewind cat s3://logs/today.log | less")]
+#[command(after_help = "Examples:\n  tradewind cat s3://logs/today.log | less\n  \
+    tradewind cat --max-bandwidth 5MiB s3://backup/data.tar | tar x")]
 pub(super) struct Cat {
     /// s3://BUCKET/KEY
     #[arg(required = true)]
     places: Vec<ObjectsPlace>,
+    #[command(flatten)]
+    limit: LimitFlags,
     #[command(flatten)]
     store: StoreFlags,
 }
@@ -205,7 +208,7 @@ async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<Ended> {
 
 pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open()?;
+        let session = arguments.store.open_limited(arguments.limit)?;
         for place in &arguments.places {
             super::cp::to_standard(&session, place).await?;
         }

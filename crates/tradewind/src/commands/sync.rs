@@ -11,7 +11,7 @@ use tradewind_transfer::moves::sync_all;
 use super::Ended;
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
-use super::transfer::{Session, StoreFlags, block_on, rehearse};
+use super::transfer::{LimitFlags, Session, StoreFlags, block_on, rehearse};
 use crate::places::Place;
 
 /// Make a tree like another
@@ -48,12 +48,14 @@ pub(super) struct Arguments {
     #[command(flatten)]
     report: ReportFlags,
     #[command(flatten)]
+    limit: LimitFlags,
+    #[command(flatten)]
     store: StoreFlags,
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open()?;
+        let session = arguments.store.open_limited(arguments.limit)?;
         let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
         let from = end(&session, &arguments.source, links, true)?;
         let is_there = is_there(&arguments.destination);

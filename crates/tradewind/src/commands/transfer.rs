@@ -60,6 +60,14 @@ pub(super) struct StoreFlags {
     max_memory: Option<ByteSize>,
 }
 
+/// The flag of those that carry the bytes of objects.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct LimitFlags {
+    /// Bytes per second at the most, both directions together, as 50MiB
+    #[arg(long, value_name = "RATE", value_parser = max_bandwidth, help_heading = "Tuning")]
+    max_bandwidth: Option<ByteSize>,
+}
+
 fn jobs(text: &str) -> Result<usize, String> {
     let jobs = text.parse().ok().filter(|jobs| (1..=4096).contains(jobs));
     jobs.ok_or_else(|| "write a number from 1 to 4096".to_owned())
@@ -79,6 +87,11 @@ fn chunk_size(text: &str) -> Result<ByteSize, String> {
 /// Less would not hold the pieces of a few requests.
 fn max_memory(text: &str) -> Result<ByteSize, String> {
     within(text, 4 << 20, 1 << 40)
+}
+
+/// Less would be a request of which a store hears nothing for too long.
+fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
+    within(text.strip_suffix("/s").unwrap_or(text), 16 << 10, 1 << 40)
 }
 
 /// What a command works with.
@@ -106,6 +119,11 @@ impl StoreFlags {
 
     /// Opens the store.
     pub fn open(&self) -> anyhow::Result<Session> {
+        self.open_limited(LimitFlags { max_bandwidth: None })
+    }
+
+    /// Opens the store, for bodies that pass no faster than the limit.
+    pub fn open_limited(&self, limit: LimitFlags) -> anyhow::Result<Session> {
         logs::begin_quietly();
         let mut plan = Plan::default();
         plan.requests = self.jobs.unwrap_or(plan.requests);
@@ -116,7 +134,10 @@ impl StoreFlags {
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
         let (store, retries) = remote::open(&self.overrides(), clock.clone(), plan.requests)?;
-        let carrier = Carrier::new(plan, Budget::new(memory), clock, retries);
+        let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries);
+        if let Some(limit) = limit.max_bandwidth {
+            carrier = carrier.limited(limit.0);
+        }
         let journal = journal_directory().map(|directory| Journal::new(directory, format!("{store:?}")));
         Ok(Session { store, carrier: Arc::new(carrier), progress: Arc::default(), journal })
     }
