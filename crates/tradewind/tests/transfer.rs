@@ -16,6 +16,8 @@ mod interrupted;
 mod limits;
 #[path = "transfer/objects.rs"]
 mod objects;
+#[path = "transfer/preserved.rs"]
+mod preserved;
 #[path = "transfer/sizes.rs"]
 mod sizes;
 #[path = "transfer/syncs.rs"]

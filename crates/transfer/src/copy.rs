@@ -17,8 +17,11 @@ use crate::Item;
 use crate::ends::End;
 use crate::files::{Directory, FileSource};
 use crate::journal::{Entry, Journal};
+use crate::merge::Action;
+use crate::moves::Done;
 use crate::names::path_of;
 use crate::objects::Objects;
+use crate::preserve::{Attributes, have_same_time};
 use crate::progress::Progress;
 
 /// Carries items from one end to the other.
@@ -34,6 +37,8 @@ pub struct Copier {
     pub progress: Arc<Progress>,
     /// Where large objects under way are remembered.
     pub journal: Option<Journal>,
+    /// Whether times, modes and owners of files are kept with objects, and given to files.
+    pub preserves: bool,
 }
 
 impl Copier {
@@ -46,6 +51,17 @@ impl Copier {
             return Err(Error::new(Reason::InvalidArgument, why));
         }
         Ok(())
+    }
+
+    /// Does what was decided about a name.
+    pub async fn act(&self, action: &Action) -> Result<Done> {
+        match action {
+            Action::Copy(item) => self.copy(item).await.map(Done::Copied),
+            Action::Compare(item) if self.is_same(&item.name).await? => Ok(Done::Same),
+            Action::CompareTimes(item) if self.has_same_time(&item.name).await? => Ok(Done::Same),
+            Action::Compare(item) | Action::CompareTimes(item) => self.copy(item).await.map(Done::Copied),
+            Action::Remove(item) => self.remove(&item.name).await.map(|()| Done::Removed),
+        }
     }
 
     /// Copies an item under the same name; answers its bytes.
@@ -80,8 +96,11 @@ impl Copier {
         } else {
             None
         };
-        let source = Arc::new(source.remembered(journal));
-        let metadata = metadata_of(name);
+        let mut metadata = metadata_of(name);
+        if self.preserves {
+            source.attributes().write(&mut metadata.user);
+        }
+        let source = Arc::new(source.remembered(journal, self.preserves));
         let stored = store(&self.carrier, &to.store, &address, source.clone(), size, metadata).await;
         if stored.as_ref().map_or_else(|e| !e.may_go_on(), |_| true) {
             source.forget();
@@ -106,7 +125,11 @@ impl Copier {
             None
         };
         let version = (size, fetch.info().etag.as_str());
-        let file = Arc::new(to.resume(&path, version, self.progress.clone(), journal)?);
+        let file = to.resume(&path, version, self.progress.clone(), journal)?;
+        if self.preserves {
+            file.hide()?;
+        }
+        let file = Arc::new(file);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
             // Chunks that are given up may still be written: another transfer goes on, or begins anew.
@@ -116,7 +139,12 @@ impl Copier {
         };
         match fetched {
             Ok(info) => {
-                file.finish(info.modified)?;
+                let mut attributes = Attributes::dated(info.modified);
+                if self.preserves {
+                    let kept = Attributes::read(&info.metadata.user);
+                    attributes = Attributes { modified: kept.modified.or(attributes.modified), ..kept };
+                }
+                file.finish(&attributes)?;
                 Ok(info.size)
             }
             Err(e) => {
@@ -161,9 +189,14 @@ impl Copier {
     async fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
         let source = FileSource::open(&from.root().join(path_of(name)?), Arc::default())?;
         let mut file = to.begin(&path_of(to_name)?, source.size(), self.progress.clone())?;
+        let mut attributes = Attributes::dated(source.modified());
+        if self.preserves {
+            file.hide()?;
+            attributes = source.attributes();
+        }
         blocking(move || {
             read_through(&source, |offset, piece| file.write_at(offset, piece))?;
-            file.finish(source.modified())?;
+            file.finish(&attributes)?;
             Ok(source.size())
         })
         .await
@@ -197,6 +230,11 @@ impl Copier {
                 }
             }
         }
+    }
+
+    /// Whether the file at one end has the time that the object at the other carries. It costs a request.
+    pub async fn has_same_time(&self, name: &str) -> Result<bool> {
+        have_same_time(&self.carrier, &self.from, &self.to, name).await
     }
 
     /// Removes a name at the destination.

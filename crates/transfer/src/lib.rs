@@ -10,6 +10,7 @@ pub mod merge;
 pub mod moves;
 pub mod names;
 pub mod objects;
+pub mod preserve;
 pub mod progress;
 pub mod writer;
 

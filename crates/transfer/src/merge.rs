@@ -13,6 +13,8 @@ pub enum Action {
     Copy(Item),
     /// Compare what they hold: their sizes are equal.
     Compare(Item),
+    /// Compare their times, of which one is not in the listing: their sizes are equal.
+    CompareTimes(Item),
     /// Remove it there: it is not here.
     Remove(Item),
 }
@@ -22,7 +24,7 @@ impl Action {
     #[must_use]
     pub const fn item(&self) -> &Item {
         match self {
-            Self::Copy(item) | Self::Compare(item) | Self::Remove(item) => item,
+            Self::Copy(item) | Self::Compare(item) | Self::CompareTimes(item) | Self::Remove(item) => item,
         }
     }
 }
@@ -33,6 +35,9 @@ pub enum Comparison {
     /// They are equal where their sizes are and the source is not the newer one.
     #[default]
     SizeAndTime,
+    /// The same, but where the source seems newer, the time that the object carries decides: that at which it was
+    /// uploaded is always later than that of its file.
+    PreservedTime,
     /// They are equal where their sizes are.
     Size,
     /// Where their sizes are equal, their checksums decide.
@@ -124,8 +129,11 @@ impl Merge {
                 Comparison::SizeAndTime if is_newer(here.modified, there.modified) => {
                     return Some(Ok(Action::Copy(here)));
                 }
+                Comparison::PreservedTime if is_newer(here.modified, there.modified) => {
+                    return Some(Ok(Action::CompareTimes(here)));
+                }
                 Comparison::Checksum => return Some(Ok(Action::Compare(here))),
-                Comparison::SizeAndTime | Comparison::Size => {}
+                Comparison::SizeAndTime | Comparison::PreservedTime | Comparison::Size => {}
             }
         }
     }
@@ -160,6 +168,7 @@ mod tests {
             all.push(match next {
                 Ok(Action::Copy(item)) => format!("copy {}", item.name),
                 Ok(Action::Compare(item)) => format!("compare {}", item.name),
+                Ok(Action::CompareTimes(item)) => format!("compare times of {}", item.name),
                 Ok(Action::Remove(item)) => format!("remove {}", item.name),
                 Err((name, _)) => format!("fail {name}"),
             });
@@ -180,6 +189,10 @@ mod tests {
         assert_eq!(
             actions(here(), there(), Comparison::Checksum).await,
             ["compare a", "copy b", "compare c", "copy d", "remove x"]
+        );
+        assert_eq!(
+            actions(here(), there(), Comparison::PreservedTime).await,
+            ["copy b", "compare times of c", "copy d", "remove x"]
         );
     }
 

@@ -117,7 +117,9 @@ pub fn sync_all(
                 Ok(action) if !filter.takes(&action.item().name) => continue,
                 Ok(Action::Remove(_)) if !removes => continue,
                 Ok(Action::Remove(_)) => progress.found(0),
-                Ok(Action::Copy(item) | Action::Compare(item)) => progress.found(item.size),
+                Ok(Action::Copy(item) | Action::Compare(item) | Action::CompareTimes(item)) => {
+                    progress.found(item.size)
+                }
                 Err(_) => {}
             }
             if decided.send(next).await.is_err() {

@@ -33,6 +33,7 @@ const PIECE_BYTES: usize = 256 << 10;
     tradewind cp photo.jpg s3://photos/2026/\n  \
     tradewind cp -r ./photos s3://photos/2026/\n  \
     tradewind cp -r s3://photos/2026/ ./photos --exclude '*.tmp'\n  \
+    tradewind cp -r --preserve /etc s3://backup/etc/\n  \
     tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
     tradewind cp s3://backup/data.tar - | tar x")]
@@ -47,6 +48,9 @@ pub(super) struct Arguments {
     /// Copy what symbolic links to files lead to (they are passed over otherwise)
     #[arg(long)]
     follow_symlinks: bool,
+    /// Keep times, modes and owners of files, as metadata of objects
+    #[arg(long)]
+    preserve: bool,
     /// Say what would be copied, and copy nothing
     #[arg(long)]
     dry_run: bool,
@@ -64,6 +68,9 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     block_on(async move {
         let session = arguments.store.open_limited(arguments.limit)?;
         match (&arguments.source, &arguments.destination) {
+            (Place::Standard, _) | (_, Place::Standard) if arguments.preserve => {
+                bail!("--preserve keeps what a file has; standard input and output have nothing to keep")
+            }
             (from, to) if arguments.dry_run && !arguments.recursive => {
                 writeln!(io::stdout(), "copy    {from} to {to}")?;
                 Ok(Ended::Done)
@@ -97,7 +104,8 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     {
         bail!("{} is not a directory; copy a file without -r", path.display());
     }
-    let copier = session.copier(end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
+    let (here, there) = (end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
+    let copier = session.copier(here, there, arguments.preserve);
     copier.check_apart()?;
     let found = copier.from.find(&session.carrier);
     let decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
@@ -153,7 +161,7 @@ fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End
 async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place) -> anyhow::Result<Ended> {
     let (from, name, shown) = source(session, from)?;
     let (to, to_name) = destination(session, to, &shown)?;
-    let copier = session.copier(from, to);
+    let copier = session.copier(from, to, arguments.preserve);
     let (decided, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
     let report = arguments.report.begin(&session.progress);

@@ -22,6 +22,7 @@ use crate::places::Place;
 #[command(after_help = "Examples:\n  \
     tradewind sync ./photos s3://photos/2026/\n  \
     tradewind sync s3://photos/2026/ ./photos --delete --dry-run\n  \
+    tradewind sync --preserve s3://backup/etc/ ./etc\n  \
     tradewind sync s3://photos/ s3://photos-copy/ --checksum")]
 pub(super) struct Arguments {
     /// s3://BUCKET/PREFIX or a directory
@@ -40,6 +41,9 @@ pub(super) struct Arguments {
     /// Copy what symbolic links to files lead to (they are passed over otherwise)
     #[arg(long)]
     follow_symlinks: bool,
+    /// Keep times, modes and owners of files, as metadata of objects, and compare by the times that were kept
+    #[arg(long)]
+    preserve: bool,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -63,9 +67,10 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         let comparison = match (arguments.checksum, arguments.size_only) {
             (true, _) => Comparison::Checksum,
             (_, true) => Comparison::Size,
+            _ if arguments.preserve => preserved(&from, &to),
             _ => Comparison::SizeAndTime,
         };
-        let copier = session.copier(from, to);
+        let copier = session.copier(from, to, arguments.preserve);
         copier.check_apart()?;
         let here = copier.from.find(&session.carrier);
         // Below a directory that is still to be made, nothing is found.
@@ -78,6 +83,14 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         }
         session.carry_out(copier, decided, arguments.report).await
     })
+}
+
+/// Files carry their times themselves, and so do objects that become of objects.
+const fn preserved(from: &End, to: &End) -> Comparison {
+    match (from, to) {
+        (End::Files(..), End::Objects(_)) | (End::Objects(_), End::Files(..)) => Comparison::PreservedTime,
+        (End::Files(..), End::Files(..)) | (End::Objects(_), End::Objects(_)) => Comparison::SizeAndTime,
+    }
 }
 
 /// Whether there is something to look into: a directory is made when the first file comes into it.

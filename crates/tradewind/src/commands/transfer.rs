@@ -16,7 +16,7 @@ use tradewind_model::plan::Plan;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Done, Next};
+use tradewind_transfer::moves::{self, Next};
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, End, Progress};
 use tradewind_volume::Carrier;
@@ -169,10 +169,10 @@ impl Session {
         Ok(End::Files(Directory::new(path)?, links))
     }
 
-    /// What carries between two ends.
-    pub fn copier(&self, from: End, to: End) -> Arc<Copier> {
+    /// What carries between two ends; whether it keeps what files have besides their bytes.
+    pub fn copier(&self, from: End, to: End, preserves: bool) -> Arc<Copier> {
         let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
-        Arc::new(Copier { from, to, carrier, progress, journal: self.journal.clone() })
+        Arc::new(Copier { from, to, carrier, progress, journal: self.journal.clone(), preserves })
     }
 
     /// Does what is decided.
@@ -186,14 +186,7 @@ impl Session {
         let workers = self.carrier.plan().requests;
         let outcome = moves::run(workers, decided, &self.progress, move |action| {
             let copier = copier.clone();
-            async move {
-                match action {
-                    Action::Copy(item) => copier.copy(&item).await.map(Done::Copied),
-                    Action::Compare(item) if copier.is_same(&item.name).await? => Ok(Done::Same),
-                    Action::Compare(item) => copier.copy(&item).await.map(Done::Copied),
-                    Action::Remove(item) => copier.remove(&item.name).await.map(|()| Done::Removed),
-                }
-            }
+            async move { copier.act(&action).await }
         });
         Ok(report.conclude(&outcome.await?)?)
     }
@@ -260,7 +253,7 @@ pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>)
                     copier.to.describe(&item.name)
                 )?;
             }
-            Ok(Action::Compare(item)) => {
+            Ok(Action::Compare(item) | Action::CompareTimes(item)) => {
                 writeln!(
                     out,
                     "compare {} with {}",

@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, fallocate, fchmod};
 use serde::{Deserialize, Serialize};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Algorithm, Checksum, Timestamp};
+use tradewind_core::{Algorithm, Checksum};
 use tradewind_volume::Sink;
 
 use super::draft::{Draft, can_do_without_name};
 use super::failed;
 use crate::journal::Entry;
+use crate::preserve::Attributes;
 use crate::progress::Progress;
 
 /// Of larger files, which are written in several places at a time, the file system is told beforehand how large they
@@ -235,10 +236,17 @@ impl NewFile {
         }
     }
 
-    /// Gives it its name, and the time it was written at.
-    pub fn finish(&mut self, modified: Timestamp) -> Result<()> {
-        let file = &self.draft.file;
-        file.set_modified(modified.to_system_time()).map_err(|e| failed("date", &self.path, e))?;
+    /// Nobody else may look into it before it is finished: what it will allow others is not known to them yet.
+    pub fn hide(&self) -> Result<()> {
+        let own = Mode::RUSR | Mode::WUSR;
+        fchmod(&self.draft.file, own).map_err(|e| failed("change the mode of", &self.path, e))
+    }
+
+    /// Gives it its name, when all else of it is as it is to be.
+    pub fn finish(&mut self, attributes: &Attributes) -> Result<()> {
+        attributes
+            .give(&self.draft.file)
+            .map_err(|e| failed("set the time, mode or owner of", &self.path, e))?;
         let mut named = self.draft.publish(&self.path);
         if named.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists) {
             check_place(&self.path)?;

@@ -13,6 +13,7 @@ use tradewind_volume::Source;
 
 use super::failed;
 use crate::journal::Entry;
+use crate::preserve::Attributes;
 use crate::progress::Progress;
 
 /// An open file.
@@ -21,8 +22,11 @@ pub struct FileSource {
     file: File,
     path: PathBuf,
     seen: Seen,
+    attributes: Attributes,
     progress: Arc<Progress>,
     journal: Mutex<Option<Entry>>,
+    /// Uploads carry its attributes: those that do not are others.
+    preserves: bool,
 }
 
 /// What the journal of an upload says.
@@ -31,6 +35,8 @@ struct Begun {
     seen: Seen,
     upload: String,
     part_bytes: u64,
+    #[serde(default)]
+    preserves: bool,
 }
 
 /// What tells whether a file was written to.
@@ -62,13 +68,15 @@ impl FileSource {
             return Err(Error::new(Reason::InvalidRequest, format!("{} is not a file", path.display())));
         }
         let (path, seen, journal) = (path.to_owned(), Seen::of(&metadata), Mutex::default());
-        Ok(Self { file, path, seen, progress, journal })
+        let attributes = Attributes::of(&metadata);
+        Ok(Self { file, path, seen, attributes, progress, journal, preserves: false })
     }
 
-    /// The same, whose uploads are remembered.
+    /// The same, whose uploads are remembered; whether they carry its attributes.
     #[must_use]
-    pub fn remembered(mut self, journal: Option<Entry>) -> Self {
+    pub fn remembered(mut self, journal: Option<Entry>, preserves: bool) -> Self {
         self.journal = Mutex::new(journal);
+        self.preserves = preserves;
         self
     }
 
@@ -86,11 +94,22 @@ impl FileSource {
         self.seen.size
     }
 
+    /// What it has besides its bytes.
+    #[must_use]
+    pub const fn attributes(&self) -> Attributes {
+        self.attributes
+    }
+
     /// When it was written last.
     #[must_use]
     pub fn modified(&self) -> Timestamp {
         let (seconds, nanos) = self.seen.modified;
         Timestamp::from_millis(seconds * 1000 + nanos / 1_000_000)
+    }
+
+    /// Whether an upload that was begun before is of these bytes, and carries what this one would.
+    fn is_same(&self, begun: &Begun) -> bool {
+        begun.seen == self.seen && begun.preserves == self.preserves
     }
 
     fn changed(&self) -> Error {
@@ -124,23 +143,49 @@ impl Source for FileSource {
     fn earlier(&self) -> Option<(UploadId, u64)> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = journal.as_ref()?.earlier::<Begun>().pop()?;
-        (begun.seen == self.seen).then_some((UploadId(begun.upload), begun.part_bytes))
+        self.is_same(&begun).then_some((UploadId(begun.upload), begun.part_bytes))
     }
 
     fn outdated(&self) -> Option<UploadId> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = journal.as_ref()?.earlier::<Begun>().pop()?;
-        (begun.seen != self.seen).then_some(UploadId(begun.upload))
+        (!self.is_same(&begun)).then_some(UploadId(begun.upload))
     }
 
     fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_mut() else { return false };
-        let begun = Begun { seen: self.seen.clone(), upload: upload.0.clone(), part_bytes };
+        let (seen, preserves) = (self.seen.clone(), self.preserves);
+        let begun = Begun { seen, upload: upload.0.clone(), part_bytes, preserves };
         let added = entry.begin_anew().and_then(|()| entry.add(&begun));
         if let Err(e) = &added {
             tracing::warn!(error = %e, "an upload is not remembered: killed, it would begin anew");
         }
         added.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Journal;
+
+    #[test]
+    fn an_upload_that_carries_something_else_is_not_gone_on_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "x").unwrap();
+        let journal = Journal::new(directory.path().join("j"), "s".to_owned());
+        let source = |preserves| {
+            let source = FileSource::open(&path, Arc::default()).unwrap();
+            source.remembered(journal.open("a", "b").unwrap(), preserves)
+        };
+        let id = UploadId("id".to_owned());
+        assert!(source(false).begun(&id, 5));
+        let plain = source(false);
+        assert_eq!((plain.earlier(), plain.outdated()), (Some((id.clone(), 5)), None));
+        drop(plain);
+        let preserving = source(true);
+        assert_eq!((preserving.earlier(), preserving.outdated()), (None, Some(id)));
     }
 }

@@ -1,0 +1,167 @@
+//! `--preserve`: what a file has besides its bytes goes with it and comes back, others can read it, and a tree that was
+//! carried is not carried again, in either direction.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value as Json;
+
+use super::{Scene, content, names};
+use crate::support::s3::{Request, S3};
+use crate::support::server::root_key;
+
+/// A moment of 2023, to the nanosecond.
+const THEN: Duration = Duration::new(1_700_000_000, 123_456_789);
+
+fn write(scene: &Scene, name: &str, bytes: impl AsRef<[u8]>, mode: u32, time: SystemTime) {
+    let path = scene.caller.path(name);
+    // One that may not be written to is made anew.
+    let _ = fs::remove_file(&path);
+    scene.caller.write(name, bytes);
+    File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// Mode and time of a file.
+fn seen(scene: &Scene, name: &str) -> (u32, SystemTime) {
+    let metadata = fs::metadata(scene.caller.path(name)).unwrap();
+    (metadata.mode() & 0o7777, metadata.modified().unwrap())
+}
+
+/// How many names a sync copied.
+fn copied(scene: &Scene, arguments: &[&str]) -> u64 {
+    let said = scene.caller.done(&[&["sync", "--json"], arguments].concat());
+    serde_json::from_str::<Json>(&said).unwrap()["copied"].as_u64().unwrap()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+const UP: [&str; 3] = ["--preserve", "here", "s3://bucket/tree"];
+const DOWN: [&str; 3] = ["--preserve", "s3://bucket/tree", "there"];
+const AGAIN: [&str; 3] = ["--preserve", "there", "s3://bucket/tree"];
+
+fn tree() -> Scene {
+    let scene = Scene::new();
+    let then = UNIX_EPOCH + THEN;
+    write(&scene, "here/small", "x", 0o640, then);
+    write(&scene, "here/run/it", "#!/bin/sh\n", 0o755, then + Duration::from_nanos(1));
+    write(&scene, "here/large", content(1, 25 << 20), 0o400, then + Duration::from_secs(1));
+    write(&scene, "here/ranged", content(2, 9 << 20), 0o600, UNIX_EPOCH - Duration::from_millis(1500));
+    scene
+}
+
+#[test]
+fn a_tree_comes_back_as_it_was_and_is_carried_once() {
+    let scene = tree();
+    assert_eq!(copied(&scene, &UP), 4);
+    assert_eq!(copied(&scene, &UP), 0, "up again");
+    assert_eq!(copied(&scene, &DOWN), 4);
+    for name in names(&scene.caller.path("here")) {
+        let (here, there) = (format!("here/{name}"), format!("there/{name}"));
+        assert_eq!(seen(&scene, &here), seen(&scene, &there), "{name}");
+        assert!(fs::read(scene.caller.path(here)).unwrap() == fs::read(scene.caller.path(there)).unwrap());
+    }
+    assert_eq!(copied(&scene, &DOWN), 0, "down again");
+    assert_eq!(copied(&scene, &AGAIN), 0, "up from where it came down");
+    assert_eq!(copied(&scene, &["s3://bucket/tree", "there"]), 4, "without the flag uploads are newer");
+}
+
+#[test]
+fn what_is_another_at_the_source_is_carried() {
+    let scene = tree();
+    copied(&scene, &UP);
+    copied(&scene, &DOWN);
+    // Newer than its object, which a clock that is ahead makes of any file.
+    let ahead = SystemTime::now() + Duration::from_secs(1000);
+    write(&scene, "there/small", "y", 0o600, ahead);
+    assert_eq!(copied(&scene, &AGAIN), 1);
+    assert_eq!(copied(&scene, &AGAIN), 0, "it has the time that its object carries");
+    assert_eq!(scene.read("tree/small"), b"y");
+    assert_eq!(copied(&scene, &["--preserve", "s3://bucket/tree", "here"]), 1);
+    assert_eq!(seen(&scene, "here/small"), seen(&scene, "there/small"));
+    // As large, uploaded later, of an earlier time than what is here.
+    write(&scene, "old/small", "z", 0o600, UNIX_EPOCH + THEN - Duration::from_secs(1));
+    scene.caller.done(&["cp", "--preserve", "old/small", "s3://bucket/tree/small"]);
+    write(&scene, "there/small", "y", 0o600, UNIX_EPOCH + THEN);
+    assert_eq!(copied(&scene, &DOWN), 1);
+    assert_eq!(fs::read(scene.caller.path("there/small")).unwrap(), b"z");
+    assert_eq!(copied(&scene, &DOWN), 0);
+}
+
+#[test]
+fn others_can_read_it_and_nobody_else_writes_it() {
+    let scene = tree();
+    scene.caller.done(&["cp", "here/small", "s3://bucket/plain"]);
+    scene.caller.done(&["cp", "--preserve", "here/small", "s3://bucket/kept"]);
+    let metadata = |key: &str| {
+        let said = scene.caller.done(&["stat", "--json", &format!("s3://bucket/{key}")]);
+        serde_json::from_str::<Json>(&said).unwrap()["metadata"].clone()
+    };
+    assert_eq!(metadata("plain"), serde_json::json!({}));
+    let owner = fs::metadata(scene.caller.path("here/small")).unwrap();
+    let expected = serde_json::json!({
+        "mtime": "1700000000.123456789", "mode": "100640",
+        "uid": owner.uid().to_string(), "gid": owner.gid().to_string(),
+    });
+    assert_eq!(metadata("kept"), expected);
+    // A copy within the store takes it along.
+    scene.caller.done(&["cp", "--preserve", "s3://bucket/kept", "s3://bucket/copy"]);
+    assert_eq!(metadata("copy"), expected);
+    scene.caller.done(&["cp", "s3://bucket/kept", "down"]);
+    assert_ne!(seen(&scene, "down").1, UNIX_EPOCH + THEN, "nobody asked for it");
+}
+
+#[test]
+fn what_others_wrote_is_taken_as_far_as_it_is_harmless() {
+    let scene = Scene::new();
+    let put = |key: &str, pairs: &[(&str, &str)]| {
+        let headers: Vec<(String, String)> =
+            pairs.iter().map(|(name, value)| (format!("x-amz-meta-{name}"), (*value).to_owned())).collect();
+        let headers = headers.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        let path = format!("bucket/{key}");
+        let request = Request { method: "PUT", path: &path, headers, body: b"x", ..Request::default() };
+        let stored = S3::new(scene.caller.endpoint(), root_key()).send(request).unwrap();
+        assert_eq!(stored.status, 200, "{}", stored.text());
+    };
+    put("s3fs", &[("mode", "33200"), ("mtime", "1700000000"), ("uid", "0"), ("gid", "0")]);
+    put("evil", &[("mode", "104777"), ("mtime", "-99999999999999999999")]);
+    put("odd", &[("mode", "rw"), ("mtime", "yesterday"), ("uid", "root"), ("gid", "-1")]);
+    assert_eq!(copied(&scene, &["--preserve", "s3://bucket", "there"]), 3);
+    assert_eq!(seen(&scene, "there/s3fs"), (0o660, UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
+    let (mode, time) = seen(&scene, "there/evil");
+    assert_eq!(mode, 0o777, "no program runs as somebody else for what a bucket says");
+    assert!(time > UNIX_EPOCH + THEN, "the object's own time");
+    assert!(seen(&scene, "there/odd").1 > UNIX_EPOCH + THEN);
+    assert_eq!(copied(&scene, &["--preserve", "s3://bucket", "there"]), 0);
+}
+
+#[test]
+fn between_directories_too() {
+    let scene = tree();
+    scene.caller.done(&["cp", "-r", "--preserve", "here", "there"]);
+    for name in names(&scene.caller.path("here")) {
+        assert_eq!(seen(&scene, &format!("here/{name}")), seen(&scene, &format!("there/{name}")), "{name}");
+    }
+    assert_eq!(copied(&scene, &["--preserve", "here", "there"]), 0);
+    scene.caller.fails(
+        &["cp", "--preserve", "-", "s3://bucket/x"],
+        &["--preserve keeps what a file has; standard input and output have nothing to keep"],
+    );
+}
+
+#[test]
+fn root_gives_files_to_their_owners() {
+    if !is_root() {
+        crate::support::skip("root_gives_files_to_their_owners", "only root may");
+        return;
+    }
+    let scene = tree();
+    std::os::unix::fs::chown(scene.caller.path("here/small"), Some(12_345), Some(23_456)).unwrap();
+    copied(&scene, &UP);
+    copied(&scene, &DOWN);
+    let metadata = fs::metadata(scene.caller.path("there/small")).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (12_345, 23_456, 0o640));
+}
