@@ -4,3 +4,4 @@
 pub mod pace;
 pub mod plan;
 pub mod retry;
+pub mod settle;

@@ -13,6 +13,7 @@ mod signals;
 mod store;
 mod sync;
 mod transfer;
+mod watch;
 
 use std::fmt;
 use std::io::{self, Write as _};

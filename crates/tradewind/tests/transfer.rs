@@ -24,6 +24,8 @@ mod sizes;
 mod syncs;
 #[path = "transfer/trees.rs"]
 mod trees;
+#[path = "transfer/watched.rs"]
+mod watched;
 
 use std::collections::BTreeMap;
 use std::fs;

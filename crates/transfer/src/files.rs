@@ -5,7 +5,8 @@ mod find;
 mod new;
 mod source;
 
-pub use find::{Links, find};
+pub(crate) use find::is_unfinished;
+pub use find::{Links, find, find_below};
 pub use new::{Directory, NewFile};
 pub use source::FileSource;
 
@@ -15,7 +16,7 @@ use std::path::Path;
 use tradewind_core::error::{Error, Reason};
 
 /// What went wrong with a file, in the port's words.
-fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
+pub(crate) fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let reason = match error.kind() {
         io::ErrorKind::NotFound => Reason::NoSuchKey,

@@ -12,6 +12,7 @@ pub mod names;
 pub mod objects;
 pub mod preserve;
 pub mod progress;
+pub mod watch;
 pub mod writer;
 
 pub use copy::Copier;

@@ -50,6 +50,13 @@ impl Objects {
 
     /// Finds all of them, in order of their keys. Ends early where nobody takes them any more.
     pub fn find(self, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+        self.find_below(String::new(), carrier)
+    }
+
+    /// The same of those whose names begin with `below`.
+    pub fn find_below(mut self, below: String, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+        let beginning = self.prefix.len();
+        self.prefix.push_str(&below);
         let (found, items) = mpsc::channel(FOUND_AHEAD);
         tokio::spawn(async move {
             let mut after = None;
@@ -65,7 +72,7 @@ impl Objects {
                 };
                 for entry in page.entries {
                     let ListEntry::Key(key, summary) = entry else { continue };
-                    let name = key.strip_prefix(&self.prefix).unwrap_or(&key).to_owned();
+                    let name = key.get(beginning..).unwrap_or(&key).to_owned();
                     let item = Item { name, size: summary.size, modified: summary.modified };
                     if found.send(Ok(item)).await.is_err() {
                         return;

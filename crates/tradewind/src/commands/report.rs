@@ -45,6 +45,16 @@ impl Drop for Report {
 }
 
 impl ReportFlags {
+    /// Whether only failures are told.
+    pub const fn is_quiet(self) -> bool {
+        self.quiet
+    }
+
+    /// Whether the end is told as JSON.
+    pub const fn is_json(self) -> bool {
+        self.json
+    }
+
     /// Begins to tell of a transfer.
     pub fn begin(self, progress: &Arc<Progress>) -> Report {
         let is_terminal = io::stderr().is_terminal();

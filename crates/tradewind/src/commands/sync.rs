@@ -1,17 +1,22 @@
 //! `tradewind sync`: makes one tree like the other.
 
+use std::sync::Arc;
+
 use anyhow::bail;
 use clap::Args;
-use tokio::sync::mpsc;
-use tradewind_transfer::End;
+use tokio::sync::{mpsc, oneshot};
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::{Comparison, Merge};
 use tradewind_transfer::moves::sync_all;
+use tradewind_transfer::watch::Watch;
+use tradewind_transfer::{Copier, End};
 
 use super::Ended;
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
-use super::transfer::{LimitFlags, Session, StoreFlags, block_on, rehearse};
+use super::signals::Caught;
+use super::transfer::{LimitFlags, Session, StoreFlags, block_on, block_until_signal, rehearse};
+use super::watch::{self, WatchFlags};
 use crate::places::Place;
 
 /// Make a tree like another
@@ -23,6 +28,7 @@ use crate::places::Place;
     tradewind sync ./photos s3://photos/2026/\n  \
     tradewind sync s3://photos/2026/ ./photos --delete --dry-run\n  \
     tradewind sync --preserve s3://backup/etc/ ./etc\n  \
+    tradewind sync --watch --delete ./photos s3://photos/2026/\n  \
     tradewind sync s3://photos/ s3://photos-copy/ --checksum")]
 pub(super) struct Arguments {
     /// s3://BUCKET/PREFIX or a directory
@@ -48,6 +54,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
+    watching: WatchFlags,
+    #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
     report: ReportFlags,
@@ -58,20 +66,13 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    if arguments.watching.watch {
+        return block_until_signal(watch::GRACE, |stopped| follow(arguments, stopped));
+    }
     block_on(async move {
         let session = arguments.store.open_limited(arguments.limit)?;
-        let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
-        let from = end(&session, &arguments.source, links, true)?;
         let is_there = is_there(&arguments.destination);
-        let to = end(&session, &arguments.destination, links, false)?;
-        let comparison = match (arguments.checksum, arguments.size_only) {
-            (true, _) => Comparison::Checksum,
-            (_, true) => Comparison::Size,
-            _ if arguments.preserve => preserved(&from, &to),
-            _ => Comparison::SizeAndTime,
-        };
-        let copier = session.copier(from, to, arguments.preserve);
-        copier.check_apart()?;
+        let (copier, comparison) = copier(&session, &arguments)?;
         let here = copier.from.find(&session.carrier);
         // Below a directory that is still to be made, nothing is found.
         let there = if is_there { copier.to.find(&session.carrier) } else { mpsc::channel(1).1 };
@@ -83,6 +84,33 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         }
         session.carry_out(copier, decided, arguments.report).await
     })
+}
+
+/// Makes the destination like the source, and keeps it so.
+async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> anyhow::Result<Ended> {
+    let session = arguments.store.open_limited(arguments.limit)?;
+    let (copier, comparison) = copier(&session, &arguments)?;
+    watch::check(&copier.from, &copier.to)?;
+    let (filter, removes, settle) =
+        (arguments.filter.read()?, arguments.delete, arguments.watching.options());
+    let watching = Watch { copier, comparison, filter, removes, settle, grace: watch::GRACE };
+    watch::run(watching, arguments.report, stopped).await
+}
+
+/// What carries between the two places, and how they are compared.
+fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copier>, Comparison)> {
+    let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
+    let from = end(session, &arguments.source, links, true)?;
+    let to = end(session, &arguments.destination, links, false)?;
+    let comparison = match (arguments.checksum, arguments.size_only) {
+        (true, _) => Comparison::Checksum,
+        (_, true) => Comparison::Size,
+        _ if arguments.preserve => preserved(&from, &to),
+        _ => Comparison::SizeAndTime,
+    };
+    let copier = session.copier(from, to, arguments.preserve);
+    copier.check_apart()?;
+    Ok((copier, comparison))
 }
 
 /// Files carry their times themselves, and so do objects that become of objects.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
@@ -202,11 +202,7 @@ fn journal_directory() -> Option<PathBuf> {
 /// Runs a command to its end, or until a signal stops it: then what is unfinished and not remembered is removed here and
 /// given up in the store.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
-    let runtime = runtime.context("cannot start the threads that carry data")?;
-    let (stop, stopped) = oneshot::channel();
-    let signals = runtime.block_on(async { Signals::new() })?;
-    runtime.spawn(watch(signals, stop));
+    let (runtime, stopped) = start(TIME_TO_STOP)?;
     runtime.block_on(async {
         let caught = tokio::select! {
             ended = work => return ended,
@@ -217,14 +213,38 @@ pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     })
 }
 
+/// Runs a command that goes on until a signal comes and then ends by itself, for which it has `grace`.
+pub(super) fn block_until_signal<T, F: Future<Output = anyhow::Result<T>>>(
+    grace: Duration,
+    work: impl FnOnce(oneshot::Receiver<Caught>) -> F,
+) -> anyhow::Result<T> {
+    let (runtime, stopped) = start(grace + TIME_TO_STOP)?;
+    runtime.block_on(async {
+        let ended = work(stopped).await;
+        // What does not clean up in time is ended with the process.
+        let _ = tokio::time::timeout(TIME_TO_STOP, settle()).await;
+        ended
+    })
+}
+
+/// The threads that carry data, and where the first signal is told; the process ends so long after it at the latest.
+fn start(time_to_stop: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<Caught>)> {
+    let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
+    let runtime = runtime.context("cannot start the threads that carry data")?;
+    let (stop, stopped) = oneshot::channel();
+    let signals = runtime.block_on(async { Signals::new() })?;
+    runtime.spawn(watch(signals, stop, time_to_stop));
+    Ok((runtime, stopped))
+}
+
 /// Tells of the first signal, and ends the process where that is not heard: who writes to a pipe that nobody reads does
 /// not look up.
-async fn watch(mut signals: Signals, stop: oneshot::Sender<Caught>) {
+async fn watch(mut signals: Signals, stop: oneshot::Sender<Caught>, time_to_stop: Duration) {
     let caught = signals.next().await;
     // Nobody listens any more where the command is at its end.
     let _ = stop.send(caught);
     tokio::select! {
-        () = tokio::time::sleep(TIME_TO_STOP) => {}
+        () = tokio::time::sleep(time_to_stop) => {}
         _ = signals.next() => {}
     }
     std::process::exit(caught.exit_status().into());

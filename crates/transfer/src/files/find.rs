@@ -26,18 +26,24 @@ pub enum Links {
 }
 
 /// What a transfer that was killed left is no file of anybody's.
-fn is_unfinished(name: &[u8]) -> bool {
+pub(crate) fn is_unfinished(name: &[u8]) -> bool {
     name.starts_with(b".") && name.ends_with(UNFINISHED.as_bytes())
 }
 
 /// Finds every file below `root`, in the byte order of their names, as stores list keys: `a.txt` comes before `a/b`.
 /// What is neither file, directory nor link is told of as a failure.
 pub fn find(root: PathBuf, links: Links) -> mpsc::Receiver<FoundItem> {
+    find_below(root, Path::new(""), links)
+}
+
+/// The same of a directory below `root`, with names that begin there.
+pub fn find_below(root: PathBuf, below: &Path, links: Links) -> mpsc::Receiver<FoundItem> {
     let (found, items) = mpsc::channel(FOUND_AHEAD);
+    let directory = root.join(below);
     tokio::task::spawn_blocking(move || {
         let walk = Walk { root, links, found };
         // Nobody listens any more where it ends early.
-        let _ = walk.below(&walk.root);
+        let _ = walk.below(&directory);
     });
     items
 }

@@ -1,0 +1,300 @@
+//! A directory whose changes go up as they settle. What is to be looked at is said by events, and now and then everything
+//! is compared; when, the model decides. What is found then is what counts: an event is a hint, never a fact.
+//!
+//! Nothing is removed in the store but names that are looked for here and not found, in the directory that was there at
+//! the beginning: where it is gone, or another one is in its place, watching ends.
+
+mod events;
+mod root;
+mod work;
+
+pub use events::{Event, watch};
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::settle::{SettleOptions, Settling};
+
+use crate::Copier;
+use crate::ends::End;
+use crate::filter::Filter;
+use crate::merge::{Action, Comparison};
+use crate::moves::Next;
+
+use self::root::Root;
+use self::work::{Became, Worker};
+
+/// Failures whose last words are remembered.
+const MOST_TOLD: usize = 1000;
+
+/// What is watched, and what is done about it.
+#[derive(Debug)]
+pub struct Watch {
+    /// From a directory to objects.
+    pub copier: Arc<Copier>,
+    /// How trees are compared.
+    pub comparison: Comparison,
+    /// Which names are meant.
+    pub filter: Filter,
+    /// Whether what went here goes there.
+    pub removes: bool,
+    /// How long things wait.
+    pub settle: SettleOptions,
+    /// What is under way at the end may take so long.
+    pub grace: Duration,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// Everything was compared, and carried as far as it did not fail.
+    InStep,
+    /// A name was copied: so many bytes.
+    Copied(&'a str, u64),
+    /// A name was removed.
+    Removed(&'a str),
+    /// Something failed, in other words than the last time. It is tried again.
+    Failed(&'a str, &'a Error),
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Names that were copied.
+    pub copied: u64,
+    /// Names that were removed.
+    pub removed: u64,
+    /// Bytes that were carried.
+    pub bytes: u64,
+    /// Names that failed and were not made good.
+    pub failing: u64,
+}
+
+/// What a task was about, and what became of it.
+type Ended = (String, Result<Became>);
+
+struct Watching<T> {
+    watch: Watch,
+    worker: Arc<Worker>,
+    settling: Settling,
+    tasks: JoinSet<Ended>,
+    /// The comparison that is under way, and whether all of its tree could be looked at so far.
+    walk: Option<(mpsc::Receiver<Next>, bool)>,
+    is_in_step: bool,
+    /// What was said last of names that fail.
+    told: HashMap<String, String>,
+    totals: Totals,
+    tell: T,
+}
+
+impl Watch {
+    /// Compares everything, then follows `events` until `stop`: then what is under way ends, or is given up after a
+    /// while. An error where the directory is gone, or the bucket was never there.
+    pub async fn run(
+        self,
+        mut events: mpsc::Receiver<Event>,
+        stop: impl Future<Output = ()>,
+        tell: impl FnMut(&News<'_>),
+    ) -> Result<Totals> {
+        let End::Files(directory, links) = &self.copier.from else {
+            return Err(Error::new(Reason::InvalidArgument, "only a directory can be watched"));
+        };
+        let root = Root::of(directory.root())?;
+        let worker =
+            Arc::new(Worker { copier: self.copier.clone(), root, links: *links, removes: self.removes });
+        let clock = self.copier.carrier.clock().clone();
+        let most = self.copier.carrier.plan().requests.max(1);
+        let mut watching = Watching {
+            settling: Settling::new(self.settle, clock.now()),
+            watch: self,
+            worker,
+            tasks: JoinSet::new(),
+            walk: None,
+            is_in_step: false,
+            told: HashMap::new(),
+            totals: Totals::default(),
+            tell,
+        };
+        tokio::pin!(stop);
+        loop {
+            watching.worker.root.check()?;
+            watching.begin_due(clock.now(), most);
+            let has_room = watching.tasks.len() < most;
+            let due = watching.settling.next_due().filter(|_| has_room);
+            let wait = async {
+                match due {
+                    Some(due) => clock.sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = &mut stop => break,
+                Some(ended) = watching.tasks.join_next() => watching.ended(ended, clock.now())?,
+                event = events.recv() => match event {
+                    Some(event) => watching.heard(event, clock.now())?,
+                    None => return Err(Error::new(Reason::Defect, "nobody watches the directory any more")),
+                },
+                next = next_of(&mut watching.walk), if has_room => watching.decided(next, clock.now())?,
+                () = wait => {}
+            }
+        }
+        watching.finish().await
+    }
+}
+
+/// What a comparison decides next; never, where there is none.
+async fn next_of(walk: &mut Option<(mpsc::Receiver<Next>, bool)>) -> Option<Next> {
+    match walk {
+        Some((decided, _)) => decided.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<T: FnMut(&News<'_>)> Watching<T> {
+    fn begin_due(&mut self, now: Duration, most: usize) {
+        while self.tasks.len() < most
+            && let Some(name) = self.settling.take(now)
+        {
+            let worker = self.worker.clone();
+            self.tasks.spawn(async move {
+                let became = worker.look(&name).await;
+                (name, became)
+            });
+        }
+        if self.walk.is_none()
+            && let Some(tree) = self.settling.take_tree(now)
+        {
+            let decided = self.worker.compare(&tree, self.watch.comparison, self.watch.filter.clone());
+            self.walk = Some((decided, true));
+        }
+    }
+
+    fn heard(&mut self, event: Event, now: Duration) -> Result<()> {
+        match event {
+            Event::Touched(name) if self.watch.filter.takes(&name) => self.settling.touched(&name, now),
+            Event::Touched(_) => {}
+            Event::Tree(tree) => self.settling.tree_touched(&tree, now),
+            Event::Failed(name, error) => self.complain(&name, &error),
+            Event::Gone(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// A comparison decided something, or is at its end.
+    fn decided(&mut self, next: Option<Next>, now: Duration) -> Result<()> {
+        match next {
+            Some(Ok(action)) => self.begin(action),
+            Some(Err((name, error))) => {
+                let is_passing = error.kind().is_retryable();
+                // What is wrong with the bucket from the beginning is for whoever named it to put right.
+                if !self.is_in_step && !is_passing && name.starts_with("s3://") {
+                    return Err(error);
+                }
+                if let Some((_, is_whole)) = &mut self.walk {
+                    *is_whole &= !is_passing;
+                }
+                self.complain(&name, &error);
+            }
+            None => {
+                if let Some((_, is_whole)) = self.walk.take() {
+                    self.settling.tree_ended(is_whole, now);
+                    self.check_step(is_whole);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, action: Action) {
+        let name = action.item().name.clone();
+        if self.settling.begin(&name) {
+            let worker = self.worker.clone();
+            self.tasks.spawn(async move {
+                let became = worker.act(&action).await;
+                (name, became)
+            });
+        }
+    }
+
+    fn ended(&mut self, ended: Result<Ended, tokio::task::JoinError>, now: Duration) -> Result<()> {
+        let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
+        let (name, became) = ended.map_err(lost)?;
+        match became {
+            Ok(Became::Changed) => {
+                self.settling.touched(&name, now);
+                self.settling.done(&name);
+            }
+            Ok(became) => {
+                self.settling.done(&name);
+                self.told.remove(&name);
+                match became {
+                    Became::Copied(bytes) => {
+                        self.totals.copied += 1;
+                        self.totals.bytes += bytes;
+                        (self.tell)(&News::Copied(&name, bytes));
+                    }
+                    Became::Removed => {
+                        self.totals.removed += 1;
+                        (self.tell)(&News::Removed(&name));
+                    }
+                    Became::Same | Became::Changed => {}
+                }
+            }
+            Err(error) => {
+                if self.settling.failed(&name, now) {
+                    self.complain(&name, &error);
+                }
+            }
+        }
+        self.check_step(true);
+        Ok(())
+    }
+
+    /// The first comparison has been carried out.
+    fn check_step(&mut self, is_whole: bool) {
+        if !self.is_in_step && is_whole && self.walk.is_none() && self.tasks.is_empty() {
+            self.is_in_step = true;
+            (self.tell)(&News::InStep);
+        }
+    }
+
+    /// Tells of a failure, unless the same was told of before.
+    fn complain(&mut self, name: &str, error: &Error) {
+        let words = error.to_string();
+        if self.told.get(name) == Some(&words) {
+            return;
+        }
+        (self.tell)(&News::Failed(name, error));
+        if self.told.len() >= MOST_TOLD {
+            self.told.clear();
+        }
+        self.told.insert(name.to_owned(), words);
+    }
+
+    /// Nothing new is begun; what is under way has its grace.
+    async fn finish(mut self) -> Result<Totals> {
+        self.walk = None;
+        let clock = self.watch.copier.carrier.clock().clone();
+        let mut grace = clock.sleep_until(clock.now() + self.watch.grace);
+        loop {
+            tokio::select! {
+                () = &mut grace => break,
+                ended = self.tasks.join_next() => match ended {
+                    Some(ended) => self.ended(ended, clock.now())?,
+                    None => break,
+                },
+            }
+        }
+        self.tasks.shutdown().await;
+        self.totals.failing = self.settling.failing() as u64;
+        Ok(self.totals)
+    }
+}
+
+#[cfg(test)]
+mod tests;

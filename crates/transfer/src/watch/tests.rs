@@ -1,0 +1,317 @@
+//! Watching with events that the tests make up, over a store that fails where they say.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tradewind_core::object::Expected;
+use tradewind_core::store::StageRequest;
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, context};
+use tradewind_core::{Address, Budget, ObjectStore, SystemClock};
+use tradewind_model::plan::Plan;
+use tradewind_model::retry::RetryOptions;
+use tradewind_volume::Carrier;
+
+use super::*;
+use crate::files::{Directory, Links};
+use crate::objects::Objects;
+
+const QUIET: Duration = Duration::from_millis(30);
+const LONG: Duration = Duration::from_secs(3600);
+
+struct Scene {
+    directory: tempfile::TempDir,
+    below: Arc<dyn ObjectStore>,
+    store: Arc<dyn ObjectStore>,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+struct Begun {
+    events: mpsc::Sender<Event>,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<Result<Totals>>,
+}
+
+fn at(key: &str) -> Address {
+    Address::parse("bucket", key).unwrap()
+}
+
+impl Scene {
+    /// A directory with these files, and a bucket with these objects behind faults.
+    async fn new(files: &[&str], objects: &[&str], faults: FaultPlan) -> Self {
+        let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
+        below.create_bucket(&context(), &at("k").bucket).await.unwrap();
+        let store = Faulty::new(below.clone(), faults);
+        let scene = Self { directory: tempfile::tempdir().unwrap(), below, store, told: Arc::default() };
+        fs::create_dir(scene.root()).unwrap();
+        files.iter().for_each(|name| scene.write(name));
+        for key in objects {
+            let mut staged = scene.below.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
+            staged.write(bytes::Bytes::from("x")).await.unwrap();
+            staged.commit(Expected::default()).await.unwrap();
+        }
+        scene
+    }
+
+    fn root(&self) -> std::path::PathBuf {
+        self.directory.path().join("root")
+    }
+
+    fn write(&self, name: &str) {
+        let path = self.root().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, name).unwrap();
+    }
+
+    fn begin(&self, every: Duration) -> Begun {
+        let delay = Duration::from_millis(1);
+        let retries = RetryOptions { attempts: 1, first_delay: delay, most_delay: delay };
+        let carrier = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
+        let from = End::Files(Directory::new(self.root()).unwrap(), Links::Skip);
+        let to = Objects { store: self.store.clone(), bucket: at("k").bucket, prefix: String::new() };
+        let watch = Watch {
+            copier: Arc::new(Copier {
+                from,
+                to: End::Objects(to),
+                carrier: Arc::new(carrier),
+                progress: Arc::default(),
+                journal: None,
+                preserves: false,
+            }),
+            comparison: Comparison::SizeAndTime,
+            filter: Filter::everything(),
+            removes: true,
+            settle: SettleOptions { quiet: QUIET, every, first_retry: QUIET, most_retry: 8 * QUIET },
+            grace: Duration::from_millis(500),
+        };
+        let (events, heard) = mpsc::channel(16);
+        let (stop, stopped) = oneshot::channel();
+        let told = self.told.clone();
+        let tell = move |news: &News<'_>| {
+            let line = match news {
+                News::InStep => "in step".to_owned(),
+                News::Copied(name, _) => format!("copied {name}"),
+                News::Removed(name) => format!("removed {name}"),
+                News::Failed(name, error) => format!("failed {name}: {:?}", error.kind()),
+            };
+            told.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        };
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        let ended = tokio::spawn(watch.run(heard, stopped, tell));
+        Begun { events, stop, ended }
+    }
+
+    fn told(&self) -> Vec<String> {
+        self.told.lock().unwrap().clone()
+    }
+
+    async fn has(&self, key: &str) -> bool {
+        self.below.head(&context(), &at(key), Default::default()).await.is_ok()
+    }
+
+    async fn until_told(&self, line: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.told().iter().any(|told| told == line) {
+            assert!(Instant::now() < deadline, "{line} of {:?}", self.told());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Begun {
+    async fn stop(self) -> Totals {
+        self.stop.send(()).unwrap();
+        self.ended.await.unwrap().unwrap()
+    }
+
+    async fn hear(&self, event: Event) {
+        self.events.send(event).await.unwrap();
+    }
+}
+
+fn touched(name: &str) -> Event {
+    Event::Touched(name.to_owned())
+}
+
+#[tokio::test]
+async fn where_events_were_lost_everything_is_compared() {
+    let scene = Scene::new(&["a", "b"], &["stray"], FaultPlan::none()).await;
+    let begun = scene.begin(LONG);
+    scene.until_told("in step").await;
+    assert_eq!(scene.told(), ["copied a", "copied b", "removed stray", "in step"]);
+    fs::remove_file(scene.root().join("a")).unwrap();
+    scene.write("dir/c");
+    tokio::time::sleep(3 * QUIET).await;
+    assert!(scene.has("a").await && !scene.has("dir/c").await, "nobody told of it");
+    begun.hear(Event::Tree(String::new())).await;
+    scene.until_told("removed a").await;
+    scene.until_told("copied dir/c").await;
+    let totals = begun.stop().await;
+    assert_eq!((totals.copied, totals.removed, totals.failing), (3, 2, 0));
+}
+
+#[tokio::test]
+async fn now_and_then_everything_is_compared() {
+    let scene = Scene::new(&["a"], &[], FaultPlan::none()).await;
+    let begun = scene.begin(4 * QUIET);
+    scene.until_told("in step").await;
+    scene.write("missed");
+    scene.until_told("copied missed").await;
+    begun.stop().await;
+    assert_eq!(scene.told().iter().filter(|line| *line == "in step").count(), 1);
+}
+
+#[tokio::test]
+async fn an_event_is_only_a_hint() {
+    let scene = Scene::new(&["a", "dir/b"], &[], FaultPlan::none()).await;
+    let begun = scene.begin(LONG);
+    scene.until_told("in step").await;
+    // Neither went, and what never was is not removed.
+    begun.hear(Event::Tree("dir/".to_owned())).await;
+    begun.hear(touched("never")).await;
+    begun.hear(touched("a")).await;
+    scene.until_told("copied a").await;
+    tokio::time::sleep(3 * QUIET).await;
+    let totals = begun.stop().await;
+    assert_eq!((totals.copied, totals.removed), (3, 0), "{:?}", scene.told());
+    assert!(scene.has("a").await && scene.has("dir/b").await);
+}
+
+#[tokio::test]
+async fn what_fails_is_told_once_and_made_good() {
+    let denied =
+        FaultPlan::none().on(Operation::Stage, When::Nth(1), Fault::FailBefore(Reason::AccessDenied));
+    let denied = denied.on(Operation::Stage, When::Nth(2), Fault::FailBefore(Reason::AccessDenied));
+    let scene = Scene::new(&["a"], &[], denied).await;
+    let begun = scene.begin(LONG);
+    scene.until_told("copied a").await;
+    assert_eq!(begun.stop().await.failing, 0);
+    let failed = scene.told().iter().filter(|line| line.starts_with("failed a")).count();
+    assert_eq!(failed, 1, "{:?}", scene.told());
+    assert!(scene.has("a").await);
+}
+
+#[tokio::test]
+async fn what_goes_on_failing_is_counted_at_the_end() {
+    let denied =
+        FaultPlan::none().on(Operation::Stage, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let scene = Scene::new(&["a"], &[], denied).await;
+    let begun = scene.begin(LONG);
+    scene.until_told("in step").await;
+    let totals = begun.stop().await;
+    assert_eq!((totals.failing, totals.copied), (1, 0));
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_listed_is_listed_later() {
+    let down = FaultPlan::none().on(Operation::List, When::Nth(1), Fault::FailBefore(Reason::Io));
+    let scene = Scene::new(&["a"], &["stray"], down).await;
+    let begun = scene.begin(LONG);
+    scene.until_told("in step").await;
+    assert!(scene.told()[0].starts_with("failed s3://bucket/"), "{:?}", scene.told());
+    assert!(scene.has("a").await && !scene.has("stray").await);
+    begun.stop().await;
+    let denied = FaultPlan::none().on(Operation::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let scene = Scene::new(&["a"], &["stray"], denied).await;
+    let failed = scene.begin(LONG).ended.await.unwrap().unwrap_err();
+    assert_eq!(failed.reason(), Reason::AccessDenied, "nothing that waiting puts right");
+    assert!(scene.has("stray").await);
+}
+
+#[tokio::test]
+async fn where_the_root_is_another_nothing_is_removed() {
+    let scene = Scene::new(&["a", "b"], &[], FaultPlan::none()).await;
+    let begun = scene.begin(LONG);
+    scene.until_told("in step").await;
+    fs::rename(scene.root(), scene.directory.path().join("away")).unwrap();
+    fs::create_dir(scene.root()).unwrap();
+    // An event wakes it, as anything would.
+    begun.hear(touched("a")).await;
+    let failed = begun.ended.await.unwrap().unwrap_err();
+    assert!(failed.to_string().contains("no longer the directory"), "{failed}");
+    assert!(scene.has("a").await && scene.has("b").await);
+}
+
+/// The last look before something is removed: a comparison may have decided while the directory was going.
+#[tokio::test]
+async fn the_root_is_looked_at_before_each_removal() {
+    let scene = Scene::new(&["a"], &["b"], FaultPlan::none()).await;
+    let to = Objects { store: scene.store.clone(), bucket: at("k").bucket, prefix: String::new() };
+    let carrier =
+        Carrier::new(Plan::default(), Budget::new(1 << 20), SystemClock::shared(), RetryOptions::default());
+    let copier = Copier {
+        from: End::Files(Directory::new(scene.root()).unwrap(), Links::Skip),
+        to: End::Objects(to),
+        carrier: Arc::new(carrier),
+        progress: Arc::default(),
+        journal: None,
+        preserves: false,
+    };
+    let root = Root::of(&scene.root()).unwrap();
+    let worker = Worker { copier: Arc::new(copier), root, links: Links::Skip, removes: true };
+    let item = |name: &str| crate::Item { name: name.to_owned(), size: 1, modified: Default::default() };
+    let still_there = worker.act(&Action::Remove(item("a"))).await.unwrap();
+    assert_eq!(still_there, Became::Changed, "it came back");
+    fs::rename(scene.root(), scene.directory.path().join("away")).unwrap();
+    for failed in [worker.act(&Action::Remove(item("b"))).await, worker.look("b").await] {
+        assert!(failed.unwrap_err().to_string().contains("no longer the directory"));
+    }
+    assert!(scene.has("b").await);
+}
+
+#[tokio::test]
+async fn what_is_under_way_has_its_grace() {
+    let slow = |time| FaultPlan::none().on(Operation::Stage, When::Always, Fault::Delay(time));
+    let scene = Scene::new(&["a"], &[], slow(Duration::from_millis(200))).await;
+    let begun = scene.begin(LONG);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(begun.stop().await.copied, 1);
+    let scene = Scene::new(&["a"], &[], slow(LONG)).await;
+    let begun = scene.begin(LONG);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let asked = Instant::now();
+    assert_eq!(begun.stop().await.copied, 0);
+    assert!((400..2000).contains(&asked.elapsed().as_millis()), "{:?}", asked.elapsed());
+}
+
+/// Real events, of a directory as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_name_what_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_owned();
+    fs::create_dir_all(root.join("old/deep")).unwrap();
+    let mut events = watch(&root, false).unwrap();
+    let mut next =
+        async || tokio::time::timeout(Duration::from_secs(10), events.recv()).await.unwrap().unwrap();
+    let write = |name: &str| fs::write(root.join(name), "x").unwrap();
+    write("old/deep/.x.tradewind-part");
+    write("old/deep/a");
+    assert!(
+        matches!(next().await, Event::Touched(name) if name == "old/deep/a"),
+        "an unfinished one is nobody's"
+    );
+    fs::rename(root.join("old"), root.join("new")).unwrap();
+    let mut heard = Vec::new();
+    while !heard.contains(&"touched new/deep/a".to_owned()) {
+        heard.push(match next().await {
+            Event::Touched(name) => format!("touched {name}"),
+            Event::Tree(name) => format!("tree {name}"),
+            other => format!("{other:?}"),
+        });
+    }
+    assert!(heard.contains(&"tree old/".to_owned()), "{heard:?}");
+    write("new/deep/b");
+    while !matches!(next().await, Event::Touched(name) if name == "new/deep/b") {}
+    let odd = Path::new(std::ffi::OsStr::from_bytes(b"new/caf\xe9"));
+    fs::write(root.join(odd), "x").unwrap();
+    while !matches!(next().await, Event::Failed(name, _) if name.ends_with("new/caf\u{fffd}")) {}
+    drop(directory);
+    while !matches!(next().await, Event::Gone(_)) {}
+    assert!(watch(&root, false).is_err());
+}
