@@ -12,7 +12,11 @@ use crate::support::caller::{Ran, Running};
 
 /// Watches `here`, which goes to the whole bucket. Nothing but events leads to anything.
 fn watch(scene: &Scene, flags: &[&str]) -> Running {
-    let fixed = ["sync", "--watch", "--settle", "300ms", "--compare-every", "1h", "here", "s3://bucket"];
+    watch_settling(scene, "300ms", flags)
+}
+
+fn watch_settling(scene: &Scene, settle: &str, flags: &[&str]) -> Running {
+    let fixed = ["sync", "--watch", "--settle", settle, "--compare-every", "1h", "here", "s3://bucket"];
     let running = scene.caller.begin(&[&fixed[..], flags].concat());
     // Watches are there before the first comparison.
     eventually("the first comparison", || scene.names().contains(&"first".to_owned()));
@@ -109,15 +113,21 @@ fn what_goes_goes_there_too_where_that_is_asked_for() {
 #[test]
 fn a_file_that_grows_is_sent_when_it_has_settled() {
     let scene = scene();
-    let running = watch(&scene, &[]);
+    let running = watch_settling(&scene, "1s", &[]);
     let mut file = File::create(scene.caller.path("here/growing")).unwrap();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(1500) {
-        file.write_all(b"more").unwrap();
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(scene.names(), ["first"], "it is still being written");
-    }
-    let length = file.metadata().unwrap().len();
+    // Whoever looks may be slow, and must not hold up whoever writes.
+    let writing = std::thread::spawn(move || {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            file.write_all(b"more").unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        file.metadata().unwrap().len()
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    let names = scene.names();
+    assert!(writing.is_finished() || names == ["first"], "it is still being written: {names:?}");
+    let length = writing.join().unwrap();
     eventually("it is sent", || scene.keys().contains(&("growing".to_owned(), length)));
     let ran = stop(running, Signal::INT);
     assert_eq!(ran.err.matches("copied growing").count(), 1, "{}", ran.err);
@@ -153,15 +163,13 @@ fn new_directories_are_watched_and_nothing_in_them_is_missed() {
 
 #[test]
 fn where_the_directory_is_gone_nothing_is_removed() {
-    let away = |scene: &Scene| fs::rename(scene.caller.path("here"), scene.caller.path("away")).unwrap();
-    let removed = |scene: &Scene| fs::remove_dir_all(scene.caller.path("here")).unwrap();
-    let replaced = |scene: &Scene| {
-        away(scene);
+    let away: fn(&Scene) = |scene| fs::rename(scene.caller.path("here"), scene.caller.path("away")).unwrap();
+    let removed: fn(&Scene) = |scene| fs::remove_dir_all(scene.caller.path("here")).unwrap();
+    let replaced: fn(&Scene) = |scene| {
+        fs::rename(scene.caller.path("here"), scene.caller.path("away")).unwrap();
         fs::create_dir(scene.caller.path("here")).unwrap();
     };
-    let ways: [(&str, &dyn Fn(&Scene)); 3] =
-        [("away", &away), ("removed", &removed), ("replaced", &replaced)];
-    for (what, go) in ways {
+    for (what, go) in [("away", away), ("removed", removed), ("replaced", replaced)] {
         let scene = scene();
         scene.caller.write("here/dir/a", "a");
         let running = watch(&scene, &["--delete", "-q"]);
