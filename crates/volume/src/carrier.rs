@@ -20,6 +20,8 @@ use super::store::Source;
 /// The memory of one request: pieces of a body that are read, waiting, handed over and being sent. One more than that,
 /// so that a store which takes nothing is noticed by whoever sends.
 const WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
+/// What a store may read besides the bytes that it is asked for.
+const HEAD_BYTES: usize = 32 << 10;
 
 /// What transfers share.
 #[derive(Debug)]
@@ -118,10 +120,20 @@ impl Carrier {
 
     /// Waits for a turn and for memory of up to `bytes`. Who holds a slot must not ask for another.
     pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
+        self.slot_with(usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, WINDOW_BYTES)).await
+    }
+
+    /// The same for two requests, one that reads up to `bytes` and one that they are handed on to: what the second still
+    /// holds must leave the first its room.
+    pub async fn slot_between(&self, bytes: u64) -> Result<Slot<'_>> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(HEAD_BYTES);
+        self.slot_with(bytes.min(2 * WINDOW_BYTES)).await
+    }
+
+    async fn slot_with(&self, window: usize) -> Result<Slot<'_>> {
         let closed = |e| Error::with_source(Reason::ShuttingDown, "transfers are over", e);
         let permit = self.slots.acquire().await.map_err(closed)?;
         let deadline = Deadline::none(self.clock.clone());
-        let window = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, WINDOW_BYTES);
         let window = self.budget.admit(window, &deadline).await?;
         Ok(Slot { context: Context::new(deadline, window), carrier: self, paid: 0, _permit: permit })
     }

@@ -7,7 +7,7 @@ use tradewind_core::error::Result;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{ByteRange, ObjectStore};
+use tradewind_core::{Algorithm, ByteRange, ObjectStore};
 use tradewind_model::plan::Plan;
 
 use super::carrier::Carrier;
@@ -45,7 +45,8 @@ pub async fn store_copy(
     let mut pinned = request.clone();
     pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
     let metadata = request.metadata.clone().unwrap_or(info.metadata);
-    let upload = Upload::begin(carrier, store, &request.destination, metadata).await?;
+    let upload =
+        Upload::begin(carrier, store, &request.destination, (metadata, Algorithm::Crc64Nvme)).await?;
     let copied = copy_parts(carrier, store, &pinned, &upload, info.size).await;
     if copied.is_err() {
         upload.give_up().await;

@@ -48,9 +48,9 @@ pub struct Fetch<'a> {
 
 /// Where the object is.
 #[derive(Clone)]
-struct Origin {
-    store: Arc<dyn ObjectStore>,
-    address: Address,
+pub(crate) struct Origin {
+    pub store: Arc<dyn ObjectStore>,
+    pub address: Address,
 }
 
 impl<'a> Fetch<'a> {
@@ -302,7 +302,13 @@ impl Origin {
         Ok((slot, whole, (body, length)))
     }
 
-    async fn get(&self, context: &Context, info: &ObjectInfo, (first, length): (u64, u64)) -> Result<Body> {
+    /// A range of the version that `info` is of.
+    pub async fn get(
+        &self,
+        context: &Context,
+        info: &ObjectInfo,
+        (first, length): (u64, u64),
+    ) -> Result<Body> {
         let range = ByteRange::Inclusive { first, last: first + length - 1 };
         let if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
         let conditions = ReadConditions { if_match, ..ReadConditions::default() };
@@ -320,7 +326,7 @@ impl Origin {
 }
 
 /// Bytes of another place than was asked for would be taken for those of this one.
-fn check_place(found: Span, asked: Span) -> Result<()> {
+pub(crate) fn check_place(found: Span, asked: Span) -> Result<()> {
     if found == asked {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! Carrying objects between a store and memory or files: a plan turns one object into several requests, which take
 //! turns with those of other objects; what fails is asked again, and only that.
 
+mod between;
 pub mod buffers;
 pub mod carrier;
 mod copy;
@@ -9,6 +10,7 @@ pub mod store;
 pub mod stream;
 mod upload;
 
+pub use between::{Told, store_from};
 pub use carrier::Carrier;
 pub use copy::store_copy;
 pub use fetch::{Fetch, Sink};

@@ -7,7 +7,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::StageRequest;
-use tradewind_core::{Address, Metadata, ObjectStore, Staged};
+use tradewind_core::{Address, Algorithm, Metadata, ObjectStore, Staged};
 use tradewind_model::plan::Plan;
 
 use super::carrier::{Carrier, Slot};
@@ -166,7 +166,8 @@ async fn store_in_parts(
     let (upload, part_bytes, done, is_kept) = match earlier {
         Some((upload, part_bytes, done)) => (upload, part_bytes, done, true),
         None => {
-            let upload = Arc::new(Upload::begin(carrier, store, address, metadata).await?);
+            let upload =
+                Arc::new(Upload::begin(carrier, store, address, (metadata, Algorithm::Crc64Nvme)).await?);
             let is_kept = source.begun(upload.id(), part_bytes);
             if is_kept {
                 upload.keep();

@@ -9,7 +9,7 @@ use tokio::task::{JoinError, JoinSet};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
-use tradewind_core::{Address, Metadata, ObjectStore};
+use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
 use tradewind_model::plan::LEAST_PART;
 
 use super::carrier::Carrier;
@@ -46,7 +46,7 @@ pub async fn store_stream(
         let size = first.len() as u64;
         return store(carrier, to, address, Arc::new(Memory(first.into())), size, metadata).await;
     }
-    let upload = Arc::new(Upload::begin(carrier, to, address, metadata).await?);
+    let upload = Arc::new(Upload::begin(carrier, to, address, (metadata, Algorithm::Crc64Nvme)).await?);
     let stored = store_parts(carrier, &upload, first, &mut gathering, &mut bytes).await;
     if stored.is_err() {
         upload.give_up().await;

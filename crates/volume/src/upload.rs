@@ -9,7 +9,9 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartInfo, PartNumber, UploadId};
 use tradewind_core::object::Committed;
 use tradewind_core::store::StageRequest;
-use tradewind_core::{Address, Algorithm, ChecksumScope, Metadata, ObjectStore, Precondition};
+use tradewind_core::{
+    Address, Algorithm, ChecksumScope, Context, Metadata, ObjectStore, Precondition, Staged,
+};
 
 use tradewind_model::plan::Plan;
 
@@ -78,14 +80,14 @@ fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<St
 pub(crate) type StoredPart = (CompletePart, u64);
 
 impl Upload {
-    /// Begins one.
+    /// Begins one whose whole gets a checksum of this algorithm, which is a CRC.
     pub async fn begin(
         carrier: &Arc<Carrier>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
-        metadata: Metadata,
+        (metadata, algorithm): (Metadata, Algorithm),
     ) -> Result<Self> {
-        let checksum = Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+        let checksum = Some((algorithm, ChecksumScope::FullObject));
         let slot = carrier.slot(0).await?;
         let id = store.create_upload(&slot.context, address, CreateUpload { metadata, checksum }).await?;
         let (store, address) = (store.clone(), address.clone());
@@ -164,12 +166,21 @@ impl Upload {
                 let mut slot = self.carrier.slot(span.1).await?;
                 let checksum = self.carrier.checksum_beforehand(source, span)?;
                 let request = StageRequest { checksum, ..request.clone() };
-                let address = &self.address;
-                let staged = self.store.stage_part(&slot.context, address, &self.id, number, request).await?;
+                let staged = self.stage(&slot.context, number, request).await?;
                 pour(&self.carrier, &mut slot, staged, source, span).await
             })
             .await?;
         Ok(Self::stored(number, &committed))
+    }
+
+    /// Begins to write a part.
+    pub async fn stage(
+        &self,
+        context: &Context,
+        number: PartNumber,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.store.stage_part(context, &self.address, &self.id, number, request).await
     }
 
     /// What a part became, for the completion.

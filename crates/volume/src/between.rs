@@ -1,0 +1,268 @@
+//! Copying from one store to another: the bytes pass through here, straight from a read into a write, so that no more
+//! of them are held than what is on its way. Of a large object each part is a ranged read of the source, of the version
+//! that was looked at first; what fails costs its part.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use tokio::task::JoinSet;
+use tradewind_core::checksum::Hasher;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::PartNumber;
+use tradewind_core::object::{Committed, Expected};
+use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::{
+    Address, Algorithm, Body, Checksum, ChecksumScope, Metadata, ObjectInfo, ObjectStore, Span, Staged,
+    SystemHeaders,
+};
+use tradewind_model::plan::Plan;
+
+use super::carrier::Carrier;
+use super::fetch::{Origin, check_place};
+use super::upload::{StoredPart, Upload};
+
+/// Is told of bytes that have left for the destination; of those of an attempt that failed as a negative number.
+pub type Told = Arc<dyn Fn(i64) + Send + Sync>;
+
+/// A store, and where in it.
+pub type Place<'a> = (&'a Arc<dyn ObjectStore>, &'a Address);
+
+/// Copies an object to another store, with its metadata but for the storage class, whose names are each service's own;
+/// `size` is what a listing said of it. All of it is of one version, its bytes agree with the source's checksum of the
+/// whole where it has one, and the destination keeps a checksum of the same algorithm where it can.
+///
+/// [`Conflict`](Reason::Conflict) where the source changed meanwhile: then nothing is at the destination.
+pub async fn store_from(
+    carrier: &Arc<Carrier>,
+    from: Place<'_>,
+    to: Place<'_>,
+    size: Option<u64>,
+    told: Told,
+) -> Result<Committed> {
+    let copy = Arc::new(Between {
+        carrier: carrier.clone(),
+        origin: Origin { store: from.0.clone(), address: from.1.clone() },
+        to: to.0.clone(),
+        address: to.1.clone(),
+        told,
+    });
+    let mut known = size.filter(|size| copy.part_bytes(*size).is_none());
+    loop {
+        let size = match known {
+            Some(size) => size,
+            None => {
+                let info = copy.head().await?;
+                if let Some(part_bytes) = copy.part_bytes(info.size) {
+                    return copy.in_parts(info, part_bytes).await;
+                }
+                info.size
+            }
+        };
+        match copy.whole(size).await? {
+            Some(committed) => return Ok(committed),
+            None => known = None,
+        }
+    }
+}
+
+/// What a copy goes between.
+struct Between {
+    carrier: Arc<Carrier>,
+    origin: Origin,
+    to: Arc<dyn ObjectStore>,
+    address: Address,
+    told: Told,
+}
+
+impl Between {
+    fn part_bytes(&self, size: u64) -> Option<u64> {
+        self.carrier.plan().part_bytes(size).filter(|_| self.to.capabilities().multipart)
+    }
+
+    async fn head(&self) -> Result<ObjectInfo> {
+        let head = || async move {
+            let slot = self.carrier.slot(0).await?;
+            let Origin { store, address } = &self.origin;
+            Ok(store.head(&slot.context, address, GetRequest::default()).await?.info)
+        };
+        self.carrier.again(head).await
+    }
+
+    /// Copies an object of up to `size` bytes in one request; `None` where it is larger by now.
+    async fn whole(&self, size: u64) -> Result<Option<Committed>> {
+        self.carrier.again(|| self.whole_once(size)).await
+    }
+
+    async fn whole_once(&self, size: u64) -> Result<Option<Committed>> {
+        let slot = self.carrier.slot_between(size).await?;
+        let Origin { store, address } = &self.origin;
+        let found = store.get(&slot.context, address, GetRequest::default()).await?;
+        let info = found.info;
+        if info.size > size {
+            return Ok(None);
+        }
+        check_place(found.span, Span::whole(info.size))?;
+        let expected = of_whole(&info);
+        let algorithm = expected.map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm());
+        let request = StageRequest {
+            metadata: carried(info.metadata),
+            size: Some(info.size),
+            algorithms: vec![algorithm],
+            checksum: expected,
+            ..StageRequest::default()
+        };
+        let staged = self.to.stage(&slot.context, &self.address, request).await?;
+        let (committed, _) = self.pass(found.body, staged, info.size, (algorithm, expected)).await?;
+        Ok(Some(committed))
+    }
+
+    async fn in_parts(self: Arc<Self>, info: ObjectInfo, part_bytes: u64) -> Result<Committed> {
+        let algorithm = algorithm_of_parts(&info);
+        let metadata = carried(info.metadata.clone());
+        let upload = Upload::begin(&self.carrier, &self.to, &self.address, (metadata, algorithm)).await?;
+        let upload = Arc::new(upload);
+        let mut parts = JoinSet::new();
+        let copied = self.parts(&upload, &mut parts, Arc::new(info), (part_bytes, algorithm)).await;
+        if copied.is_err() {
+            // A part that came behind the end of its upload would stay.
+            parts.shutdown().await;
+            upload.give_up().await;
+        }
+        copied
+    }
+
+    async fn parts(
+        self: Arc<Self>,
+        upload: &Arc<Upload>,
+        parts: &mut JoinSet<Result<(StoredPart, Checksum)>>,
+        info: Arc<ObjectInfo>,
+        (part_bytes, algorithm): (u64, Algorithm),
+    ) -> Result<Committed> {
+        let mut waiting = Plan::chunks(info.size, part_bytes).zip(1_i64..);
+        let mut done = Vec::new();
+        loop {
+            while parts.len() < self.carrier.plan().of_one_object(part_bytes)
+                && let Some((span, number)) = waiting.next()
+            {
+                let (copy, upload, info) = (self.clone(), upload.clone(), info.clone());
+                parts.spawn(async move {
+                    copy.part(&upload, &info, (PartNumber::new(number)?, span), algorithm).await
+                });
+            }
+            let Some(part) = parts.join_next().await else { break };
+            done.push(part.map_err(|e| Error::with_source(Reason::Defect, "a part's task failed", e))??);
+        }
+        done.sort_by_key(|((part, _), _)| part.number);
+        let mut passed = done.iter().map(|((_, length), checksum)| (*checksum, *length));
+        let first = passed.next().map(|(first, _)| first);
+        let whole = first
+            .and_then(|first| passed.try_fold(first, |whole, (next, length)| whole.combine(&next, length)));
+        if let (Some(whole), Some(expected)) = (whole, of_whole(&info)) {
+            compare(whole, expected)?;
+        }
+        upload.complete(done.into_iter().map(|(part, _)| part).collect()).await
+    }
+
+    /// Copies a part; again where that may help.
+    async fn part(
+        &self,
+        upload: &Upload,
+        info: &ObjectInfo,
+        (number, span): (PartNumber, (u64, u64)),
+        algorithm: Algorithm,
+    ) -> Result<(StoredPart, Checksum)> {
+        let once = || async move {
+            let slot = self.carrier.slot_between(span.1).await?;
+            let body = self.origin.get(&slot.context, info, span).await?;
+            let algorithms = vec![algorithm];
+            let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
+            let staged = upload.stage(&slot.context, number, request).await?;
+            let (committed, checksum) = self.pass(body, staged, span.1, (algorithm, None)).await?;
+            Ok((Upload::stored(number, &committed), checksum))
+        };
+        self.carrier.again(once).await
+    }
+
+    /// Hands a body on and commits it; answers the checksum of what passed.
+    async fn pass(
+        &self,
+        mut body: Body,
+        mut staged: Box<dyn Staged>,
+        length: u64,
+        (algorithm, expected): (Algorithm, Option<Checksum>),
+    ) -> Result<(Committed, Checksum)> {
+        let mut hasher = Hasher::new(algorithm);
+        let mut sent = Sent { told: &self.told, bytes: 0 };
+        let mut passed = 0;
+        while let Some(piece) = body.next().await {
+            let piece = piece?;
+            hasher.update(&piece);
+            let bytes = piece.len();
+            staged.write(piece).await?;
+            passed += bytes as u64;
+            sent.more(bytes);
+        }
+        if passed != length {
+            let why = format!("the source sent {passed} bytes where {length} were announced");
+            return Err(Error::new(Reason::Io, why));
+        }
+        let checksum = hasher.finish();
+        if let Some(expected) = expected {
+            compare(checksum, expected)?;
+        }
+        let (committed, _) = staged.commit(Expected::default()).await?;
+        sent.keep();
+        self.carrier.stored();
+        Ok((committed, checksum))
+    }
+}
+
+/// What was told of as sent; dropped before the end, it is taken back.
+struct Sent<'a> {
+    told: &'a Told,
+    bytes: i64,
+}
+
+impl Sent<'_> {
+    fn more(&mut self, bytes: usize) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.bytes += bytes;
+        (self.told)(bytes);
+    }
+
+    fn keep(mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if self.bytes != 0 {
+            (self.told)(-self.bytes);
+        }
+    }
+}
+
+/// What the copy carries besides its bytes.
+fn carried(metadata: Metadata) -> Metadata {
+    Metadata { headers: SystemHeaders { storage_class: None, ..metadata.headers }, ..metadata }
+}
+
+/// The source's checksum of the whole.
+fn of_whole(info: &ObjectInfo) -> Option<Checksum> {
+    info.checksums.first().copied().filter(|_| info.scope == ChecksumScope::FullObject)
+}
+
+/// What the checksum of a whole made of parts can be: the source's own, where it can be put together.
+fn algorithm_of_parts(info: &ObjectInfo) -> Algorithm {
+    let own = of_whole(info).map(|checksum| checksum.algorithm());
+    own.filter(|own| own.is_crc()).unwrap_or(Algorithm::Crc64Nvme)
+}
+
+fn compare(passed: Checksum, expected: Checksum) -> Result<()> {
+    if passed.algorithm() != expected.algorithm() || passed == expected {
+        return Ok(());
+    }
+    let why = format!("what arrived has the checksum {passed:?}, the source says {expected:?}");
+    Err(Error::new(Reason::CorruptData, why))
+}
