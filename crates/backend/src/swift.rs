@@ -48,7 +48,7 @@ use tradewind_core::store::{
 };
 use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags};
 
-pub use self::auth::Auth;
+pub use self::auth::{Auth, Domain, Login, Party};
 use self::replace::Companions;
 use self::session::Sessions;
 use self::stage::{StagedWrite, Target};
@@ -229,7 +229,7 @@ fn refuse_condition(precondition: &Precondition) -> Result<()> {
 
 impl fmt::Debug for SwiftStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SwiftStore({})", self.sessions.peer())
+        write!(f, "SwiftStore({})", self.sessions.account())
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::s3::S3Store;
+use tradewind_backend::swift::SwiftStore;
 use tradewind_core::store::ETagForm;
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_gateway::addressing::Domain;
@@ -16,10 +17,9 @@ use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
 use tradewind_gateway::keys;
 use tradewind_gateway::s3;
 
-use crate::remote::{self, Overrides};
-use crate::settings::{
-    ByteSize, ETag, LocalOptions, Permissions, S3Settings, Settings, Sourced, Span, StoreKind,
-};
+use crate::remote::Overrides;
+use crate::settings::{ByteSize, ETag, LocalOptions, Permissions, Settings, Span, StoreKind};
+use crate::stores;
 
 /// The store that is served.
 #[derive(Debug, Clone)]
@@ -43,8 +43,14 @@ impl Served {
 
 /// Opens the store that the settings name, replaying its log where it was not closed.
 pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
-    let options = match settings.named.stores.first().map(|store| &store.kind) {
-        Some(StoreKind::S3(set)) => return open_service(set, clock),
+    let options = match settings.served().map(|store| &store.kind) {
+        Some(StoreKind::S3(set)) => {
+            let options = stores::s3_options(set, Overrides::default())?;
+            return Ok(Served::Remote(S3Store::new(options, clock)?));
+        }
+        Some(StoreKind::Swift(set)) => {
+            return Ok(Served::Remote(SwiftStore::new(stores::swift_options(set)?, clock)?));
+        }
         Some(StoreKind::Local { options, .. }) => local_options(options),
         None => local::LocalOptions::default(),
     };
@@ -53,22 +59,11 @@ pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<
     store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
 }
 
-fn open_service(set: &S3Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
-    let text = |set: &Option<Sourced<String>>| set.as_ref().map(|set| set.value.clone());
-    let overrides = Overrides {
-        profile: text(&set.profile),
-        endpoint_url: text(&set.endpoint),
-        region: text(&set.region),
-        is_anonymous: false,
-    };
-    let mut options = remote::options(&overrides)?;
-    if let Some(connections) = &set.connections {
-        options.connections = connections.value.get();
-    }
-    if let Some(size) = &set.part_size {
-        options.part_bytes = size.value.as_usize();
-    }
-    Ok(Served::Remote(S3Store::new(options, clock)?))
+/// The options of a local store that a command works with itself. What it gathers counts towards the window of its
+/// writer, who waits for room in it: more than that is never gathered.
+#[must_use]
+pub fn local_options_of_commands(set: &LocalOptions) -> local::LocalOptions {
+    local::LocalOptions { gather_bytes: 0, ..local_options(set) }
 }
 
 fn local_options(set: &LocalOptions) -> local::LocalOptions {

@@ -24,6 +24,7 @@ use clap::{Parser, Subcommand};
 
 use self::signals::Caught;
 use crate::settings::Problems;
+use crate::stores::Unknown;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -156,7 +157,8 @@ fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let _ = writeln!(stderr, "tradewind: {}", told(error));
-    ExitCode::from(error.downcast_ref::<Stopped>().map_or(1, |Stopped(caught)| caught.exit_status()))
+    let otherwise = if error.is::<Unknown>() { 2 } else { 1 };
+    ExitCode::from(error.downcast_ref::<Stopped>().map_or(otherwise, |Stopped(caught)| caught.exit_status()))
 }
 
 /// An error and what caused it, in one line. A cause that is told already is not told again.

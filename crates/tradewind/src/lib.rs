@@ -1,5 +1,5 @@
 //! Tradewind's binary as a library: settings, assembly of stores and front doors, commands, and how
-//! S3 is reached elsewhere.
+//! S3 and Swift are reached elsewhere.
 //!
 //! This is the only crate that reads files, the environment and flags, and the only one that knows
 //! every type; everything below it is given plain data.
@@ -10,7 +10,9 @@ pub mod banner;
 pub mod commands;
 pub mod expiry;
 pub mod logs;
+pub mod openstack;
 pub mod places;
 pub mod remote;
 pub mod root_key;
 pub mod settings;
+pub mod stores;

@@ -1,4 +1,5 @@
-//! Places as commands name them: `s3://bucket/key`, a path, or `-` for standard input and output.
+//! Places as commands name them: `s3://bucket/key` and the same with the name of another store, a path, or `-` for
+//! standard input and output. Which stores there are is not known here.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,10 +22,40 @@ pub enum Place {
 /// A bucket and the beginning of keys in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectsPlace {
+    /// The name of the store.
+    pub scheme: String,
     /// The bucket.
     pub bucket: BucketName,
     /// A key or a prefix; may be empty.
     pub key: String,
+}
+
+/// A store as a whole, or something in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StorePlace {
+    /// All buckets of the store that has this name.
+    Buckets(String),
+    /// What is in a bucket.
+    Objects(ObjectsPlace),
+}
+
+impl Place {
+    /// The name of the store, where the place is in one.
+    #[must_use]
+    pub fn scheme(&self) -> Option<&str> {
+        match self {
+            Self::Objects(place) => Some(&place.scheme),
+            Self::Path(_) | Self::Standard => None,
+        }
+    }
+}
+
+/// What stands before and behind the `://` of a place in a store. What holds a slash before it is a path.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (scheme.starts_with(|c: char| c.is_ascii_alphanumeric()) && scheme.chars().all(is_legal))
+        .then_some((scheme, rest))
 }
 
 impl FromStr for Place {
@@ -34,13 +65,10 @@ impl FromStr for Place {
         if text == "-" {
             return Ok(Self::Standard);
         }
-        match text.split_once("://") {
-            Some(("s3", rest)) => Ok(Self::Objects(parse_objects(rest)?)),
-            Some((scheme, _)) if scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
-                bail!("{text:?}: places begin with s3://, or are paths; there is no scheme {scheme:?}")
-            }
-            _ if text.is_empty() => bail!("a place is empty; write s3://BUCKET/KEY, a path, or -"),
-            _ => Ok(Self::Path(PathBuf::from(text))),
+        match split(text) {
+            Some((scheme, rest)) => Ok(Self::Objects(parse_objects(scheme, rest)?)),
+            None if text.is_empty() => bail!("a place is empty; write s3://BUCKET/KEY, a path, or -"),
+            None => Ok(Self::Path(PathBuf::from(text))),
         }
     }
 }
@@ -56,18 +84,29 @@ impl FromStr for ObjectsPlace {
     }
 }
 
-fn parse_objects(rest: &str) -> anyhow::Result<ObjectsPlace> {
+impl FromStr for StorePlace {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        match split(text) {
+            Some((scheme, "")) => Ok(Self::Buckets(scheme.to_owned())),
+            _ => text.parse().map(Self::Objects),
+        }
+    }
+}
+
+fn parse_objects(scheme: &str, rest: &str) -> anyhow::Result<ObjectsPlace> {
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() {
-        bail!("s3://{rest} names no bucket; write s3://BUCKET/KEY");
+        bail!("{scheme}://{rest} names no bucket; write {scheme}://BUCKET/KEY");
     }
-    let bucket = BucketName::new(bucket).map_err(|e| anyhow::anyhow!("s3://{rest}: {e}"))?;
-    Ok(ObjectsPlace { bucket, key: key.to_owned() })
+    let bucket = BucketName::new(bucket).map_err(|e| anyhow::anyhow!("{scheme}://{rest}: {e}"))?;
+    Ok(ObjectsPlace { scheme: scheme.to_owned(), bucket, key: key.to_owned() })
 }
 
 impl fmt::Display for ObjectsPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "s3://{}/{}", self.bucket, self.key)
+        write!(f, "{}://{}/{}", self.scheme, self.bucket, self.key)
     }
 }
 
@@ -95,6 +134,13 @@ mod tests {
             let Place::Objects(found) = place(text).unwrap() else { panic!("{text}") };
             assert_eq!((found.bucket.as_str(), found.key.as_str()), ("abc", key));
         }
+        for (text, scheme) in [("swift://abc/d", "swift"), ("my-disk_2.x://abc", "my-disk_2.x")] {
+            assert_eq!(place(text).unwrap().scheme(), Some(scheme));
+        }
+        assert_eq!(place("./x://abc").unwrap(), Place::Path("./x://abc".into()));
+        assert_eq!("disk://".parse::<StorePlace>().unwrap(), StorePlace::Buckets("disk".to_owned()));
+        assert!(matches!("disk://abc".parse(), Ok(StorePlace::Objects(_))));
+        assert!("disk".parse::<StorePlace>().is_err() && "disk:///x".parse::<StorePlace>().is_err());
         for bad in ["", "s3://", "s3:///key", "http://x/y", "s3://A_B/key"] {
             assert!(place(bad).is_err(), "{bad}");
         }

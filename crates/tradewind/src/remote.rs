@@ -1,10 +1,6 @@
-//! Opens the store that commands without a server speak with, as the AWS CLI would find it.
+//! An S3 store that commands without a server speak with, as the AWS CLI would find it.
 
-use std::sync::Arc;
-
-use tradewind_backend::s3::{S3Options, S3Store};
-use tradewind_core::Clock;
-use tradewind_model::retry::RetryOptions;
+use tradewind_backend::s3::S3Options;
 
 use crate::aws::{self, Access, Inputs};
 
@@ -21,19 +17,7 @@ pub struct Overrides {
     pub is_anonymous: bool,
 }
 
-/// The S3 store that flags, environment and `~/.aws` name, with at most so many connections, and how patient whoever
-/// works with it is to be.
-pub fn open(
-    overrides: &Overrides,
-    clock: Arc<dyn Clock>,
-    connections: usize,
-) -> anyhow::Result<(Arc<S3Store>, RetryOptions)> {
-    let options = S3Options { connections, ..options(overrides)? };
-    let retries = options.retries;
-    Ok((S3Store::new(options, clock)?, retries))
-}
-
-/// What is to be known of it. Runs a `credential_process` where there is one.
+/// What is to be known of the S3 store that flags, environment and `~/.aws` name. Runs a `credential_process` where there is one.
 pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     let mut inputs = Inputs::gather(overrides.profile.as_deref())?;
     // As if they were set for this command alone: the variables that come before all others.

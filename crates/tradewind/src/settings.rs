@@ -17,6 +17,7 @@ mod remote;
 mod scalars;
 mod show;
 mod source;
+mod swift;
 mod value;
 
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use quantity::{ByteSize, Span};
 pub use remote::S3Settings;
 pub use scalars::{Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
 pub use source::{Source, Sourced};
+pub use swift::SwiftSettings;
 pub use value::{ETag, HostName, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
 
 use document::Table;
@@ -137,13 +139,37 @@ impl Settings {
         problems.or(settings)
     }
 
+    /// The store that is served: the one that is named, or the only one. `None`: an embedded one in `data`, unless there
+    /// are several, which [`check_served`](Self::check_served) refuses.
+    #[must_use]
+    pub fn served(&self) -> Option<&Store> {
+        match (&self.scalars.server.store.value, self.named.stores.as_slice()) {
+            (Some(name), stores) => stores.iter().find(|store| store.name.value == *name),
+            (None, [only]) => Some(only),
+            (None, _) => None,
+        }
+    }
+
+    /// Refuses to choose one of several stores to serve.
+    pub fn check_served(&self) -> Result<(), Problems> {
+        let mut problems = Problems::default();
+        if let (None, [first, second, ..]) = (self.served(), self.named.stores.as_slice()) {
+            let message = format!(
+                "there are several stores, of which one can be served so far; say which: server.store = {:?}",
+                first.name.value
+            );
+            problems.add(&second.name.source, message);
+        }
+        problems.or(())
+    }
+
     /// The directory of the store that is served, where it has one.
     #[must_use]
     pub fn store_directory(&self) -> Option<&Path> {
-        match self.named.stores.first().map(|store| &store.kind) {
+        match self.served().map(|store| &store.kind) {
             None => Some(self.data_directory()),
             Some(StoreKind::Local { path, .. }) => Some(&path.value),
-            Some(StoreKind::S3(_)) => None,
+            Some(StoreKind::S3(_) | StoreKind::Swift(_)) => None,
         }
     }
 
@@ -151,7 +177,7 @@ impl Settings {
     /// bytes where only that was set.
     #[must_use]
     pub fn data_directory(&self) -> &Path {
-        match self.named.stores.first().map(|store| &store.kind) {
+        match self.served().map(|store| &store.kind) {
             Some(StoreKind::Local { path, .. }) if self.scalars.top.data.source == Source::Default => {
                 &path.value
             }
@@ -161,6 +187,11 @@ impl Settings {
 
     fn check(&self, problems: &mut Problems) {
         let server = &self.scalars.server;
+        if let Sourced { value: Some(name), source } = &server.store {
+            let names: Vec<&str> = self.named.stores.iter().map(|store| store.name.value.as_str()).collect();
+            let name = Sourced { value: name.clone(), source: source.clone() };
+            named::refer("store", &name, &names, problems);
+        }
         match (&server.tls_cert, &server.tls_key) {
             (Sourced { value: Some(_), source }, Sourced { value: None, .. }) => {
                 problems.add(source, "TLS needs the private key too: set server.tls_key or --tls-key");

@@ -13,6 +13,7 @@ pub mod s3;
 pub mod scripted;
 pub mod server;
 pub mod sign;
+pub mod swift;
 pub mod verify;
 pub mod workload;
 pub mod xml;

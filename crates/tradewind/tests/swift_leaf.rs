@@ -5,9 +5,6 @@
 
 mod support;
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,32 +24,22 @@ use tradewind_core::{
     SystemClock,
 };
 
-/// A Swift that ends with the test.
+/// A Swift, and accounts in it.
 struct Laboratory {
-    directory: tempfile::TempDir,
-    said: HashMap<String, String>,
+    swift: support::swift::Laboratory,
     accounts: AtomicUsize,
 }
 
 impl Laboratory {
     /// `None` where Swift is not installed.
     fn open(test: &str) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let output = script("up", directory.path());
-        if output.status.code() == Some(77) {
-            support::skip(test, String::from_utf8_lossy(&output.stderr).trim());
-            return None;
-        }
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let said = text.lines().filter_map(|line| line.split_once('='));
-        let said = said.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Some(Self { directory, said, accounts: AtomicUsize::new(0) })
+        let swift = support::swift::Laboratory::open(test)?;
+        Some(Self { swift, accounts: AtomicUsize::new(0) })
     }
 
     /// What a store over an account needs.
     fn options(&self, account: &str) -> SwiftOptions {
-        let said = |name: &str| self.said[name].clone();
+        let said = |name: &str| self.swift.said(name);
         let auth = Auth::V1 { url: said("AUTH_URL"), user: said("USER"), key: said("KEY") };
         let account_url = Some(format!("{}/AUTH_{account}", said("ACCOUNT_URL")));
         SwiftOptions { account_url, ..SwiftOptions::new(auth) }
@@ -64,17 +51,6 @@ impl Laboratory {
         let options = SwiftOptions { segment_bytes: 1 << 20, ..self.options(&format!("case{account}")) };
         SwiftStore::new(options, SystemClock::shared()).unwrap()
     }
-}
-
-impl Drop for Laboratory {
-    fn drop(&mut self) {
-        script("down", self.directory.path());
-    }
-}
-
-fn script(command: &str, directory: &Path) -> std::process::Output {
-    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned();
-    Command::new(root.join("tests/labs/swift.sh")).arg(command).arg(directory).output().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,7 +90,7 @@ async fn read(store: &SwiftStore, key: &str, select: Select) -> Bytes {
 
 /// What a client of Swift that is not ours is answered: the head and the body.
 async fn raw(laboratory: &Laboratory, account: &str, request: &str, headers: &str) -> String {
-    let said = |name: &str| laboratory.said[name].clone();
+    let said = |name: &str| laboratory.swift.said(name);
     let login = format!("X-Auth-User: {}\r\nX-Auth-Key: {}\r\n", said("USER"), said("KEY"));
     let granted = exchange(laboratory, "GET /auth/v1.0", &login).await;
     let token = granted.lines().find(|line| line.starts_with("X-Auth-Token:")).unwrap().to_owned();
@@ -124,7 +100,7 @@ async fn raw(laboratory: &Laboratory, account: &str, request: &str, headers: &st
 }
 
 async fn exchange(laboratory: &Laboratory, request: &str, headers: &str) -> String {
-    let host = laboratory.said["AUTH_URL"].split('/').nth(2).unwrap().to_owned();
+    let host = laboratory.swift.said("AUTH_URL").split('/').nth(2).unwrap().to_owned();
     let mut socket = TcpStream::connect(&host).await.unwrap();
     let text = format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
     socket.write_all(text.as_bytes()).await.unwrap();

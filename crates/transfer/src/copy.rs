@@ -11,7 +11,7 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Carrier, Fetch, Sink, Source, store, store_copy};
+use tradewind_volume::{Carrier, Fetch, Sink, Source, Told, store, store_copy, store_from};
 
 use crate::Item;
 use crate::ends::End;
@@ -46,7 +46,7 @@ impl Copier {
     pub fn check_apart(&self) -> Result<()> {
         let (End::Objects(from), End::Objects(to)) = (&self.from, &self.to) else { return Ok(()) };
         let is_within = to.prefix.starts_with(&from.prefix) || from.prefix.starts_with(&to.prefix);
-        if from.bucket == to.bucket && is_within {
+        if from.bucket == to.bucket && is_within && from.shares_store(to) {
             let why = "the destination and the source are within each other; choose prefixes apart";
             return Err(Error::new(Reason::InvalidArgument, why));
         }
@@ -78,8 +78,11 @@ impl Copier {
             (End::Objects(objects), End::Files(directory, _)) => {
                 self.download(objects, from, size, directory, to).await
             }
-            (End::Objects(source), End::Objects(objects)) => {
+            (End::Objects(source), End::Objects(objects)) if source.has_handle_of(objects) => {
                 self.copy_within(source, from, objects, to).await
+            }
+            (End::Objects(source), End::Objects(objects)) => {
+                self.copy_between((source, from), (objects, to), size).await
             }
             (End::Files(source, _), End::Files(directory, _)) => {
                 self.copy_file(source, from, directory, to).await
@@ -184,6 +187,20 @@ impl Copier {
         let copied = store_copy(&self.carrier, &to.store, request).await?;
         self.progress.carried(i64::try_from(copied.size).unwrap_or(i64::MAX));
         Ok(copied.size)
+    }
+
+    /// From one store to another: every byte comes through here.
+    async fn copy_between(
+        &self,
+        (from, name): (&Objects, &str),
+        (to, to_name): (&Objects, &str),
+        size: Option<u64>,
+    ) -> Result<u64> {
+        let (source, destination) = (from.address(name)?, to.address(to_name)?);
+        let progress = self.progress.clone();
+        let told: Told = Arc::new(move |bytes| progress.carried(bytes));
+        let (from, to) = ((&from.store, &source), (&to.store, &destination));
+        Ok(store_from(&self.carrier, from, to, size, told).await?.size)
     }
 
     async fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {

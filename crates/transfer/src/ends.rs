@@ -33,7 +33,7 @@ impl End {
     pub fn describe(&self, name: &str) -> String {
         match self {
             Self::Files(directory, _) => directory.root().join(name).display().to_string(),
-            Self::Objects(objects) => format!("s3://{}/{}{name}", objects.bucket, objects.prefix),
+            Self::Objects(objects) => objects.describe(name),
         }
     }
 }

@@ -236,7 +236,7 @@ struct One {
 
 impl One {
     async fn search(self, item: Item, turn: u64) -> Result<bool, (String, Error)> {
-        let name = format!("s3://{}/{}{}", self.objects.bucket, self.objects.prefix, item.name);
+        let name = self.objects.describe(&item.name);
         // In order, those behind wait for this one, however it ends.
         let mut turn = self.output.turn(turn);
         let searched = if item.size <= SMALL {

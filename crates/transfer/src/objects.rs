@@ -19,6 +19,8 @@ const PAGE: usize = 1000;
 pub struct Objects {
     /// Where.
     pub store: Arc<dyn ObjectStore>,
+    /// What people call the store: what stands before `://` in the names of its objects.
+    pub scheme: Arc<str>,
     /// The bucket.
     pub bucket: BucketName,
     /// What their keys begin with; names are what follows.
@@ -26,6 +28,25 @@ pub struct Objects {
 }
 
 impl Objects {
+    /// A name below the prefix, as people write it.
+    #[must_use]
+    pub fn describe(&self, name: &str) -> String {
+        format!("{}://{}/{}{name}", self.scheme, self.bucket, self.prefix)
+    }
+
+    /// Whether both are of one store. Of two handles what they say of themselves decides: one service may go by two
+    /// names.
+    #[must_use]
+    pub fn shares_store(&self, other: &Self) -> bool {
+        self.has_handle_of(other) || format!("{:?}", self.store) == format!("{:?}", other.store)
+    }
+
+    /// Whether the store can be asked to copy from one to the other: keys that are good for one end may not be for the
+    /// other.
+    pub(crate) fn has_handle_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.store, &other.store)
+    }
+
     /// One page behind `after`, rolled up at `delimiter`.
     pub async fn page(
         &self,
@@ -64,7 +85,7 @@ impl Objects {
                 let page = match self.page(&carrier, None, after).await {
                     Ok(page) => page,
                     Err(e) => {
-                        let place = format!("s3://{}/{}", self.bucket, self.prefix);
+                        let place = self.describe("");
                         // Nobody is left to tell where this fails.
                         let _ = found.send(Err((place, e))).await;
                         return;

@@ -17,7 +17,7 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Slot};
 use super::fetch::{Origin, check_place};
 use super::upload::{StoredPart, Upload};
 
@@ -94,7 +94,7 @@ impl Between {
     }
 
     async fn whole_once(&self, size: u64) -> Result<Option<Committed>> {
-        let slot = self.carrier.slot_between(size).await?;
+        let mut slot = self.carrier.slot_between(size).await?;
         let Origin { store, address } = &self.origin;
         let found = store.get(&slot.context, address, GetRequest::default()).await?;
         let info = found.info;
@@ -112,7 +112,7 @@ impl Between {
             ..StageRequest::default()
         };
         let staged = self.to.stage(&slot.context, &self.address, request).await?;
-        let (committed, _) = self.pass(found.body, staged, info.size, (algorithm, expected)).await?;
+        let (committed, _) = self.pass(&mut slot, (found.body, info.size), staged, (algorithm, expected)).await?;
         Ok(Some(committed))
     }
 
@@ -172,23 +172,24 @@ impl Between {
         algorithm: Algorithm,
     ) -> Result<(StoredPart, Checksum)> {
         let once = || async move {
-            let slot = self.carrier.slot_between(span.1).await?;
+            let mut slot = self.carrier.slot_between(span.1).await?;
             let body = self.origin.get(&slot.context, info, span).await?;
             let algorithms = vec![algorithm];
             let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
             let staged = upload.stage(&slot.context, number, request).await?;
-            let (committed, checksum) = self.pass(body, staged, span.1, (algorithm, None)).await?;
+            let (committed, checksum) = self.pass(&mut slot, (body, span.1), staged, (algorithm, None)).await?;
             Ok((Upload::stored(number, &committed), checksum))
         };
         self.carrier.again(once).await
     }
 
-    /// Hands a body on and commits it; answers the checksum of what passed.
+    /// Hands a body on and commits it; answers the checksum of what passed. Under a limit each byte counts as one that
+    /// comes and one that goes.
     async fn pass(
         &self,
-        mut body: Body,
+        slot: &mut Slot<'_>,
+        (mut body, length): (Body, u64),
         mut staged: Box<dyn Staged>,
-        length: u64,
         (algorithm, expected): (Algorithm, Option<Checksum>),
     ) -> Result<(Committed, Checksum)> {
         let mut hasher = Hasher::new(algorithm);
@@ -198,6 +199,7 @@ impl Between {
             let piece = piece?;
             hasher.update(&piece);
             let bytes = piece.len();
+            slot.pass(2 * bytes as u64).await;
             staged.write(piece).await?;
             passed += bytes as u64;
             sent.more(bytes);

@@ -36,16 +36,8 @@ pub enum Auth {
     Keystone {
         /// The URL.
         url: String,
-        /// The user's name.
-        user: String,
-        /// The domain in which the user's name means something.
-        user_domain: String,
-        /// The password.
-        password: String,
-        /// The project whose account is spoken with.
-        project: String,
-        /// The domain in which the project's name means something.
-        project_domain: String,
+        /// Who asks there.
+        login: Login,
         /// The region of the catalog's endpoint; `None` takes the first one.
         region: Option<String>,
         /// Which of the catalog's endpoints: `public`, `internal` or `admin`.
@@ -53,19 +45,90 @@ pub enum Auth {
     },
 }
 
+/// Who asks Keystone.
+#[derive(Clone)]
+pub enum Login {
+    /// A user, for the project whose account is spoken with.
+    Password {
+        /// The user.
+        user: Party,
+        /// The password.
+        password: String,
+        /// The project.
+        project: Party,
+    },
+    /// An application credential, which is for one project.
+    ApplicationCredential {
+        /// Its id.
+        id: String,
+        /// Its secret.
+        secret: String,
+    },
+}
+
+/// A user or a project of Keystone's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Party {
+    /// By its id.
+    Id(String),
+    /// By a name, which means something within a domain.
+    Named(String, Domain),
+}
+
+/// A domain of Keystone's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Domain {
+    /// By its id.
+    Id(String),
+    /// By its name.
+    Name(String),
+}
+
+impl Party {
+    fn json(&self) -> Json {
+        match self {
+            Self::Id(id) => json!({ "id": id }),
+            Self::Named(name, Domain::Id(id)) => json!({"name": name, "domain": {"id": id}}),
+            Self::Named(name, Domain::Name(domain)) => json!({"name": name, "domain": {"name": domain}}),
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => f.write_str(id),
+            Self::Named(name, Domain::Id(domain) | Domain::Name(domain)) => write!(f, "{domain}/{name}"),
+        }
+    }
+}
+
+impl fmt::Display for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Password { user, project, .. } => write!(f, "{user} for {project}"),
+            Self::ApplicationCredential { id, .. } => write!(f, "credential {id}"),
+        }
+    }
+}
+
+impl fmt::Display for Auth {
+    /// Who asks and where, without secrets: what tells one account's store from another's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::V1 { url, user, .. } => write!(f, "{user} at {url}"),
+            Self::Keystone { url, login, region, interface } => {
+                let region = region.as_deref().unwrap_or("any region");
+                write!(f, "{login} at {url}, {interface} in {region}")
+            }
+        }
+    }
+}
+
 impl fmt::Debug for Auth {
     /// Says everything but secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::V1 { url, user, .. } => write!(f, "V1({user:?} at {url:?})"),
-            Self::Keystone { url, user, user_domain, project, project_domain, region, interface, .. } => {
-                write!(
-                    f,
-                    "Keystone({user:?} of {user_domain:?} for {project:?} of {project_domain:?} at {url:?}, \
-                 {interface} in {region:?})"
-                )
-            }
-        }
+        write!(f, "Auth({self})")
     }
 }
 
@@ -94,11 +157,11 @@ impl Auth {
                 answer.collect(MOST_ANSWER_BYTES).await?;
                 Ok(Grant { token: secret(&token)?, url, life: life.map(Duration::from_secs) })
             }
-            Self::Keystone { region, interface, .. } => {
+            Self::Keystone { login, region, interface, .. } => {
                 let mut call = Call::service(Method::POST);
                 call.key = Some("auth/tokens");
                 call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                call.payload = Held::of([Bytes::from(self.keystone_request().to_string())]);
+                call.payload = Held::of([Bytes::from(login.request().to_string())]);
                 // Asked twice it gives two tokens, of which one is used.
                 call.may_repeat = true;
                 let answer = client.send(context, &call).await?;
@@ -115,17 +178,26 @@ impl Auth {
             }
         }
     }
+}
 
-    fn keystone_request(&self) -> Json {
-        let Self::Keystone { user, user_domain, password, project, project_domain, .. } = self else {
-            return Json::Null;
-        };
-        json!({"auth": {
-            "identity": {"methods": ["password"], "password": {"user": {
-                "name": user, "domain": {"name": user_domain}, "password": password,
-            }}},
-            "scope": {"project": {"name": project, "domain": {"name": project_domain}}},
-        }})
+impl Login {
+    /// The document that asks for a token.
+    fn request(&self) -> Json {
+        match self {
+            Self::Password { user, password, project } => {
+                let mut user = user.json();
+                user["password"] = json!(password);
+                json!({"auth": {
+                    "identity": {"methods": ["password"], "password": {"user": user}},
+                    "scope": {"project": project.json()},
+                }})
+            }
+            // Its scope is its own.
+            Self::ApplicationCredential { id, secret } => json!({"auth": {"identity": {
+                "methods": ["application_credential"],
+                "application_credential": {"id": id, "secret": secret},
+            }}}),
+        }
     }
 }
 
@@ -206,18 +278,37 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let keystone = Auth::Keystone {
+        let keystone = |login| Auth::Keystone {
             url: "http://k/v3".to_owned(),
-            user: "u".to_owned(),
-            user_domain: "d".to_owned(),
-            password: "hidden".to_owned(),
-            project: "p".to_owned(),
-            project_domain: "d".to_owned(),
+            login,
             region: None,
             interface: "public".to_owned(),
         };
+        let named = |name: &str| Party::Named(name.to_owned(), Domain::Name("d".to_owned()));
+        let (user, project) = (named("u"), named("p"));
+        let password = keystone(Login::Password { user, password: "hidden".to_owned(), project });
+        assert_eq!(format!("{password}"), "d/u for d/p at http://k/v3, public in any region");
+        let secret_of = |id: &str, secret: &str| Login::ApplicationCredential {
+            id: id.to_owned(),
+            secret: secret.to_owned(),
+        };
+        let keystone = keystone(secret_of("i", "hidden"));
         let plain = Auth::V1 { url: "http://s".to_owned(), user: "a:u".to_owned(), key: "hidden".to_owned() };
-        let shown = format!("{keystone:?} {plain:?} {:?}", secret("hidden").unwrap());
+        let shown = format!("{password:?} {keystone:?} {plain:?} {:?}", secret("hidden").unwrap());
         assert!(!shown.contains("hidden"), "{shown}");
+    }
+
+    #[test]
+    fn what_keystone_is_asked() {
+        let user = Party::Named("u".to_owned(), Domain::Id("default".to_owned()));
+        let project = Party::Id("4711".to_owned());
+        let asked = Login::Password { user, password: "w".to_owned(), project }.request();
+        let user = json!({"name": "u", "domain": {"id": "default"}, "password": "w"});
+        assert_eq!(asked["auth"]["identity"], json!({"methods": ["password"], "password": {"user": user}}));
+        assert_eq!(asked["auth"]["scope"], json!({"project": {"id": "4711"}}));
+        let asked = Login::ApplicationCredential { id: "i".to_owned(), secret: "s".to_owned() }.request();
+        let credential = json!({"id": "i", "secret": "s"});
+        let identity = json!({"methods": ["application_credential"], "application_credential": credential});
+        assert_eq!(asked, json!({"auth": {"identity": identity}}));
     }
 }

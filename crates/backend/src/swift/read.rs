@@ -157,7 +157,7 @@ impl SwiftStore {
         let size = size.ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
         let aside = match Kept::aside(headers) {
             Some(write) => {
-                let found = self.read_aside(context, address, &names::metadata(write)).await;
+                let found = self.read_aside(context, address, &names::metadata(write), true).await;
                 Some(found.map_err(|e| match e.reason() {
                     Reason::NoSuchUpload => {
                         Error::new(Reason::Io, "the object was replaced while it was looked at")
@@ -184,10 +184,17 @@ impl SwiftStore {
         Ok((info, kept))
     }
 
-    /// A small object of the companion.
-    pub(super) async fn read_aside(&self, context: &Context, address: &Address, name: &str) -> Result<Bytes> {
+    /// A small object of the companion; whoever asks may hold the answer that refers to it meanwhile.
+    pub(super) async fn read_aside(
+        &self,
+        context: &Context,
+        address: &Address,
+        name: &str,
+        holds_one: bool,
+    ) -> Result<Bytes> {
         let companion = names::companion(&address.bucket);
         let mut call = Call::within(Method::GET, Subject::Upload, &companion, Some(name));
+        call.holds_one = holds_one;
         if self.newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }

@@ -94,9 +94,12 @@ impl Sessions {
         &self.login.clock
     }
 
-    /// Who is asked for tokens.
-    pub fn peer(&self) -> &str {
-        &self.login.peer
+    /// Whose account is spoken with.
+    pub fn account(&self) -> String {
+        match &self.account_url {
+            Some(url) => format!("{url} as {}", self.auth),
+            None => self.auth.to_string(),
+        }
     }
 
     /// An error where the store is closed.

@@ -106,7 +106,7 @@ impl SwiftStore {
         if !names::is_unique(&upload.0) {
             return Err(no_such_upload(upload));
         }
-        let document = self.read_aside(context, address, &names::upload(&upload.0)).await?;
+        let document = self.read_aside(context, address, &names::upload(&upload.0), false).await?;
         let marker = Marker::read(&document).ok_or_else(|| {
             Error::new(
                 Reason::CorruptData,

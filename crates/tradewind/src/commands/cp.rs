@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::Args;
 use tokio::sync::mpsc;
+use tradewind_core::Address;
 use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::copy::metadata_of;
 use tradewind_transfer::files::Links;
@@ -66,7 +67,8 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open_limited(arguments.limit)?;
+        let store = arguments.store.limited(arguments.limit);
+        let session = store.open([arguments.source.scheme(), arguments.destination.scheme()])?;
         match (&arguments.source, &arguments.destination) {
             (Place::Standard, _) | (_, Place::Standard) if arguments.preserve => {
                 bail!("--preserve keeps what a file has; standard input and output have nothing to keep")
@@ -93,7 +95,7 @@ fn links(arguments: &Arguments) -> Links {
 fn end(session: &Session, place: &Place, links: Links) -> anyhow::Result<End> {
     match place {
         Place::Path(path) => Session::directory(path, links),
-        Place::Objects(place) => Ok(session.below(place)),
+        Place::Objects(place) => session.below(place),
         Place::Standard => bail!("- is no directory"),
     }
 }
@@ -132,7 +134,7 @@ fn source(session: &Session, from: &Place) -> anyhow::Result<(End, String, Strin
             if name.is_empty() {
                 bail!("{place} is not one object; copy everything below it with -r");
             }
-            Ok((session.bucket(place), place.key.clone(), name))
+            Ok((session.bucket(place)?, place.key.clone(), name))
         }
         Place::Standard => bail!("- is no file"),
     }
@@ -152,7 +154,7 @@ fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End
         Place::Objects(place) => {
             let is_below = place.key.is_empty() || place.key.ends_with('/');
             let key = if is_below { format!("{}{name}", place.key) } else { place.key.clone() };
-            Ok((session.bucket(place), key))
+            Ok((session.bucket(place)?, key))
         }
         Place::Standard => bail!("- is no file"),
     }
@@ -204,15 +206,15 @@ async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<E
         }
     });
     let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
-    let address = session.objects(&ObjectsPlace { key: String::new(), ..to.clone() }).address(&to.key)?;
-    store_stream(&session.carrier, &session.store, &address, input, metadata_of(&to.key)).await?;
+    let address = Address::parse(to.bucket.as_str(), &to.key)?;
+    store_stream(&session.carrier, session.store(&to.scheme)?, &address, input, metadata_of(&to.key)).await?;
     Ok(Ended::Done)
 }
 
 /// Writes an object to standard output.
 pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
-    let address = session.objects(&ObjectsPlace { key: String::new(), ..from.clone() }).address(&from.key)?;
-    let fetch = Fetch::open(&session.carrier, &session.store, &address, None).await?;
+    let address = Address::parse(from.bucket.as_str(), &from.key)?;
+    let fetch = Fetch::open(&session.carrier, session.store(&from.scheme)?, &address, None).await?;
     let writer = Writer::new(io::stdout());
     let written = match fetch.write_in_order(|piece| writer.write(piece)).await {
         Ok(_) => writer.finish().await,

@@ -97,9 +97,9 @@ fn search(arguments: Arguments) -> anyhow::Result<Ended> {
         parallel: arguments.readers,
     })?;
     block_on(async move {
-        let store = arguments.store.with_jobs(arguments.readers.unwrap_or(MOST_READERS));
-        let session = store.open_limited(arguments.limit)?;
-        let objects = session.objects(&arguments.place);
+        let store = arguments.store.with_jobs(arguments.readers.unwrap_or(MOST_READERS)).limited(arguments.limit);
+        let session = store.open([Some(&*arguments.place.scheme)])?;
+        let objects = session.objects(&arguments.place)?;
         let filter = arguments.filter.read()?;
         let search = Arc::new(search);
         let searching = search.run(&session.carrier, objects, &filter, io::stdout(), &session.progress);

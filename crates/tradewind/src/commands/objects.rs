@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tradewind_core::listing::ListEntry;
 use tradewind_core::store::GetRequest;
-use tradewind_core::{BucketName, Timestamp};
+use tradewind_core::{Address, BucketName, Timestamp};
 use tradewind_transfer::End;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::moves::{self, Done, copy_all};
@@ -16,7 +16,8 @@ use super::Ended;
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
-use crate::places::ObjectsPlace;
+use crate::places::{ObjectsPlace, StorePlace};
+use crate::stores::{Absent, S3};
 
 /// List buckets, or objects
 #[derive(Debug, Args)]
@@ -25,8 +26,8 @@ use crate::places::ObjectsPlace;
     tradewind ls s3://photos/2026/\n  \
     tradewind ls -r --json s3://photos/")]
 pub(super) struct Ls {
-    /// s3://BUCKET/PREFIX; without it, buckets
-    place: Option<ObjectsPlace>,
+    /// s3://BUCKET/PREFIX; without it, the buckets of s3://, and with NAME:// those of another store
+    place: Option<StorePlace>,
     /// Everything below the prefix
     #[arg(short, long)]
     recursive: bool,
@@ -110,11 +111,17 @@ pub(super) struct Rb {
 
 pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open()?;
+        let place = match &arguments.place {
+            Some(StorePlace::Objects(place)) => Ok(place),
+            Some(StorePlace::Buckets(scheme)) => Err(scheme.as_str()),
+            None => Err(S3),
+        };
+        let scheme = place.map_or_else(|scheme| scheme, |place| &place.scheme);
+        let session = arguments.store.open([Some(scheme)])?;
         let mut out = BufWriter::new(io::stdout().lock());
-        let Some(place) = &arguments.place else {
+        let Ok(place) = place else {
             let slot = session.carrier.slot(0).await?;
-            for bucket in session.store.list_buckets(&slot.context).await? {
+            for bucket in session.store(scheme)?.list_buckets(&slot.context).await? {
                 if arguments.json {
                     writeln!(
                         out,
@@ -122,13 +129,13 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
                         json!({"bucket": bucket.name.as_str(), "created": rfc3339(bucket.created)})
                     )?;
                 } else {
-                    writeln!(out, "{}  s3://{}", rfc3339(bucket.created), bucket.name)?;
+                    writeln!(out, "{}  {scheme}://{}", rfc3339(bucket.created), bucket.name)?;
                 }
             }
             out.flush()?;
             return Ok(Ended::Done);
         };
-        let objects = session.objects(place);
+        let objects = session.objects(place)?;
         let delimiter = (!arguments.recursive).then_some("/");
         let (mut after, mut is_empty) = (None, true);
         loop {
@@ -166,11 +173,11 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
 
 pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open()?;
+        let session = arguments.store.open([Some(&*arguments.place.scheme)])?;
         if !arguments.recursive {
             return rm_one(&session, &arguments).await;
         }
-        let below = session.below(&arguments.place);
+        let below = session.below(&arguments.place)?;
         let found = below.find(&session.carrier);
         let mut decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
         if arguments.dry_run {
@@ -201,14 +208,15 @@ async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<Ended> {
         writeln!(io::stdout(), "remove  {place}")?;
         return Ok(Ended::Done);
     }
-    let End::Objects(bucket) = session.bucket(place) else { return Ok(Ended::Done) };
+    let End::Objects(bucket) = session.bucket(place)? else { return Ok(Ended::Done) };
     bucket.remove(&session.carrier, &place.key).await?;
     Ok(Ended::Done)
 }
 
 pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open_limited(arguments.limit)?;
+        let store = arguments.store.limited(arguments.limit);
+        let session = store.open(arguments.places.iter().map(|place| Some(&*place.scheme)))?;
         for place in &arguments.places {
             super::cp::to_standard(&session, place).await?;
         }
@@ -218,12 +226,12 @@ pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
 
 pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
     block_on(async move {
-        let session = arguments.store.open()?;
         let place = &arguments.place;
-        let bucket = ObjectsPlace { key: String::new(), ..place.clone() };
-        let address = session.objects(&bucket).address(&place.key)?;
+        let session = arguments.store.open([Some(&*place.scheme)])?;
+        let address = Address::parse(place.bucket.as_str(), &place.key)?;
         let slot = session.carrier.slot(0).await?;
-        let info = session.store.head(&slot.context, &address, GetRequest::default()).await?.info;
+        let store = session.store(&place.scheme)?;
+        let info = store.head(&slot.context, &address, GetRequest::default()).await?.info;
         let checksums: Vec<(String, String)> = info
             .checksums
             .iter()
@@ -277,25 +285,29 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
 /// The bucket that a place is, and nothing more.
 fn whole_bucket(place: &ObjectsPlace) -> anyhow::Result<&BucketName> {
     if !place.key.is_empty() {
-        bail!("{place} is more than a bucket; write s3://{}", place.bucket);
+        bail!("{place} is more than a bucket; write {}://{}", place.scheme, place.bucket);
     }
     Ok(&place.bucket)
 }
 
 pub(super) fn mb(arguments: Mb) -> anyhow::Result<Ended> {
     block_on(async move {
-        let (session, bucket) = (arguments.store.open()?, whole_bucket(&arguments.place)?);
+        let bucket = whole_bucket(&arguments.place)?;
+        let scheme = &*arguments.place.scheme;
+        let session = arguments.store.open_or_make([Some(scheme)], Absent::Make)?;
         let slot = session.carrier.slot(0).await?;
-        session.store.create_bucket(&slot.context, bucket).await?;
+        session.store(scheme)?.create_bucket(&slot.context, bucket).await?;
         Ok(Ended::Done)
     })
 }
 
 pub(super) fn rb(arguments: Rb) -> anyhow::Result<Ended> {
     block_on(async move {
-        let (session, bucket) = (arguments.store.open()?, whole_bucket(&arguments.place)?);
+        let bucket = whole_bucket(&arguments.place)?;
+        let scheme = &*arguments.place.scheme;
+        let session = arguments.store.open([Some(scheme)])?;
         let slot = session.carrier.slot(0).await?;
-        session.store.delete_bucket(&slot.context, bucket).await?;
+        session.store(scheme)?.delete_bucket(&slot.context, bucket).await?;
         Ok(Ended::Done)
     })
 }

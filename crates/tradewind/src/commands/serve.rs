@@ -44,6 +44,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     let settings = arguments.settings.read()?;
+    settings.check_served()?;
     logs::begin(&settings.scalars.log)?;
     raise_file_limit();
     let clock = SystemClock::shared();

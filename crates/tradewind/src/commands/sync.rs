@@ -70,7 +70,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         return block_until_signal(watch::GRACE, |stopped| follow(arguments, stopped));
     }
     block_on(async move {
-        let session = arguments.store.open_limited(arguments.limit)?;
+        let session = open(&arguments)?;
         let is_there = is_there(&arguments.destination);
         let (copier, comparison) = copier(&session, &arguments)?;
         let here = copier.from.find(&session.carrier);
@@ -86,9 +86,14 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     })
 }
 
+fn open(arguments: &Arguments) -> anyhow::Result<Session> {
+    let store = arguments.store.limited(arguments.limit);
+    store.open([arguments.source.scheme(), arguments.destination.scheme()])
+}
+
 /// Makes the destination like the source, and keeps it so.
 async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> anyhow::Result<Ended> {
-    let session = arguments.store.open_limited(arguments.limit)?;
+    let session = open(&arguments)?;
     let (copier, comparison) = copier(&session, &arguments)?;
     watch::check(&copier.from, &copier.to)?;
     let (filter, removes, settle) =
@@ -132,7 +137,7 @@ fn end(session: &Session, place: &Place, links: Links, must_exist: bool) -> anyh
             bail!("{} is not a directory", path.display())
         }
         Place::Path(path) => Session::directory(path, links),
-        Place::Objects(place) => Ok(session.below(place)),
+        Place::Objects(place) => session.below(place),
         Place::Standard => bail!("- is no directory"),
     }
 }

@@ -1,4 +1,4 @@
-//! What the commands that move data share: their flags, the store they speak with, the runtime they run in, and how they
+//! What the commands that move data share: their flags, the stores they speak with, the runtime they run in, and how they
 //! end.
 
 use std::future::Future;
@@ -28,6 +28,7 @@ use crate::logs;
 use crate::places::ObjectsPlace;
 use crate::remote;
 use crate::settings::ByteSize;
+use crate::stores::{Absent, Stores};
 
 /// What is held in memory unless flags say otherwise.
 const MEMORY: usize = 48 << 20;
@@ -37,18 +38,21 @@ const TIME_TO_STOP: Duration = Duration::from_secs(3);
 /// Flags of every command that speaks with a store.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StoreFlags {
-    /// Profile in ~/.aws [default: AWS_PROFILE, or default]
+    /// Profile of s3:// in ~/.aws [default: AWS_PROFILE, or default]
     #[arg(long, value_name = "NAME", help_heading = "Store")]
     profile: Option<String>,
-    /// Where the store answers, as http://HOST:PORT [default: as the AWS CLI finds it]
+    /// Where s3:// answers, as http://HOST:PORT [default: as the AWS CLI finds it]
     #[arg(long, value_name = "URL", help_heading = "Store")]
     endpoint_url: Option<String>,
-    /// The store's region [default: as the AWS CLI finds it]
+    /// The region of s3:// [default: as the AWS CLI finds it]
     #[arg(long, value_name = "NAME", help_heading = "Store")]
     region: Option<String>,
     /// Ask without a signature, for what everybody may read
     #[arg(long, help_heading = "Store")]
     no_sign_request: bool,
+    /// Settings file whose [store.NAME] are places NAME://BUCKET/KEY [default: TRADEWIND_CONFIG]
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    config: Option<PathBuf>,
     /// Requests at a time
     #[arg(long, value_name = "N", value_parser = jobs, help_heading = "Tuning")]
     jobs: Option<usize>,
@@ -58,6 +62,8 @@ pub(super) struct StoreFlags {
     /// Bytes that may be held in memory, as 64MiB
     #[arg(long, value_name = "SIZE", value_parser = max_memory, help_heading = "Tuning")]
     max_memory: Option<ByteSize>,
+    #[arg(skip)]
+    max_bandwidth: Option<ByteSize>,
 }
 
 /// The flag of those that carry the bytes of objects.
@@ -96,10 +102,12 @@ fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
 
 /// What a command works with.
 pub(super) struct Session {
-    pub store: Arc<dyn ObjectStore>,
+    /// Those that the command's places are in, by name.
+    stores: Vec<(Arc<str>, Arc<dyn ObjectStore>)>,
     pub carrier: Arc<Carrier>,
     pub progress: Arc<Progress>,
-    journal: Option<Journal>,
+    /// Where transfers under way are remembered.
+    journals: Option<PathBuf>,
 }
 
 impl StoreFlags {
@@ -113,17 +121,26 @@ impl StoreFlags {
     }
 
     /// Unless the flags say how many, so many requests at a time.
-    pub fn with_jobs(self, usual: usize) -> Self {
-        Self { jobs: self.jobs.or(Some(usual)), ..self }
+    pub fn with_jobs(&self, usual: usize) -> Self {
+        Self { jobs: self.jobs.or(Some(usual)), ..self.clone() }
     }
 
-    /// Opens the store.
-    pub fn open(&self) -> anyhow::Result<Session> {
-        self.open_limited(LimitFlags { max_bandwidth: None })
+    /// Bodies pass no faster than the limit.
+    pub fn limited(&self, limit: LimitFlags) -> Self {
+        Self { max_bandwidth: limit.max_bandwidth, ..self.clone() }
     }
 
-    /// Opens the store, for bodies that pass no faster than the limit.
-    pub fn open_limited(&self, limit: LimitFlags) -> anyhow::Result<Session> {
+    /// Opens the stores that places are in.
+    pub fn open<'a>(&self, schemes: impl IntoIterator<Item = Option<&'a str>>) -> anyhow::Result<Session> {
+        self.open_or_make(schemes, Absent::Refuse)
+    }
+
+    /// The same; a local store that is not there may be made.
+    pub fn open_or_make<'a>(
+        &self,
+        schemes: impl IntoIterator<Item = Option<&'a str>>,
+        absent: Absent,
+    ) -> anyhow::Result<Session> {
         logs::begin_quietly();
         let mut plan = Plan::default();
         plan.requests = self.jobs.unwrap_or(plan.requests);
@@ -133,34 +150,57 @@ impl StoreFlags {
         // Of what is held, requests take half, and what waits for its turn the other.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
-        let (store, retries) = remote::open(&self.overrides(), clock.clone(), plan.requests)?;
-        let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries);
-        if let Some(limit) = limit.max_bandwidth {
+        let known = Stores::find(self.config.clone(), self.overrides(), clock.clone(), plan.requests)?;
+        let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
+        known.check(&schemes)?;
+        schemes.sort_unstable();
+        schemes.dedup();
+        let (mut stores, mut retries) = (Vec::new(), None);
+        for scheme in schemes {
+            // It may replay a log.
+            let opened = tokio::task::block_in_place(|| known.open(scheme, absent))?;
+            retries = retries.or(opened.retries);
+            stores.push((Arc::from(scheme), opened.store));
+        }
+        let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
+        if let Some(limit) = self.max_bandwidth {
             carrier = carrier.limited(limit.0);
         }
-        let journal = journal_directory().map(|directory| Journal::new(directory, format!("{store:?}")));
-        Ok(Session { store, carrier: Arc::new(carrier), progress: Arc::default(), journal })
+        let journals = journal_directory();
+        Ok(Session { stores, carrier: Arc::new(carrier), progress: Arc::default(), journals })
     }
 }
 
 impl Session {
+    /// The store that has a name, and its name.
+    fn find(&self, scheme: &str) -> anyhow::Result<&(Arc<str>, Arc<dyn ObjectStore>)> {
+        let found = self.stores.iter().find(|(name, _)| **name == *scheme);
+        found.with_context(|| format!("{scheme}:// was not opened"))
+    }
+
+    /// The store that has a name.
+    pub fn store(&self, scheme: &str) -> anyhow::Result<&Arc<dyn ObjectStore>> {
+        Ok(&self.find(scheme)?.1)
+    }
+
     /// Objects whose keys begin with the place's key.
-    pub fn objects(&self, place: &ObjectsPlace) -> Objects {
-        Objects { store: self.store.clone(), bucket: place.bucket.clone(), prefix: place.key.clone() }
+    pub fn objects(&self, place: &ObjectsPlace) -> anyhow::Result<Objects> {
+        let (scheme, store) = self.find(&place.scheme)?.clone();
+        Ok(Objects { store, scheme, bucket: place.bucket.clone(), prefix: place.key.clone() })
     }
 
     /// Objects below a place, as in a directory.
-    pub fn below(&self, place: &ObjectsPlace) -> End {
-        let mut objects = self.objects(place);
+    pub fn below(&self, place: &ObjectsPlace) -> anyhow::Result<End> {
+        let mut objects = self.objects(place)?;
         if !objects.prefix.is_empty() && !objects.prefix.ends_with('/') {
             objects.prefix.push('/');
         }
-        End::Objects(objects)
+        Ok(End::Objects(objects))
     }
 
     /// A whole bucket, whose names are keys.
-    pub fn bucket(&self, place: &ObjectsPlace) -> End {
-        End::Objects(Objects { prefix: String::new(), ..self.objects(place) })
+    pub fn bucket(&self, place: &ObjectsPlace) -> anyhow::Result<End> {
+        Ok(End::Objects(Objects { prefix: String::new(), ..self.objects(place)? }))
     }
 
     /// A directory.
@@ -172,7 +212,15 @@ impl Session {
     /// What carries between two ends; whether it keeps what files have besides their bytes.
     pub fn copier(&self, from: End, to: End, preserves: bool) -> Arc<Copier> {
         let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
-        Arc::new(Copier { from, to, carrier, progress, journal: self.journal.clone(), preserves })
+        // What is remembered is between files and one store.
+        let journal = match (&from, &to) {
+            (End::Files(..), End::Objects(objects)) | (End::Objects(objects), End::Files(..)) => {
+                let store = format!("{:?}", objects.store);
+                self.journals.clone().map(|directory| Journal::new(directory, store))
+            }
+            _ => None,
+        };
+        Arc::new(Copier { from, to, carrier, progress, journal, preserves })
     }
 
     /// Does what is decided.

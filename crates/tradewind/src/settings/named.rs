@@ -13,6 +13,7 @@ use super::local::LocalOptions;
 use super::problem::{Problems, nearest};
 use super::remote::S3Settings;
 use super::source::{Source, Sourced};
+use super::swift::SwiftSettings;
 use super::value::Value;
 
 /// A `[store.NAME]`: a leaf that holds bytes, or speaks with a service that does.
@@ -22,6 +23,18 @@ pub struct Store {
     pub name: Sourced<String>,
     /// What it is.
     pub kind: StoreKind,
+}
+
+impl Store {
+    /// Its type, as settings have it.
+    #[must_use]
+    pub const fn type_name(&self) -> &'static str {
+        match self.kind {
+            StoreKind::Local { .. } => "local",
+            StoreKind::S3(_) => "s3",
+            StoreKind::Swift(_) => "swift",
+        }
+    }
 }
 
 /// What a store is.
@@ -36,6 +49,8 @@ pub enum StoreKind {
     },
     /// `s3`: a service.
     S3(S3Settings),
+    /// `swift`: a service.
+    Swift(SwiftSettings),
 }
 
 /// A `[volume.NAME]`: a stack of stores. Today that is one store.
@@ -76,7 +91,6 @@ pub(super) const TOP_NAMES: [&str; 5] = ["store", "volume", "bucket", "access_ke
 /// Top-level names that are on the map and not built yet.
 pub(super) const PLANNED_TOP_NAMES: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
 
-const PLANNED_STORE_TYPES: [&str; 1] = ["swift"];
 const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
 const PLANNED_BUCKET_KEYS: [&str; 6] = ["versioning", "cors", "policy", "acl", "lifecycle", "class"];
 const PLANNED_STORE_KEYS: [&str; 2] = ["bucket", "class"];
@@ -102,13 +116,6 @@ impl Named {
 
     /// What does not fit together.
     pub(super) fn check(&self, problems: &mut Problems) {
-        if let Some(second) = self.stores.get(1) {
-            problems.add(
-                &second.name.source,
-                "only one store can be served so far; several in one server need a layer that is planned but \
-                 not built yet. Keep one [store.NAME]",
-            );
-        }
         let stores: Vec<&str> = self.stores.iter().map(|store| store.name.value.as_str()).collect();
         for volume in &self.volumes {
             refer("store", &volume.store, &stores, problems);
@@ -132,14 +139,15 @@ impl Named {
             |name: String, value: String, source: &Source| lines.push((name, value, source.clone()));
         for store in &self.stores {
             let name = &store.name.value;
-            let (kind, lines) = match &store.kind {
+            let lines = match &store.kind {
                 StoreKind::Local { path, options } => {
                     add(format!("store.{name}.path"), path.value.show(), &path.source);
-                    ("local", options.lines())
+                    options.lines()
                 }
-                StoreKind::S3(set) => ("s3", set.lines()),
+                StoreKind::S3(set) => set.lines(),
+                StoreKind::Swift(set) => set.lines(),
             };
-            add(format!("store.{name}.type"), kind.to_owned(), &store.name.source);
+            add(format!("store.{name}.type"), store.type_name().to_owned(), &store.name.source);
             for (option, value, source) in lines {
                 add(format!("store.{name}.{option}"), value, &source);
             }
@@ -161,7 +169,7 @@ impl Named {
     }
 }
 
-fn refer(what: &str, name: &Sourced<String>, known: &[&str], problems: &mut Problems) {
+pub(super) fn refer(what: &str, name: &Sourced<String>, known: &[&str], problems: &mut Problems) {
     if known.contains(&name.value.as_str()) {
         return;
     }
@@ -187,18 +195,16 @@ fn read_store(
             fields.finish(&PLANNED_STORE_KEYS, problems);
             return Some(Store { name, kind: StoreKind::S3(set) });
         }
-        Some(kind) if PLANNED_STORE_TYPES.contains(&kind.value.as_str()) => {
-            let message = format!(
-                "stores of type {:?} are planned but not built yet; use \"local\" or \"s3\"",
-                kind.value
-            );
-            problems.add(&kind.source, message);
-            return None;
+        Some(kind) if kind.value == "swift" => {
+            let set = SwiftSettings::read(&mut fields, inputs, problems);
+            set.check(&name.value, problems);
+            fields.finish(&PLANNED_STORE_KEYS, problems);
+            return Some(Store { name, kind: StoreKind::Swift(set) });
         }
         Some(kind) => {
             problems.add(
                 &kind.source,
-                format!("unknown type of store {:?}; use \"local\" or \"s3\"", kind.value),
+                format!("unknown type of store {:?}; use \"local\", \"s3\" or \"swift\"", kind.value),
             );
             return None;
         }

@@ -90,6 +90,8 @@ scalars! {
         listen: SocketAddr = "127.0.0.1:9000",
         /// Where health and metrics are served.
         admin: SocketAddr = "127.0.0.1:9001",
+        /// Which of several `[store.NAME]` is served.
+        store: Option<String> = "",
         /// The region; signatures for another one are refused. Not set, any region is taken and answers
         /// name us-east-1.
         region: Option<String> = "",

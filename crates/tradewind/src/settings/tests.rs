@@ -71,17 +71,12 @@ fn unknown_keys_name_the_nearest() {
 fn what_is_planned_is_refused_clearly() {
     for (text, expected) in [
         ("[class.25]\nname = \"mail\"", "\"class\" is planned but not built yet"),
-        ("[store.west]\ntype = \"swift\"\nendpoint = \"x\"", "type \"swift\" are planned but not built yet"),
         ("[store.west]\ntype = \"s3\"\nbucket = \"x\"", "\"store.west.bucket\" is planned but not built yet"),
         (
             "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ cached = { disk = \"d\" } }, \"a\"]",
             "layer \"cached\" is planned but not built yet",
         ),
         ("[bucket.abc]\nversioning = true", "\"bucket.abc.versioning\" is planned but not built yet"),
-        (
-            "[store.a]\ntype=\"local\"\npath=\"p\"\n[store.b]\ntype=\"local\"\npath=\"q\"",
-            "only one store can be served so far",
-        ),
     ] {
         let problems = problem(text);
         assert!(problems.contains(expected), "{problems}");
@@ -99,6 +94,50 @@ fn a_store_a_volume_and_buckets() {
     assert!(settings.named.buckets[0].anonymous_read.as_ref().unwrap().value);
     let wrong = problem("[store.disk]\ntype=\"local\"\npath=\"p\"\n[volume.main]\nstack = [\"disc\"]\n");
     assert_eq!(wrong, "etc/tw.toml:5: there is no store \"disc\"; did you mean \"disk\"?");
+}
+
+#[test]
+fn stores_of_each_type() {
+    let settings = read(
+        "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\nregion = \"west\"\n\
+         [store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\nregion = \"one\"\nsegment_size = \"64MiB\"\n\
+         storage_url = \"https://s/v1/AUTH_x\"\nconnections = 8\n",
+    );
+    let types: Vec<&str> = settings.named.stores.iter().map(Store::type_name).collect();
+    assert_eq!(types, ["local", "s3", "swift"]);
+    let shown = settings.to_string();
+    for line in [
+        ["store.disk.type", "local", "etc/tw.toml:1"],
+        ["store.cloud.type", "swift", "etc/tw.toml:7"],
+        ["store.cloud.openrc", "etc/cloud.rc", "etc/tw.toml:9"],
+        ["store.cloud.region", "one", "etc/tw.toml:10"],
+        ["store.cloud.segment_size", "64MiB", "etc/tw.toml:11"],
+        ["store.cloud.storage_url", "https://s/v1/AUTH_x", "etc/tw.toml:12"],
+        ["store.cloud.connections", "8", "etc/tw.toml:13"],
+    ] {
+        let is_line = |shown: &str| shown.split_whitespace().eq(line);
+        assert!(shown.lines().any(is_line), "{line:?} in {shown}");
+    }
+}
+
+#[test]
+fn one_of_several_stores_is_served() {
+    let two = "[store.a]\ntype=\"local\"\npath=\"p\"\n[store.b]\ntype=\"local\"\npath=\"q\"\n";
+    let settings = read(two);
+    assert_eq!(settings.served(), None);
+    let problems = settings.check_served().unwrap_err().to_string();
+    assert_eq!(
+        problems,
+        "etc/tw.toml:4: there are several stores, of which one can be served so far; say which: server.store = \"a\""
+    );
+    let settings = read(&format!("{two}[server]\nstore = \"b\"\n"));
+    assert!(settings.check_served().is_ok());
+    assert_eq!(settings.store_directory(), Some(Path::new("etc/q")));
+    assert_eq!(settings.data_directory(), Path::new("etc/q"));
+    assert_eq!(
+        problem(&format!("{two}[server]\nstore = \"bb\"\n")),
+        "etc/tw.toml:8: there is no store \"bb\"; did you mean \"b\"?"
+    );
 }
 
 #[test]
@@ -121,6 +160,9 @@ fn wrong_values_say_what_to_write() {
         ("a = 1.5", "no setting takes a fraction"),
         ("[store.a]\ntype=\"local\"\npath=\"p\"\ncompact_below = 60", "write for example \"60%\""),
         ("[store.a]\ntype=\"local\"\npath=\"p\"\nsegment_size = \"3GiB\"", "must be within 64KiB and 2GiB"),
+        ("[store.a]\ntype=\"swift\"\nsegment_size = \"6GiB\"", "must be 1MiB to 5GiB"),
+        ("[store.a]\ntype=\"swift\"\nendpoint = \"x\"", "unknown key \"store.a.endpoint\""),
+        ("[store.a]\ntype=\"nfs\"", "unknown type of store \"nfs\"; use \"local\", \"s3\" or \"swift\""),
         ("a = [", "this is not TOML"),
     ] {
         let problems = problem(text);

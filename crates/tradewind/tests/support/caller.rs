@@ -110,7 +110,8 @@ impl Caller {
         let mut command = tradewind();
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if text.starts_with("AWS_") || text == "SSL_CERT_FILE" {
+            let is_set_up = ["AWS_", "OS_", "ST_"].iter().any(|prefix| text.starts_with(prefix));
+            if is_set_up || text == "SSL_CERT_FILE" {
                 command.env_remove(name);
             }
         }

@@ -78,7 +78,8 @@ fn a_wrong_command_line_ends_with_two() {
     for (arguments, words) in [
         (
             &["cp", "x", "gs://bucket/x"][..],
-            "\"gs://bucket/x\": places begin with s3://, or are paths; there is no scheme \"gs\"",
+            "tradewind: there is no store \"gs\"; places begin with s3:// or swift://, or are paths, and a [store.gs] in \
+             the settings file (--config) would be one\n",
         ),
         (&["ls", "bucket"], "\"bucket\" is not in a store; write s3://BUCKET/KEY"),
         (&["ls", "s3:///x"], "s3:///x names no bucket; write s3://BUCKET/KEY"),

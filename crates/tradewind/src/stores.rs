@@ -1,0 +1,245 @@
+//! The stores that commands without a server speak with, by what stands before `://` in a place: `s3` and `swift` as
+//! the users of those have them set up, and each `[store.NAME]` of a settings file by its name.
+//!
+//! A name always means the store of the settings where there is one: `[store.s3]` says what `s3://` is, as long as it
+//! is of that type. Flags about S3 are about `s3://` alone.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use tradewind_backend::local::LocalStore;
+use tradewind_backend::s3::S3Store;
+use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
+use tradewind_core::{Clock, ObjectStore};
+use tradewind_model::retry::RetryOptions;
+
+use crate::assemble;
+use crate::aws::{self, Origin, Traced};
+use crate::openstack::{self, Access, Openrc};
+use crate::remote::{self, Overrides};
+use crate::settings::{Inputs, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings};
+
+/// The names that there is always a store for.
+pub const S3: &str = "s3";
+/// See [`S3`].
+pub const SWIFT: &str = "swift";
+
+/// What to do where the directory of a local store is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// It is refused: a place that is mistyped is no empty store.
+    Refuse,
+    /// It is made.
+    Make,
+}
+
+/// A place that no store goes with.
+#[derive(Debug)]
+pub struct Unknown(String);
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+/// All stores that places can name.
+#[derive(Debug)]
+pub struct Stores {
+    named: Vec<Store>,
+    overrides: Overrides,
+    clock: Arc<dyn Clock>,
+    /// The most connections of each, unless settings say otherwise.
+    connections: usize,
+}
+
+/// A store that is open.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    /// How patient whoever works with it is to be, where that was found out.
+    pub retries: Option<RetryOptions>,
+}
+
+impl Stores {
+    /// Those of the settings file that `config` or `TRADEWIND_CONFIG` names, if any does, and those that are always there.
+    pub fn find(
+        config: Option<PathBuf>,
+        overrides: Overrides,
+        clock: Arc<dyn Clock>,
+        connections: usize,
+    ) -> Result<Self, Problems> {
+        let inputs = Inputs::gather(config, Vec::new())?;
+        // Without a file there is nothing that commands would read.
+        let named = match &inputs.file {
+            Some(_) => Settings::read(&inputs)?.named.stores,
+            None => Vec::new(),
+        };
+        Ok(Self { named, overrides, clock, connections })
+    }
+
+    /// Opens what `scheme` names. May block: the log of a local store is replayed.
+    pub fn open(&self, scheme: &str, absent: Absent) -> anyhow::Result<Opened> {
+        let store = self.named.iter().find(|store| store.name.value == scheme);
+        let kind = match store {
+            Some(store) => &store.kind,
+            None if scheme == S3 => &StoreKind::S3(S3Settings::default()),
+            None if scheme == SWIFT => &StoreKind::Swift(SwiftSettings::default()),
+            None => return Err(self.unknown(scheme).into()),
+        };
+        if let Some(store) = store
+            && [S3, SWIFT].contains(&scheme)
+            && store.type_name() != scheme
+        {
+            bail!(
+                "{}: {scheme}:// would be the store {scheme:?} here, which is of type {:?}; give it another name",
+                store.name.source,
+                store.type_name()
+            );
+        }
+        match kind {
+            StoreKind::Local { path, options } => {
+                let directory = &path.value;
+                if absent == Absent::Refuse && !directory.is_dir() {
+                    let shown = directory.display();
+                    bail!("there is no store in {shown}; make one with tradewind mb {scheme}://BUCKET");
+                }
+                let options = assemble::local_options_of_commands(options);
+                let store = LocalStore::open(directory, options, self.clock.clone());
+                let store =
+                    store.with_context(|| format!("cannot open the store in {}", directory.display()))?;
+                Ok(Opened { store, retries: None })
+            }
+            StoreKind::S3(set) => {
+                let flags = if scheme == S3 { self.overrides.clone() } else { Overrides::default() };
+                let mut options = s3_options(set, flags)?;
+                if set.connections.is_none() {
+                    options.connections = self.connections;
+                }
+                let retries = Some(options.retries);
+                Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries })
+            }
+            StoreKind::Swift(set) => {
+                let options = swift_options(set).with_context(|| format!("{scheme}://"))?;
+                let connections = set.connections.as_ref().map_or(self.connections, |set| set.value.get());
+                let options = SwiftOptions { connections, ..options };
+                Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
+            }
+        }
+    }
+
+    fn unknown(&self, scheme: &str) -> Unknown {
+        let mut names = vec![format!("{S3}://"), format!("{SWIFT}://")];
+        let own = self.named.iter().map(|store| &store.name.value);
+        names.extend(
+            own.filter(|name| ![S3, SWIFT].contains(&name.as_str())).map(|name| format!("{name}://")),
+        );
+        let last = names.pop().unwrap_or_default();
+        let names = names.join(", ");
+        Unknown(format!(
+            "there is no store {scheme:?}; places begin with {names} or {last}, or are paths, and a [store.{scheme}] in \
+             the settings file (--config) would be one"
+        ))
+    }
+
+    /// Refuses names without a store, and flags that none of these is concerned by.
+    pub fn check(&self, schemes: &[&str]) -> Result<(), Unknown> {
+        let is_known = |scheme: &str| {
+            [S3, SWIFT].contains(&scheme) || self.named.iter().any(|store| store.name.value == scheme)
+        };
+        if let Some(unknown) = schemes.iter().find(|scheme| !is_known(scheme)) {
+            return Err(self.unknown(unknown));
+        }
+        let Overrides { profile, endpoint_url, region, is_anonymous } = &self.overrides;
+        let given = [
+            ("--profile", profile.is_some()),
+            ("--endpoint-url", endpoint_url.is_some()),
+            ("--region", region.is_some()),
+            ("--no-sign-request", *is_anonymous),
+        ];
+        let flag = given.into_iter().find(|(_, is_given)| *is_given);
+        let (Some((flag, _)), Some(first)) = (flag, schemes.first()) else { return Ok(()) };
+        if schemes.contains(&S3) {
+            return Ok(());
+        }
+        let why = format!("{flag} is about s3://, and nothing here is there; {first}:// is set up elsewhere");
+        Err(Unknown(why))
+    }
+}
+
+fn text(set: &Option<Sourced<String>>) -> Option<String> {
+    set.as_ref().map(|set| set.value.clone())
+}
+
+/// What is to be known of an S3 service: flags cover the settings, which cover what S3 users have.
+pub fn s3_options(set: &S3Settings, flags: Overrides) -> anyhow::Result<tradewind_backend::s3::S3Options> {
+    let overrides = Overrides {
+        profile: flags.profile.or_else(|| text(&set.profile)),
+        endpoint_url: flags.endpoint_url.or_else(|| text(&set.endpoint)),
+        region: flags.region.or_else(|| text(&set.region)),
+        is_anonymous: flags.is_anonymous,
+    };
+    let mut options = remote::options(&overrides)?;
+    if let Some(connections) = &set.connections {
+        options.connections = connections.value.get();
+    }
+    if let Some(size) = &set.part_size {
+        options.part_bytes = size.value.as_usize();
+    }
+    Ok(options)
+}
+
+/// What is to be known of a Swift service: settings cover what Swift's users have.
+pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
+    let mut inputs = openstack::Inputs::gather();
+    if let Some(Sourced { value: path, source }) = &set.openrc {
+        let read = std::fs::read_to_string(path);
+        let text = read.with_context(|| format!("{source}: cannot read {}", path.display()))?;
+        inputs = inputs.covered_by(Openrc::parse(&text));
+    }
+    for (variable, value) in [("OS_REGION_NAME", &set.region), ("OS_STORAGE_URL", &set.storage_url)] {
+        if let Some(set) = value {
+            inputs.variables.insert(variable.to_owned(), set.value.clone());
+        }
+    }
+    let Access { auth, account_url, ca_bundle } = match (Access::find(&inputs), &set.openrc) {
+        (Ok(access), _) => access,
+        (Err(why), None) => bail!(why),
+        (Err(why), Some(openrc)) => bail!("{}: {why}", openrc.value.display()),
+    };
+    let is_https = |url: &str| url.starts_with("https:");
+    let url = match &auth {
+        Auth::V1 { url, .. } | Auth::Keystone { url, .. } => url,
+    };
+    let needs_tls = is_https(url) || account_url.as_deref().is_some_and(is_https);
+    let tls = match swift_tls(ca_bundle) {
+        Ok(tls) => Some(tls),
+        Err(problem) if needs_tls => return Err(problem.into()),
+        // It is missed where the account turns out to need it.
+        Err(_) => None,
+    };
+    let mut options = SwiftOptions { account_url, tls, ..SwiftOptions::new(auth) };
+    if let Some(connections) = &set.connections {
+        options.connections = connections.value.get();
+    }
+    if let Some(size) = &set.segment_size {
+        options.segment_bytes = size.value.0;
+    }
+    Ok(options)
+}
+
+fn swift_tls(bundle: Option<PathBuf>) -> Result<Arc<rustls::ClientConfig>, aws::Problem> {
+    const VARIABLE: Origin = Origin::Variable("OS_CACERT");
+    let inputs = aws::Inputs::gather(None)?;
+    let bundle = bundle.map(|value| Traced { value, origin: VARIABLE });
+    let read = |path: &Path| std::fs::read(path);
+    aws::client_tls(bundle.as_ref(), &inputs, &read).map_err(|problem| match problem.origin {
+        Origin::Variable("AWS_CA_BUNDLE") => aws::Problem { origin: VARIABLE, ..problem },
+        _ => problem,
+    })
+}

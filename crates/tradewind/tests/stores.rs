@@ -1,0 +1,193 @@
+//! The commands that move data, with every store that a place can name and between two of them: other servers and
+//! directories by their names in a settings file, and Swift.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+#[path = "stores/between.rs"]
+mod between;
+#[path = "stores/faults.rs"]
+mod faults;
+#[path = "stores/local.rs"]
+mod local;
+#[path = "stores/named.rs"]
+mod named;
+#[path = "stores/swift.rs"]
+mod swift;
+
+use std::net::SocketAddr;
+
+use serde_json::Value as Json;
+use support::caller::Caller;
+use support::content::Content;
+use support::server::{Server, Start};
+
+/// Two servers, and somebody who calls the one `s3` and the other `other`, and has made a bucket in each.
+struct Scene {
+    one: Server,
+    other: Server,
+    caller: Caller,
+    _data: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let start = |name: &str| {
+            let start = Start::new(&data.path().join(name), &data.path().join(format!("{name}.log")));
+            start.start().unwrap()
+        };
+        let (one, other) = (start("one"), start("other"));
+        let caller = with_other(Caller::new(one.endpoint), other.endpoint);
+        caller.done(&["mb", "s3://bucket"]);
+        caller.done(&["mb", "other://bucket"]);
+        Self { one, other, caller, _data: data }
+    }
+}
+
+/// The same caller, who has the store at an address in the settings as `other`.
+fn with_other(caller: Caller, other: SocketAddr) -> Caller {
+    configured(caller, &format!("[store.other]\ntype = \"s3\"\nendpoint = \"http://{other}\"\n"))
+}
+
+/// The same caller, with these settings.
+fn configured(caller: Caller, settings: &str) -> Caller {
+    caller.write("settings.toml", settings);
+    let path = caller.path("settings.toml");
+    caller.with("TRADEWIND_CONFIG", path.to_str().unwrap())
+}
+
+fn content(id: u64, size: usize) -> Vec<u8> {
+    Content { id, size }.bytes()
+}
+
+/// What a store knows of an object.
+fn known(caller: &Caller, place: &str) -> Json {
+    serde_json::from_str(&caller.done(&["stat", "--json", place])).unwrap()
+}
+
+/// What an object holds.
+fn read(caller: &Caller, place: &str) -> Vec<u8> {
+    let ran = caller.run(&["cat", place]);
+    assert!(ran.status.success() && ran.err.is_empty(), "{place}: {}", ran.err);
+    ran.out
+}
+
+/// The keys below a place, in the order in which they are listed.
+fn keys(caller: &Caller, place: &str) -> Vec<String> {
+    let listed = caller.done(&["ls", "-r", "--json", place]);
+    let key = |line: &str| serde_json::from_str::<Json>(line).unwrap()["key"].as_str().unwrap().to_owned();
+    listed.lines().map(key).collect()
+}
+
+/// Everything that the commands are for, with the store that has this name; it begins and ends without a bucket.
+fn all_is_done_with(caller: &Caller, name: &str) {
+    let at = |rest: &str| format!("{name}://{rest}");
+    caller.done(&["mb", &at("bucket")]);
+    assert!(caller.done(&["ls", &at("")]).ends_with(&format!("  {}\n", at("bucket"))));
+    let sizes = [
+        ("a.txt", 5),
+        ("a/b", 0),
+        ("a/c d+e&f", 1000),
+        ("z/large", 9 << 20),
+        ("\u{e9}/\u{65e5}.jpg", 300_000),
+    ];
+    for (id, (file, size)) in sizes.iter().enumerate() {
+        caller.write(format!("{name}.tree/{file}"), content(id as u64, *size));
+    }
+    let (tree, back) = (format!("{name}.tree"), format!("{name}.back"));
+    caller.done(&["cp", "-r", &tree, &at("bucket/tree")]);
+    assert_eq!(keys(caller, &at("bucket/tree/")), sizes.map(|(file, _)| format!("tree/{file}")));
+    caller.done(&["cp", "-r", &at("bucket/tree"), &back]);
+    for (file, _) in &sizes {
+        let bytes = |root: &str| std::fs::read(caller.path(root).join(file)).unwrap();
+        assert!(bytes(&tree) == bytes(&back), "{file}");
+    }
+    assert_eq!(caller.done(&["sync", "--dry-run", "--delete", &tree, &at("bucket/tree")]), "");
+    std::fs::remove_file(caller.path(&tree).join("a/b")).unwrap();
+    caller.write(format!("{tree}/a.txt"), "longer, with a needle");
+    caller.done(&["sync", "--delete", &tree, &at("bucket/tree")]);
+    assert_eq!(read(caller, &at("bucket/tree/a.txt")), b"longer, with a needle");
+    let found = format!("{}:1:longer, with a needle\n", at("bucket/tree/a.txt"));
+    assert_eq!(caller.done(&["grep", "--sort", "needle", &at("bucket/tree"), "--exclude", "z/*"]), found);
+
+    // In parts, from a file and from a pipe, and within the store.
+    let large = content(9, (16 << 20) + 3);
+    caller.write("large", &large);
+    let parts = ["--chunk-size", "5MiB"];
+    caller.done(&[&["cp", "large", &at("bucket/large")], &parts[..]].concat());
+    assert_eq!(known(caller, &at("bucket/large"))["parts"], 4);
+    caller.done(&[&["cp", &at("bucket/large"), "large.back"], &parts[..]].concat());
+    assert!(std::fs::read(caller.path("large.back")).unwrap() == large);
+    let piped = caller.begin(&[&["cp", "-", &at("bucket/piped")], &parts[..]].concat()).feed(&large).end();
+    assert!(piped.status.success(), "{}", piped.err);
+    assert!(read(caller, &at("bucket/piped")) == large);
+    caller.done(&["cp", &at("bucket/large"), &at("bucket/copied/")]);
+    assert!(read(caller, &at("bucket/copied/large")) == large);
+
+    caller.done(&["rm", &at("bucket/piped")]);
+    assert_eq!(caller.run(&["cat", &at("bucket/piped")]).status.code(), Some(1));
+    assert_eq!(caller.run(&["rb", &at("bucket")]).status.code(), Some(1), "it is not empty");
+    caller.done(&["rm", "-r", &at("bucket")]);
+    caller.done(&["rb", &at("bucket")]);
+    assert_eq!(caller.done(&["ls", &at("")]), "");
+}
+
+/// Copies between two stores, there and back, with all that objects carry; both have a bucket.
+fn all_is_carried_between(caller: &Caller, from: &str, to: &str) {
+    let (here, there) =
+        (|key: &str| format!("{from}://bucket/{key}"), |key: &str| format!("{to}://bucket/{key}"));
+    let sizes = [
+        ("x/empty", 0),
+        ("x/one", 1),
+        ("x/small", 200_000),
+        ("x/some", 3_000_000),
+        ("x/large", (16 << 20) + 3),
+    ];
+    let parts = ["--chunk-size", "5MiB"];
+    for (id, (key, size)) in sizes.iter().enumerate() {
+        caller.write(format!("there/{key}.html"), content(id as u64, *size));
+    }
+    caller.done(&[&["cp", "-r", "there/x", &here("x")], &parts[..]].concat());
+    // Swift rounds times up to the second and S3 down: written within one second, the source would look newer.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    caller.done(&[&["cp", "-r", &here("x"), &there("y")], &parts[..]].concat());
+    assert_eq!(
+        keys(caller, &there("y/")),
+        ["empty", "large", "one", "small", "some"].map(|key| format!("y/{key}.html"))
+    );
+    for (id, (key, size)) in sizes.iter().enumerate() {
+        let copy = format!("y/{}.html", key.trim_start_matches("x/"));
+        assert!(read(caller, &there(&copy)) == content(id as u64, *size), "{copy}");
+        let (one, other) = (known(caller, &here(&format!("{key}.html"))), known(caller, &there(&copy)));
+        assert_eq!(other["content_type"], "text/html");
+        for field in ["size", "checksums", "checksum_type", "parts"] {
+            assert_eq!(one[field], other[field], "{field} of {copy}");
+        }
+    }
+    // Nothing is left to do, by time and by checksum; what differs by a byte is.
+    let sync =
+        |more: &[&str]| caller.done(&[&["sync", "--delete", &here("x"), &there("y")], more, &parts].concat());
+    let would = |more: &[&str]| {
+        caller.done(&[&["sync", "--delete", "--dry-run", &here("x"), &there("y")], more].concat())
+    };
+    assert_eq!(would(&[]), "");
+    caller.write("one", "!");
+    caller.done(&["cp", "one", &there("y/one.html")]);
+    caller.done(&["cp", "one", &there("y/zzz")]);
+    assert_eq!(would(&[]), format!("remove  {}\n", there("y/zzz")));
+    let before = known(caller, &there("y/large.html"));
+    sync(&["--checksum"]);
+    assert_eq!(
+        read(caller, &there("y/one.html")),
+        content(1, 1),
+        "its size and a newer time hide what it is"
+    );
+    assert_eq!(known(caller, &there("y/large.html")), before, "what is the same is not carried again");
+    assert_eq!(keys(caller, &there("y/")).len(), sizes.len());
+    // One object, under another name; and into the middle of the other's tree.
+    caller.done(&["cp", &here("x/small.html"), &there("z/other")]);
+    caller.done(&["cp", &here("x/small.html"), &there("z/")]);
+    assert_eq!(keys(caller, &there("z/")), ["z/other", "z/small.html"]);
+}

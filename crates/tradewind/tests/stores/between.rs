@@ -1,0 +1,144 @@
+//! Copies between two servers: bytes and all that objects carry, trees, and what a sync does.
+
+use super::support::s3::{Request, S3};
+use super::support::server::root_key;
+use super::{Scene, all_is_carried_between, all_is_done_with, content, keys, known, read};
+
+#[test]
+fn a_named_service_does_everything() {
+    let scene = Scene::new();
+    scene.caller.done(&["rb", "other://bucket"]);
+    all_is_done_with(&scene.caller, "other");
+    assert!(scene.caller.done(&["ls"]).ends_with("  s3://bucket\n"), "the other one is left alone");
+}
+
+#[test]
+fn trees_go_there_and_back() {
+    let scene = Scene::new();
+    all_is_carried_between(&scene.caller, "s3", "other");
+    scene.caller.done(&["rm", "-r", "s3://bucket"]);
+    scene.caller.done(&["rm", "-r", "other://bucket"]);
+    all_is_carried_between(&scene.caller, "other", "s3");
+}
+
+/// Whole, and in parts.
+#[test]
+fn what_an_object_carries_goes_with_it() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let headers = [
+        ("content-type", "text/x-own"),
+        ("content-language", "de"),
+        ("cache-control", "no-store"),
+        ("x-amz-meta-colour", "green"),
+        ("x-amz-tagging", "k=v&l=w"),
+        ("x-dss-object-class", "7"),
+    ];
+    let headers = headers.map(|(name, value)| (name, value.to_owned())).to_vec();
+    for size in [1000, 16 << 20] {
+        let body = content(1, size);
+        let put = Request {
+            method: "PUT",
+            path: "bucket/k",
+            headers: headers.clone(),
+            body: &body,
+            ..Request::default()
+        };
+        let stored = S3::new(scene.one.endpoint, root_key()).send(put).unwrap();
+        assert_eq!(stored.status, 200, "{}", stored.text());
+        caller.done(&["cp", "s3://bucket/k", "other://bucket/k", "--chunk-size", "5MiB"]);
+        let (one, mut other) = (known(caller, "s3://bucket/k"), known(caller, "other://bucket/k"));
+        let parts = (size > 15 << 20).then_some(4);
+        assert_eq!(other["parts"].as_u64(), parts);
+        assert_eq!(other["class"], 7);
+        for own in ["modified", "etag", "parts"] {
+            other[own] = one[own].clone();
+        }
+        assert_eq!(one, other);
+        let got = S3::new(scene.other.endpoint, root_key()).get("bucket/k").unwrap();
+        assert!(got.body == body);
+        for (name, value) in
+            [("content-language", "de"), ("cache-control", "no-store"), ("x-amz-tagging-count", "2")]
+        {
+            assert_eq!(got.header(name), Some(value), "{name}");
+        }
+    }
+}
+
+/// A checksum that somebody chose stays the one that both have.
+#[test]
+fn checksums_of_other_algorithms_are_compared() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for algorithm in ["SHA256", "CRC32"] {
+        let (name, value) = match algorithm {
+            "SHA256" => ("x-amz-checksum-sha256", "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ="),
+            _ => ("x-amz-checksum-crc32", "NhCmhg=="),
+        };
+        let put = Request {
+            method: "PUT",
+            path: "bucket/d/k",
+            headers: vec![(name, value.to_owned())],
+            body: b"hello",
+            ..Request::default()
+        };
+        let stored = S3::new(scene.one.endpoint, root_key()).send(put).unwrap();
+        assert_eq!(stored.status, 200, "{}", stored.text());
+        caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
+        let copied = known(caller, "other://bucket/d/k");
+        assert_eq!(copied["checksums"][algorithm], value, "{copied}");
+        // A second later it would be written anew.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
+        assert_eq!(known(caller, "other://bucket/d/k"), copied);
+    }
+}
+
+#[test]
+fn little_memory_and_one_request_at_a_time_are_enough() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let bytes = content(1, 16 << 20);
+    caller.write("here", &bytes);
+    let little = ["--max-memory", "4MiB", "--jobs", "1", "--chunk-size", "5MiB"];
+    caller.done(&["cp", "here", "s3://bucket/x"]);
+    caller.done(&[&["cp", "s3://bucket/x", "other://bucket/x"], &little[..]].concat());
+    assert!(read(caller, "other://bucket/x") == bytes);
+}
+
+/// The same service by two names: what is copied would be found again.
+#[test]
+fn into_itself_nothing_is_copied() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("a", "a");
+    caller.done(&["cp", "a", "s3://bucket/d/a"]);
+    let endpoint = format!("http://{}", scene.one.endpoint);
+    let flags = ["--endpoint-url", &endpoint];
+    let twice = format!("[store.again]\ntype = \"s3\"\nendpoint = \"{endpoint}\"\n");
+    caller.write("settings.toml", twice);
+    let why = "the destination and the source are within each other; choose prefixes apart";
+    caller.fails(&["cp", "-r", "s3://bucket", "again://bucket/d"], &[why]);
+    caller.fails(&[&["sync", "again://bucket/d", "s3://bucket"], &flags[..]].concat(), &[why]);
+    assert_eq!(keys(caller, "again://bucket"), ["d/a"]);
+    caller.done(&["cp", "-r", "s3://bucket/d", "again://bucket/e"]);
+    assert_eq!(keys(caller, "s3://bucket"), ["d/a", "e/a"]);
+}
+
+#[test]
+fn what_is_said_before_anything_is_done() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("a", "a");
+    caller.done(&["cp", "a", "s3://bucket/d/a"]);
+    assert_eq!(
+        caller.done(&["sync", "--dry-run", "s3://bucket/d", "other://bucket/e"]),
+        "copy    s3://bucket/d/a to other://bucket/e/a\n"
+    );
+    assert_eq!(
+        caller.done(&["cp", "--dry-run", "s3://bucket/d/a", "other://bucket/e"]),
+        "copy    s3://bucket/d/a to other://bucket/e\n"
+    );
+    assert_eq!(caller.done(&["rm", "--dry-run", "-r", "s3://bucket"]), "remove  s3://bucket/d/a\n");
+    assert_eq!(keys(caller, "other://bucket"), [""; 0]);
+}

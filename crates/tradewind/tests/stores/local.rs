@@ -1,0 +1,81 @@
+//! A directory that no server has open, as a store of the commands.
+
+use super::support::caller::Caller;
+use super::support::server::Start;
+use super::{all_is_carried_between, all_is_done_with, configured, content, keys, read};
+
+const TWO: &str =
+    "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.spare]\ntype = \"local\"\npath = \"spare\"\n";
+
+/// Nobody answers S3.
+fn caller() -> Caller {
+    configured(Caller::new("127.0.0.1:1".parse().unwrap()), TWO)
+}
+
+#[test]
+fn a_directory_does_everything() {
+    let caller = caller();
+    all_is_done_with(&caller, "disk");
+    let checked = caller.done(&["store", "check", "disk"]);
+    assert!(checked.ends_with("all sound\n"), "{checked}");
+}
+
+/// Both hold on to what is between them.
+#[test]
+fn between_two_directories() {
+    let caller = caller();
+    caller.done(&["mb", "disk://bucket"]);
+    caller.done(&["mb", "spare://bucket"]);
+    all_is_carried_between(&caller, "disk", "spare");
+    // Sizes around those of pieces and extents, whole and many at a time.
+    for size in [127, 128, 129, 255, 256, 257, 640, 1023, 1024, 1025, 1400, 2048, 2500, 5000, 9000] {
+        caller.write(format!("sizes/{size}"), content(size, usize::try_from(size).unwrap() * 1024 + 13));
+    }
+    caller.done(&["cp", "-r", "sizes", "disk://bucket/sizes"]);
+    caller.done(&["cp", "-r", "disk://bucket/sizes", "spare://bucket/sizes", "--max-memory", "4MiB"]);
+    caller.done(&["cp", "-r", "spare://bucket/sizes", "back"]);
+    for size in [127, 256, 1025, 1400, 9000] {
+        let bytes = content(size, usize::try_from(size).unwrap() * 1024 + 13);
+        assert!(std::fs::read(caller.path(format!("back/{size}"))).unwrap() == bytes, "{size}");
+    }
+}
+
+#[test]
+fn to_a_server_and_from_one() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
+    let caller = configured(Caller::new(server.endpoint), TWO);
+    caller.done(&["mb", "s3://bucket"]);
+    caller.done(&["mb", "disk://bucket"]);
+    all_is_carried_between(&caller, "disk", "s3");
+    caller.done(&["rm", "-r", "s3://bucket"]);
+    caller.done(&["rm", "-r", "disk://bucket"]);
+    all_is_carried_between(&caller, "s3", "disk");
+}
+
+#[test]
+fn one_that_is_not_there_or_is_in_use() {
+    let data = tempfile::tempdir().unwrap();
+    let caller = caller();
+    let missing = format!(
+        "there is no store in {}; make one with tradewind mb disk://BUCKET",
+        caller.path("disk").display()
+    );
+    for command in
+        [&["ls", "disk://bucket"][..], &["cp", "settings.toml", "disk://bucket"], &["rb", "disk://bucket"]]
+    {
+        caller.fails(command, &[&missing]);
+    }
+    assert!(!caller.path("disk").exists());
+    caller.done(&["mb", "disk://bucket"]);
+    caller.done(&["cp", "settings.toml", "disk://bucket"]);
+
+    let mut server = Start::new(&caller.path("disk"), &data.path().join("log")).start().unwrap();
+    let ran = caller.run(&["ls", "disk://bucket"]);
+    let begin = format!("tradewind: cannot open the store in {}: ", caller.path("disk").display());
+    assert!(ran.err.starts_with(&begin) && ran.err.lines().count() == 1, "{}", ran.err);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(server.terminate().unwrap().success());
+    assert_eq!(keys(&caller, "disk://bucket"), ["settings.toml"]);
+    assert_eq!(read(&caller, "disk://bucket/settings.toml"), TWO.as_bytes());
+}

@@ -1,0 +1,126 @@
+//! What names mean, and what is said where one means nothing.
+
+use super::support::caller::Caller;
+use super::support::server::run;
+use super::{Scene, configured, keys, read};
+
+#[test]
+fn a_store_of_the_settings_may_be_what_s3_is() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("a", "a");
+    caller.done(&["cp", "a", "s3://bucket/one"]);
+    caller.done(&["cp", "a", "other://bucket/other"]);
+    let other = format!("http://{}", scene.other.endpoint);
+    caller.write("settings.toml", format!("[store.s3]\ntype = \"s3\"\nendpoint = \"{other}\"\n"));
+    assert_eq!(keys(caller, "s3://bucket"), ["other"], "the settings go before AWS_ENDPOINT_URL_S3");
+    let one = format!("http://{}", scene.one.endpoint);
+    let listed = caller.done(&["ls", "s3://bucket", "--endpoint-url", &one]);
+    assert!(listed.ends_with("one\n"), "a flag goes before the settings: {listed}");
+    let path = caller.path("settings.toml");
+    let caller = Caller::new(scene.one.endpoint);
+    assert_eq!(keys(&caller, "s3://bucket"), ["one"], "without settings it is what it always was");
+    let listed = caller.done(&["ls", "s3://bucket", "--config", path.to_str().unwrap()]);
+    assert!(listed.ends_with("other\n"), "{listed}");
+}
+
+#[test]
+fn each_store_has_its_own_keys() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("a", "a");
+    caller.done(&["cp", "a", "other://bucket/a"]);
+    let (id, secret) = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY");
+    let of = |name: &str| caller.environment.iter().find(|(known, _)| known == name).unwrap().1.clone();
+    let credentials =
+        format!("[there]\naws_access_key_id = {}\naws_secret_access_key = {}\n", of(id), of(secret));
+    caller.write("home/.aws/credentials", credentials);
+    let wrong = Caller::new(scene.one.endpoint).with(id, "nobody");
+    wrong.write("home/.aws/credentials", std::fs::read(caller.path("home/.aws/credentials")).unwrap());
+    let settings = format!(
+        "[store.other]\ntype = \"s3\"\nendpoint = \"http://{}\"\nprofile = \"there\"\n",
+        scene.other.endpoint
+    );
+    let wrong = configured(wrong, &settings);
+    assert_eq!(read(&wrong, "other://bucket/a"), b"a");
+    let ran = wrong.run(&["cp", "other://bucket/a", "s3://bucket/a"]);
+    assert!(ran.err.contains("(InvalidAccessKeyId)") && ran.err.lines().count() == 1, "{}", ran.err);
+}
+
+/// How a command line ends that cannot be meant: with 2, and one line.
+fn refused(caller: &Caller, arguments: &[&str], said: &str) {
+    let ran = caller.run(arguments);
+    assert_eq!(ran.err, format!("tradewind: {said}\n"), "{arguments:?}");
+    assert_eq!(ran.status.code(), Some(2), "{arguments:?}");
+}
+
+#[test]
+fn names_that_mean_nothing() {
+    let nobody = || Caller::new("127.0.0.1:1".parse().unwrap());
+    let plain = nobody();
+    plain.write("x", "x");
+    let said = |name: &str, others: &str| {
+        format!(
+            "there is no store {name:?}; places begin with {others}, or are paths, and a [store.{name}] in the settings \
+             file (--config) would be one"
+        )
+    };
+    refused(&plain, &["ls", "gs://bucket"], &said("gs", "s3:// or swift://"));
+    let two = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\n";
+    let caller = configured(nobody(), two);
+    let others = "s3://, swift://, disk:// or west://";
+    for command in [
+        &["cp", "settings.toml", "wets://bucket/x"][..],
+        &["cp", "-r", "wets://bucket/x", "disk://bucket"],
+        &["sync", "wets://bucket", "there"],
+        &["ls", "wets://"],
+        &["cat", "wets://bucket/x"],
+        &["grep", "x", "wets://bucket"],
+        &["mb", "wets://bucket"],
+    ] {
+        refused(&caller, command, &said("wets", others));
+    }
+    assert!(!caller.path("disk").exists() && !caller.path("there").exists());
+    for (flag, value) in [("--endpoint-url", Some("http://127.0.0.1:1")), ("--no-sign-request", None)] {
+        let command: Vec<&str> = ["ls", "disk://bucket", flag].into_iter().chain(value).collect();
+        let said = format!("{flag} is about s3://, and nothing here is there; disk:// is set up elsewhere");
+        refused(&caller, &command, &said);
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_meant() {
+    let nobody = || Caller::new("127.0.0.1:1".parse().unwrap());
+    let caller = configured(nobody(), "[store.swift]\ntype = \"local\"\npath = \"p\"\n");
+    let at = caller.path("settings.toml");
+    let at = at.display();
+    let said = "swift:// would be the store \"swift\" here, which is of type \"local\"; give it another name";
+    caller.fails(&["ls", "swift://"], &[&format!("{at}:1: {said}")]);
+
+    caller.write("settings.toml", "[store.west]\ntype = \"nfs\"\n");
+    let ran = caller.run(&["ls", "west://"]);
+    let wrong = format!(
+        "tradewind: the settings are wrong:\n  {at}:2: unknown type of store \"nfs\"; use \"local\", \"s3\" or \"swift\"\n"
+    );
+    assert_eq!((ran.err, ran.status.code()), (wrong, Some(2)));
+    let ran = caller.run(&["ls", "west://", "--config", "absent.toml"]);
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(ran.err.contains("--config: cannot read the settings file absent.toml: "), "{}", ran.err);
+}
+
+#[test]
+fn a_server_is_told_which_of_several_it_serves() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("settings.toml");
+    let two = "[store.a]\ntype = \"local\"\npath = \"a\"\n[store.b]\ntype = \"local\"\npath = \"b\"\n";
+    std::fs::write(&path, two).unwrap();
+    let ended = run(&["serve", "--config", path.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(said.contains(":4: there are several stores, of which one can be served so far"), "{said}");
+    std::fs::write(&path, format!("{two}[server]\nstore = \"b\"\n")).unwrap();
+    let start = super::Start::new(&directory.path().join("data"), &directory.path().join("log"));
+    let server = start.flag("--config", path.as_os_str()).start().unwrap();
+    Caller::new(server.endpoint).done(&["mb", "s3://bucket"]);
+    assert!(directory.path().join("b").is_dir() && !directory.path().join("a").exists());
+}

@@ -1,0 +1,250 @@
+//! Swift as a store of the commands and behind the server. Where it is not installed the tests say so and pass.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use serde_json::{Value as Json, json};
+
+use super::support::caller::Caller;
+use super::support::s3::{Request, S3};
+use super::support::server::{Start, root_key};
+use super::support::swift::Laboratory;
+use super::{all_is_carried_between, all_is_done_with, configured, content, known, read};
+
+fn nobody() -> Caller {
+    Caller::new("127.0.0.1:1".parse().unwrap())
+}
+
+/// Who has set up Swift as its users do.
+fn user_of(laboratory: &Laboratory, caller: Caller) -> Caller {
+    let said = |name: &str| laboratory.said(name);
+    caller.with("ST_AUTH", &said("AUTH_URL")).with("ST_USER", &said("USER")).with("ST_KEY", &said("KEY"))
+}
+
+#[test]
+fn a_cloud_does_everything() {
+    let Some(laboratory) = Laboratory::open("a_cloud_does_everything") else { return };
+    all_is_done_with(&user_of(&laboratory, nobody()), "swift");
+}
+
+#[test]
+fn between_a_server_and_a_cloud() {
+    let Some(laboratory) = Laboratory::open("between_a_server_and_a_cloud") else { return };
+    let data = tempfile::tempdir().unwrap();
+    let server = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
+    let caller = user_of(&laboratory, Caller::new(server.endpoint));
+    caller.done(&["mb", "s3://bucket"]);
+    caller.done(&["mb", "swift://bucket"]);
+    all_is_carried_between(&caller, "s3", "swift");
+    caller.done(&["rm", "-r", "s3://bucket"]);
+    caller.done(&["rm", "-r", "swift://bucket"]);
+    all_is_carried_between(&caller, "swift", "s3");
+
+    // More than Swift has headers for: it lies apart, and is asked for while the object's answer is held.
+    let long = "x".repeat(1500);
+    let headers = vec![
+        ("x-amz-meta-long", long.clone()),
+        ("x-amz-meta-a_b", "gr\u{fc}n".to_owned()),
+        ("x-amz-tagging", format!("k=v&l={}", "y".repeat(250))),
+        ("cache-control", "z".repeat(1200)),
+    ];
+    for size in [1000, 16 << 20] {
+        let body = content(1, size);
+        let (path, headers) = ("bucket/k", headers.clone());
+        let put = Request { method: "PUT", path, headers, body: &body, ..Request::default() };
+        let stored = S3::new(server.endpoint, root_key()).send(put).unwrap();
+        assert_eq!(stored.status, 200, "{}", stored.text());
+        let one_at_a_time = ["--jobs", "1", "--chunk-size", "5MiB"];
+        caller.done(&[&["cp", "s3://bucket/k", "swift://bucket/k"], &one_at_a_time[..]].concat());
+        caller.done(&[&["cp", "swift://bucket/k", "s3://bucket/back"], &one_at_a_time[..]].concat());
+        let (one, back) = (known(&caller, "s3://bucket/k"), known(&caller, "s3://bucket/back"));
+        assert_eq!(back["metadata"]["long"], long);
+        for field in ["metadata", "tags", "content_type", "checksums"] {
+            assert_eq!(one[field], back[field], "{field}");
+        }
+        assert!(read(&caller, "s3://bucket/back") == body);
+    }
+}
+
+#[test]
+fn a_server_in_front_of_a_cloud() {
+    let Some(laboratory) = Laboratory::open("a_server_in_front_of_a_cloud") else { return };
+    let data = tempfile::tempdir().unwrap();
+    let settings = data.path().join("settings.toml");
+    // A password in the environment, and all the rest in a file.
+    let openrc =
+        format!("export ST_AUTH={}\nST_USER='{}'\n", laboratory.said("AUTH_URL"), laboratory.said("USER"));
+    std::fs::write(data.path().join("cloud.rc"), openrc).unwrap();
+    std::fs::write(&settings, "[store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\n").unwrap();
+    let mut start = Start::new(&data.path().join("data"), &data.path().join("log"));
+    start.environment.push(("ST_KEY".to_owned(), laboratory.said("KEY")));
+    let mut server = start.flag("--config", settings.as_os_str()).start().unwrap();
+    let caller = user_of(&laboratory, Caller::new(server.endpoint));
+    all_is_done_with(&caller, "s3");
+    // What one writes the other reads.
+    caller.done(&["mb", "s3://bucket"]);
+    caller.write("a", "through the server");
+    caller.done(&["cp", "a", "s3://bucket/a"]);
+    assert_eq!(read(&caller, "swift://bucket/a"), b"through the server");
+    // One service, by two names and in two ways: neither knows of the other, and both are right.
+    caller.done(&["cp", "-r", "swift://bucket", "s3://bucket/copy"]);
+    assert_eq!(read(&caller, "swift://bucket/copy/a"), b"through the server");
+    assert!(server.terminate().unwrap().success());
+}
+
+/// A Keystone that has one user with one password, and gives out tokens that it gets of Swift.
+fn keystone(laboratory: &Laboratory) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let said = |name: &str| laboratory.said(name);
+    let (auth, user, key) = (said("AUTH_URL"), said("USER"), said("KEY"));
+    let account = format!("{}/AUTH_laboratory", said("ACCOUNT_URL"));
+    // It ends with the process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let Some((line, body)) = request(&mut stream) else { continue };
+            let asked: Json = serde_json::from_slice(&body).unwrap();
+            let identity = &asked["auth"]["identity"];
+            let named = &identity["password"]["user"];
+            let is_user = *named == json!({"name": "demo", "domain": {"id": "default"}, "password": "hush"})
+                && asked["auth"]["scope"] == json!({"project": {"name": "p", "domain": {"name": "d"}}});
+            let is_credential = identity["application_credential"] == json!({"id": "c", "secret": "hush"})
+                && asked["auth"].get("scope").is_none();
+            assert!(line.starts_with("POST /identity/v3/auth/tokens "), "{line}");
+            let (status, token, body) = if is_user || is_credential {
+                let endpoint =
+                    |url: &str, region: &str| json!({"interface": "public", "region": region, "url": url});
+                let endpoints = [endpoint("http://127.0.0.1:1/v1/AUTH_x", "two"), endpoint(&account, "one")];
+                let catalog = json!([{"type": "object-store", "endpoints": endpoints}]);
+                ("201 Created", token(&auth, &user, &key), json!({"token": {"catalog": catalog}}))
+            } else {
+                ("401 Unauthorized", String::new(), json!({"error": {"code": 401}}))
+            };
+            let body = body.to_string();
+            let head = format!(
+                "HTTP/1.1 {status}\r\nX-Subject-Token: {token}\r\nContent-Length: {}\r\n",
+                body.len()
+            );
+            write!(stream.get_mut(), "{head}Connection: close\r\n\r\n{body}").unwrap();
+        }
+    });
+    address
+}
+
+fn request(stream: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
+    let mut first = String::new();
+    stream.read_line(&mut first).ok().filter(|read| *read > 0)?;
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    Some((first, body))
+}
+
+/// A token of Swift's own.
+fn token(auth: &str, user: &str, key: &str) -> String {
+    let (host, path) = auth.trim_start_matches("http://").split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    let head = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+    write!(stream, "{head}X-Auth-User: {user}\r\nX-Auth-Key: {key}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let token = answer.lines().find_map(|line| line.strip_prefix("X-Auth-Token: ")).unwrap();
+    token.trim().to_owned()
+}
+
+#[test]
+fn through_keystone() {
+    let Some(laboratory) = Laboratory::open("through_keystone") else { return };
+    let keystone = keystone(&laboratory);
+    let url = format!("http://{keystone}/identity");
+    let region = ("OS_REGION_NAME", "one");
+    let demo = [
+        ("OS_AUTH_URL", &*url),
+        ("OS_USERNAME", "demo"),
+        ("OS_PASSWORD", "hush"),
+        ("OS_PROJECT_NAME", "p"),
+        ("OS_PROJECT_DOMAIN_NAME", "d"),
+        region,
+    ];
+    let credential = [
+        ("OS_AUTH_URL", &*url),
+        ("OS_APPLICATION_CREDENTIAL_ID", "c"),
+        ("OS_APPLICATION_CREDENTIAL_SECRET", "hush"),
+        region,
+    ];
+    let with =
+        |set: &[(&str, &str)]| set.iter().fold(nobody(), |caller, (name, value)| caller.with(name, value));
+    let user = with(&demo);
+    user.write("a", "a");
+    user.done(&["mb", "swift://bucket"]);
+    user.done(&["cp", "a", "swift://bucket/a"]);
+    assert_eq!(read(&with(&credential), "swift://bucket/a"), b"a");
+    // The region may be the settings'.
+    let settled = configured(with(&demo[..5]), "[store.cloud]\ntype = \"swift\"\nregion = \"one\"\n");
+    assert_eq!(read(&settled, "cloud://bucket/a"), b"a");
+    let refused = with(&demo).with("OS_PASSWORD", "guessed").run(&["cat", "swift://bucket/a"]);
+    let err = refused.err.replace(&keystone.to_string(), "KEYSTONE");
+    assert!(err.contains("KEYSTONE") && err.contains("check the user, the key and the account"), "{err}");
+    assert!(!err.contains("guessed"), "{err}");
+    assert_eq!((err.lines().count(), refused.status.code()), (1, Some(1)), "{err}");
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let nothing = "nothing says where Swift is; set ST_AUTH, ST_USER and ST_KEY, or for Keystone OS_AUTH_URL, \
+                   OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME";
+    nobody().fails(&["ls", "swift://"], &[&format!("swift://: {nothing}")]);
+    nobody().fails(&["cp", "x", "swift://bucket/x"], &[&format!("swift://: {nothing}")]);
+    let half = nobody().with("ST_AUTH", "http://127.0.0.1:1/auth/v1.0").with("ST_USER", "a:u");
+    half.fails(
+        &["ls", "swift://"],
+        &["swift://: ST_KEY is not set, and Swift's own authentication needs it"],
+    );
+    let keystone = nobody().with("OS_AUTH_URL", "http://127.0.0.1:1/v3").with("OS_USERNAME", "u");
+    keystone.fails(
+        &["ls", "swift://bucket"],
+        &["swift://: OS_PASSWORD and OS_PROJECT_NAME are not set, and Keystone needs them"],
+    );
+    let cloud = configured(nobody(), "[store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\n");
+    let (settings, file) = (cloud.path("settings.toml"), cloud.path("cloud.rc"));
+    let (settings, shown) = (settings.display(), file.display());
+    let absent = "No such file or directory (os error 2)";
+    cloud.fails(&["ls", "cloud://"], &[&format!("cloud://: {settings}:3: cannot read {shown}: {absent}")]);
+    cloud
+        .write("cloud.rc", "export OS_AUTH_URL=http://k/v3\nOS_USERNAME=u\nOS_PASSWORD=$OS_PASSWORD_INPUT\n");
+    cloud.fails(
+        &["ls", "cloud://"],
+        &[&format!(
+            "cloud://: {shown}: OS_PASSWORD and OS_PROJECT_NAME are not set, and Keystone needs them"
+        )],
+    );
+}
+
+#[test]
+fn who_may_not() {
+    let Some(laboratory) = Laboratory::open("who_may_not") else { return };
+    let wrong = user_of(&laboratory, nobody()).with("ST_KEY", "guessed");
+    let ran = wrong.run(&["ls", "swift://"]);
+    let host = laboratory.said("AUTH_URL").split('/').nth(2).unwrap().to_owned();
+    let err = ran.err.replace(&host, "SWIFT");
+    assert!(err.contains("SWIFT") && err.contains("401 Unauthorized"), "{err}");
+    assert!(err.ends_with("check the user, the key and the account\n") && !err.contains("guessed"), "{err}");
+    assert_eq!((err.lines().count(), ran.status.code()), (1, Some(1)), "{err}");
+    let caller = user_of(&laboratory, nobody());
+    caller.write("x", "x");
+    for command in
+        [&["cat", "swift://nowhere/x"][..], &["cp", "x", "swift://nowhere/x"], &["ls", "swift://nowhere"]]
+    {
+        let ran = caller.run(command);
+        assert_eq!((ran.err.lines().count(), ran.status.code()), (1, Some(1)), "{}", ran.err);
+    }
+}
