@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use md5::{Digest as _, Md5};
-use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
+use tradewind_backend::swift::{Auth, Domain, Login, Party, SwiftOptions, SwiftStore};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, ObjectStore as _, StageRequest};
@@ -152,11 +152,11 @@ async fn keystone_gives_a_token_and_the_place() {
     .await;
     let auth = Auth::Keystone {
         url: format!("{}/v3", server.url),
-        user: "u".to_owned(),
-        user_domain: "ud".to_owned(),
-        password: "pw".to_owned(),
-        project: "p".to_owned(),
-        project_domain: "pd".to_owned(),
+        login: Login::Password {
+            user: Party::Named("u".to_owned(), Domain::Name("ud".to_owned())),
+            password: "pw".to_owned(),
+            project: Party::Named("p".to_owned(), Domain::Name("pd".to_owned())),
+        },
         region: Some("two".to_owned()),
         interface: "public".to_owned(),
     };
@@ -184,6 +184,27 @@ async fn read(leaf: &SwiftStore) -> Result<Bytes> {
         all.extend_from_slice(&piece?);
     }
     Ok(all.into())
+}
+
+/// With one connection, of which the answer that refers to the metadata has not been read to its end.
+#[tokio::test]
+async fn metadata_that_lies_apart_does_not_wait_for_its_object() {
+    let server = service(|request| {
+        if request.path.contains("%2Bsegments") || request.path.contains("+segments") {
+            let metadata = br#"{"headers": {}, "user": [["colour", "green"]], "tags": [], "ranges": null}"#;
+            return Reply::new(200, OBJECT, metadata);
+        }
+        let apart = "X-Object-Meta-Tradewind-Aside: 1\r\nX-Object-Meta-Tradewind-Write: w\r\n";
+        Reply::new(200, &format!("{OBJECT}{apart}"), b"five!")
+    })
+    .await;
+    let one = SwiftOptions { connections: 1, ..options(&server) };
+    let leaf = SwiftStore::new(one, SystemClock::shared()).unwrap();
+    let context = context();
+    let here = here();
+    let got = leaf.get(&context, &here, GetRequest::default());
+    let found = tokio::time::timeout(Duration::from_secs(20), got).await.unwrap().unwrap();
+    assert_eq!(found.info.metadata.user, [("colour".to_owned(), "green".to_owned())]);
 }
 
 #[tokio::test]
