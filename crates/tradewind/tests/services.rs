@@ -82,6 +82,42 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(length).collect()
 }
 
+/// To a server of ours and back: everything in the bucket, in parts where it is large.
+fn all_is_copied_between(caller: &Caller) {
+    let data = tempfile::tempdir().unwrap();
+    let start = support::server::Start::new(&data.path().join("data"), &data.path().join("log"));
+    let ours = start.start().unwrap();
+    let settings = format!("[store.ours]\ntype = \"s3\"\nendpoint = \"http://{}\"\n", ours.endpoint);
+    caller.write("ours.toml", settings);
+    let flags = ["--config", "ours.toml", "--chunk-size", "5MiB"];
+    let done = |command: &[&str]| caller.done(&[command, &flags].concat());
+    let read = |place: &str| caller.run(&[&["cat", place], &flags[..]].concat()).out;
+    let keys = |place: &str| {
+        let listed = done(&["ls", "-r", "--json", place]);
+        let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        let line = |line: serde_json::Value| (line["key"].to_string(), line["size"].to_string());
+        listed.lines().map(|text| line(read(text))).collect::<Vec<_>>()
+    };
+    done(&["mb", "ours://bucket"]);
+    done(&["mb", "s3://back"]);
+    done(&["cp", "-r", "s3://bucket", "ours://bucket"]);
+    done(&["cp", "-r", "ours://bucket", "s3://back"]);
+    assert_eq!(keys("s3://bucket"), keys("ours://bucket"));
+    assert_eq!(keys("s3://bucket"), keys("s3://back"));
+    for key in ["large", "tree/a.txt", "tree/z/large"] {
+        let bytes = read(&format!("s3://bucket/{key}"));
+        assert!(!bytes.is_empty() && bytes == read(&format!("ours://bucket/{key}")), "{key}");
+        assert!(bytes == read(&format!("s3://back/{key}")), "{key}");
+    }
+    for to in ["ours://bucket", "s3://back"] {
+        let ended = done(&["sync", "--checksum", "--delete", "--json", "s3://bucket", to]);
+        let ended: serde_json::Value = serde_json::from_str(&ended).unwrap();
+        assert_eq!((&ended["copied"], &ended["removed"]), (&0.into(), &0.into()), "to {to}");
+    }
+    done(&["rm", "-r", "s3://back"]);
+    done(&["rb", "s3://back"]);
+}
+
 /// Everything that the commands are for.
 fn all_is_done_by(address: SocketAddr) {
     let caller = Caller::new(address);
@@ -147,6 +183,7 @@ fn all_is_done_by(address: SocketAddr) {
         caller.done(&["grep", "--sort", "needle", "s3://bucket/logs/"]),
         "s3://bucket/logs/one:2:second needle\n"
     );
+    all_is_copied_between(&caller);
     assert!(!caller.run(&["rb", "s3://bucket"]).status.success(), "it is not empty");
     caller.done(&["rm", "-r", "s3://bucket"]);
     caller.done(&["rb", "s3://bucket"]);

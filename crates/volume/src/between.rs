@@ -196,7 +196,7 @@ impl Between {
         let mut sent = Sent { told: &self.told, bytes: 0 };
         let mut passed = 0;
         while let Some(piece) = body.next().await {
-            let piece = piece?;
+            let piece = piece.map_err(of_source)?;
             hasher.update(&piece);
             let bytes = piece.len();
             slot.pass(2 * bytes as u64).await;
@@ -248,6 +248,11 @@ impl Drop for Sent<'_> {
 /// What the copy carries besides its bytes.
 fn carried(metadata: Metadata) -> Metadata {
     Metadata { headers: SystemHeaders { storage_class: None, ..metadata.headers }, ..metadata }
+}
+
+/// What comes in the middle of an answer does not say of which of the two stores it is.
+fn of_source(e: Error) -> Error {
+    Error::with_source(e.reason(), format!("reading the source failed: {e}"), e)
 }
 
 /// The source's checksum of the whole.

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::ListUploads;
 use tradewind_core::object::{Committed, Expected};
@@ -209,10 +208,13 @@ async fn a_source_that_changes_meanwhile() {
     scene.lay(&pattern(8 * PART), StageRequest::default()).await;
     let (changing, is_changed) = (scene.clone(), AtomicBool::new(false));
     let newer = pattern(8 * PART + 1);
+    let runtime = tokio::runtime::Handle::current();
     let told: Told = Arc::new(move |_| {
         if !is_changed.swap(true, Ordering::Relaxed) {
-            let changed = changing.lay(&newer, StageRequest::default()).now_or_never();
-            changed.unwrap();
+            let (scene, newer, runtime) = (changing.clone(), newer.clone(), runtime.clone());
+            // Whoever is told of bytes may not wait, and does here.
+            let changing = move || runtime.block_on(scene.lay(&newer, StageRequest::default()));
+            std::thread::spawn(changing).join().unwrap();
         }
     });
     let failed = scene.copy_telling(None, told).await.unwrap_err();

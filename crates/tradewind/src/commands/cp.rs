@@ -34,14 +34,15 @@ const PIECE_BYTES: usize = 256 << 10;
     tradewind cp photo.jpg s3://photos/2026/\n  \
     tradewind cp -r ./photos s3://photos/2026/\n  \
     tradewind cp -r s3://photos/2026/ ./photos --exclude '*.tmp'\n  \
+    tradewind cp -r s3://photos/2026/ swift://photos/2026/\n  \
     tradewind cp -r --preserve /etc s3://backup/etc/\n  \
     tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
     tradewind cp s3://backup/data.tar - | tar x")]
 pub(super) struct Arguments {
-    /// s3://BUCKET/KEY, a path, or - for standard input
+    /// s3://BUCKET/KEY (or swift://, or NAME:// of the settings), a path, or - for standard input
     source: Place,
-    /// s3://BUCKET/KEY, a path, or - for standard output
+    /// s3://BUCKET/KEY (or swift://, or NAME:// of the settings), a path, or - for standard output
     destination: Place,
     /// Copy everything below the source
     #[arg(short, long)]

@@ -24,6 +24,7 @@ use crate::stores::{Absent, S3};
 #[command(after_help = "Examples:\n  \
     tradewind ls\n  \
     tradewind ls s3://photos/2026/\n  \
+    tradewind ls swift://\n  \
     tradewind ls -r --json s3://photos/")]
 pub(super) struct Ls {
     /// s3://BUCKET/PREFIX; without it, the buckets of s3://, and with NAME:// those of another store
@@ -89,7 +90,9 @@ pub(super) struct Stat {
 
 /// Make a bucket
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  tradewind mb s3://photos")]
+#[command(after_help = "Examples:\n  \
+    tradewind mb s3://photos\n  \
+    tradewind mb disk://photos --config stores.toml")]
 pub(super) struct Mb {
     /// s3://BUCKET
     place: ObjectsPlace,

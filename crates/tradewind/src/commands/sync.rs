@@ -29,11 +29,12 @@ use crate::places::Place;
     tradewind sync s3://photos/2026/ ./photos --delete --dry-run\n  \
     tradewind sync --preserve s3://backup/etc/ ./etc\n  \
     tradewind sync --watch --delete ./photos s3://photos/2026/\n  \
-    tradewind sync s3://photos/ s3://photos-copy/ --checksum")]
+    tradewind sync s3://photos/ s3://photos-copy/ --checksum\n  \
+    tradewind sync west://photos/ disk://photos/ --config stores.toml")]
 pub(super) struct Arguments {
-    /// s3://BUCKET/PREFIX or a directory
+    /// s3://BUCKET/PREFIX (or swift://, or NAME:// of the settings), or a directory
     source: Place,
-    /// s3://BUCKET/PREFIX or a directory
+    /// s3://BUCKET/PREFIX (or swift://, or NAME:// of the settings), or a directory
     destination: Place,
     /// Remove what is at the destination only
     #[arg(long)]

@@ -79,7 +79,11 @@ fn a_source_that_always_breaks_off_is_given_up() {
         let (source, destination, caller) =
             scene(size, first("GetObject", 100, |a| Reply::Torn(a, 600)), right);
         let caller = caller.with("AWS_MAX_ATTEMPTS", "2");
-        fails(&destination, &caller, "x: the store broke off in the middle of an answer");
+        fails(
+            &destination,
+            &caller,
+            "x: reading the source failed: the store broke off in the middle of an answer",
+        );
         assert!(source.of("GetObject").len() <= 8, "{:?}", source.counts());
     }
 }

@@ -34,6 +34,12 @@ fn between_two_directories() {
     caller.done(&["cp", "-r", "sizes", "disk://bucket/sizes"]);
     caller.done(&["cp", "-r", "disk://bucket/sizes", "spare://bucket/sizes", "--max-memory", "4MiB"]);
     caller.done(&["cp", "-r", "spare://bucket/sizes", "back"]);
+    // Parts that begin in the middle of pieces: what one holds is of two pieces of the other.
+    let large = content(1, 17_000_000);
+    caller.write("large", &large);
+    caller.done(&["cp", "large", "disk://bucket/large", "--chunk-size", "5300003B"]);
+    caller.done(&["cp", "disk://bucket/large", "spare://bucket/large", "--chunk-size", "5500001B"]);
+    assert!(read(&caller, "spare://bucket/large") == large);
     for size in [127, 256, 1025, 1400, 9000] {
         let bytes = content(size, usize::try_from(size).unwrap() * 1024 + 13);
         assert!(std::fs::read(caller.path(format!("back/{size}"))).unwrap() == bytes, "{size}");
