@@ -5,3 +5,4 @@ pub mod pace;
 pub mod plan;
 pub mod retry;
 pub mod settle;
+pub mod store_model;

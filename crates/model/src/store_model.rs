@@ -1,0 +1,268 @@
+//! The live model of a store: how long requests take by kind and size, how many are under way, how they end, how many
+//! bytes pass a second. Every request feeds it; whoever decides what size, how many, whom and when reads it.
+//!
+//! It does no I/O and reads no clock: `now` is an argument, the time since any origin that all callers share. It remembers
+//! the last 50 to 60 s in slices of 10 s and forgets the rest: twice the 20 s in which affinities are decided anew
+//! (Noel 2018, section IV). Beside that it has totals since the beginning. Requests may be fed in any order.
+//!
+//! Bounds: under 1 MiB where requests of all kinds and sizes come; 12.5 KiB for each kind and class of sizes that does.
+//! Feeding a request is a dozen relaxed additions and no lock: no thread waits for another that does not run.
+
+mod operation;
+mod ring;
+mod series;
+mod size;
+mod spread;
+#[cfg(test)]
+mod tests;
+mod times;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ring::{Forget, Ring};
+use series::Series;
+use spread::nanos;
+
+pub use operation::{Direction, End, Failure, Operation, Outcomes};
+pub use series::{Alike, Total};
+pub use size::SizeClass;
+pub use spread::Spread;
+pub use times::{Expectation, Times};
+
+/// How long a slice of the window is, in seconds.
+const SLICE_SECONDS: u64 = 10;
+/// Slices of the window.
+const SLICES: usize = 6;
+/// Throughput is that of so many whole seconds and the one that has begun.
+const RATE_SECONDS: u64 = 5;
+/// The age of the youngest sample is told no finer than this.
+const AGE_GRAIN: u64 = 1_000_000;
+
+const fn slice_of(now: Duration) -> u64 {
+    now.as_secs() / SLICE_SECONDS
+}
+
+/// What is known of one store. To be shared.
+#[derive(Debug, Default)]
+pub struct StoreModel {
+    kinds: [Kind; Operation::ALL.len()],
+    moved: [Moved; Direction::ALL.len()],
+}
+
+/// Requests of one kind.
+#[derive(Debug, Default)]
+struct Kind {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// When the youngest sample came, in nanoseconds, one more; 0 where there is none.
+    youngest: AtomicU64,
+    since_beginning: Counts,
+    window: Ring<Counts, SLICES>,
+    /// By class of sizes. Made when the first request comes.
+    series: [OnceLock<Box<Series>>; SizeClass::COUNT],
+}
+
+/// How requests ended.
+#[derive(Debug, Default)]
+struct Counts {
+    done: AtomicU64,
+    refused: AtomicU64,
+    failed: [AtomicU64; Failure::ALL.len()],
+    given_up: AtomicU64,
+    given_up_nanos: AtomicU64,
+    queued_nanos: AtomicU64,
+}
+
+/// Bytes that went one way.
+#[derive(Debug, Default)]
+struct Moved {
+    seconds: Ring<Bytes, 8>,
+    since_beginning: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Bytes(AtomicU64);
+
+impl Forget for Bytes {
+    fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A request that is under way. It must come to its [`end`](StoreModel::end), once.
+#[derive(Debug)]
+#[must_use = "a request that does not end is in flight for ever"]
+pub struct Underway(Operation);
+
+impl StoreModel {
+    /// A model of a store of which nothing is known.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A request begins.
+    pub fn begin(&self, operation: Operation) -> Underway {
+        self.kind(operation).begun.fetch_add(1, Ordering::Relaxed);
+        Underway(operation)
+    }
+
+    /// Its answer has begun: of a read the first byte, of a write what comes behind its last. `bytes` is the size of the
+    /// whole; `queued` is how long it had waited inside this process, where that is known.
+    pub fn answered(
+        &self,
+        now: Duration,
+        request: &Underway,
+        bytes: u64,
+        first_byte: Duration,
+        queued: Duration,
+    ) {
+        let kind = self.kind(request.0);
+        kind.series(request.0, bytes).answered(now, first_byte);
+        kind.feel(now);
+        if !queued.is_zero() {
+            kind.since_beginning.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
+            if let Some(window) = kind.window.at(slice_of(now)) {
+                window.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Bytes have passed.
+    pub fn moved(&self, now: Duration, direction: Direction, bytes: u64) {
+        let moved = &self.moved[direction as usize];
+        moved.since_beginning.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(second) = moved.seconds.at(now.as_secs()) {
+            second.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// The request has ended.
+    pub fn end(&self, now: Duration, request: Underway, end: End) {
+        let kind = self.kind(request.0);
+        kind.since_beginning.add(end);
+        if let Some(window) = kind.window.at(slice_of(now)) {
+            window.add(end);
+        }
+        if let End::Done { bytes, service } = end {
+            kind.series(request.0, bytes).done(now, bytes, service);
+            kind.feel(now);
+        }
+        // Last, and read first: what is counted here began before.
+        kind.ended.fetch_add(1, Ordering::Release);
+    }
+
+    /// Requests of a kind that are under way.
+    #[must_use]
+    pub fn in_flight(&self, operation: Operation) -> u64 {
+        let kind = self.kind(operation);
+        let ended = kind.ended.load(Ordering::Acquire);
+        kind.begun.load(Ordering::Relaxed).saturating_sub(ended)
+    }
+
+    /// Requests of all kinds that are under way.
+    #[must_use]
+    pub fn all_in_flight(&self) -> u64 {
+        Operation::ALL.iter().map(|operation| self.in_flight(*operation)).sum()
+    }
+
+    /// How long requests of a kind took in the window.
+    #[must_use]
+    pub fn times(&self, now: Duration, operation: Operation) -> Times {
+        let series = SizeClass::all().zip(&self.kind(operation).series);
+        Times::new(series.filter_map(|(sizes, series)| Some(series.get()?.read(now, sizes))).collect())
+    }
+
+    /// How requests of a kind ended in the window.
+    #[must_use]
+    pub fn outcomes(&self, now: Duration, operation: Operation) -> Outcomes {
+        let mut outcomes = Outcomes::default();
+        let window = self.kind(operation).window.last(slice_of(now), SLICES as u64);
+        window.for_each(|counts| counts.add_to(&mut outcomes));
+        outcomes
+    }
+
+    /// How requests of a kind ended since the beginning.
+    #[must_use]
+    pub fn all_outcomes(&self, operation: Operation) -> Outcomes {
+        let mut outcomes = Outcomes::default();
+        self.kind(operation).since_beginning.add_to(&mut outcomes);
+        outcomes
+    }
+
+    /// Bytes a second over the last 5 to 6 s. A store that was idle for a part of that shows less than it can.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
+    pub fn throughput(&self, now: Duration, direction: Direction) -> f64 {
+        let seconds = self.moved[direction as usize].seconds.last(now.as_secs(), RATE_SECONDS + 1);
+        let bytes: u64 = seconds.map(|second| second.0.load(Ordering::Relaxed)).sum();
+        let begun = Duration::from_nanos(now.subsec_nanos().into());
+        bytes as f64 / (Duration::from_secs(RATE_SECONDS.min(now.as_secs())) + begun).as_secs_f64().max(1e-3)
+    }
+
+    /// Bytes that passed since the beginning.
+    #[must_use]
+    pub fn all_moved(&self, direction: Direction) -> u64 {
+        self.moved[direction as usize].since_beginning.load(Ordering::Relaxed)
+    }
+
+    /// How old the youngest time of a kind is, to a millisecond; `None` where there is none.
+    #[must_use]
+    pub fn age(&self, now: Duration, operation: Operation) -> Option<Duration> {
+        let youngest = self.kind(operation).youngest.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(now.saturating_sub(Duration::from_nanos(youngest)))
+    }
+
+    fn kind(&self, operation: Operation) -> &Kind {
+        &self.kinds[operation as usize]
+    }
+}
+
+impl Kind {
+    fn series(&self, operation: Operation, bytes: u64) -> &Series {
+        let sizes = SizeClass::of(if operation.has_size() { bytes } else { 0 });
+        self.series[sizes.index()].get_or_init(Box::default)
+    }
+
+    /// A sample came. Written once a millisecond only, so that threads do not fight for it.
+    fn feel(&self, now: Duration) {
+        let (at, youngest) = (nanos(now).saturating_add(1), self.youngest.load(Ordering::Relaxed));
+        if youngest == 0 || at.saturating_sub(youngest) >= AGE_GRAIN {
+            self.youngest.fetch_max(at, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Counts {
+    fn add(&self, end: End) {
+        let count = match end {
+            End::Done { .. } => &self.done,
+            End::Refused => &self.refused,
+            End::Failed(failure) => &self.failed[failure as usize],
+            End::GivenUp { waited } => {
+                self.given_up_nanos.fetch_add(nanos(waited), Ordering::Relaxed);
+                &self.given_up
+            }
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn add_to(&self, sum: &mut Outcomes) {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        sum.done += read(&self.done);
+        sum.refused += read(&self.refused);
+        sum.failed.iter_mut().zip(&self.failed).for_each(|(sum, count)| *sum += read(count));
+        sum.given_up += read(&self.given_up);
+        sum.given_up_after += Duration::from_nanos(read(&self.given_up_nanos));
+        sum.queued += Duration::from_nanos(read(&self.queued_nanos));
+    }
+}
+
+impl Forget for Counts {
+    fn forget(&self) {
+        let all = [&self.done, &self.refused, &self.given_up, &self.given_up_nanos, &self.queued_nanos];
+        all.into_iter().chain(&self.failed).for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,66 @@
+//! Sizes that count as alike.
+
+/// Bits of the largest size in the first class: below 64 KiB size hardly tells (Hou 2017, section 4.1.2), so what is
+/// shorter than a page needs no classes of its own.
+const FIRST_BITS: u32 = 12;
+
+/// A class of sizes: the first goes up to 4 KiB, each further one is up to twice the last, up to 256 MiB, and the last
+/// has all that is larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SizeClass(u8);
+
+impl SizeClass {
+    /// How many there are.
+    pub const COUNT: usize = 18;
+
+    const LAST: u8 = 17;
+
+    /// The class of a size.
+    #[must_use]
+    pub const fn of(bytes: u64) -> Self {
+        let doublings = u64::BITS - (bytes.saturating_sub(1) >> FIRST_BITS).leading_zeros();
+        Self(if doublings < Self::LAST as u32 { doublings as u8 } else { Self::LAST })
+    }
+
+    /// The largest size in it; `None` where there is none.
+    #[must_use]
+    pub const fn most_bytes(self) -> Option<u64> {
+        if self.0 == Self::LAST { None } else { Some(1 << (FIRST_BITS + self.0 as u32)) }
+    }
+
+    /// All of them, from small to large.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=Self::LAST).map(Self)
+    }
+
+    /// Its place among them.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn bounds() {
+        let class = |bytes| SizeClass::of(bytes).index();
+        assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(class), [0, 0, 0, 1, 1, 2]);
+        assert_eq!([1 << 28, (1 << 28) + 1, u64::MAX].map(class), [16, 17, 17]);
+        assert_eq!(SizeClass::all().count(), SizeClass::COUNT);
+    }
+
+    proptest! {
+        #[test]
+        fn a_size_lies_in_its_class(bits in 0_u32..64, low in any::<u64>()) {
+            let bytes = low >> bits;
+            let class = SizeClass::of(bytes);
+            prop_assert!(class.most_bytes().is_none_or(|most| bytes <= most));
+            let below = SizeClass::all().take_while(|other| *other < class).last();
+            prop_assert!(below.and_then(SizeClass::most_bytes).is_none_or(|most| bytes > most));
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What the model promises, against exact figures.
+
+use super::*;
+use proptest::prelude::*;
+
+const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn done(model: &StoreModel, now: Duration, operation: Operation, bytes: u64, service: Duration) {
+    let request = model.begin(operation);
+    model.answered(now, &request, bytes, service / 2, Duration::ZERO);
+    model.end(now, request, End::Done { bytes, service });
+}
+
+fn near(found: Duration, exact: Duration) -> bool {
+    found.abs_diff(exact) <= (exact / 16).max(Duration::from_nanos(1100))
+}
+
+#[test]
+fn it_holds_no_more_than_it_says() {
+    let kinds = |has_size: bool| Operation::ALL.iter().filter(|kind| kind.has_size() == has_size).count();
+    let series = kinds(true) * SizeClass::COUNT + kinds(false);
+    assert!(size_of::<Series>() <= 12_800, "{}", size_of::<Series>());
+    let all = size_of::<StoreModel>() + series * size_of::<Series>();
+    assert!(all < 1 << 20, "{all}");
+}
+
+#[test]
+fn what_ends_is_counted_by_how_it_ended() {
+    let (model, now) = (StoreModel::new(), millis(1));
+    for failure in [Failure::Busy, Failure::Late, Failure::Late] {
+        model.end(now, model.begin(Operation::Get), End::Failed(failure));
+    }
+    model.end(now, model.begin(Operation::Get), End::Refused);
+    model.end(now, model.begin(Operation::Get), End::GivenUp { waited: millis(30) });
+    done(&model, now, Operation::Get, 10, millis(2));
+    let outcomes = model.outcomes(now, Operation::Get);
+    assert_eq!((outcomes.done, outcomes.refused, outcomes.failed), (1, 1, [1, 0, 2, 0, 0]));
+    assert_eq!((outcomes.given_up, outcomes.given_up_after), (1, millis(30)));
+    // Who let go says nothing of failing.
+    assert_eq!((outcomes.share(Failure::Late), outcomes.failed_share()), (Some(0.4), Some(0.6)));
+    assert_eq!(model.all_outcomes(Operation::Get), outcomes);
+    assert_eq!(model.outcomes(now, Operation::Put).failed_share(), None);
+    assert_eq!(model.times(now, Operation::Get).count(), 1, "only what was done says how long it takes");
+}
+
+#[test]
+fn the_window_forgets_and_totals_do_not() {
+    let model = StoreModel::new();
+    done(&model, millis(9_999), Operation::Put, 100, millis(7));
+    let queued = model.begin(Operation::Put);
+    model.answered(millis(9_999), &queued, 100, millis(7), millis(3));
+    model.end(millis(9_999), queued, End::Failed(Failure::Corrupt));
+    let at = |now: u64| {
+        let times = model.times(millis(now), Operation::Put);
+        let outcomes = model.outcomes(millis(now), Operation::Put);
+        (times.count(), outcomes.failures(), outcomes.queued, times.expectation().is_some())
+    };
+    assert_eq!(at(59_999), (1, 1, millis(3), true));
+    assert_eq!(at(60_000), (0, 0, Duration::ZERO, false));
+    // Late by more than a window, it counts among all and nothing else.
+    done(&model, millis(75_000), Operation::Put, 100, millis(7));
+    done(&model, millis(10_000), Operation::Put, 100, millis(900));
+    assert_eq!(at(75_000), (1, 0, Duration::ZERO, true));
+    let times = model.times(millis(75_000), Operation::Put);
+    let alike = times.of(100).unwrap();
+    assert_eq!((alike.done.count, alike.done.time), (3, millis(914)));
+    assert_eq!(model.age(millis(80_000), Operation::Put), Some(millis(5_000)));
+    assert_eq!(model.age(millis(80_000), Operation::Get), None);
+}
+
+#[test]
+fn throughput_is_that_of_the_last_seconds() {
+    let model = StoreModel::new();
+    for second in 0..20 {
+        model.moved(millis(second * 1000 + 500), Direction::Read, 1000 * (second + 1));
+    }
+    // 15,000 to 20,000 over 5.5 s.
+    assert!((model.throughput(millis(19_500), Direction::Read) - 105_000.0 / 5.5).abs() < 1e-6);
+    assert_eq!(model.throughput(millis(19_500), Direction::Write), 0.0);
+    assert_eq!(model.throughput(millis(26_000), Direction::Read), 0.0);
+    assert_eq!(model.all_moved(Direction::Read), 210_000);
+}
+
+#[test]
+fn the_line_is_that_of_the_store() {
+    let (model, now) = (StoreModel::new(), millis(1));
+    let time = |bytes: u64| Duration::from_nanos(20_000_000 + bytes * 10);
+    for bytes in [4 << 10, 100 << 10, 1 << 20, 8 << 20, 64 << 20] {
+        (0..20).for_each(|_| done(&model, now, Operation::Get, bytes, time(bytes)));
+        // One in twenty hangs.
+        done(&model, now, Operation::Get, bytes, Duration::from_secs(30));
+    }
+    let times = model.times(now, Operation::Get);
+    for bytes in [0, 1 << 10, 3 << 20, 64 << 20, 128 << 20] {
+        let found = times.expectation().unwrap().time(bytes);
+        assert!(found.abs_diff(time(bytes)) < time(bytes) / 8, "{bytes}: {found:?}");
+    }
+    let late = times.within(3 << 20, 0.9).unwrap();
+    assert!(late.abs_diff(time(3 << 20)) < time(3 << 20) / 4, "{late:?}");
+    let late = times.within(8 << 20, 0.95).unwrap();
+    assert!(near(late, time(8 << 20)), "one in twenty one hangs: {late:?}");
+    assert_eq!(times.within(8 << 20, 0.99), None, "of 21 nobody knows that");
+}
+
+#[test]
+fn where_sizes_are_alike_the_first_byte_tells_them_apart() {
+    let (model, now) = (StoreModel::new(), millis(1));
+    for _ in 0..20 {
+        done(&model, now, Operation::Part, 8 << 20, millis(200));
+    }
+    let line = model.times(now, Operation::Part).expectation().unwrap();
+    assert!(near(line.base, millis(100)) && near(line.time(8 << 20), millis(200)), "{line:?}");
+    // A line that would fall does not.
+    (0..20).for_each(|_| done(&model, now, Operation::Part, 1 << 10, millis(400)));
+    let line = model.times(now, Operation::Part).expectation().unwrap();
+    assert!(line.nanos_per_byte == 0.0 && line.base > millis(180), "{line:?}");
+    // Nor does it begin below nothing.
+    let model = StoreModel::new();
+    for (bytes, time) in [(1 << 20, 1), (8 << 20, 100)] {
+        done(&model, now, Operation::Get, bytes, millis(time));
+    }
+    let line = model.times(now, Operation::Get).expectation().unwrap();
+    assert!(line.base.is_zero() && line.nanos_per_byte > 0.0, "{line:?}");
+}
+
+#[test]
+fn too_few_tell_nothing() {
+    let model = StoreModel::new();
+    for n in 1..=16 {
+        assert_eq!(model.times(millis(1), Operation::Get).within(1, 0.5), None, "{n}");
+        done(&model, millis(1), Operation::Get, 1, millis(n));
+    }
+    assert!(model.times(millis(1), Operation::Get).within(1, 0.5).is_some());
+    assert_eq!(model.times(millis(1), Operation::Get).within(1, 0.95), None);
+}
+
+/// Something that happened: when (of 100 s), of which size, how long it took.
+type Sample = (u64, u64, u64);
+
+fn samples() -> impl Strategy<Value = Vec<Sample>> {
+    let size = (0_u32..30, any::<u64>()).prop_map(|(bits, low)| low & ((1 << bits) - 1));
+    prop::collection::vec((0_u64..100_000, size, 1_000_u64..10_000_000_000), 1..200)
+}
+
+fn feed<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> StoreModel {
+    let model = StoreModel::new();
+    for &(at, bytes, nanos) in samples {
+        done(&model, millis(at), Operation::Get, bytes, Duration::from_nanos(nanos));
+        model.moved(millis(at), Direction::Read, bytes);
+    }
+    model
+}
+
+proptest! {
+    #[test]
+    fn quantiles_are_those_of_the_window(samples in samples(), share in 0.0..=1.0_f64) {
+        let (model, now) = (feed(&samples), millis(100_000));
+        let times = model.times(now, Operation::Get);
+        for sizes in SizeClass::all() {
+            // The slices 5 to 10, of which the last has just begun.
+            let is_in = |(at, bytes, _): &&Sample| *at >= 50_000 && SizeClass::of(*bytes) == sizes;
+            let mut exact: Vec<u64> = samples.iter().filter(is_in).map(|(.., nanos)| *nanos).collect();
+            let bytes: u64 = samples.iter().filter(is_in).map(|(_, bytes, _)| *bytes).sum();
+            exact.sort_unstable();
+            let alike = times.classes().iter().find(|alike| alike.sizes == sizes);
+            let Some(alike) = alike.filter(|alike| alike.service.count() > 0) else {
+                prop_assert!(exact.is_empty());
+                continue;
+            };
+            prop_assert_eq!(alike.service.count(), exact.len() as u64);
+            prop_assert_eq!(alike.mean_bytes, bytes / exact.len() as u64);
+            let exact = exact[((exact.len() as f64 * share).ceil() as usize).max(1) - 1];
+            let (service, first) = (alike.service.quantile(share), alike.first_byte.quantile(share));
+            prop_assert!(near(service.unwrap(), Duration::from_nanos(exact)));
+            prop_assert!(near(first.unwrap(), Duration::from_nanos(exact) / 2));
+        }
+    }
+
+    #[test]
+    fn the_order_of_feeding_does_not_matter(
+        (samples, shuffled) in samples().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+        now in 0_u64..200_000,
+    ) {
+        let (one, other, now) = (feed(&samples), feed(&shuffled), millis(now.max(100_000)));
+        prop_assert_eq!(one.times(now, Operation::Get), other.times(now, Operation::Get));
+        prop_assert_eq!(one.outcomes(now, Operation::Get), other.outcomes(now, Operation::Get));
+        prop_assert_eq!(one.throughput(now, Direction::Read), other.throughput(now, Direction::Read));
+        let ages = [&one, &other].map(|model| model.age(now, Operation::Get).unwrap());
+        prop_assert!(ages[0].abs_diff(ages[1]) < millis(1));
+    }
+
+    #[test]
+    fn who_waits_for_more_waits_longer(samples in samples(), bytes in 0_u64..1 << 30, a in 0.0..1.0_f64, b in 0.0..1.0_f64) {
+        let model = feed(&samples);
+        let times = model.times(millis(100_000), Operation::Get);
+        if let Some(line) = times.expectation() {
+            prop_assert!(line.time(bytes) <= line.time(bytes * 2), "{line:?}");
+            prop_assert!(line.nanos_per_byte.is_finite());
+            // Of the same class of sizes.
+            if let (Some(less), Some(more)) = (times.within(bytes, a.min(b)), times.within(bytes, a.max(b)))
+                && times.classes().iter().filter(|alike| alike.service.count() > 0).count() == 1
+            {
+                prop_assert!(less <= more);
+            }
+        } else {
+            prop_assert_eq!(times.count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_slower_is_expected_to_be(samples in samples(), factor in 2_u64..10, bytes in 0_u64..1 << 30) {
+        let slow: Vec<Sample> = samples.iter().map(|(at, size, nanos)| (*at, *size, nanos * factor)).collect();
+        let now = millis(100_000);
+        let [fast, slow] = [&samples, &slow].map(|samples| feed(samples).times(now, Operation::Get));
+        if let (Some(fast), Some(slow)) = (fast.expectation(), slow.expectation()) {
+            prop_assert!(slow.time(bytes) > fast.time(bytes), "{slow:?} {fast:?}");
+        }
+    }
+
+    #[test]
+    fn in_flight_is_what_has_begun_and_not_ended(steps in prop::collection::vec(any::<(bool, usize)>(), 0..200)) {
+        let (model, mut open) = (StoreModel::new(), Vec::new());
+        for (begins, which) in steps {
+            if begins || open.is_empty() {
+                open.push(model.begin(Operation::ALL[which % Operation::ALL.len()]));
+            } else {
+                let request = open.swap_remove(which % open.len());
+                model.end(millis(1), request, End::Refused);
+            }
+            prop_assert_eq!(model.all_in_flight(), open.len() as u64);
+        }
+    }
+}
+
+/// Sixteen threads, and one that watches.
+#[test]
+fn many_threads_feed_it_and_nothing_is_lost() {
+    const THREADS: u64 = 16;
+    const EACH: u64 = 2_000;
+    let model = StoreModel::new();
+    let fed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while fed.load(Ordering::Acquire) < THREADS {
+                assert!(model.all_in_flight() <= THREADS);
+                std::thread::yield_now();
+            }
+        });
+        for thread in 0..THREADS {
+            let (model, fed) = (&model, &fed);
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    // All turn the slices at about the same time.
+                    let now = millis(n * 20 + thread);
+                    done(model, now, Operation::Get, thread << 12, Duration::from_micros(n + 1));
+                    model.moved(now, Direction::Read, thread << 12);
+                }
+                fed.fetch_add(1, Ordering::Release);
+            });
+        }
+    });
+    let now = millis(EACH * 20);
+    assert_eq!(model.times(now, Operation::Get).count(), THREADS * EACH);
+    assert_eq!(model.outcomes(now, Operation::Get).done, THREADS * EACH);
+    assert_eq!(model.all_in_flight(), 0);
+}
+
+/// Run with optimisation: `cargo test -p tradewind-model --config profile.test.opt-level=3 -- --ignored --nocapture cost`.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_a_request() {
+    let cost = |threads: u64, each: u64| {
+        let model = StoreModel::new();
+        let begun = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let model = &model;
+                scope.spawn(move || {
+                    for n in 0..each {
+                        let (now, time) =
+                            (Duration::from_micros(n), Duration::from_nanos(20_000 + n % 50_000));
+                        done(model, now, Operation::Get, 4096, time + Duration::from_nanos(thread));
+                        model.moved(now, Direction::Read, 4096);
+                    }
+                });
+            }
+        });
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(threads);
+        begun.elapsed().as_nanos() as f64 * cores as f64 / (each * threads) as f64
+    };
+    for threads in [1, 2, 16] {
+        println!(
+            "{threads} threads that do nothing else: {:.0} ns of a core a request",
+            cost(threads, 1_000_000)
+        );
+    }
+    let model = feed(&[(1, 4096, 20_000), (2, 8 << 20, 9_000_000)]);
+    let begun = std::time::Instant::now();
+    (0..1000).for_each(|_| assert!(model.times(millis(5), Operation::Get).count() == 2));
+    println!("reading the times of a kind: {:.0} ns", begun.elapsed().as_nanos() as f64 / 1000.0);
+}
