@@ -1,11 +1,12 @@
 //! Carrying objects between a store and memory or files: a plan turns one object into several requests, which take
-//! turns with those of other objects; what fails is asked again, and only that.
+//! turns with those of other objects; what fails is asked again, and only that. And layers: [`Observed`] watches a store.
 
 mod between;
 pub mod buffers;
 pub mod carrier;
 mod copy;
 pub mod fetch;
+pub mod observed;
 pub mod store;
 pub mod stream;
 mod upload;
@@ -14,5 +15,6 @@ pub use between::{Told, store_from};
 pub use carrier::Carrier;
 pub use copy::store_copy;
 pub use fetch::{Fetch, Sink};
+pub use observed::Observed;
 pub use store::{Source, store};
 pub use stream::store_stream;
