@@ -1,6 +1,10 @@
 //! A real command behind a real link: this test runs itself at its other end.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails, print how it skips")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a panic is how a test fails, print how it skips"
+)]
 
 use std::env;
 use std::ffi::OsString;

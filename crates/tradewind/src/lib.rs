@@ -15,4 +15,5 @@ pub mod places;
 pub mod remote;
 pub mod root_key;
 pub mod settings;
+pub mod store_metrics;
 pub mod stores;

@@ -58,6 +58,18 @@ fn starts_serves_and_stops() {
     assert_eq!(client.get("first/one").unwrap().body, body);
     let (status, metrics) = admin(&server, "metrics");
     assert!(status == 200 && metrics.contains("# TYPE tradewind_"), "{metrics}");
+    for line in [
+        "requests_total{store=\"local\",operation=\"put\",outcome=\"done\"} 1",
+        "requests_total{store=\"local\",operation=\"get\",outcome=\"done\"} 1",
+        "request_seconds_count{store=\"local\",operation=\"get\",up_to_bytes=\"524288\"} 1",
+        "first_byte_seconds_count{store=\"local\",operation=\"put\",up_to_bytes=\"524288\"} 1",
+        "requests_in_flight{store=\"local\",operation=\"get\"} 0",
+        "bytes_total{store=\"local\",direction=\"read\"} 300000",
+        "bytes_total{store=\"local\",direction=\"write\"} 300000",
+    ] {
+        let line = format!("tradewind_store_{line}");
+        assert!(metrics.lines().any(|l| l == line), "{line} is not in\n{metrics}");
+    }
     assert!(server.terminate().unwrap().success(), "{}", server.logged());
 
     let mut server = place.start().start().unwrap();

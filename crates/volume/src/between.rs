@@ -112,7 +112,8 @@ impl Between {
             ..StageRequest::default()
         };
         let staged = self.to.stage(&slot.context, &self.address, request).await?;
-        let (committed, _) = self.pass(&mut slot, (found.body, info.size), staged, (algorithm, expected)).await?;
+        let (committed, _) =
+            self.pass(&mut slot, (found.body, info.size), staged, (algorithm, expected)).await?;
         Ok(Some(committed))
     }
 
@@ -177,7 +178,8 @@ impl Between {
             let algorithms = vec![algorithm];
             let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
             let staged = upload.stage(&slot.context, number, request).await?;
-            let (committed, checksum) = self.pass(&mut slot, (body, span.1), staged, (algorithm, None)).await?;
+            let (committed, checksum) =
+                self.pass(&mut slot, (body, span.1), staged, (algorithm, None)).await?;
             Ok((Upload::stored(number, &committed), checksum))
         };
         self.carrier.again(once).await

@@ -18,6 +18,7 @@ mod request;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use carried::{Writing, reading};
@@ -55,7 +56,13 @@ impl Observed {
         Arc::new(Self { inner, watch })
     }
 
-    /// What is known of the store. Its times are of the clock that was given.
+    /// The time, as the model is to be asked for.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.watch.clock.now()
+    }
+
+    /// What is known of the store.
     #[must_use]
     pub fn model(&self) -> &Arc<StoreModel> {
         &self.watch.model

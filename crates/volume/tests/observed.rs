@@ -383,12 +383,14 @@ fn cost_of_a_read() {
         let above: Arc<dyn ObjectStore> = Observed::new(below.clone(), SystemClock::shared());
         let context = tradewind_core::testing::context();
         below.create_bucket(&context, &key().bucket).await.unwrap();
-        for (size, times) in [(4096, 200_000), (1 << 20, 5_000)] {
+        for (size, times) in [(4096, 20_000), (1 << 20, 500)] {
             let mut staged = below.stage(&context, &key(), StageRequest::default()).await.unwrap();
             staged.write(vec![1; size].into()).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
-            for (name, store) in [("below", &below), ("above", &above), ("below", &below), ("above", &above)]
-            {
+            // The best of ten rounds each, by turns: others use the machine too.
+            let mut best = [u128::MAX; 2];
+            for round in 0..20 {
+                let store = [&below, &above][round % 2];
                 let begun = std::time::Instant::now();
                 for _ in 0..times {
                     let mut body = store.get(&context, &key(), Default::default()).await.unwrap().body;
@@ -396,8 +398,9 @@ fn cost_of_a_read() {
                         std::hint::black_box(piece.unwrap());
                     }
                 }
-                println!("{name}: {size} bytes in {} ns", begun.elapsed().as_nanos() / times);
+                best[round % 2] = best[round % 2].min(begun.elapsed().as_nanos() / times);
             }
+            println!("{size} bytes: {} ns, watched {} ns", best[0], best[1]);
         }
     });
 }

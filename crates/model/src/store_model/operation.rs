@@ -176,6 +176,12 @@ impl Outcomes {
         self.failed.iter().sum()
     }
 
+    /// All that ended, in whichever way.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.ended() + self.given_up
+    }
+
     /// Failed for this reason, of those that came to an end.
     #[must_use]
     pub fn share(&self, failure: Failure) -> Option<f64> {

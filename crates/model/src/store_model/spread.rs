@@ -77,6 +77,11 @@ impl Spread {
         }
     }
 
+    pub(super) fn join(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts.iter()).for_each(|(sum, count)| *sum += count);
+        self.count += other.count;
+    }
+
     /// How many there are.
     #[must_use]
     pub const fn count(&self) -> u64 {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::series::Alike;
 use super::size::SizeClass;
-use super::spread::nanos;
+use super::spread::{Spread, nanos};
 
 /// Fewer say nothing of how times are spread.
 const LEAST_SAMPLES: u64 = 16;
@@ -66,6 +66,14 @@ impl Times {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.alike.iter().map(|alike| alike.service.count()).sum()
+    }
+
+    /// How long first bytes took, whatever the size.
+    #[must_use]
+    pub fn first_byte(&self) -> Spread {
+        let mut all = Spread::default();
+        self.alike.iter().for_each(|alike| all.join(&alike.first_byte));
+        all
     }
 
     /// The line through the medians of all classes; `None` where nothing was done in the window. Medians, so that one request

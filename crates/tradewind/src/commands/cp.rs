@@ -167,7 +167,7 @@ async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place)
     let copier = session.copier(from, to, arguments.preserve);
     let (decided, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
-    let report = arguments.report.begin(&session.progress);
+    let report = arguments.report.begin(session);
     // It has room for one.
     let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(decided);
@@ -208,14 +208,15 @@ async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<E
     });
     let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
     let address = Address::parse(to.bucket.as_str(), &to.key)?;
-    store_stream(&session.carrier, session.store(&to.scheme)?, &address, input, metadata_of(&to.key)).await?;
+    store_stream(&session.carrier, &session.store(&to.scheme)?, &address, input, metadata_of(&to.key))
+        .await?;
     Ok(Ended::Done)
 }
 
 /// Writes an object to standard output.
 pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
     let address = Address::parse(from.bucket.as_str(), &from.key)?;
-    let fetch = Fetch::open(&session.carrier, session.store(&from.scheme)?, &address, None).await?;
+    let fetch = Fetch::open(&session.carrier, &session.store(&from.scheme)?, &address, None).await?;
     let writer = Writer::new(io::stdout());
     let written = match fetch.write_in_order(|piece| writer.write(piece)).await {
         Ok(_) => writer.finish().await,

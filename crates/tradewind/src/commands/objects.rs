@@ -191,7 +191,7 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
             return Ok(Ended::Done);
         }
         let End::Objects(objects) = below else { return Ok(Ended::Done) };
-        let report = arguments.report.begin(&session.progress);
+        let report = arguments.report.begin(&session);
         let carrier = session.carrier.clone();
         let outcome =
             moves::run(carrier.plan().requests, decided, &session.progress, move |action: Action| {

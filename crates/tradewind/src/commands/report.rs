@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use tradewind_core::ObjectStore as _;
+use tradewind_model::store_model::{Operation, Outcomes};
+use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::Snapshot;
-use tradewind_transfer::{Outcome, Progress};
+use tradewind_volume::Observed;
 
 use super::Ended;
+use super::transfer::Session;
 
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(200);
@@ -35,6 +39,7 @@ pub(super) struct Report {
     begun: Instant,
     shown: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
+    stores: Vec<(Arc<str>, Arc<Observed>)>,
 }
 
 impl Drop for Report {
@@ -56,7 +61,7 @@ impl ReportFlags {
     }
 
     /// Begins to tell of a transfer.
-    pub fn begin(self, progress: &Arc<Progress>) -> Report {
+    pub fn begin(self, session: &Session) -> Report {
         let is_terminal = io::stderr().is_terminal();
         let target = if is_terminal && !self.quiet {
             ProgressDrawTarget::stderr()
@@ -64,7 +69,7 @@ impl ReportFlags {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(None, target);
-        let (progress, begun) = (progress.clone(), Instant::now());
+        let (progress, begun) = (session.progress.clone(), Instant::now());
         let shown = {
             let bar = bar.clone();
             tokio::spawn(async move {
@@ -82,7 +87,7 @@ impl ReportFlags {
                 }
             })
         };
-        Report { flags: self, begun, shown, bar }
+        Report { flags: self, begun, shown, bar, stores: session.stores.clone() }
     }
 }
 
@@ -115,10 +120,25 @@ fn rate(bytes: u64, took: Duration) -> HumanBytes {
     HumanBytes(bytes.saturating_mul(1000) / millis)
 }
 
+/// What was seen of a store: all requests to it, and the median of how long the first byte of a read was waited for
+/// within the last minute.
+fn known(name: &str, store: &Observed) -> Json {
+    let outcomes = Operation::ALL.map(|operation| store.model().all_outcomes(operation));
+    let first_byte = store.model().times(store.now(), Operation::Get).first_byte().median();
+    json!({
+        "name": name,
+        "kind": store.capabilities().kind,
+        "requests": outcomes.iter().map(Outcomes::all).sum::<u64>(),
+        "failed": outcomes.iter().map(Outcomes::failures).sum::<u64>(),
+        "first_byte_seconds": first_byte.map(|time| time.as_secs_f64()),
+    })
+}
+
 impl Report {
     /// Tells how it ended.
     pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
         let (took, flags) = (self.begun.elapsed(), self.flags);
+        let stores: Vec<Json> = self.stores.iter().map(|(name, store)| known(name, store)).collect();
         drop(self);
         for (name, error) in &outcome.failures {
             complain(name, error)?;
@@ -134,7 +154,7 @@ impl Report {
             let seconds = took.as_secs_f64();
             let end = json!({
                 "copied": outcome.copied, "removed": outcome.removed, "bytes": outcome.bytes,
-                "failed": outcome.failed, "seconds": seconds,
+                "failed": outcome.failed, "seconds": seconds, "stores": stores,
             });
             writeln!(io::stdout(), "{end}")?;
         } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE) {

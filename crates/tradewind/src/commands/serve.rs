@@ -13,9 +13,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_backend::local::LocalStore;
-use tradewind_core::{Clock, SystemClock};
+use tradewind_core::{Clock, ObjectStore, SystemClock};
 use tradewind_gateway::Gateway;
-use tradewind_gateway::admin::{self, Admin};
+use tradewind_gateway::admin::{self, Admin, Render};
+use tradewind_volume::Observed;
 
 use super::signals::Signals;
 use super::{Ended, SettingsFlags};
@@ -24,7 +25,7 @@ use crate::banner::Banner;
 use crate::expiry::Expiry;
 use crate::root_key::{self, KeptKey};
 use crate::settings::{RootKey, Settings};
-use crate::{assemble, logs};
+use crate::{assemble, logs, store_metrics};
 
 /// Serve S3
 ///
@@ -133,7 +134,8 @@ async fn serve(
     let mut signals = Signals::new()?;
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
-    let store = served.store();
+    let observed = Observed::new(served.store(), clock.clone());
+    let store: Arc<dyn ObjectStore> = observed.clone();
     let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
     let gateway = Gateway::new(assemble::gateway_config(&settings)?, store.clone(), keys, clock.clone())?;
 
@@ -143,7 +145,9 @@ async fn serve(
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
-    let watch = observation(&gateway, served, &stop);
+    let name = settings.served().map_or(store.capabilities().kind, |store| &store.name.value);
+    let known = known_of(name.to_owned(), observed);
+    let watch = observation(&gateway, served, known, &stop);
     let watching = tokio::spawn(admin::serve(admin, watch, stop_admin.clone()));
     let expire_after = settings.scalars.uploads.expire_after.value.0;
     let expiring = (!expire_after.is_zero()).then(|| {
@@ -183,7 +187,7 @@ async fn serve(
 }
 
 /// What the admin listener answers: ready while writes are taken and nobody has asked for the end.
-fn observation(gateway: &Gateway, served: Served, stop: &CancellationToken) -> Admin {
+fn observation(gateway: &Gateway, served: Served, known: Render, stop: &CancellationToken) -> Admin {
     let ready = {
         let (served, stop) = (served.clone(), stop.clone());
         move || {
@@ -208,8 +212,14 @@ fn observation(gateway: &Gateway, served: Served, stop: &CancellationToken) -> A
                     render_store(store, text);
                 }
             }),
+            known,
         ],
     }
+}
+
+/// What is known of a store.
+fn known_of(name: String, store: Arc<Observed>) -> Render {
+    Arc::new(move |text| store_metrics::render(&name, store.model(), store.now(), text))
 }
 
 fn render_store(store: &LocalStore, text: &mut String) {

@@ -19,7 +19,7 @@ use tradewind_transfer::merge::Action;
 use tradewind_transfer::moves::{self, Next};
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, End, Progress};
-use tradewind_volume::Carrier;
+use tradewind_volume::{Carrier, Observed};
 
 use super::report::{ReportFlags, complain};
 use super::signals::{Caught, Signals};
@@ -102,8 +102,8 @@ fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
 
 /// What a command works with.
 pub(super) struct Session {
-    /// Those that the command's places are in, by name.
-    stores: Vec<(Arc<str>, Arc<dyn ObjectStore>)>,
+    /// Those that the command's places are in, by name, with what is known of them.
+    pub stores: Vec<(Arc<str>, Arc<Observed>)>,
     pub carrier: Arc<Carrier>,
     pub progress: Arc<Progress>,
     /// Where transfers under way are remembered.
@@ -160,7 +160,7 @@ impl StoreFlags {
             // It may replay a log.
             let opened = tokio::task::block_in_place(|| known.open(scheme, absent))?;
             retries = retries.or(opened.retries);
-            stores.push((Arc::from(scheme), opened.store));
+            stores.push((Arc::from(scheme), Observed::new(opened.store, clock.clone())));
         }
         let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
@@ -173,14 +173,14 @@ impl StoreFlags {
 
 impl Session {
     /// The store that has a name, and its name.
-    fn find(&self, scheme: &str) -> anyhow::Result<&(Arc<str>, Arc<dyn ObjectStore>)> {
+    fn find(&self, scheme: &str) -> anyhow::Result<&(Arc<str>, Arc<Observed>)> {
         let found = self.stores.iter().find(|(name, _)| **name == *scheme);
         found.with_context(|| format!("{scheme}:// was not opened"))
     }
 
     /// The store that has a name.
-    pub fn store(&self, scheme: &str) -> anyhow::Result<&Arc<dyn ObjectStore>> {
-        Ok(&self.find(scheme)?.1)
+    pub fn store(&self, scheme: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
+        Ok(self.find(scheme)?.1.clone())
     }
 
     /// Objects whose keys begin with the place's key.
@@ -230,7 +230,7 @@ impl Session {
         decided: mpsc::Receiver<Next>,
         report: ReportFlags,
     ) -> anyhow::Result<Ended> {
-        let report = report.begin(&self.progress);
+        let report = report.begin(self);
         let workers = self.carrier.plan().requests;
         let outcome = moves::run(workers, decided, &self.progress, move |action| {
             let copier = copier.clone();

@@ -35,6 +35,22 @@ fn where_a_copy_goes() {
 }
 
 #[test]
+fn the_end_of_a_copy_says_what_was_seen_of_the_store() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("photo.jpg", "photo");
+    let end = |from: &str, to: &str| -> serde_json::Value {
+        serde_json::from_str(&caller.done(&["cp", "--json", from, to])).unwrap()
+    };
+    let sent = end("photo.jpg", "s3://bucket/a");
+    let [store] = &sent["stores"].as_array().unwrap()[..] else { panic!("{sent}") };
+    assert_eq!((&sent["copied"], &store["kind"], &store["failed"]), (&1.into(), &"s3".into(), &0.into()));
+    assert!(store["requests"].as_u64().unwrap() >= 1 && store["first_byte_seconds"].is_null(), "{sent}");
+    let fetched = end("s3://bucket/a", "back");
+    assert!(fetched["stores"][0]["first_byte_seconds"].as_f64().unwrap() > 0.0, "{fetched}");
+}
+
+#[test]
 fn a_copy_keeps_what_an_object_carries_and_its_time() {
     let scene = Scene::new();
     let caller = &scene.caller;

@@ -1,0 +1,31 @@
+//! Layers keep what the port promises, over the leaves that they stand on when they serve.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::FutureExt as _;
+use tradewind_backend::local::{LocalOptions, LocalStore};
+use tradewind_core::testing::conformance;
+use tradewind_core::{ObjectStore, SystemClock};
+use tradewind_volume::Observed;
+
+/// A new local store, watched.
+fn observed_local(directory: &Path) -> Arc<dyn ObjectStore> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let path = directory.join(NUMBER.fetch_add(1, Ordering::Relaxed).to_string());
+    let clock = SystemClock::shared();
+    Observed::new(LocalStore::open(&path, LocalOptions::default(), clock.clone()).unwrap(), clock)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_store_that_is_watched_conforms() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move { observed_local(directory.path()) }.boxed()
+    };
+    conformance::run(make).await;
+}
