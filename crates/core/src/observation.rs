@@ -1,5 +1,5 @@
-//! What a request learned about the store that served it. Every response carries one; `observed`
-//! feeds them to the store model.
+//! What a request learned about the store that served it. Every response carries one. `observed` tells the
+//! store model how long it was queued, and measures itself how long the caller waited.
 
 use std::sync::Arc;
 use std::time::Duration;
