@@ -68,6 +68,8 @@ mod tests {
 
     impl Forget for Count {
         fn forget(&self) {
+            // Long enough for others to come.
+            std::thread::yield_now();
             self.0.store(0, Ordering::Relaxed);
         }
     }
@@ -96,9 +98,13 @@ mod tests {
     fn nothing_is_lost_where_many_come_first() {
         let ring = Ring::<Count, 4>::default();
         for number in 0..200 {
+            let together = std::sync::Barrier::new(4);
             std::thread::scope(|scope| {
                 for _ in 0..4 {
-                    scope.spawn(|| (0..50).for_each(|_| assert!(add(&ring, number))));
+                    scope.spawn(|| {
+                        together.wait();
+                        (0..50).for_each(|_| assert!(add(&ring, number)));
+                    });
                 }
             });
             assert_eq!(sum(&ring, number, 1), 200);

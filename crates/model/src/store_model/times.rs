@@ -12,6 +12,8 @@ const LEAST_SAMPLES: u64 = 16;
 const MOST_WEIGHT: u64 = 100;
 /// Sizes nearer to each other than this factor say nothing of what a byte costs.
 const LEAST_RATIO: u64 = 2;
+/// A class that many doublings away says nothing of a size that would be late.
+const MOST_DOUBLINGS: usize = 2;
 
 /// The times of one kind of request in the window, at one moment. Taking it costs some microseconds: who asks often keeps it
 /// for a while.
@@ -100,12 +102,14 @@ impl Times {
     /// slower than that share of those like it. `None` where too few were done in the window to tell: no request is to be
     /// called late by guessing.
     ///
-    /// It is read off the nearest class of sizes that has enough of them, and scaled by what the size makes of it.
+    /// It is read off the nearest class of sizes that has enough of them, up to two away, and scaled by what the size makes
+    /// of it.
     #[must_use]
     pub fn within(&self, bytes: u64, share: f64) -> Option<Duration> {
         let sizes = SizeClass::of(bytes);
+        let away = |alike: &Alike| alike.sizes.index().abs_diff(sizes.index());
         let enough = self.alike.iter().filter(|alike| tells(alike.service.count(), share));
-        let nearest = enough.min_by_key(|alike| alike.sizes.index().abs_diff(sizes.index()))?;
+        let nearest = enough.min_by_key(|alike| away(alike)).filter(|alike| away(alike) <= MOST_DOUBLINGS)?;
         let time = nearest.service.quantile(share)?;
         let line = self.expectation()?;
         let (here, there) = (line.time(bytes), line.time(nearest.mean_bytes));
