@@ -72,7 +72,12 @@ impl Scene {
         let retries = RetryOptions { attempts: 1, first_delay: delay, most_delay: delay };
         let carrier = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
         let from = End::Files(Directory::new(self.root()).unwrap(), Links::Skip);
-        let to = Objects { store: self.store.clone(), bucket: at("k").bucket, prefix: String::new() };
+        let to = Objects {
+            store: self.store.clone(),
+            scheme: "s3".into(),
+            bucket: at("k").bucket,
+            prefix: String::new(),
+        };
         let watch = Watch {
             copier: Arc::new(Copier {
                 from,
@@ -242,7 +247,12 @@ async fn where_the_root_is_another_nothing_is_removed() {
 #[tokio::test]
 async fn the_root_is_looked_at_before_each_removal() {
     let scene = Scene::new(&["a"], &["b"], FaultPlan::none()).await;
-    let to = Objects { store: scene.store.clone(), bucket: at("k").bucket, prefix: String::new() };
+    let to = Objects {
+        store: scene.store.clone(),
+        scheme: "s3".into(),
+        bucket: at("k").bucket,
+        prefix: String::new(),
+    };
     let carrier =
         Carrier::new(Plan::default(), Budget::new(1 << 20), SystemClock::shared(), RetryOptions::default());
     let copier = Copier {
