@@ -1,0 +1,134 @@
+"""A store behind a long line: a Tradewind server, and commands that reach it through `tradewind lab wan`.
+
+All of it is in a network namespace of this program's own, so that no address and no port is anybody else's.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MEASURE = ROOT / "bench" / "lib" / "launch.py"
+APART = "TRADEWIND_EXPERIMENT_APART"
+PORT = 9000
+CANNOT_RUN = 77
+
+
+class Failed(Exception):
+    """A run did not do what it was for."""
+
+
+def give_up(why: str) -> None:
+    print(f"skipped: {why}", file=sys.stderr)
+    sys.exit(CANNOT_RUN)
+
+
+def go_apart() -> None:
+    """Runs this program again in a namespace of its own; returns where it is in one."""
+    if os.environ.get(APART):
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        return
+    for tool in ("unshare", "ip", "setpriv"):
+        if not shutil.which(tool):
+            give_up(f"{tool} is not there (Debian: util-linux and iproute2)")
+    if os.geteuid() != 0:
+        give_up("it needs root, to make network namespaces")
+    if not os.path.exists("/dev/net/tun"):
+        give_up("there are no TUN devices")
+    os.environ[APART] = "1"
+    os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
+
+
+def tradewind(given: Path | None) -> Path:
+    """The release binary, built if none is given."""
+    if given:
+        return given.resolve()
+    subprocess.run(["cargo", "build", "--release", "-p", "tradewind"], cwd=ROOT, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target / "release" / "tradewind"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What lies between the client and the store; each direction has all of it."""
+
+    delay_ms: float
+    rate: str | None = None
+
+    def arguments(self) -> list[str]:
+        rate = ["--rate", self.rate] if self.rate else []
+        return ["--delay", f"{self.delay_ms:g}ms", *rate]
+
+    def __str__(self) -> str:
+        return f"round trip {2 * self.delay_ms:g} ms, {self.rate or 'no bound on the rate'}"
+
+
+@dataclass
+class Cost:
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+    output: str = field(repr=False)
+
+
+class World:
+    """The server while it runs. Its data are in memory: the line is to be what costs time."""
+
+    def __init__(self, binary: Path, scratch: Path | None):
+        self.binary = binary
+        self.directory = Path(tempfile.mkdtemp(prefix="tradewind-experiment.", dir=scratch or "/dev/shm"))
+
+    def __enter__(self) -> "World":
+        data = self.directory / "data"
+        command = ["setpriv", "--pdeathsig", "KILL", self.binary, "serve", "--data", data]
+        command += ["--listen", f"0.0.0.0:{PORT}", "--admin", "127.0.0.1:9001"]
+        with open(self.directory / "server.log", "w") as log:
+            self.server = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory)
+        key = data / "root-key"
+        for _ in range(200):
+            if key.exists() and "AWS_SECRET" in key.read_text() and self._answers():
+                break
+            if self.server.poll() is not None:
+                raise Failed((self.directory / "server.log").read_text())
+            time.sleep(0.05)
+        else:
+            raise Failed("the server did not come up within 10 s")
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.server.terminate()
+        self.server.wait(60)
+        shutil.rmtree(self.directory)
+
+    def _answers(self) -> bool:
+        return self.run(["ls"], check=False).returncode == 0
+
+    def environment(self, host: str = "127.0.0.1") -> dict[str, str]:
+        path = self.directory / "data" / "root-key"
+        keys = dict(line.split("=", 1) for line in path.read_text().split()) if path.exists() else {}
+        home = {"HOME": str(self.directory), "PATH": os.environ["PATH"]}
+        return home | keys | {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{host}:{PORT}"}
+
+    def run(self, arguments: list, check: bool = True) -> subprocess.CompletedProcess:
+        """Runs a command of ours at the store's end of the line."""
+        command = [self.binary, *arguments]
+        return subprocess.run(command, env=self.environment(), check=check, capture_output=True, text=True)
+
+    def behind(self, line: Line, arguments: list, statuses: tuple = (0,), limit: float = 3600) -> Cost:
+        """Runs a command of ours at the other end of the line."""
+        report = self.directory / "cost.json"
+        reach = 'AWS_ENDPOINT_URL="http://$TRADEWIND_LAB_FAR:$0" exec "$@"'
+        command = [self.binary, "lab", "wan", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
+        command += [sys.executable, "-IS", MEASURE, report, self.binary, *arguments]
+        ran = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=limit)
+        if ran.returncode not in statuses:
+            raise Failed(f"{arguments} ended with {ran.returncode}: {ran.stderr.strip()}")
+        cost = json.loads(report.read_text())
+        cpu = cost["user_seconds"] + cost["system_seconds"]
+        return Cost(cost["seconds"], cpu, cost["peak_resident_bytes"] / 2**20, ran.stdout)
