@@ -46,7 +46,7 @@ pub struct Outcome {
     pub removed: u64,
     /// Bytes that were carried.
     pub bytes: u64,
-    /// What failed would fail for everything else, which was not tried.
+    /// What failed would fail for everything that was left, which was not tried.
     pub gave_up: bool,
 }
 
@@ -154,6 +154,7 @@ where
             loop {
                 let next = decided.lock().await.recv().await;
                 if gave_up.load(Ordering::Relaxed) {
+                    outcome.gave_up = next.is_some();
                     return outcome;
                 }
                 match next {
@@ -165,7 +166,7 @@ where
                             && gave_up.swap(true, Ordering::Relaxed)
                         {
                             // Another worker has told of it.
-                            return outcome;
+                            continue;
                         }
                         outcome.add(name, ended, &progress);
                     }
@@ -181,11 +182,11 @@ where
         all.removed += outcome.removed;
         all.bytes += outcome.bytes;
         all.failed += outcome.failed;
+        all.gave_up |= outcome.gave_up;
         all.failures.extend(outcome.failures);
     }
     all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
     all.failures.truncate(MOST_NAMED);
-    all.gave_up = gave_up.load(Ordering::Relaxed);
     Ok(all)
 }
 
@@ -224,6 +225,18 @@ mod tests {
         let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").for_all()).await;
         assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1, 1, true));
         assert!(tried <= 8, "{tried} were tried");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_left_of_one() {
+        let (decide, decided) = mpsc::channel(1);
+        let item = Item { name: "x".to_owned(), size: 0, modified: Timestamp::default() };
+        decide.send(Ok(Action::Copy(item))).await.unwrap();
+        drop(decide);
+        let progress = Arc::default();
+        let fail = |_| std::future::ready(Err(Error::new(Reason::NoSuchBucket, "no such bucket")));
+        let outcome = run(4, decided, &progress, fail).await.unwrap();
+        assert_eq!((outcome.failed, outcome.gave_up), (1, false));
     }
 
     #[tokio::test]
