@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use rustix::thread::disable_transparent_huge_pages;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
@@ -277,6 +278,10 @@ pub(super) fn block_until_signal<T, F: Future<Output = anyhow::Result<T>>>(
 
 /// The threads that carry data, and where the first signal is told; the process ends so long after it at the latest.
 fn start(time_to_stop: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<Caught>)> {
+    // Buffers are small and change hands: huge pages would double what is held, and be cleared for a part of it only.
+    if let Err(e) = disable_transparent_huge_pages(true) {
+        tracing::debug!(error = %e, "huge pages stay");
+    }
     let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
     let runtime = runtime.context("cannot start the threads that carry data")?;
     let (stop, stopped) = oneshot::channel();
