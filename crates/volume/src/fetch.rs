@@ -169,7 +169,7 @@ impl<'a> Fetch<'a> {
 }
 
 /// A task that ends with whoever waits for it.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+pub(super) struct AbortOnDrop<T>(pub tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
@@ -202,9 +202,11 @@ impl Sink for Nowhere {
     }
 }
 
-type Part = (u64, Checksum, u64);
+/// A part's offset, checksum and length.
+pub(super) type Part = (u64, Checksum, u64);
 
-async fn buffered(
+/// Fetches a range into memory.
+pub(super) async fn buffered(
     carrier: Arc<Carrier>,
     origin: Origin,
     info: Arc<ObjectInfo>,
@@ -218,7 +220,8 @@ async fn buffered(
     Ok((Bytes::from(bytes), (span.0, checksum, span.1)))
 }
 
-async fn chunk(
+/// Fetches a range into a sink, unless it is there.
+pub(super) async fn chunk(
     carrier: Arc<Carrier>,
     origin: Origin,
     info: Arc<ObjectInfo>,

@@ -15,7 +15,7 @@ use tradewind_core::testing::{MemoryStore, SimulatedClock, context};
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Carrier, Fetch, Sink, Source, store};
+use tradewind_volume::{Carrier, Fetch, Ranges, Sequence, Sink, Source, store};
 
 const RATE: u64 = 1 << 20;
 
@@ -158,6 +158,41 @@ async fn many_small_objects_take_what_was_said() {
     let due = 60.0 * 50_000.0 / RATE as f64;
     assert!((0.95 * due..=1.05 * due).contains(&took), "{took} s, not {due}");
     assert!(scene.busiest_second() <= RATE + RATE / 10 + 100_000, "{}", scene.busiest_second());
+}
+
+#[tokio::test]
+async fn what_is_stored_while_it_is_made_takes_what_was_said() {
+    let scene = Scene::new(Some(RATE)).await;
+    let (carrier, to, clock) = (scene.carrier.clone(), scene.store.clone(), scene.clock.clone());
+    let made = async move {
+        let mut sequence = Sequence::new(&carrier, &to, &at("made"), Default::default());
+        for _ in 0..60 {
+            sequence.write(&[7; 200_000]).await.unwrap();
+        }
+        sequence.finish().await.unwrap();
+        clock.now()
+    };
+    let took = scene.run(vec![tokio::spawn(made)]).await[0].as_secs_f64();
+    let due = 60.0 * 200_000.0 / RATE as f64;
+    assert!((0.95 * due..=1.05 * due).contains(&took), "{took} s, not {due}");
+}
+
+#[tokio::test]
+async fn ranges_take_what_was_said() {
+    let scene = Scene::new(Some(RATE)).await;
+    scene.put("ranged", 4 << 20).await;
+    let (carrier, from, clock) = (scene.carrier.clone(), scene.store.clone(), scene.clock.clone());
+    let sink: Arc<dyn Sink> = scene.noted();
+    let fetched = async move {
+        // The end, which comes with the question, is a quarter of all.
+        let (ranges, _) = Ranges::open(&carrier, &from, &at("ranged"), 1 << 20).await.unwrap();
+        ranges.bytes((0, 1 << 20)).await.unwrap();
+        ranges.write_to((1 << 20, 1 << 20), &sink).await.unwrap();
+        ranges.write_in_order((2 << 20, 1 << 20), async |_| Ok(())).await.unwrap();
+        clock.now()
+    };
+    let took = scene.run(vec![tokio::spawn(fetched)]).await[0].as_secs_f64();
+    assert!((3.7..=4.3).contains(&took), "4 MiB took {took} s");
 }
 
 #[tokio::test]
