@@ -1,6 +1,7 @@
 //! The command line: flags as plain data, one module a command, and the only place that turns an error
 //! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong), 130 or 143 stopped by a signal.
 
+mod bundle;
 mod cp;
 mod filter;
 mod grep;

@@ -126,6 +126,23 @@ fn all_is_done_with(caller: &Caller, name: &str) {
     caller.done(&["cp", &at("bucket/large"), &at("bucket/copied/")]);
     assert!(read(caller, &at("bucket/copied/large")) == large);
 
+    // Many as one, and one of them alone.
+    let (bundle, unpacked) = (at("bucket/all.tar"), format!("{name}.unpacked"));
+    caller.done(&[&["cp", "--bundle", &tree, &bundle], &parts[..]].concat());
+    caller.done(&["cp", "--bundle", &bundle, &unpacked]);
+    let listed = caller.done(&["ls", "--bundle", "--json", &bundle]);
+    assert_eq!((listed.lines().count(), listed.matches(&format!("\"{bundle}\"")).count()), (4, 4));
+    for (file, _) in sizes.iter().filter(|(file, _)| *file != "a/b") {
+        let bytes = |root: &str| std::fs::read(caller.path(root).join(file)).unwrap();
+        assert!(bytes(&tree) == bytes(&unpacked), "{file}");
+        let ran = caller.run(&["cat", &bundle, "--member", file]);
+        assert!(ran.out == bytes(&tree), "{file}: {}", ran.err);
+    }
+    caller.fails(
+        &["cat", &bundle, "--member", "b"],
+        &[&format!("{bundle} has no member \"b\"; ls --bundle lists them")],
+    );
+
     caller.done(&["rm", &at("bucket/piped")]);
     assert_eq!(caller.run(&["cat", &at("bucket/piped")]).status.code(), Some(1));
     assert_eq!(caller.run(&["rb", &at("bucket")]).status.code(), Some(1), "it is not empty");

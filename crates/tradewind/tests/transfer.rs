@@ -6,6 +6,8 @@
 
 mod support;
 
+#[path = "transfer/bundles.rs"]
+mod bundles;
 #[path = "transfer/failures.rs"]
 mod failures;
 #[path = "transfer/greps.rs"]

@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "transfer_faults/bundles.rs"]
+mod bundles;
 #[path = "transfer_faults/damage.rs"]
 mod damage;
 #[path = "transfer_faults/listings.rs"]

@@ -1,5 +1,6 @@
 //! Moving trees of files and objects: found while they are carried, many at a time, verified, and told of at the end.
 
+pub mod bundle;
 pub mod copy;
 pub mod ends;
 pub mod files;

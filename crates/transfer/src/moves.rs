@@ -51,7 +51,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn add(&mut self, name: String, ended: Result<Done>, progress: &Progress) {
+    /// Counts what became of a name.
+    pub(crate) fn add(&mut self, name: String, ended: Result<Done>, progress: &Progress) {
         match ended {
             Ok(done) => {
                 match done {

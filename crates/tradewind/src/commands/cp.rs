@@ -17,6 +17,7 @@ use tradewind_transfer::{End, Item, Outcome};
 use tradewind_volume::{Fetch, store_stream};
 
 use super::Ended;
+use super::bundle::{BundleFlags, Tree};
 use super::filter::FilterFlags;
 use super::report::{ReportFlags, is_named};
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on, rehearse};
@@ -38,7 +39,10 @@ const PIECE_BYTES: usize = 256 << 10;
     tradewind cp -r --preserve /etc s3://backup/etc/\n  \
     tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
-    tradewind cp s3://backup/data.tar - | tar x")]
+    tradewind cp s3://backup/data.tar - | tar x\n  \
+    tradewind cp --bundle ./photos s3://backup/photos.tar\n  \
+    tradewind cp --bundle s3://backup/photos.tar ./photos --exclude '*.raw'\n  \
+    tradewind cp s3://backup/photos.tar --member 2026/photo.jpg .")]
 pub(super) struct Arguments {
     /// s3://BUCKET/KEY (or swift://, or NAME:// of the settings), a path, or - for standard input
     source: Place,
@@ -59,6 +63,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
+    bundles: BundleFlags,
+    #[command(flatten)]
     report: ReportFlags,
     #[command(flatten)]
     limit: LimitFlags,
@@ -70,13 +76,23 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     block_on(async move {
         let store = arguments.store.limited(arguments.limit);
         let session = store.open([arguments.source.scheme(), arguments.destination.scheme()])?;
-        match (&arguments.source, &arguments.destination) {
+        let (from, to) = (&arguments.source, &arguments.destination);
+        if arguments.bundles.bundle {
+            let (links, report) = (links(&arguments), arguments.report);
+            let (filter, is_rehearsal) = (arguments.filter.read()?, arguments.dry_run);
+            let tree = Tree { filter, links, is_rehearsal, report };
+            return arguments.bundles.copy(&session, from, to, tree).await;
+        }
+        match (from, to) {
             (Place::Standard, _) | (_, Place::Standard) if arguments.preserve => {
                 bail!("--preserve keeps what a file has; standard input and output have nothing to keep")
             }
             (from, to) if arguments.dry_run && !arguments.recursive => {
                 writeln!(io::stdout(), "copy    {from} to {to}")?;
                 Ok(Ended::Done)
+            }
+            places if let Some(name) = &arguments.bundles.member => {
+                BundleFlags::copy_member(&session, name, places, arguments.report).await
             }
             (Place::Standard, Place::Objects(to)) => from_standard(&session, to).await,
             (Place::Objects(from), Place::Standard) => to_standard(&session, from).await,
@@ -142,7 +158,7 @@ fn source(session: &Session, from: &Place) -> anyhow::Result<(End, String, Strin
 }
 
 /// The end that a single source goes to, and its name there.
-fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End, String)> {
+pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End, String)> {
     match to {
         Place::Path(path) => {
             if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -218,11 +234,16 @@ pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyho
     let address = Address::parse(from.bucket.as_str(), &from.key)?;
     let fetch = Fetch::open(&session.carrier, &session.store(&from.scheme)?, &address, None).await?;
     let writer = Writer::new(io::stdout());
-    let written = match fetch.write_in_order(|piece| writer.write(piece)).await {
+    let all = match fetch.write_in_order(|piece| writer.write(piece)).await {
         Ok(_) => writer.finish().await,
         Err(e) => Err(e),
     };
-    match written {
+    written(all, from)
+}
+
+/// How a command ends that has written what is at a place to standard output.
+pub(super) fn written(all: tradewind_core::Result<()>, from: &ObjectsPlace) -> anyhow::Result<Ended> {
+    match all {
         // Whoever reads has had enough: nothing to complain of.
         Err(e) if e.reason() == Reason::Cancelled => {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());

@@ -25,13 +25,17 @@ use crate::stores::{Absent, S3};
     tradewind ls\n  \
     tradewind ls s3://photos/2026/\n  \
     tradewind ls swift://\n  \
-    tradewind ls -r --json s3://photos/")]
+    tradewind ls -r --json s3://photos/\n  \
+    tradewind ls --bundle s3://backup/photos.tar")]
 pub(super) struct Ls {
     /// s3://BUCKET/PREFIX; without it, the buckets of s3://, and with NAME:// those of another store
     place: Option<StorePlace>,
     /// Everything below the prefix
     #[arg(short, long)]
     recursive: bool,
+    /// What is in the bundle at the place, which cp --bundle made
+    #[arg(long, requires = "place", conflicts_with = "recursive")]
+    bundle: bool,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
@@ -63,12 +67,17 @@ pub(super) struct Rm {
 
 /// Write objects to standard output
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tradewind cat s3://logs/today.log | less\n  \
-    tradewind cat --max-bandwidth 5MiB s3://backup/data.tar | tar x")]
+#[command(after_help = "Examples:\n  \
+    tradewind cat s3://logs/today.log | less\n  \
+    tradewind cat --max-bandwidth 5MiB s3://backup/data.tar | tar x\n  \
+    tradewind cat s3://backup/logs.tar --member 2026/11/30.log")]
 pub(super) struct Cat {
     /// s3://BUCKET/KEY
     #[arg(required = true)]
     places: Vec<ObjectsPlace>,
+    /// Only this file out of each, which are bundles that cp --bundle made
+    #[arg(long, value_name = "NAME")]
+    member: Option<String>,
     #[command(flatten)]
     limit: LimitFlags,
     #[command(flatten)]
@@ -121,6 +130,12 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
         };
         let scheme = place.map_or_else(|scheme| scheme, |place| &place.scheme);
         let session = arguments.store.open([Some(scheme)])?;
+        if arguments.bundle {
+            let Ok(place) = place else {
+                bail!("{scheme}:// is no bundle; write {scheme}://BUCKET/NAME.tar")
+            };
+            return super::bundle::list(&session, place, arguments.json).await;
+        }
         let mut out = BufWriter::new(io::stdout().lock());
         let Ok(place) = place else {
             let slot = session.carrier.slot(0).await?;
@@ -221,7 +236,10 @@ pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
         let store = arguments.store.limited(arguments.limit);
         let session = store.open(arguments.places.iter().map(|place| Some(&*place.scheme)))?;
         for place in &arguments.places {
-            super::cp::to_standard(&session, place).await?;
+            match &arguments.member {
+                Some(name) => super::bundle::member_to_standard(&session, place, name).await?,
+                None => super::cp::to_standard(&session, place).await?,
+            };
         }
         Ok(Ended::Done)
     })
@@ -316,7 +334,7 @@ pub(super) fn rb(arguments: Rb) -> anyhow::Result<Ended> {
 }
 
 /// To the second, in UTC.
-fn rfc3339(time: Timestamp) -> String {
+pub(super) fn rfc3339(time: Timestamp) -> String {
     let date = tradewind_wire::sigv4::AmzDate::from_timestamp(time);
     let Some(text) = date.and_then(|date| String::from_utf8(date.text().to_vec()).ok()) else {
         return String::new();

@@ -319,7 +319,7 @@ impl State {
             }
             "ListParts" => Answer::document("<ListPartsResult></ListPartsResult>"),
             "CompleteMultipartUpload" => {
-                let tag = xml::escape(&etag(&self.whole()));
+                let tag = xml::escape(&etag(&self.whole(request)));
                 Answer::document(&format!(
                     "<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
                 ))
@@ -330,9 +330,13 @@ impl State {
 }
 
 impl State {
-    /// The parts that are there, in order.
-    fn whole(&self) -> Vec<u8> {
-        self.parts.lock().unwrap().values().flatten().copied().collect()
+    /// The parts that a completion names.
+    fn whole(&self, request: &Request) -> Vec<u8> {
+        let text = String::from_utf8_lossy(&request.body);
+        let named =
+            text.split("<PartNumber>").skip(1).map(|rest| rest.split('<').next().unwrap().parse().unwrap());
+        let parts = self.parts.lock().unwrap();
+        named.flat_map(|number: u32| parts.get(&number).cloned().unwrap_or_default()).collect()
     }
 
     /// Does what was answered with success.
@@ -346,7 +350,7 @@ impl State {
                 self.parts.lock().unwrap().insert(number, body);
             }
             "CompleteMultipartUpload" => {
-                let whole = self.whole();
+                let whole = self.whole(request);
                 self.objects.lock().unwrap().insert(key, Object::new(whole));
                 self.parts.lock().unwrap().clear();
             }
@@ -401,7 +405,11 @@ fn found(object: &Object, request: &Request) -> Answer {
     let Some((first, last)) = request.header("range").trim_start_matches("bytes=").split_once('-') else {
         return describe(Answer::new(200, bytes));
     };
-    let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
+    let (first, last): (usize, usize) = match first {
+        // The last so many.
+        "" => (bytes.len().saturating_sub(last.parse().unwrap()), usize::MAX),
+        first => (first.parse().unwrap(), last.parse().unwrap()),
+    };
     if first >= bytes.len() {
         return Answer::refusal(416, "InvalidRange", "The requested range is not satisfiable");
     }

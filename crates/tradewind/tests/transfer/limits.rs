@@ -38,6 +38,27 @@ fn bytes_take_their_time_both_ways() {
     }
 }
 
+#[test]
+fn bundles_take_their_time_both_ways() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for n in 0..48 {
+        caller.write(format!("here/{n}"), content(n, 64 << 10));
+    }
+    caller.write("large/file", content(99, 3 << 20));
+    caller.done(&["cp", "--bundle", "large", "s3://bucket/large.tar"]);
+    let limited = |arguments: &[&str]| time(caller, &[arguments, &["--max-bandwidth", "1MiB/s"]].concat());
+    for took in [
+        limited(&["cp", "--bundle", "here", "s3://bucket/all.tar"]),
+        limited(&["cp", "--bundle", "s3://bucket/all.tar", "there"]),
+        limited(&["cp", "--bundle", "s3://bucket/large.tar", "back"]),
+        limited(&["cp", "s3://bucket/large.tar", "--member", "file", "back"]),
+        limited(&["cat", "s3://bucket/large.tar", "--member", "file"]),
+    ] {
+        assert!((2.7..4.0).contains(&took), "{took} s");
+    }
+}
+
 /// Eight at a time at 256 KiB/s: whole buffers of 128 KiB would leave each without a byte for 4 seconds.
 #[test]
 fn a_store_that_waits_a_second_still_gets_everything() {

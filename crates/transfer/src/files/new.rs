@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -234,6 +234,13 @@ impl NewFile {
             // Some file systems cannot: the file grows then.
             _ => Ok(()),
         }
+    }
+
+    /// Of a mode, what new files of this process may have: what may not be read may not be executed.
+    pub fn permitted(&self, mode: u32) -> Result<u32> {
+        let file = self.draft.file.metadata().map_err(|e| failed("look at", &self.path, e))?;
+        let usual = file.mode();
+        Ok(mode & (usual & 0o666 | (usual & 0o444) >> 2))
     }
 
     /// Nobody else may look into it before it is finished: what it will allow others is not known to them yet.

@@ -1,0 +1,269 @@
+//! Bundles on the command line: `cp --bundle` packs and unpacks them, `--member` takes one file out, `ls --bundle` lists
+//! what is in them.
+
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tradewind_core::error::Reason;
+use tradewind_model::bundle::Limits;
+use tradewind_transfer::bundle::{Bundle, Packer, Unpacker};
+use tradewind_transfer::files::{self, Directory, Links};
+use tradewind_transfer::filter::Filter;
+use tradewind_transfer::merge::Action;
+use tradewind_transfer::moves::{self, Done, Next, copy_all};
+use tradewind_transfer::objects::Objects;
+use tradewind_transfer::writer::Writer;
+use tradewind_transfer::{End, Item};
+
+use super::Ended;
+use super::cp::{destination, written};
+use super::objects::rfc3339;
+use super::report::{ReportFlags, complain};
+use super::transfer::Session;
+use crate::places::{ObjectsPlace, Place};
+use crate::settings::ByteSize;
+
+/// Flags of `cp` about bundles.
+#[derive(Debug, Clone, Args)]
+pub(super) struct BundleFlags {
+    /// Pack everything below a directory into one object, a tar archive with an index, or unpack one
+    #[arg(long, help_heading = "Bundles", conflicts_with_all = ["member", "preserve"])]
+    pub bundle: bool,
+    /// Bytes of a bundle; what is more goes into another: photos.tar, photos-00002.tar [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = bundle_size, help_heading = "Bundles", requires = "bundle")]
+    bundle_size: Option<ByteSize>,
+    /// Copy only this file out of a bundle
+    #[arg(long, value_name = "NAME", help_heading = "Bundles", conflicts_with_all = ["recursive", "preserve"])]
+    pub member: Option<String>,
+}
+
+fn bundle_size(text: &str) -> Result<ByteSize, String> {
+    let size = ByteSize::parse(text)?;
+    let is_within = (64 << 10..=64 << 30).contains(&size.0);
+    if is_within { Ok(size) } else { Err("it must be 64KiB to 64GiB".to_owned()) }
+}
+
+/// How `cp` was asked to treat a tree.
+pub(super) struct Tree {
+    pub filter: Filter,
+    pub links: Links,
+    pub is_rehearsal: bool,
+    pub report: ReportFlags,
+}
+
+impl BundleFlags {
+    /// Packs a directory, or unpacks a bundle.
+    pub async fn copy(
+        &self,
+        session: &Session,
+        from: &Place,
+        to: &Place,
+        tree: Tree,
+    ) -> anyhow::Result<Ended> {
+        match (from, to) {
+            (Place::Path(from), Place::Objects(to)) => self.pack(session, from, to, tree).await,
+            (Place::Objects(from), Place::Path(to)) => unpack(session, from, to, tree).await,
+            _ => bail!(
+                "--bundle packs a directory into an object or unpacks one: write cp --bundle DIR s3://BUCKET/NAME.tar, \
+                 or the other way round"
+            ),
+        }
+    }
+
+    async fn pack(
+        &self,
+        session: &Session,
+        from: &Path,
+        to: &ObjectsPlace,
+        tree: Tree,
+    ) -> anyhow::Result<Ended> {
+        if !from.is_dir() {
+            bail!("{} is not a directory; copy a file without --bundle", from.display());
+        }
+        if !is_one_object(to) {
+            bail!("{to} is not one object; name the bundle, as in {}://{}/photos.tar", to.scheme, to.bucket);
+        }
+        let found = files::find(from.to_owned(), tree.links);
+        let decided = copy_all(found, tree.filter, session.progress.clone());
+        if tree.is_rehearsal {
+            return rehearse(decided, |item| {
+                format!("pack    {} into {to}", from.join(&item.name).display())
+            })
+            .await;
+        }
+        let mut limits = Limits::default();
+        limits.bytes = self.bundle_size.map_or(limits.bytes, |size| size.0);
+        let packer = Packer {
+            from: from.to_owned(),
+            to: objects(session, to)?,
+            key: to.key.clone(),
+            carrier: session.carrier.clone(),
+            progress: session.progress.clone(),
+            limits,
+        };
+        let report = tree.report.begin(session);
+        let packed = packer.pack(decided).await?;
+        let ended = report.conclude(&packed.outcome)?;
+        if let [_, .., last] = packed.bundles.as_slice()
+            && !tree.report.is_quiet()
+            && !tree.report.is_json()
+        {
+            let count = packed.bundles.len();
+            let last = packer.to.describe(last);
+            writeln!(io::stderr(), "packed into {count} bundles, {to} to {last}")?;
+        }
+        Ok(ended)
+    }
+
+    /// Copies a member to a file, or to standard output.
+    pub async fn copy_member(
+        session: &Session,
+        name: &str,
+        (from, to): (&Place, &Place),
+        report: ReportFlags,
+    ) -> anyhow::Result<Ended> {
+        let Place::Objects(from) = from else {
+            bail!(
+                "--member takes a file out of a bundle in a store; write cp s3://BUCKET/NAME.tar --member NAME TO"
+            )
+        };
+        let own = name.rsplit('/').next().unwrap_or(name);
+        let (to, to_name) = match to {
+            Place::Standard => return member_to_standard(session, from, name).await,
+            Place::Objects(to) => {
+                bail!("{to} is in a store; --member copies to a file, or to - for standard output")
+            }
+            Place::Path(_) => destination(session, to, own)?,
+        };
+        let End::Files(to, _) = to else { bail!("--member copies to a file") };
+        let (bundle, member) = open(session, from).await?.find(name).await?;
+        let unpacker = Arc::new(unpacker(session, to));
+        let bundle = Arc::new(bundle);
+        session.progress.found(member.size);
+        session.progress.found_all();
+        let report = report.begin(session);
+        let (decided, actions) = mpsc::channel(1);
+        let item = Item { name: member.name.clone(), size: member.size, modified: member.modified };
+        // It has room for one.
+        let _ = decided.try_send(Ok(Action::Copy(item)));
+        drop(decided);
+        let outcome = moves::run(1, actions, &session.progress, move |_| {
+            let (unpacker, bundle) = (unpacker.clone(), bundle.clone());
+            let (member, to_name) = (member.clone(), to_name.clone());
+            async move { unpacker.member(&bundle, &member, &to_name).await.map(Done::Copied) }
+        });
+        Ok(report.conclude(&outcome.await?)?)
+    }
+}
+
+async fn unpack(session: &Session, from: &ObjectsPlace, to: &Path, tree: Tree) -> anyhow::Result<Ended> {
+    let first = open(session, from).await?;
+    if tree.is_rehearsal {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let mut next = Some(first);
+        while let Some(bundle) = next {
+            for member in bundle.members().iter().filter(|member| tree.filter.takes(&member.name)) {
+                let (name, place) = (&member.name, bundle.place());
+                writeln!(out, "unpack  {name} from {place} to {}", to.join(name).display())?;
+            }
+            next = bundle.next().await?;
+        }
+        out.flush()?;
+        return Ok(Ended::Done);
+    }
+    let End::Files(to, _) = Session::directory(to, Links::Skip)? else { bail!("--bundle unpacks to files") };
+    let report = tree.report.begin(session);
+    let outcome = Arc::new(unpacker(session, to)).unpack(first, &tree.filter).await?;
+    Ok(report.conclude(&outcome)?)
+}
+
+fn unpacker(session: &Session, to: Directory) -> Unpacker {
+    Unpacker::new(to, session.carrier.clone(), session.progress.clone())
+}
+
+/// Says what would be packed.
+async fn rehearse(
+    mut decided: mpsc::Receiver<Next>,
+    describe: impl Fn(&Item) -> String,
+) -> anyhow::Result<Ended> {
+    let mut ended = Ended::Done;
+    while let Some(next) = decided.recv().await {
+        match next {
+            Ok(action) => writeln!(io::stdout(), "{}", describe(action.item()))?,
+            Err((name, error)) => {
+                complain(&name, &error)?;
+                ended = Ended::FoundFaults;
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// Writes a member to standard output.
+pub(super) async fn member_to_standard(
+    session: &Session,
+    from: &ObjectsPlace,
+    name: &str,
+) -> anyhow::Result<Ended> {
+    let (bundle, member) = open(session, from).await?.find(name).await?;
+    let writer = Writer::new(io::stdout());
+    let all = match bundle.write_in_order(&member, async |piece| writer.write(piece).await).await {
+        Ok(()) => writer.finish().await,
+        Err(e) => Err(e),
+    };
+    written(all, from)
+}
+
+/// Lists the members of a bundle, and of those that follow it.
+pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool) -> anyhow::Result<Ended> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut next = Some(open(session, place).await?);
+    while let Some(bundle) = next {
+        for member in bundle.members() {
+            let (name, size, modified) = (&member.name, member.size, rfc3339(member.modified));
+            if is_json {
+                let (mode, place) = (format!("{:04o}", member.mode), bundle.place());
+                let line = json!({
+                    "member": name, "size": size, "modified": modified, "mode": mode, "bundle": place,
+                });
+                writeln!(out, "{line}")?;
+            } else {
+                writeln!(out, "{modified}  {size:>12}  {name}")?;
+            }
+        }
+        next = match bundle.next().await {
+            Ok(next) => next,
+            Err(e) => {
+                out.flush()?;
+                return Err(e.into());
+            }
+        };
+    }
+    out.flush()?;
+    Ok(Ended::Done)
+}
+
+async fn open(session: &Session, place: &ObjectsPlace) -> anyhow::Result<Bundle> {
+    if !is_one_object(place) {
+        let (scheme, bucket) = (&place.scheme, &place.bucket);
+        bail!("{place} is not one object; name the bundle, as in {scheme}://{bucket}/photos.tar");
+    }
+    match Bundle::open(&session.carrier, &objects(session, place)?, &place.key).await {
+        Err(e) if e.reason() == Reason::NoSuchKey => bail!("there is nothing at {place}"),
+        bundle => Ok(bundle?),
+    }
+}
+
+/// All of the bucket that a place is in: names are keys.
+fn objects(session: &Session, place: &ObjectsPlace) -> anyhow::Result<Objects> {
+    Ok(Objects { prefix: String::new(), ..session.objects(place)? })
+}
+
+fn is_one_object(place: &ObjectsPlace) -> bool {
+    !place.key.is_empty() && !place.key.ends_with('/')
+}

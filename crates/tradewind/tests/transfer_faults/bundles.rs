@@ -1,0 +1,246 @@
+//! Bundles over a store that fails: what is sent and asked again is a part or a range, and what was written to while it was
+//! packed is in no bundle.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::{content, files, refusal, scene, scene_with};
+use crate::support::caller::Caller;
+use crate::support::scripted::{Answer, Reply, Request, Scripted};
+
+/// Parts as small as S3 takes them.
+const PACK: [&str; 6] = ["cp", "--bundle", "--chunk-size", "5MiB", "here", "s3://bucket/x.tar"];
+const UNPACK: [&str; 4] = ["cp", "--bundle", "s3://bucket/x.tar", "there"];
+
+/// Files of 12 MiB together, in three parts, below `here`.
+fn write_tree(caller: &Caller) {
+    for n in 0..48 {
+        caller.write(format!("here/{n:02}"), content(n, 256 << 10));
+    }
+}
+
+fn is_same(caller: &Caller, there: &str) -> bool {
+    let mut names: Vec<_> =
+        fs::read_dir(caller.path("here")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    let read = |place: &str, name| fs::read(caller.path(place).join(name)).unwrap();
+    fs::read_dir(caller.path(there)).unwrap().count() == names.len()
+        && names.iter().all(|name| read("here", name) == read(there, name))
+}
+
+fn bundle_of(server: &Scripted, caller: &Caller) -> Vec<u8> {
+    caller.done(&PACK);
+    server.object("x.tar").unwrap()
+}
+
+#[test]
+fn a_part_that_fails_is_sent_again_and_no_other() {
+    let faults: [fn(Answer) -> Reply; 3] = [
+        |_| refusal(503, "SlowDown", "Please reduce your request rate."),
+        |_| refusal(500, "InternalError", "We encountered an internal error. Please try again."),
+        |_| Reply::Reset,
+    ];
+    for fault in faults {
+        let (server, caller) = scene(move |request, answer| {
+            let is_second = request.query.get("partNumber").is_some_and(|number| number == "2");
+            // The first two attempts, whatever else is under way.
+            if is_second && request.number <= 3 { fault(answer) } else { Reply::Answer(answer) }
+        });
+        write_tree(&caller);
+        caller.done(&PACK);
+        let mut sent: Vec<String> =
+            server.of("UploadPart").iter().map(|part| part.query["partNumber"].clone()).collect();
+        sent.sort();
+        let (again, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|number| number == "2");
+        assert!(again.len() > 1 && others == ["1", "3"], "{again:?} {others:?}");
+        assert_eq!(server.of("CompleteMultipartUpload").len(), 1);
+        caller.done(&UNPACK);
+        assert!(is_same(&caller, "there"));
+    }
+}
+
+#[test]
+fn a_bundle_that_cannot_be_stored_is_given_up_and_told() {
+    let (server, caller) =
+        scene_with("UploadPart", usize::MAX, |_| refusal(403, "AccessDenied", "Access Denied"));
+    write_tree(&caller);
+    let ran = caller.run(&PACK);
+    assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1), "{}", ran.err);
+    assert!(ran.err.contains("s3://bucket/x.tar") && ran.err.contains("Access Denied"), "{}", ran.err);
+    assert_eq!(server.of("AbortMultipartUpload").len(), 1);
+    assert!(server.object("x.tar").is_none());
+
+    // A small one goes in one request, which is as good twice.
+    let (server, caller) = scene_with("PutObject", 2, |_| Reply::Reset);
+    caller.write("here/small", "x");
+    caller.done(&PACK);
+    assert_eq!(server.counts(), [("PutObject", 3)]);
+}
+
+#[test]
+fn a_file_that_is_written_to_while_it_is_packed_is_left_out() {
+    // Larger than what is held in memory, so that parts of it have left before it is read to its end.
+    const SIZE: usize = 40 << 20;
+    type Change = fn(&mut fs::File);
+    let changes: [Change; 2] = [|file| file.write_all(b"more").unwrap(), |file| file.set_len(1000).unwrap()];
+    for change in changes {
+        let path = std::sync::Arc::new(std::sync::Mutex::new(None::<std::path::PathBuf>));
+        let changed = path.clone();
+        let (server, caller) = scene(move |request, answer| {
+            if request.operation == "UploadPart" && request.number == 2 {
+                let path = changed.lock().unwrap().clone().unwrap();
+                change(&mut fs::File::options().append(true).open(path).unwrap());
+            }
+            Reply::Answer(answer)
+        });
+        write_tree(&caller);
+        caller.write("here/24-large", content(99, SIZE));
+        *path.lock().unwrap() = Some(caller.path("here/24-large"));
+        let why = "here/24-large was written to while it was read";
+        caller.fails(&PACK, &[why]);
+        fs::remove_file(caller.path("here/24-large")).unwrap();
+
+        // Its parts are not in the object, and what follows it is.
+        caller.done(&UNPACK);
+        assert!(is_same(&caller, "there"));
+        caller.write("x.tar", server.object("x.tar").unwrap());
+        fs::create_dir(caller.path("untarred")).unwrap();
+        let mut tar = Command::new("tar");
+        tar.arg("xf").arg(caller.path("x.tar")).arg("-C").arg(caller.path("untarred"));
+        let ran = tar.output().unwrap();
+        assert!(ran.status.success() && ran.stderr.is_empty(), "{}", String::from_utf8_lossy(&ran.stderr));
+        assert!(is_same(&caller, "untarred"));
+    }
+}
+
+#[test]
+fn what_breaks_off_or_comes_damaged_is_asked_for_again() {
+    let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+    write_tree(&caller);
+    caller.write("here/large", content(77, 3 << 20));
+    let bundle = bundle_of(&server, &caller);
+    type Fault = fn(Answer) -> Reply;
+    let faults: [(&str, Fault); 4] = [
+        ("torn", |answer| Reply::Torn(answer, 10_000)),
+        ("damaged", |answer| Reply::Answer(answer.damaged(5000))),
+        ("reset", |_| Reply::Reset),
+        ("busy", |_| refusal(503, "SlowDown", "Please reduce your request rate.")),
+    ];
+    for (name, fault) in faults {
+        for member in [None, Some(("07", 7, 256 << 10)), Some(("large", 77, 3 << 20))] {
+            let (server, other) = scene(move |request: &Request, answer| {
+                // The first is the index, which has a checksum of its own.
+                if matches!(request.number, 2 | 4) { fault(answer) } else { Reply::Answer(answer) }
+            });
+            server.lay("x.tar", bundle.clone());
+            match member {
+                None => {
+                    other.done(&UNPACK);
+                    fs::rename(other.path("there"), caller.path("there")).unwrap();
+                    assert!(is_same(&caller, "there"), "{name}");
+                    fs::remove_dir_all(caller.path("there")).unwrap();
+                }
+                Some((member, id, size)) => {
+                    other.done(&["cp", "s3://bucket/x.tar", "--member", member, "there"]);
+                    assert!(fs::read(other.path("there")).unwrap() == content(id, size), "{name}");
+                    assert!(server.of("GetObject").len() <= 5, "{:?}", server.counts());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_would_fail_for_everything_else_is_told_once() {
+    let no_key = || refusal(403, "InvalidAccessKeyId", "The key does not exist.");
+    let gave_up = "tradewind: what is left would fail the same way and was not tried";
+    let once = |caller: &Caller, command: &[&str], is_left: bool| {
+        let ran = caller.run(command);
+        let lines = 1 + usize::from(is_left);
+        assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), lines), "{}", ran.err);
+        assert!(ran.err.contains("(InvalidAccessKeyId)"), "{}", ran.err);
+        assert_eq!(ran.err.contains(gave_up), is_left, "{}", ran.err);
+    };
+    let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+    write_tree(&caller);
+    let bundle = bundle_of(&server, &caller);
+    let (server, caller) = scene(move |request, answer| {
+        // Only the index comes.
+        if request.operation == "GetObject" && request.number == 1 { Reply::Answer(answer) } else { no_key() }
+    });
+    server.lay("x.tar", bundle);
+    once(&caller, &UNPACK, true);
+    assert!(files(&caller).is_empty());
+    write_tree(&caller);
+    once(&caller, &PACK, false);
+}
+
+#[test]
+fn one_member_is_two_requests() {
+    let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+    write_tree(&caller);
+    bundle_of(&server, &caller);
+    let ran = caller.run(&["cat", "s3://bucket/x.tar", "--member", "31"]);
+    assert!(ran.out == content(31, 256 << 10), "{}", ran.err);
+    let asked = server.of("GetObject");
+    assert_eq!(asked.len(), 2, "{:?}", server.counts());
+    assert_eq!(asked[0].header("range"), "bytes=-65536");
+    // Of the version that the index is of.
+    assert!(!asked[1].header("if-match").is_empty());
+}
+
+#[test]
+fn a_bundle_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one() {
+    let (server, caller) = scene(|request, answer| {
+        if request.operation == "GetObject" && request.number > 1 {
+            return refusal(412, "PreconditionFailed", "At least one precondition did not hold.");
+        }
+        Reply::Answer(answer)
+    });
+    caller.write("here/a", content(1, 100_000));
+    bundle_of(&server, &caller);
+    caller.fails(&UNPACK, &["a: \"x.tar\" changed while it was read"]);
+    assert_eq!(files(&caller), ["here/a"]);
+}
+
+#[test]
+fn packing_and_unpacking_that_are_stopped_leave_nothing_behind() {
+    let (server, caller) = scene(|request, answer| {
+        if request.operation == "UploadPart" && request.number == 2 {
+            return Reply::Silence;
+        }
+        Reply::Answer(answer)
+    });
+    write_tree(&caller);
+    let running = caller.begin(&PACK);
+    server.wait_until_held(1);
+    running.signal(Signal::INT);
+    let ran = running.end();
+    assert_eq!((ran.status.code(), ran.err.as_str()), (Some(130), "tradewind: stopped by SIGINT\n"));
+    assert_eq!((server.of("AbortMultipartUpload").len(), server.object("x.tar")), (1, None));
+
+    let bundle = {
+        let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+        write_tree(&caller);
+        bundle_of(&server, &caller)
+    };
+    let (server, caller) =
+        scene(
+            |request, answer| {
+                if request.number == 3 { Reply::Held(answer, 1000) } else { Reply::Answer(answer) }
+            },
+        );
+    server.lay("x.tar", bundle);
+    let running = caller.begin(&UNPACK);
+    server.wait_until_held(1);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().status.code(), Some(143));
+    // What is there is whole.
+    for name in files(&caller) {
+        let id = name.strip_prefix("there/").unwrap().parse().unwrap();
+        assert!(fs::read(caller.path(&name)).unwrap() == content(id, 256 << 10), "{name}");
+    }
+}

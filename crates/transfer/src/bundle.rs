@@ -1,0 +1,18 @@
+//! Bundles: many small files as one object, which is a tar archive with an index behind its end (Hou 2017, sections 4.1.3
+//! and 7). Anybody's `tar` reads the archive; who knows the index fetches one member with one range.
+//!
+//! `index` and `archive` are the format, without I/O; `ahead` reads files while those before them are sent, `pack` makes
+//! bundles, `open` and `unpack` read them, `crew` has the threads. Where a bundle ends, and what is fetched together, `model` decides.
+
+mod ahead;
+mod archive;
+mod crew;
+mod index;
+mod open;
+mod pack;
+mod unpack;
+
+pub use index::Member;
+pub use open::Bundle;
+pub use pack::{Packed, Packer};
+pub use unpack::Unpacker;

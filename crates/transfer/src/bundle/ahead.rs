@@ -1,0 +1,162 @@
+//! Files that become members, read ahead of being sent: several batches at a time, on threads, and in the order in which
+//! they were found. A small file is read whole and compared with what it was before, so that what is framed is what
+//! follows; of a larger one only the beginning of the work is done here.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::{Stream, StreamExt as _};
+use tokio::sync::mpsc;
+use tradewind_core::checksum::crc64nvme;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_volume::Source as _;
+
+use super::archive::{self, BLOCK_BYTES};
+use super::crew::Crew;
+use super::index::{MOST_NAME_BYTES, Member};
+use crate::Item;
+use crate::files::FileSource;
+use crate::moves::Next;
+
+/// Files of one batch: a thread is not worth waking for one of 4 KiB.
+const BATCH_FILES: usize = 64;
+/// Bytes of one batch. Larger files are not read ahead.
+const BATCH_BYTES: u64 = 512 << 10;
+/// Batches that are read at a time.
+const BATCHES: usize = 4;
+
+/// What frames a member, and fills up its last block, at the most where its name is not long.
+const FRAME_BYTES: u64 = 2 * BLOCK_BYTES;
+
+/// Memory of batches that were sent, for those to come.
+type Spare = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Files that were read together.
+pub struct Batch {
+    /// Members with what frames them, one behind another.
+    pub archive: Vec<u8>,
+    /// Every file by its name, in order.
+    pub files: Vec<(String, Read)>,
+    spare: Spare,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.archive.clear();
+        let archive = std::mem::take(&mut self.archive);
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(archive);
+    }
+}
+
+/// What became of a file.
+pub enum Read {
+    /// It is in the batch; the member's offset is from there on.
+    Whole(Member, Range<usize>),
+    /// It is too large for that.
+    Large(FileSource),
+    /// It cannot be read, or was written to meanwhile.
+    Failed(Error),
+}
+
+type Found = Result<Item, (String, Error)>;
+
+/// Reads everything that is decided, below a directory.
+pub fn read_ahead(root: PathBuf, decided: mpsc::Receiver<Next>) -> impl Stream<Item = Result<Batch>> + Unpin {
+    let root: Arc<Path> = root.into();
+    let spare = Spare::default();
+    let crew = Crew::new(BATCHES);
+    let batches = futures::stream::unfold((decided, None), |(mut decided, first)| async move {
+        let (batch, next) = gather(&mut decided, first).await;
+        (!batch.is_empty()).then_some((batch, (decided, next)))
+    });
+    let read = batches.map(move |found| {
+        let (root, archive, spare) = (root.clone(), room_for(&found, &spare), spare.clone());
+        crew.begin(move || read_batch(&root, found, archive, spare))
+    });
+    Box::pin(read.buffered(BATCHES))
+}
+
+/// The files of the next batch, and the one that did not fit. It waits for the first one only.
+async fn gather(decided: &mut mpsc::Receiver<Next>, first: Option<Found>) -> (Vec<Found>, Option<Found>) {
+    let item = |next: Next| next.map(|action| action.item().clone());
+    let first = match first {
+        Some(first) => first,
+        None => match decided.recv().await {
+            Some(first) => item(first),
+            None => return (Vec::new(), None),
+        },
+    };
+    let (mut bytes, mut batch) = (size_of_found(&first), vec![first]);
+    while batch.len() < BATCH_FILES
+        && let Ok(next) = decided.try_recv()
+    {
+        let next = item(next);
+        bytes = bytes.saturating_add(size_of_found(&next));
+        if bytes > BATCH_BYTES {
+            return (batch, Some(next));
+        }
+        batch.push(next);
+    }
+    (batch, None)
+}
+
+fn size_of_found(found: &Found) -> u64 {
+    found.as_ref().map_or(0, |item| item.size)
+}
+
+/// Memory for a batch. It is always asked for on the same thread: each that asks for as much gets megabytes to itself.
+fn room_for(found: &[Found], spare: &Spare) -> Vec<u8> {
+    let expected: u64 = found.iter().map(|found| FRAME_BYTES + size_of_found(found).min(BATCH_BYTES)).sum();
+    let mut archive = spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+    archive.reserve_exact(usize::try_from(expected.min(2 * BATCH_BYTES)).unwrap_or(0));
+    archive
+}
+
+fn read_batch(root: &Path, found: Vec<Found>, archive: Vec<u8>, spare: Spare) -> Batch {
+    let mut batch = Batch { archive, files: Vec::with_capacity(found.len()), spare };
+    for next in found {
+        let (name, read) = match next {
+            Ok(item) => {
+                let start = batch.archive.len();
+                let read = read_file(root, &item.name, &mut batch.archive).unwrap_or_else(|e| {
+                    batch.archive.truncate(start);
+                    Read::Failed(e)
+                });
+                (item.name, read)
+            }
+            Err((name, e)) => (name, Read::Failed(e)),
+        };
+        batch.files.push((name, read));
+    }
+    batch
+}
+
+fn read_file(root: &Path, name: &str, archive: &mut Vec<u8>) -> Result<Read> {
+    if name.len() > MOST_NAME_BYTES {
+        return Err(Error::new(Reason::KeyTooLong, "its name is longer than a bundle can hold"));
+    }
+    let source = FileSource::open(&root.join(name), Arc::default())?;
+    let size = source.size();
+    // It may be larger than when it was found, and then so may others be.
+    if size > BATCH_BYTES || archive.len() as u64 + size > 2 * BATCH_BYTES {
+        return Ok(Read::Large(source));
+    }
+    let start = archive.len();
+    let member = begin(archive, name, &source);
+    let data = archive.len();
+    archive.resize(data + usize::try_from(size).unwrap_or(0), 0);
+    source.read_at(0, &mut archive[data..])?;
+    source.check()?;
+    let checksum = crc64nvme(&archive[data..]);
+    archive::pad(archive, size);
+    Ok(Read::Whole(Member { offset: data as u64, checksum, ..member }, start..archive.len()))
+}
+
+/// Appends what stands before a file's bytes. The member has neither place nor checksum yet.
+pub fn begin(archive: &mut Vec<u8>, name: &str, source: &FileSource) -> Member {
+    let (size, modified) = (source.size(), source.modified());
+    let mode = source.attributes().mode.unwrap_or(0o644);
+    archive::begin(archive, name, size, modified, mode);
+    Member { name: name.to_owned(), offset: 0, size, modified, mode, checksum: 0 }
+}

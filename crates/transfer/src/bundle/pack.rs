@@ -1,0 +1,284 @@
+//! Packing: files become members of a bundle in the order in which they are found, and of the next one where a bundle is
+//! full. A bundle is sent while it is made, and is there when all of it is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use tokio::sync::mpsc;
+use tradewind_core::Algorithm;
+use tradewind_core::checksum::Hasher;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::bundle::{Filling, Limits};
+use tradewind_model::plan::Plan;
+use tradewind_volume::buffers::BUFFER_BYTES;
+use tradewind_volume::{Carrier, Sequence, Source as _};
+
+use super::ahead::{self, Batch, Read, read_ahead};
+use super::archive;
+use super::index::{Member, Writer};
+use crate::copy::metadata_of;
+use crate::files::FileSource;
+use crate::moves::{Next, Outcome};
+use crate::objects::Objects;
+use crate::progress::Progress;
+
+/// The largest file that becomes a member, in bytes: in parts of 8 MiB S3 takes some 78 GiB.
+const MOST_MEMBER_BYTES: u64 = 64 << 30;
+
+/// Packs files below a directory into bundles.
+#[derive(Debug)]
+pub struct Packer {
+    /// The directory.
+    pub from: PathBuf,
+    /// The bucket that bundles go to.
+    pub to: Objects,
+    /// The key of the first bundle; [`name_of_bundle`] has those of the others.
+    pub key: String,
+    /// How they are carried.
+    pub carrier: Arc<Carrier>,
+    /// Where it is told how far they are.
+    pub progress: Arc<Progress>,
+    /// Where a bundle ends.
+    pub limits: Limits,
+}
+
+/// What was packed.
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// Files are what is counted.
+    pub outcome: Outcome,
+    /// The keys of the bundles that are stored.
+    pub bundles: Vec<String>,
+}
+
+/// The key of a bundle of a set: `photos.tar`, `photos-00002.tar`, and so on.
+#[must_use]
+pub fn name_of_bundle(key: &str, number: u32) -> String {
+    if number == 1 {
+        return key.to_owned();
+    }
+    let (stem, end) = key.strip_suffix(".tar").map_or((key, ""), |stem| (stem, ".tar"));
+    format!("{stem}-{number:05}{end}")
+}
+
+/// A bundle that is being made.
+struct Filled {
+    number: u32,
+    key: String,
+    sequence: Sequence,
+    filling: Filling,
+    index: Writer,
+    /// Behind the last member.
+    end: u64,
+    /// Of files.
+    bytes: u64,
+}
+
+impl Packer {
+    /// Packs everything that is decided. A file that cannot be read, or is written to meanwhile, is in no bundle, and told
+    /// of; where a bundle cannot be stored, packing ends.
+    pub async fn pack(&self, decided: mpsc::Receiver<Next>) -> Result<Packed> {
+        let set = getrandom::u64()
+            .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
+        let mut packing = Packing { packer: self, set, packed: Packed::default(), open: None };
+        let mut batches = read_ahead(self.from.clone(), decided);
+        while let Some(batch) = batches.next().await {
+            if packing.batch(batch?).await.is_err() {
+                return Ok(packing.packed);
+            }
+        }
+        packing.end().await;
+        Ok(packing.packed)
+    }
+
+    fn begin(&self, number: u32) -> Result<Filled> {
+        let key = name_of_bundle(&self.key, number);
+        let address = self.to.address(&key)?;
+        let sequence = Sequence::new(&self.carrier, &self.to.store, &address, metadata_of(&key));
+        let (filling, index) = (Filling::new(self.limits), Writer::new(self.limits.index_bytes));
+        Ok(Filled { number, key, sequence, filling, index, end: 0, bytes: 0 })
+    }
+}
+
+/// A bundle could not be stored, which was told.
+struct Failed;
+
+struct Packing<'a> {
+    packer: &'a Packer,
+    set: u64,
+    packed: Packed,
+    open: Option<Filled>,
+}
+
+impl Packing<'_> {
+    async fn batch(&mut self, mut batch: Batch) -> Result<(), Failed> {
+        for (name, read) in std::mem::take(&mut batch.files) {
+            match read {
+                Read::Whole(mut member, frame) => {
+                    let open = self.room_for(frame.len() as u64, &member).await?;
+                    member.offset = open.sequence.written() + member.offset - frame.start as u64;
+                    let size = member.size;
+                    let written = open.sequence.write(&batch.archive[frame]).await;
+                    if let Err(e) = written {
+                        return self.fail(e).await;
+                    }
+                    open.add(&member);
+                    self.packer.progress.carried(i64::try_from(size).unwrap_or(i64::MAX));
+                    self.packer.progress.done();
+                }
+                Read::Large(source) => self.large(name, source).await?,
+                Read::Failed(e) => self.packed.outcome.add(name, Err(e), &self.packer.progress),
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is not held in memory: it is known only behind its last byte whether all of them are of one version.
+    /// Where they are not, the bundle goes on from where the file began.
+    async fn large(&mut self, name: String, source: FileSource) -> Result<(), Failed> {
+        let progress = self.packer.progress.clone();
+        if source.size() > MOST_MEMBER_BYTES {
+            let why = "it is larger than 64 GiB, too large for a bundle; exclude it, and copy it by itself";
+            let error = Error::new(Reason::EntityTooLarge, why);
+            self.packed.outcome.add(name, Err(error), &progress);
+            return Ok(());
+        }
+        let mut head = Vec::new();
+        let mut member = ahead::begin(&mut head, &name, &source);
+        let frame = head.len() as u64 + member.size;
+        let open = self.room_for(frame, &member).await?;
+        open.sequence.mark();
+        let (mut hasher, mut told) = (Hasher::new(Algorithm::Crc64Nvme), 0);
+        let written = async {
+            open.sequence.write(&head).await?;
+            member.offset = open.sequence.written();
+            let mut buffer = vec![0; BUFFER_BYTES];
+            for (offset, length) in Plan::chunks(member.size, BUFFER_BYTES as u64) {
+                let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
+                if let Err(e) = source.read_at(offset, piece) {
+                    return Ok(Err(e));
+                }
+                hasher.update(piece);
+                open.sequence.write(piece).await?;
+                let length = i64::try_from(length).unwrap_or(i64::MAX);
+                progress.carried(length);
+                told += length;
+            }
+            open.sequence.write(&archive::END[..archive::padding(member.size)]).await?;
+            Ok(source.check())
+        };
+        match written.await {
+            Ok(Ok(())) => {
+                open.sequence.keep();
+                member.checksum = hasher.finish().crc64_value();
+                open.add(&member);
+                progress.done();
+            }
+            Ok(Err(e)) => {
+                open.sequence.go_back();
+                progress.carried(-told);
+                self.packed.outcome.add(name, Err(e), &progress);
+            }
+            Err(e) => return self.fail(e).await,
+        }
+        Ok(())
+    }
+
+    /// The bundle that a member goes into.
+    async fn room_for(&mut self, frame: u64, member: &Member) -> Result<&mut Filled, Failed> {
+        let is_full = |open: &Filled| !open.filling.takes(frame, member.index_bytes());
+        let mut number = 1;
+        if let Some(full) = self.open.take_if(|open| is_full(open)) {
+            number = full.number + 1;
+            self.close(full, true).await?;
+        }
+        self.open(number).await
+    }
+
+    async fn open(&mut self, number: u32) -> Result<&mut Filled, Failed> {
+        if self.open.is_none() {
+            match self.packer.begin(number) {
+                Ok(begun) => self.open = Some(begun),
+                Err(e) => self.tell(&name_of_bundle(&self.packer.key, number), e)?,
+            }
+        }
+        self.open.as_mut().ok_or(Failed)
+    }
+
+    async fn close(&mut self, full: Filled, has_next: bool) -> Result<(), Failed> {
+        let Filled { number, key, mut sequence, index, bytes, .. } = full;
+        let members = u64::from(index.members());
+        let written = async {
+            sequence.write(&archive::END).await?;
+            sequence.write(&index.finish(self.set, number, has_next)).await
+        };
+        let stored = match written.await {
+            Ok(()) => sequence.finish().await,
+            Err(e) => {
+                sequence.give_up().await;
+                Err(e)
+            }
+        };
+        if let Err(e) = stored {
+            return self.tell(&key, e);
+        }
+        self.packed.outcome.copied += members;
+        self.packed.outcome.bytes += bytes;
+        self.packed.bundles.push(key);
+        Ok(())
+    }
+
+    /// Stores what is left. Of nothing a bundle is made too, unless there was something that could not be packed: then what
+    /// has its name stays.
+    async fn end(&mut self) {
+        let is_nothing = self.open.is_none() && self.packed.bundles.is_empty();
+        if is_nothing && (self.packed.outcome.failed > 0 || self.open(1).await.is_err()) {
+            return;
+        }
+        if let Some(last) = self.open.take() {
+            // Where it fails that is told already.
+            let _ = self.close(last, false).await;
+        }
+    }
+
+    /// Gives the open bundle up.
+    async fn fail(&mut self, error: Error) -> Result<(), Failed> {
+        let Some(open) = self.open.take() else { return Err(Failed) };
+        open.sequence.give_up().await;
+        self.tell(&open.key, error)
+    }
+
+    fn tell(&mut self, key: &str, error: Error) -> Result<(), Failed> {
+        let place = self.packer.to.describe(key);
+        self.packed.outcome.add(place, Err(error), &self.packer.progress);
+        Err(Failed)
+    }
+}
+
+impl Filled {
+    fn add(&mut self, member: &Member) {
+        // Members follow each other without a gap.
+        let end = member.end() + archive::padding(member.size) as u64;
+        self.filling.add(end - self.end, member.index_bytes());
+        self.end = end;
+        self.index.add(member);
+        self.bytes += member.size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_bundles() {
+        for (key, second) in [
+            ("photos.tar", "photos-00002.tar"),
+            ("a.tar/photos", "a.tar/photos-00002"),
+            ("photos.tgz", "photos.tgz-00002"),
+        ] {
+            assert_eq!((name_of_bundle(key, 1), name_of_bundle(key, 2)), (key.to_owned(), second.to_owned()));
+        }
+    }
+}
