@@ -11,9 +11,9 @@ use super::{content, files, refusal, scene, scene_with};
 use crate::support::caller::Caller;
 use crate::support::scripted::{Answer, Reply, Request, Scripted};
 
-/// Parts as small as S3 takes them.
-const PACK: [&str; 6] = ["cp", "--bundle", "--chunk-size", "5MiB", "here", "s3://bucket/x.tar"];
-const UNPACK: [&str; 4] = ["cp", "--bundle", "s3://bucket/x.tar", "there"];
+/// Parts as small as S3 takes them. How far it is would be told where it takes long.
+const PACK: [&str; 7] = ["cp", "--bundle", "--quiet", "--chunk-size", "5MiB", "here", "s3://bucket/x.tar"];
+const UNPACK: [&str; 5] = ["cp", "--bundle", "--quiet", "s3://bucket/x.tar", "there"];
 
 /// Files of 12 MiB together, in three parts, below `here`.
 fn write_tree(caller: &Caller) {
