@@ -3,26 +3,32 @@
 
 mod buckets;
 mod chunks;
+mod conditions;
 mod copy;
+mod dialect;
+mod doubt;
 mod endpoint;
 mod failure;
 mod headers;
 mod list;
+mod login;
+mod pages;
 mod parts;
+mod places;
 mod protocol;
 mod read;
 mod stage;
+mod tags;
 mod uploads;
 mod xml;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use http::Method;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
@@ -33,19 +39,22 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Lack, ObjectStore,
     StageRequest, Staged,
 };
-use tradewind_core::{Address, Algorithm, Body, BucketName, Budget, Clock, Context, Precondition, Tags};
-use tradewind_wire::sigv4::{Credentials, Signer};
+use tradewind_core::{Address, Body, BucketName, Budget, Clock, Context, Precondition, Tags, Timestamp};
+use tradewind_wire::sigv4::Credentials;
 
+use self::dialect::Dialect;
 pub use self::endpoint::{Endpoint, Style};
-use self::protocol::S3;
+use self::login::Login;
+pub use self::login::{Issued, Issuer};
+use self::places::Places;
+use self::protocol::{S3, Shared};
 use self::stage::{StagedWrite, Target};
+use self::uploads::Begun;
 use crate::remote::client::{Call, Client};
-use crate::remote::payload::Held;
 use crate::remote::pool::Pool;
-use crate::remote::query::Query;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 /// An answer without anything to read.
@@ -60,6 +69,10 @@ pub struct S3Options {
     pub region: String,
     /// Who asks; `None` asks without a signature.
     pub credentials: Option<Credentials>,
+    /// When these credentials end, where that is known.
+    pub expires: Option<Timestamp>,
+    /// Where there are others, before these end and when they are refused as expired.
+    pub issuer: Option<Arc<dyn Issuer>>,
     /// What TLS trusts. An endpoint with `https` needs it.
     pub tls: Option<Arc<ClientConfig>>,
     /// The most connections at a time.
@@ -86,6 +99,8 @@ impl S3Options {
             endpoint,
             region,
             credentials,
+            expires: None,
+            issuer: None,
             tls: None,
             connections: 64,
             connect_time: Duration::from_secs(5),
@@ -101,40 +116,45 @@ impl S3Options {
 /// A store that speaks S3 with a service.
 pub struct S3Store {
     this: Weak<Self>,
+    /// Asks in the store's own region.
     client: Arc<Client>,
+    endpoint: Endpoint,
     region: String,
+    connections: usize,
+    shared: Arc<Shared>,
+    /// Buckets that are elsewhere.
+    places: Mutex<Places>,
     part_bytes: usize,
     gathering: Budget,
-    capabilities: Capabilities,
-    /// Whether the store has answered a checksum that it was told.
-    trailers: AtomicBool,
-    /// Unsigned requests do not say how their bodies are framed.
-    is_signed: bool,
-    /// Which checksum the parts of an upload carry, for uploads begun or seen here.
-    uploads: Mutex<HashMap<UploadId, Option<Algorithm>>>,
+    /// How the service understands S3, once it has answered anything.
+    dialect: OnceLock<Dialect>,
+    /// The store has refused chunks that are signed.
+    refuses_chunks: AtomicBool,
+    /// Uploads begun or seen here.
+    uploads: Mutex<HashMap<UploadId, Begun>>,
 }
 
 impl S3Store {
     /// A store over a service. Nothing is sent yet.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        let S3Options { endpoint, region, credentials, tls, .. } = options;
-        let is_signed = credentials.is_some();
+        let S3Options { endpoint, region, credentials, expires, issuer, tls, connections, .. } = options;
         if endpoint.peer.is_tls && tls.is_none() {
             return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
         }
         let pool = Pool::new(
             endpoint.peer.clone(),
             tls.filter(|_| endpoint.peer.is_tls),
-            options.connections,
+            connections,
             options.connect_time,
             clock.clone(),
         );
+        let peer = endpoint.peer.to_string().into();
+        let issued = credentials.map(|credentials| Issued { credentials, expires });
+        let login = issued.map(|issued| Login::new(issued, issuer, region.clone(), clock.clone()));
+        let shared = Arc::new(Shared { login, compares: AtomicBool::new(false) });
         let client = Client {
-            peer: endpoint.peer.to_string().into(),
-            protocol: Arc::new(S3 {
-                endpoint,
-                signer: credentials.map(|credentials| Signer::new(credentials, region.clone())),
-            }),
+            peer,
+            protocol: Arc::new(S3 { endpoint: endpoint.clone(), region: None, shared: shared.clone() }),
             pool: Arc::new(pool),
             retries: options.retries,
             budget: Arc::new(RetryBudget::new()),
@@ -142,37 +162,50 @@ impl S3Store {
             answer_time: options.answer_time,
             stall_time: options.stall_time,
         };
-        let capabilities = Capabilities {
-            kind: "s3",
-            owns_buckets: true,
-            atomic_buckets: true,
-            conditional_writes: true,
-            multipart: true,
-            tags: true,
-            generations: false,
-            unique_etags: false,
-            several_checksums: false,
-            lists_checksums: true,
-            upload_metadata: false,
-            tells_parts: false,
-            tells_deleted: false,
-            refuses_at_stage: false,
-            max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
-            max_object_bytes: 5 << 40,
-        };
         let (part_bytes, gathering) = (options.part_bytes, Budget::new(options.gathered_bytes));
         let client = Arc::new(client);
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             client,
-            trailers: AtomicBool::new(false),
-            is_signed,
+            endpoint,
+            connections,
+            shared,
+            places: Mutex::default(),
+            refuses_chunks: AtomicBool::new(false),
             region,
             part_bytes,
             gathering,
-            capabilities,
+            dialect: OnceLock::new(),
             uploads: Mutex::default(),
         }))
+    }
+
+    /// Refuses a key that the service is known not to take, with a word why.
+    fn check_key(&self, call: &Call<'_>) -> Result<()> {
+        if !self.capabilities().has(Lack::NulInKeys) && call.key.is_some_and(|key| key.contains('\0')) {
+            return Err(Error::new(Reason::InvalidKey, "radosgw takes no key with the character U+0000"));
+        }
+        Ok(())
+    }
+
+    fn heed(&self, dialect: Option<Dialect>) {
+        if let Some(dialect) = dialect {
+            self.dialect.get_or_init(|| dialect);
+        }
+    }
+
+    /// Whether the service is radosgw. It is asked for something where it has answered nothing yet.
+    async fn is_ceph(&self, context: &Context) -> Result<bool> {
+        if self.dialect.get().is_none() {
+            match self.send(context, &Call::service(Method::HEAD)).await {
+                Ok(answer) => drop(answer.collect(0).await?),
+                // Who may not list buckets is answered all the same.
+                Err(e) if e.kind().is_retryable() => return Err(e),
+                Err(_) => {}
+            }
+        }
+        // What does not say what it is counts as what the documentation is of.
+        Ok(*self.dialect.get_or_init(|| Dialect::Plain) == Dialect::Ceph)
     }
 
     fn stage_target(
@@ -189,16 +222,51 @@ impl S3Store {
         Ok(Box::new(StagedWrite::new(this, context, address, target, request)?))
     }
 
-    /// Whether checksums may follow a body. A store that does not know them would keep the frame as if it were part of
-    /// the object: only one is asked that has answered a checksum.
-    fn takes_trailers(&self) -> bool {
-        self.is_signed && self.trailers.load(Ordering::Relaxed)
+    /// How a body is framed whose request is under way before all of it is there.
+    fn framing(&self) -> Framing {
+        if self.shared.login.is_none() {
+            // Unsigned requests do not say how their bodies are framed.
+            Framing::Bare
+        } else if self.shared.compares.load(Ordering::Relaxed) {
+            // A store that does not know checksums would keep the frame as if it were part of the object: only one is
+            // asked that has answered one.
+            Framing::Trailer
+        } else if self.endpoint.peer.is_tls {
+            Framing::Bare
+        } else if self.refuses_chunks.load(Ordering::Relaxed) {
+            Framing::Whole
+        } else {
+            Framing::SignedChunks
+        }
     }
 
     /// The store was told a checksum, and answered it or not.
     fn learn_trailers(&self, has_answered: bool) {
-        self.trailers.store(has_answered, Ordering::Relaxed);
+        self.shared.compares.store(has_answered, Ordering::Relaxed);
     }
+
+    /// Says what a failure means of the chunks that were signed: a store that does not know them gets none any more.
+    fn learn_chunks(&self, error: Error) -> Error {
+        if error.reason() != Reason::Unsupported {
+            return error;
+        }
+        self.refuses_chunks.store(true, Ordering::Relaxed);
+        // Sent again it goes another way.
+        Error::with_source(Reason::Io, format!("{error}; it takes no signed chunks"), error)
+    }
+}
+
+/// How a body is framed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// Not at all.
+    Bare,
+    /// A checksum follows it.
+    Trailer,
+    /// Each chunk of it is signed.
+    SignedChunks,
+    /// It is sent when all of it is there, with the hash of the whole.
+    Whole,
 }
 
 impl fmt::Debug for S3Store {
@@ -209,8 +277,9 @@ impl fmt::Debug for S3Store {
 
 #[async_trait]
 impl ObjectStore for S3Store {
+    /// Those of S3, until the service has answered something that says what it is.
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        self.dialect.get().copied().unwrap_or(Dialect::Plain).capabilities()
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -243,6 +312,8 @@ impl ObjectStore for S3Store {
         address: &Address,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
+        context.check()?;
+        self.check_condition(context, &request.precondition).await?;
         self.stage_target(context, address, Target::Object, request)
     }
 
@@ -253,10 +324,11 @@ impl ObjectStore for S3Store {
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
+        self.check_condition(context, &precondition).await?;
         let mut call = Call::object(Method::DELETE, &address.bucket, address.key.as_str());
         headers::write_precondition(&precondition, &mut call.headers)?;
         call.may_repeat = precondition == Precondition::None;
-        self.client.send(context, &call).await?.collect(MOST_EMPTY_BYTES).await?;
+        self.send(context, &call).await?.collect(MOST_EMPTY_BYTES).await?;
         Ok(Deleted { existed: true })
     }
 
@@ -273,24 +345,8 @@ impl ObjectStore for S3Store {
         self.copy_object(context, request).await
     }
 
-    /// PutObjectTagging, and DeleteObjectTagging where there are none.
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        let method = if tags.is_empty() { Method::DELETE } else { Method::PUT };
-        let mut call = Call::object(method, &address.bucket, address.key.as_str());
-        call.query = Query::default().flag("tagging");
-        if !tags.is_empty() {
-            let mut document = "<Tagging><TagSet>".to_owned();
-            for (key, value) in tags.pairs() {
-                document.push_str("<Tag><Key>");
-                xml::escape(key, &mut document);
-                document.push_str("</Key><Value>");
-                xml::escape(value, &mut document);
-                document.push_str("</Value></Tag>");
-            }
-            document.push_str("</TagSet></Tagging>");
-            call.payload = Held::of([Bytes::from(document)]);
-        }
-        self.client.send(context, &call).await?.collect(MOST_EMPTY_BYTES).await.map(drop)
+        self.write_tags(context, address, tags).await
     }
 
     async fn object_parts(
@@ -364,6 +420,7 @@ impl ObjectStore for S3Store {
 
     async fn close(&self) -> Result<()> {
         self.client.pool.close();
+        self.places.lock().close();
         Ok(())
     }
 }

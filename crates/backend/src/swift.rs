@@ -151,6 +151,7 @@ impl SwiftStore {
             refuses_at_stage: false,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: 5 << 40,
+            lacks: &[],
         };
         let SwiftOptions { segment_bytes, grace, newest, .. } = options;
         Ok(Arc::new_cyclic(|this| Self {

@@ -72,6 +72,44 @@ pub struct Capabilities {
     pub max_key_bytes: usize,
     /// The largest object in bytes.
     pub max_object_bytes: u64,
+    /// What it lacks beyond that: few services do.
+    pub lacks: &'static [Lack],
+}
+
+impl Capabilities {
+    /// Whether it lacks nothing of this kind.
+    #[must_use]
+    pub fn has(&self, what: Lack) -> bool {
+        !self.lacks.contains(&what)
+    }
+}
+
+/// What a service may lack of what the port promises. What is asked of it nevertheless is left out in silence where
+/// nothing but a word of the metadata is lost, else refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// Checksums are kept with objects, parts and uploads, and those that are promised at a completion are compared.
+    Checksums,
+    /// Classes are kept.
+    Classes,
+    /// Tags come back in the order in which they were given.
+    OrderOfTags,
+    /// Tags of any legal size come with a write.
+    LargeTags,
+    /// A page of a listing is of one moment; otherwise each key in it is of a moment since the request came.
+    Snapshots,
+    /// Uploads of one key are listed in the order in which they began.
+    OrderOfUploads,
+    /// An upload that was completed is gone; otherwise completing it again may answer what it became.
+    EndOfUploads,
+    /// A completion may leave out parts that were uploaded.
+    LeavingPartsOut,
+    /// A copy of an object of parts has none.
+    JoiningCopies,
+    /// [`Select::Part`] of an object that has parts.
+    SinglePart,
+    /// Keys may hold U+0000.
+    NulInKeys,
 }
 
 /// A bucket.

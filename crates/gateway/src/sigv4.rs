@@ -9,7 +9,8 @@ mod coverage;
 mod credential;
 mod verify;
 
-pub use verify::{ChunkSigner, Payload, Verified, Verifier};
+pub use tradewind_wire::sigv4::ChunkSigner;
+pub use verify::{Payload, Verified, Verifier};
 
 #[cfg(test)]
 pub(crate) mod testing;

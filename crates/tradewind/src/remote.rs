@@ -1,8 +1,13 @@
 //! An S3 store that commands without a server speak with, as the AWS CLI would find it.
 
-use tradewind_backend::s3::S3Options;
+use std::fmt;
+use std::sync::Arc;
 
-use crate::aws::{self, Access, Inputs};
+use async_trait::async_trait;
+use tradewind_backend::s3::{Issued, Issuer, S3Options};
+use tradewind_core::error::{Error, Reason, Result};
+
+use crate::aws::{self, Access, Inputs, Problem};
 
 /// What the command line says about the store, before everything that is found elsewhere.
 #[derive(Debug, Clone, Default)]
@@ -30,7 +35,7 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     }
     let read = |path: &std::path::Path| std::fs::read(path);
     let access = Access::find(&inputs, &read)?;
-    let credentials = if overrides.is_anonymous { None } else { access.credentials()? };
+    let issued = if overrides.is_anonymous { None } else { access.credentials()? };
     let endpoint = access.endpoint.value.clone();
     let tls = if endpoint.peer.is_tls {
         Some(aws::client_tls(access.ca_bundle.as_ref(), &inputs, &read)?)
@@ -38,10 +43,45 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
         None
     };
     let region = access.region.value.clone();
-    let mut options = S3Options::new(endpoint, region, credentials.map(|issued| issued.credentials));
+    let expires = issued.as_ref().and_then(|issued| issued.expires);
+    let mut options = S3Options::new(endpoint, region, issued.map(|issued| issued.credentials));
+    options.expires = expires;
+    if !overrides.is_anonymous {
+        options.issuer = Some(Arc::new(Again { inputs }));
+    }
     options.tls = tls;
     if let Some(attempts) = &access.max_attempts {
         options.retries.attempts = attempts.value;
     }
     Ok(options)
+}
+
+/// Finds credentials as they were found before: a program is run again, and files are read that somebody may have
+/// written anew.
+struct Again {
+    inputs: Inputs,
+}
+
+impl fmt::Debug for Again {
+    /// Without the variables, some of which are secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Again")
+    }
+}
+
+#[async_trait]
+impl Issuer for Again {
+    async fn issue(&self) -> Result<Issued> {
+        let inputs = self.inputs.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            Access::find(&inputs, &|path: &std::path::Path| std::fs::read(path))?.credentials()
+        });
+        let found = found.await.map_err(|e| Error::with_source(Reason::Defect, "a task failed", e))?;
+        let refused = |problem: Problem| {
+            let what = format!("the credentials cannot be renewed: {problem}");
+            Error::with_source(Reason::AccessDenied, what, problem)
+        };
+        let none = || Error::new(Reason::AccessDenied, "there are no credentials any more");
+        found.map_err(refused)?.ok_or_else(none)
+    }
 }

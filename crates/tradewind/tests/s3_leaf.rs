@@ -1,16 +1,31 @@
-//! The `s3` leaf against this project's own front door: the promises of the port survive the way through S3.
+//! The `s3` leaf against this project's own front door and against radosgw: the promises of the port survive the way
+//! through S3. Where Ceph is not installed the test says so and passes.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
+#[path = "s3_leaf/doubt.rs"]
+mod doubt;
+#[path = "s3_leaf/login.rs"]
+mod login;
+#[path = "s3_leaf/regions.rs"]
+mod regions;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use support::ceph::Ceph;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tradewind_backend::s3::{Endpoint, S3Options, S3Store, Style};
-use tradewind_core::testing::{MemoryStore, conformance};
-use tradewind_core::{ObjectStore, SystemClock};
+use tradewind_core::error::Reason;
+use tradewind_core::listing::{ListEntry, ListRequest};
+use tradewind_core::multipart::ListUploads;
+use tradewind_core::testing::{MemoryStore, conformance, context};
+use tradewind_core::{Address, ObjectStore, Precondition, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::config::GatewayConfig;
@@ -19,6 +34,15 @@ use tradewind_wire::sigv4::Credentials;
 
 const ID: &str = "leaf";
 const SECRET: &str = "a secret of the tests";
+
+/// A store over a service that a test has made up, with patience for a few attempts.
+fn leaf_over(address: SocketAddr, change: impl FnOnce(&mut S3Options)) -> Arc<S3Store> {
+    let endpoint = Endpoint::parse(&format!("http://{address}"), Style::Path).unwrap();
+    let credentials = Credentials { id: ID.to_owned(), secret: SECRET.to_owned(), token: None };
+    let mut options = S3Options::new(endpoint, "us-east-1".to_owned(), Some(credentials));
+    change(&mut options);
+    S3Store::new(options, SystemClock::shared()).unwrap()
+}
 
 /// A store whose service is a gateway of its own over a memory store.
 async fn leaf() -> Arc<dyn ObjectStore> {
@@ -47,4 +71,51 @@ fn make() -> BoxFuture<'static, Arc<dyn ObjectStore>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms() {
     conformance::run(make).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conforms_over_radosgw() {
+    let Some(ceph) = Ceph::start("conforms_over_radosgw") else { return };
+    conformance::run(|| {
+        let (id, secret) = (ceph.key.id.clone(), ceph.key.secret.clone());
+        let endpoint = Endpoint::parse(&format!("http://{}", ceph.address), Style::Path).unwrap();
+        let options =
+            S3Options::new(endpoint, "us-east-1".to_owned(), Some(Credentials { id, secret, token: None }));
+        async move {
+            let store: Arc<dyn ObjectStore> = S3Store::new(options, SystemClock::shared()).unwrap();
+            empty(&*store).await;
+            store
+        }
+        .boxed()
+    })
+    .await;
+}
+
+/// Removes what a case before has left.
+async fn empty(store: &dyn ObjectStore) {
+    let context = context();
+    for bucket in store.list_buckets(&context).await.unwrap() {
+        let at = |key: &str| Address::parse(bucket.name.as_str(), key).unwrap();
+        let request = ListUploads { limit: 1000, ..ListUploads::default() };
+        for upload in store.list_uploads(&context, &bucket.name, &request).await.unwrap().entries {
+            let ListEntry::Key(key, upload) = upload else { panic!("{upload:?} without a delimiter") };
+            match store.abort_upload(&context, &at(&key), &upload.id).await {
+                // It was about to end.
+                Err(e) if e.reason() == Reason::NoSuchUpload => {}
+                aborted => aborted.unwrap(),
+            }
+        }
+        let mut request = ListRequest { limit: 1000, ..ListRequest::default() };
+        loop {
+            let page = store.list(&context, &bucket.name, &request).await.unwrap();
+            for object in page.entries {
+                store.delete(&context, &at(object.name()), Precondition::None).await.unwrap();
+            }
+            request.after = page.next;
+            if request.after.is_none() {
+                break;
+            }
+        }
+        store.delete_bucket(&context, &bucket.name).await.unwrap();
+    }
 }

@@ -1,5 +1,6 @@
 //! The commands that move data, against other people's servers: each that is installed is started on a free port, given
-//! the same work, and stopped. `bench/peers` builds MinIO and versitygw where Go is.
+//! the same work, and stopped. `bench/peers` builds MinIO and versitygw where Go is; radosgw comes with a Ceph cluster of
+//! its own.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::caller::Caller;
+use support::ceph::Ceph;
 use support::server::root_key;
+use support::sign::Credentials;
 
 /// A server that takes longer to answer does not start.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -119,8 +122,7 @@ fn all_is_copied_between(caller: &Caller) {
 }
 
 /// Everything that the commands are for.
-fn all_is_done_by(address: SocketAddr) {
-    let caller = Caller::new(address);
+fn all_is_done_by(caller: &Caller) {
     // A server that listens may still be getting ready.
     let begun = Instant::now();
     while !caller.run(&["mb", "s3://bucket"]).status.success() {
@@ -195,7 +197,7 @@ fn tradewind_does() {
     let directory = tempfile::tempdir().unwrap();
     let start = support::server::Start::new(&directory.path().join("data"), &directory.path().join("log"));
     let server = start.start().unwrap();
-    all_is_done_by(server.endpoint);
+    all_is_done_by(&Caller::new(server.endpoint));
 }
 
 #[test]
@@ -206,7 +208,7 @@ fn minio_does() {
         command.env("MINIO_ROOT_USER", root.id).env("MINIO_ROOT_PASSWORD", root.secret);
     });
     if let Some(service) = service {
-        all_is_done_by(service.address);
+        all_is_done_by(&Caller::new(service.address));
     }
 }
 
@@ -218,6 +220,15 @@ fn versitygw_does() {
         command.env("ROOT_ACCESS_KEY", root.id).env("ROOT_SECRET_KEY", root.secret);
     });
     if let Some(service) = service {
-        all_is_done_by(service.address);
+        all_is_done_by(&Caller::new(service.address));
+    }
+}
+
+#[test]
+fn radosgw_does() {
+    if let Some(ceph) = Ceph::start("services") {
+        let Credentials { id, secret } = &ceph.key;
+        let caller = Caller::new(ceph.address);
+        all_is_done_by(&caller.with("AWS_ACCESS_KEY_ID", id).with("AWS_SECRET_ACCESS_KEY", secret));
     }
 }

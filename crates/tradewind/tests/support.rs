@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
 pub mod caller;
+pub mod ceph;
 pub mod content;
 pub mod model;
 pub mod random;

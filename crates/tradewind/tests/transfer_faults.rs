@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "transfer_faults/bodies.rs"]
+mod bodies;
 #[path = "transfer_faults/bundles.rs"]
 mod bundles;
 #[path = "transfer_faults/damage.rs"]

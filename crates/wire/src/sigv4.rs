@@ -2,6 +2,7 @@
 //! server makes of a signature is the gateway's.
 
 mod canonical;
+mod chunks;
 mod date;
 pub mod hex;
 mod key;
@@ -10,8 +11,9 @@ mod signer;
 use std::fmt::Write as _;
 
 pub use canonical::{NotCanonical, Signed, encode_path, encode_query};
+pub use chunks::ChunkSigner;
 pub use date::AmzDate;
-pub use key::{SigningKey, sha256};
+pub use key::{Sha256, SigningKey, sha256};
 pub use signer::{Credentials, Payload, Signer};
 
 /// The only algorithm.

@@ -74,6 +74,7 @@ impl LocalStore {
             refuses_at_stage: true,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: MAX_OBJECT_BYTES,
+            lacks: &[],
         };
         Arc::new(Self {
             local,

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST};
@@ -17,6 +18,7 @@ use super::pool::{Connection, Pool};
 use super::query::Query;
 use super::sending::Sending;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
+use tradewind_wire::sigv4::ChunkSigner;
 
 /// The most of an error's body that is read.
 const MOST_REFUSAL_BYTES: usize = 64 << 10;
@@ -51,16 +53,16 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// The path and query of a request, and its `Host`.
     fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)>;
 
-    /// Says in the headers who asks. Called anew for each attempt: it may come long after the one before it. `length`
-    /// is the body's on the wire, in bytes.
+    /// Says in the headers who asks. Called anew for each attempt: it may come long after the one before it. Answers
+    /// what signs the body's chunks, where the headers say that they are signed.
     fn authorize(
         &self,
         method: &Method,
         uri: &Uri,
         headers: &mut HeaderMap,
-        length: u64,
+        body: &Payload,
         now: Timestamp,
-    ) -> Result<()>;
+    ) -> Result<Option<ChunkSigner>>;
 
     /// What an answer without success means. `what` says what was asked for, for people.
     fn refuse(
@@ -104,6 +106,8 @@ pub(crate) struct Call<'a> {
     pub holds_one: bool,
     /// The store works on it before it answers: a copy, a completion.
     pub is_work: bool,
+    /// Set where an attempt may have been carried out although its answer did not say so.
+    pub doubt: Arc<AtomicBool>,
 }
 
 impl<'a> Call<'a> {
@@ -136,6 +140,7 @@ impl<'a> Call<'a> {
             may_repeat,
             holds_one: false,
             is_work: false,
+            doubt: Arc::default(),
         }
     }
 }
@@ -192,7 +197,12 @@ impl Client {
                     self.budget.earn();
                     return Ok(answer);
                 }
-                Err(failed) => self.wait(context, failed, call.may_repeat, attempt).await?,
+                Err(failed) => {
+                    if failed.is_passing && !failed.is_unsent {
+                        call.doubt.store(true, Ordering::Relaxed);
+                    }
+                    self.wait(context, failed, call.may_repeat, attempt).await?;
+                }
             }
             attempt += 1;
         }
@@ -217,7 +227,7 @@ impl Client {
             attempt += 1;
         };
         let (feed, fed) = Fed::new(length);
-        let request = self.request(call, Payload::Fed(fed), length)?;
+        let (request, signer) = self.request(call, Payload::Fed(fed), length)?;
         let about = self.about(call, begun, length.unwrap_or_default());
         let answered = connection.sender().send_request(request);
         connection.drive_apart();
@@ -226,6 +236,7 @@ impl Client {
             context.clone(),
             about,
             (feed, length.is_none()),
+            signer,
             (answered, connection),
         ))
     }
@@ -239,8 +250,13 @@ impl Client {
         if attempt >= self.retries.attempts || !self.budget.spend() {
             return Err(failed.error.after_retries());
         }
-        let delay = self.retries.delay(attempt + 1, random());
-        tracing::debug!(error = %failed.error, attempt, delay = ?delay, "a request is sent again");
+        tracing::debug!(error = %failed.error, attempt, "a request is sent again");
+        self.rest(context, attempt + 1).await
+    }
+
+    /// Waits as long as is proper before an attempt, the first of which is number 1.
+    pub async fn rest(&self, context: &Context, attempt: u32) -> Result<()> {
+        let delay = self.retries.delay(attempt, random());
         context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
     }
 
@@ -248,7 +264,7 @@ impl Client {
         let mut connection = self.pool.take(call.holds_one).await.map_err(Failed::unsent)?;
         let length = call.payload.length();
         let payload = Payload::Held(call.payload.clone());
-        let request = self.request(call, payload, Some(length)).map_err(Failed::unsent)?;
+        let (request, _) = self.request(call, payload, Some(length)).map_err(Failed::unsent)?;
         let about = self.about(call, begun, length);
         let mut is_unsent = false;
         let sending = connection.sender().try_send_request(request);
@@ -318,7 +334,12 @@ impl Client {
         Failed { error, is_unsent: is_before_all, is_passing }
     }
 
-    fn request(&self, call: &Call<'_>, payload: Payload, length: Option<u64>) -> Result<Request<Payload>> {
+    fn request(
+        &self,
+        call: &Call<'_>,
+        payload: Payload,
+        length: Option<u64>,
+    ) -> Result<(Request<Payload>, Option<ChunkSigner>)> {
         let (uri, host) = self.protocol.address(call)?;
         let mut headers = call.headers.clone();
         headers.insert(HOST, host);
@@ -328,18 +349,13 @@ impl Client {
         {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        self.protocol.authorize(
-            &call.method,
-            &uri,
-            &mut headers,
-            length.unwrap_or_default(),
-            self.clock.wall(),
-        )?;
+        let now = self.clock.wall();
+        let signer = self.protocol.authorize(&call.method, &uri, &mut headers, &payload, now)?;
         let mut request = Request::new(payload);
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
-        Ok(request)
+        Ok((request, signer))
     }
 }
 

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
+use tradewind_wire::sigv4::Sha256;
 
 /// Buffers that are at hand, sent one after the other.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +29,13 @@ impl Held {
     /// Bytes in all.
     pub const fn length(&self) -> u64 {
         self.left
+    }
+
+    /// The SHA-256 of them.
+    pub fn sha256(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        self.pieces.iter().for_each(|piece| hash.update(piece));
+        hash.finish()
     }
 }
 

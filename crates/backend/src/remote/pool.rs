@@ -138,6 +138,12 @@ impl Pool {
         Self { peer, tls, connect_time, idle: Mutex::default(), permits, clock }
     }
 
+    /// A pool of connections to another peer, with room of its own.
+    pub fn to(&self, peer: Peer, connections: usize) -> Self {
+        let (tls, clock) = (self.tls.clone(), self.clock.clone());
+        Self::new(peer, tls, connections, self.connect_time, clock)
+    }
+
     /// An error where the pool is closed.
     pub fn check(&self) -> Result<()> {
         if self.permits.is_closed() {

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_wire::sigv4::ChunkSigner;
 
 use super::answer::Answer;
 use super::client::{About, Client};
@@ -25,6 +26,8 @@ pub(crate) struct Sending {
     feed: mpsc::Sender<Bytes>,
     /// Nobody said how long the body is: an empty piece ends it.
     needs_end: bool,
+    /// What signs the chunks of the body, where they are signed.
+    signer: Option<ChunkSigner>,
     under_way: Option<(Answered, Connection)>,
 }
 
@@ -34,13 +37,19 @@ impl Sending {
         context: Context,
         about: About,
         (feed, needs_end): (mpsc::Sender<Bytes>, bool),
+        signer: Option<ChunkSigner>,
         (answered, connection): (
             impl Future<Output = hyper::Result<Response<Incoming>>> + Send + 'static,
             Connection,
         ),
     ) -> Self {
         let answered: Answered = Box::pin(answered);
-        Self { client, context, about, feed, needs_end, under_way: Some((answered, connection)) }
+        Self { client, context, about, feed, needs_end, signer, under_way: Some((answered, connection)) }
+    }
+
+    /// What signs the chunks of the body, where they are signed. Once.
+    pub fn take_signer(&mut self) -> Option<ChunkSigner> {
+        self.signer.take()
     }
 
     /// Hands over a piece, and waits until there is room for the next. A store that answers before it has everything

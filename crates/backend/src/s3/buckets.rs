@@ -18,6 +18,18 @@ const MOST_BUCKETS_BYTES: usize = 4 << 20;
 impl S3Store {
     /// CreateBucket, in the store's region.
     pub(super) async fn make_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        // Amazon's first region and radosgw tell whoever has it already that they made it.
+        match self.find_bucket(context, bucket).await {
+            Ok(()) => {
+                return Err(Error::new(
+                    Reason::BucketExists,
+                    format!("bucket {:?} exists already", bucket.as_str()),
+                ));
+            }
+            // Somebody else's; who may not look may still make one.
+            Err(e) if matches!(e.reason(), Reason::NoSuchBucket | Reason::AccessDenied) => {}
+            Err(e) => return Err(e),
+        }
         let mut call = Call::bucket(Method::PUT, bucket);
         // Amazon's first region is the one that may not be named.
         if self.region != "us-east-1" {
@@ -28,25 +40,25 @@ impl S3Store {
         }
         // Sent twice it would find its own bucket.
         call.may_repeat = false;
-        self.client.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
+        self.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
     }
 
     /// DeleteBucket.
     pub(super) async fn remove_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::DELETE, bucket);
         call.may_repeat = false;
-        self.client.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
+        self.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
     }
 
     /// HeadBucket.
     pub(super) async fn find_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        let answer = self.client.send(context, &Call::bucket(Method::HEAD, bucket)).await?;
+        let answer = self.send(context, &Call::bucket(Method::HEAD, bucket)).await?;
         answer.collect(0).await.map(drop)
     }
 
     /// ListBuckets. Names that break S3's own rules are passed over: nothing of ours can address them.
     pub(super) async fn all_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        let document = self.client.send(context, &Call::service(Method::GET)).await?;
+        let document = self.send(context, &Call::service(Method::GET)).await?;
         let document = document.collect(MOST_BUCKETS_BYTES).await?;
         let (mut found, mut name, mut created) = (Vec::new(), String::new(), None);
         xml::leaves(&document, |path, text| match path {

@@ -1,11 +1,44 @@
-//! The framing of a body whose checksum follows it (`aws-chunked` with an unsigned trailer):
-//! <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html>.
+//! The framing of a body (`aws-chunked`): with an unsigned checksum behind it, or with a signature for each chunk.
+//! <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html> and
+//! <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html>.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tradewind_core::Checksum;
+use tradewind_wire::sigv4::{ChunkSigner, sha256};
 
 /// Bytes in each chunk but the last. MinIO takes no more than 16 MiB; Amazon no less than 8 KiB.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// The same where each is signed: its bytes must be at hand before the first of them goes out.
+const SIGNED_BYTES: usize = 64 << 10;
+/// What stands between the size of a chunk and its signature.
+const SIGNATURE: &str = ";chunk-signature=";
+
+/// The frame around a body.
+#[derive(Debug)]
+pub(super) enum Frame {
+    /// A checksum follows.
+    Trailing(Chunks),
+    /// Each chunk is signed.
+    Signed(SignedChunks),
+}
+
+impl Frame {
+    /// The next bytes of the body, framed; there are as many as was said at the most.
+    pub fn frame(&mut self, bytes: Bytes) -> Vec<Bytes> {
+        match self {
+            Self::Trailing(chunks) => chunks.frame(bytes),
+            Self::Signed(chunks) => chunks.frame(bytes),
+        }
+    }
+
+    /// What ends the body.
+    pub fn end(&mut self, checksum: &Checksum) -> Bytes {
+        match self {
+            Self::Trailing(_) => trailer(checksum).into(),
+            Self::Signed(chunks) => chunks.end(),
+        }
+    }
+}
 
 /// Puts the frame around the bytes of a body, which it hands on as they are.
 #[derive(Debug)]
@@ -30,8 +63,7 @@ impl Chunks {
         full * framed(CHUNK_BYTES) + last + trailer(like).len() as u64
     }
 
-    /// The next bytes of the body, framed; there are as many as was said at the most.
-    pub fn frame(&mut self, mut bytes: Bytes) -> Vec<Bytes> {
+    fn frame(&mut self, mut bytes: Bytes) -> Vec<Bytes> {
         let mut framed = Vec::with_capacity(4);
         while !bytes.is_empty() {
             if self.in_chunk == 0 {
@@ -52,15 +84,77 @@ impl Chunks {
 }
 
 /// What ends the body.
-pub(super) fn trailer(checksum: &Checksum) -> String {
+fn trailer(checksum: &Checksum) -> String {
     format!("0\r\n{}:{}\r\n\r\n", checksum.algorithm().header(), checksum.to_base64())
+}
+
+/// Signs the chunks of a body, which it hands on as they are, but for what is left of one that came in pieces.
+#[derive(Debug)]
+pub(super) struct SignedChunks {
+    signer: ChunkSigner,
+    /// Bytes of the body to come.
+    left: u64,
+    /// The beginning of the next chunk. Copied, so that what it came in is free for what follows.
+    begun: BytesMut,
+}
+
+impl SignedChunks {
+    /// Of a body of `length` bytes.
+    pub fn new(length: u64, signer: ChunkSigner) -> Self {
+        Self { signer, left: length, begun: BytesMut::new() }
+    }
+
+    /// What the body is on the wire, in bytes.
+    pub fn length(length: u64) -> u64 {
+        let framed = |size: u64| (format!("{size:x}{SIGNATURE}").len() + 64 + 4) as u64 + size;
+        let (full, rest) = (length / SIGNED_BYTES as u64, length % SIGNED_BYTES as u64);
+        full * framed(SIGNED_BYTES as u64) + if rest > 0 { framed(rest) } else { 0 } + framed(0)
+    }
+
+    fn frame(&mut self, mut bytes: Bytes) -> Vec<Bytes> {
+        let mut framed = Vec::with_capacity(4);
+        self.left = self.left.saturating_sub(bytes.len() as u64);
+        while !bytes.is_empty() {
+            let wanted = SIGNED_BYTES - self.begun.len();
+            let is_whole = bytes.len() >= wanted || self.left == 0;
+            let piece = bytes.split_to(wanted.min(bytes.len()));
+            if is_whole && self.begun.is_empty() {
+                self.sign(piece, &mut framed);
+                continue;
+            }
+            self.begun.extend_from_slice(&piece);
+            if is_whole {
+                let chunk = self.begun.split().freeze();
+                self.sign(chunk, &mut framed);
+            }
+        }
+        framed
+    }
+
+    fn sign(&mut self, chunk: Bytes, framed: &mut Vec<Bytes>) {
+        framed.push(self.head(&chunk));
+        framed.push(chunk);
+        framed.push(Bytes::from_static(b"\r\n"));
+    }
+
+    fn head(&mut self, chunk: &[u8]) -> Bytes {
+        let signature = self.signer.sign(&sha256(chunk));
+        [format!("{:x}{SIGNATURE}", chunk.len()).as_bytes(), &signature, b"\r\n"].concat().into()
+    }
+
+    fn end(&mut self) -> Bytes {
+        [&self.head(b""), &b"\r\n"[..]].concat().into()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::Arc;
     use tradewind_core::Algorithm;
+    use tradewind_wire::sigv4::hex::from_hex;
+    use tradewind_wire::sigv4::{AmzDate, SigningKey};
 
     #[test]
     fn a_short_body() {
@@ -72,7 +166,46 @@ mod tests {
         assert_eq!(Chunks::length(5, &checksum), whole.len() as u64);
     }
 
+    fn signer() -> ChunkSigner {
+        let (scope, date) =
+            ("20130524/us-east-1/s3/aws4_request", AmzDate::parse(b"20130524T000000Z").unwrap());
+        let key = SigningKey::derive("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", scope);
+        let seed = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9";
+        ChunkSigner::new(Arc::new(key), &date, scope, &from_hex(seed.as_bytes()).unwrap())
+    }
+
+    /// The example in Amazon's description, however its bytes come.
+    #[test]
+    fn signed_chunks_of_the_documentation() {
+        let expected = [
+            b"10000;chunk-signature=ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648\r\n"
+                .as_slice(),
+            &[b'a'; 65_536],
+            b"\r\n400;chunk-signature=0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497\r\n",
+            &[b'a'; 1024],
+            b"\r\n0;chunk-signature=b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9\r\n\r\n",
+        ]
+        .concat();
+        assert_eq!(SignedChunks::length(66_560), expected.len() as u64);
+        let whole = Bytes::from(vec![b'a'; 66_560]);
+        for piece in [1000, 40_000, 65_536, 66_560] {
+            let mut chunks = SignedChunks::new(66_560, signer());
+            let mut framed: Vec<Bytes> =
+                whole.chunks(piece).flat_map(|piece| chunks.frame(whole.slice_ref(piece))).collect();
+            framed.push(chunks.end());
+            assert!(framed.concat() == expected, "in pieces of {piece}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_length_of_signed_chunks(length in 0_usize..300_000, piece in 1_usize..100_000) {
+            let (bytes, mut chunks) = (Bytes::from(vec![7; length]), SignedChunks::new(length as u64, signer()));
+            let framed: usize =
+                bytes.chunks(piece).flat_map(|piece| chunks.frame(bytes.slice_ref(piece))).map(|piece| piece.len()).sum();
+            prop_assert_eq!((framed + chunks.end().len()) as u64, SignedChunks::length(length as u64));
+        }
+
         #[test]
         fn the_length_is_known_beforehand(length in 0_usize..3_000_000, piece in 1_usize..300_000) {
             let (bytes, checksum) = (Bytes::from(vec![7; length]), Checksum::of(Algorithm::Crc64Nvme, b""));

@@ -8,8 +8,9 @@ use tradewind_core::{Address, ByteRange, ChecksumScope, Context, ETag, Timestamp
 use tradewind_wire::sigv4::encode_path;
 
 use super::S3Store;
+use super::conditions::pinned_to;
 use super::failure::Refusal;
-use super::headers;
+use super::headers::{self, Whose};
 use super::xml;
 use crate::remote::client::Call;
 use crate::remote::client::Subject;
@@ -27,20 +28,38 @@ impl S3Store {
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
         call.is_work = true;
         write_source(&request.source, &mut call.headers)?;
-        headers::write_conditions(&request.source_conditions, true, &mut call.headers)?;
+        self.check_condition(context, &request.precondition).await?;
+        let is_ceph = self.is_ceph(context).await?;
+        let looked = match is_ceph {
+            true => Some(self.judge(context, &request.source, &request.source_conditions).await?),
+            false => None,
+        };
+        match &looked {
+            Some(looked) => {
+                headers::write_conditions(&pinned_to(&looked.etag), Whose::CephSource, &mut call.headers)?;
+            }
+            None => headers::write_conditions(&request.source_conditions, Whose::Source, &mut call.headers)?,
+        }
         headers::write_precondition(&request.precondition, &mut call.headers)?;
         let mut metadata = request.metadata;
         if metadata.is_none() && request.tags.is_none() && request.source == *to {
             // S3 refuses a copy that changes nothing: it replaces the metadata by what it was.
             metadata = Some(self.read_head(context, to, &GetRequest::default()).await?.info.metadata);
         }
+        let metadata_is_new = metadata.is_some();
         if let Some(mut metadata) = metadata {
             metadata.tags = Default::default();
             headers::write_metadata(&metadata, &mut call.headers)?;
             headers::write_absent_classes(&metadata.classes, &mut call.headers);
             call.headers.insert("x-amz-metadata-directive", HeaderValue::from_static("REPLACE"));
         }
-        if let Some(tags) = &request.tags {
+        // Of radosgw's copies tags get lost where there are new ones, or new metadata: they are set behind.
+        let later = looked.and_then(|looked| match (metadata_is_new, &request.tags) {
+            (_, Some(tags)) => Some(tags.clone()),
+            (true, None) => Some(looked.metadata.tags).filter(|tags| !tags.is_empty()),
+            (false, None) => None,
+        });
+        if let Some(tags) = request.tags.as_ref().filter(|_| !is_ceph) {
             call.headers.insert("x-amz-tagging", fields::value(&headers::tagging(tags))?);
             call.headers.insert("x-amz-tagging-directive", HeaderValue::from_static("REPLACE"));
         }
@@ -49,6 +68,9 @@ impl S3Store {
         }
         call.may_repeat = request.precondition == Default::default();
         let copied = self.copied(context, &call).await?;
+        if let Some(tags) = later {
+            self.write_tags(context, to, tags).await?;
+        }
         let found = self.read_head(context, to, &GetRequest::default()).await?.info;
         if found.etag != copied.etag {
             // Somebody wrote it meanwhile: what was copied has the size that the answer does not say.
@@ -74,8 +96,14 @@ impl S3Store {
             .with("uploadId", &request.upload.0);
         call.is_work = true;
         write_source(&request.source, &mut call.headers)?;
-        headers::write_conditions(&request.source_conditions, true, &mut call.headers)?;
-        let size = self.read_head(context, &request.source, &GetRequest::default()).await?.info.size;
+        headers::write_conditions(&request.source_conditions, Whose::Source, &mut call.headers)?;
+        let looked = self.read_head(context, &request.source, &GetRequest::default()).await?.info;
+        let size = looked.size;
+        // radosgw passes over conditions on the source of a part: they are judged here, before and behind.
+        let is_judged = !request.source_conditions.is_empty() && self.is_ceph(context).await?;
+        if is_judged {
+            request.source_conditions.check(&looked.etag, looked.modified)?;
+        }
         let span = match request.range {
             None => tradewind_core::Span::whole(size),
             Some(range) => range.resolve(size)?,
@@ -89,13 +117,16 @@ impl S3Store {
             call.headers.insert("x-amz-copy-source-range", fields::value(&text)?);
         }
         let copied = self.copied(context, &call).await?;
+        if is_judged {
+            self.judge(context, &request.source, &pinned_to(&looked.etag)).await?;
+        }
         Ok(Committed { size: span.length, ..copied })
     }
 
     /// Sends a copy and reads what it became, but its size. The answer may begin with success and still hold a
     /// refusal.
     async fn copied(&self, context: &Context, call: &Call<'_>) -> Result<Committed> {
-        let answer = self.client.send(context, call).await?;
+        let answer = self.send(context, call).await?;
         let status = answer.head.status;
         let document = answer.collect(MOST_ANSWER_BYTES).await?;
         let (mut etag, mut modified, mut checksums) = (None, None, Vec::new());

@@ -26,6 +26,9 @@ pub struct Endpoint {
     pub peer: Peer,
     /// Where the bucket stands.
     pub style: Style,
+    /// The domain, where the host is made of a region and of it; buckets of other regions are then asked for at other
+    /// hosts.
+    pub domain: Option<String>,
 }
 
 impl fmt::Display for Endpoint {
@@ -45,7 +48,22 @@ impl Endpoint {
             );
             return Err(Error::new(Reason::InvalidArgument, why));
         }
-        Ok(Self { peer, style })
+        Ok(Self { peer, style, domain: None })
+    }
+
+    /// Amazon's, of a region: `s3.REGION.DOMAIN`.
+    #[must_use]
+    pub fn of_region(region: &str, domain: &str, style: Style) -> Self {
+        let peer = Peer { is_tls: true, host: format!("s3.{region}.{domain}"), port: 443 };
+        Self { peer, style, domain: Some(domain.to_owned()) }
+    }
+
+    /// Where the buckets of a region are asked for. An endpoint that somebody named stays what it is.
+    pub(super) fn in_region(&self, region: &str) -> Self {
+        match &self.domain {
+            Some(domain) => Self::of_region(region, domain, self.style),
+            None => self.clone(),
+        }
     }
 
     /// The `Host` header of a request to a bucket, or to the service.
@@ -86,6 +104,16 @@ mod tests {
         for bad in ["http://host/bucket", "host"] {
             assert_eq!(Endpoint::parse(bad, Style::Path).unwrap_err().reason(), Reason::InvalidArgument);
         }
+    }
+
+    #[test]
+    fn other_regions_have_other_hosts_where_nobody_named_one() {
+        let amazon = Endpoint::of_region("us-east-1", "amazonaws.com", Style::VirtualHost);
+        let there = amazon.in_region("eu-west-3");
+        assert_eq!(there.to_string(), "s3.eu-west-3.amazonaws.com");
+        assert_eq!(there.host_header(Some("photos")).unwrap(), "photos.s3.eu-west-3.amazonaws.com");
+        let named = Endpoint::parse("http://127.0.0.1:9000", Style::Path).unwrap();
+        assert_eq!(named.in_region("eu-west-3"), named);
     }
 
     #[test]

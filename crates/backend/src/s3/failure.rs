@@ -1,21 +1,52 @@
 //! What a store's refusal means in the port's words, and what a person can do about it. S3's error codes:
 //! <https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html>.
 
-use http::StatusCode;
+use std::error::Error as _;
+use std::fmt;
+
+use http::{HeaderMap, StatusCode};
 use tradewind_core::error::{Error, Reason};
 
+use super::dialect::Dialect;
 use super::xml;
 use crate::remote::client::Subject;
 
-/// A refusal: its status, and the code and message of its body where it had one.
+/// A refusal: the code and message of its body where it had one, and what its head says of the service. It is the
+/// source of the port's error, so that whoever gets that can find out more.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub code: String,
     pub message: String,
+    /// Where the bucket is, as far as the store says.
     pub region: Option<String>,
+    pub status: StatusCode,
+    pub dialect: Option<Dialect>,
+}
+
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.code)
+    }
 }
 
 impl Refusal {
+    /// The refusal that an error is made of, if any.
+    pub fn of(error: &Error) -> Option<&Self> {
+        error.source()?.downcast_ref()
+    }
+
+    /// Reads an answer's head and body.
+    pub fn read_all(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
+        let mut refusal = Self::read(body);
+        refusal.status = status;
+        let region = headers.get("x-amz-bucket-region").and_then(|region| region.to_str().ok());
+        refusal.region = refusal.region.or(region.map(str::to_owned));
+        refusal.dialect = Dialect::of(headers);
+        refusal
+    }
+
     /// Reads a body. What is no S3 error (a proxy's page) says nothing.
     pub fn read(body: &[u8]) -> Self {
         let mut refusal = Self::default();
@@ -26,6 +57,29 @@ impl Refusal {
             _ => {}
         });
         if read.is_ok() { refusal } else { Self::default() }
+    }
+
+    /// The region that the request is to be signed for, and sent to, instead. An answer to HEAD has no code to say it.
+    pub fn moved_to(&self) -> Option<&str> {
+        let is_moved = match self.code.as_str() {
+            "" => matches!(self.status.as_u16(), 301 | 307 | 400),
+            "AuthorizationHeaderMalformed" | "PermanentRedirect" | "TemporaryRedirect" | "Redirect" => true,
+            _ => false,
+        };
+        // It becomes a part of a host's name.
+        let is_legal = |region: &&str| {
+            let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+            (1..64).contains(&region.len()) && region.bytes().all(is_plain)
+        };
+        self.region.as_deref().filter(|_| is_moved).filter(is_legal)
+    }
+
+    /// Whether the credentials were good and are not any more. An answer to HEAD has no code to say it.
+    pub fn is_expired(&self) -> bool {
+        match self.code.as_str() {
+            "" => self.status == StatusCode::BAD_REQUEST,
+            code => matches!(code, "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired"),
+        }
     }
 
     /// Whether the store may take it later.
@@ -56,8 +110,9 @@ impl Refusal {
             (false, false) => format!("{} ({})", self.message.trim_end_matches('.'), self.code),
         };
         let advice = self.advice();
-        let error = Error::new(reason, format!("{what}: {said}{advice}"));
-        if self.is_about_caller() { error.for_all() } else { error }
+        let is_about_caller = self.is_about_caller();
+        let error = Error::with_source(reason, format!("{what}: {said}{advice}"), self);
+        if is_about_caller { error.for_all() } else { error }
     }
 
     /// Whether it was the caller that was refused, not what was asked for.
@@ -160,6 +215,7 @@ fn reason_of_status(status: StatusCode, subject: Subject) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
 
     const DENIED: &[u8] = b"<?xml version=\"1.0\"?>\n<Error><Code>SignatureDoesNotMatch</Code>\
         <Message>It &amp; that do not match.</Message><Resource>/b/k</Resource></Error>";
@@ -189,6 +245,33 @@ mod tests {
             let error = Refusal::read(b"<html>").into_error(status, subject, "x");
             assert_eq!(error.reason(), reason, "{status}");
             assert_eq!(error.is_for_all(), reason == Reason::NoSuchBucket);
+        }
+    }
+
+    #[test]
+    fn where_a_bucket_is() {
+        let of = |status: u16, header: Option<&'static str>, body: &str| {
+            let mut headers = HeaderMap::new();
+            if let Some(region) = header {
+                headers.insert("x-amz-bucket-region", HeaderValue::from_static(region));
+            }
+            let refusal = Refusal::read_all(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes());
+            refusal.moved_to().map(str::to_owned)
+        };
+        let error = |code: &str, more: &str| format!("<Error><Code>{code}</Code>{more}</Error>");
+        let there = Some("eu-west-1".to_owned());
+        let region = "<Region>eu-west-1</Region>";
+        assert_eq!(of(400, None, &error("AuthorizationHeaderMalformed", region)), there);
+        assert_eq!(of(301, Some("eu-west-1"), &error("PermanentRedirect", "")), there);
+        assert_eq!(of(307, Some("eu-west-1"), &error("TemporaryRedirect", "")), there);
+        assert_eq!(of(301, Some("eu-west-1"), ""), there);
+        assert_eq!(of(400, Some("eu-west-1"), ""), there);
+        // A refusal for other reasons may say where the bucket is, too.
+        assert_eq!(of(403, Some("eu-west-1"), &error("AccessDenied", "")), None);
+        assert_eq!(of(404, Some("eu-west-1"), ""), None);
+        assert_eq!(of(301, None, &error("PermanentRedirect", "")), None);
+        for bad in ["<Region>a.b/c</Region>", "<Region></Region>", "<Region>EU</Region>"] {
+            assert_eq!(of(400, None, &error("AuthorizationHeaderMalformed", bad)), None, "{bad}");
         }
     }
 

@@ -10,12 +10,13 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{
     Algorithm, Checksum, ChecksumScope, Classes, Metadata, Precondition, ReadConditions, Tags, Timestamp,
 };
-use tradewind_wire::encoded_word;
 use tradewind_wire::headers::{
     CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
 };
 use tradewind_wire::sigv4::encode_query;
 
+use super::dialect::Dialect;
+use super::doubt::WRITE;
 use crate::remote::fields::{date, text, value};
 
 /// Writes an object's metadata into the request that makes it.
@@ -76,9 +77,10 @@ pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     let system = &mut metadata.headers;
     system.content_type = system.content_type.take().filter(|kind| kind != DEFAULT_TYPE);
     system.storage_class = system.storage_class.take().filter(|class| class != "STANDARD");
+    let dialect = Dialect::of(headers).unwrap_or(Dialect::Plain);
     for (name, value) in headers {
-        if let Some(short) = name.as_str().strip_prefix(USER_PREFIX) {
-            metadata.user.push((short.to_owned(), encoded_word::decode(text(value)?)));
+        if let Some(short) = name.as_str().strip_prefix(USER_PREFIX).filter(|_| *name != WRITE) {
+            metadata.user.push((short.to_owned(), dialect.metadata(text(value)?)));
         }
     }
     metadata.user.sort();
@@ -154,18 +156,27 @@ pub(super) fn write_precondition(precondition: &Precondition, headers: &mut Head
     Ok(())
 }
 
-/// Writes the conditions of a read, as they are named where the object is the `source` of a copy.
+/// Which object conditions are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The one that is asked for.
+    Own,
+    /// The source of a copy.
+    Source,
+    /// The source of a copy, as radosgw names it.
+    CephSource,
+}
+
+/// Writes the conditions of a read.
 pub(super) fn write_conditions(
     conditions: &ReadConditions,
-    is_source: bool,
+    whose: Whose,
     headers: &mut HeaderMap,
 ) -> Result<()> {
-    let name = |plain: HeaderName| {
-        if is_source {
-            HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain)
-        } else {
-            plain
-        }
+    let name = |plain: HeaderName| match whose {
+        Whose::Own => plain,
+        Whose::Source => HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain),
+        Whose::CephSource => HeaderName::try_from(format!("x-amz-copy-{plain}")).unwrap_or(plain),
     };
     for (plain, tags) in [(IF_MATCH, &conditions.if_match), (IF_NONE_MATCH, &conditions.if_none_match)] {
         let text = match tags {

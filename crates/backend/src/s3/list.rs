@@ -3,7 +3,7 @@
 use http::Method;
 use percent_encoding::percent_decode_str;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{self, KeyCursor, ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
 
 use super::S3Store;
@@ -41,6 +41,10 @@ impl S3Store {
             self.find_bucket(context, bucket).await?;
             return Ok(ListPage { entries: Vec::new(), next: None });
         }
+        let has_long_delimiter = request.delimiter.as_ref().is_some_and(|delimiter| delimiter.len() > 1);
+        if has_long_delimiter && self.is_ceph(context).await? {
+            return self.roll_up(context, bucket, request).await;
+        }
         let after = request.after.as_deref().unwrap_or_default();
         let mut token: Option<String> = None;
         loop {
@@ -57,6 +61,33 @@ impl S3Store {
             }
             // There is one such prefix at the most.
             token = Some(next_token.filter(|_| token.is_none()).ok_or_else(stands_still)?);
+        }
+    }
+
+    /// A page of a listing that is rolled up here. radosgw finds a delimiter of several characters where a part of it
+    /// is the prefix's, and passes over what it takes for a common prefix.
+    async fn roll_up(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
+        let mut request = request.clone();
+        let mut flat = ListRequest { delimiter: None, limit: MOST_ENTRIES, ..request.clone() };
+        let mut entries = Vec::new();
+        loop {
+            let (page, _) = self.list_once(context, bucket, &flat, None).await?;
+            let rolled = listing::page(&mut Keys { entries: &page.entries, at: 0 }, &request)?;
+            request.limit -= rolled.entries.len();
+            entries.extend(rolled.entries);
+            request.after = entries.last().map(|entry: &ListEntry<_>| entry.name().to_owned());
+            let is_full = request.limit == 0;
+            if is_full || page.next.is_none() {
+                let next =
+                    request.after.filter(|_| rolled.next.is_some() || (is_full && page.next.is_some()));
+                return Ok(ListPage { entries, next });
+            }
+            flat.after = page.next;
         }
     }
 
@@ -78,8 +109,29 @@ impl S3Store {
             .with_some("delimiter", request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()))
             .with_some("start-after", after)
             .with_some("continuation-token", token);
-        let document = self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
+        let document = self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
         read_page(&document)
+    }
+}
+
+/// The keys of a page, as the roll-up goes through them.
+struct Keys<'a> {
+    entries: &'a [ListEntry<ObjectSummary>],
+    at: usize,
+}
+
+impl KeyCursor for Keys<'_> {
+    type Item = ObjectSummary;
+
+    fn seek(&mut self, bytes: &[u8]) -> Result<()> {
+        self.at = self.entries.partition_point(|entry| entry.name().as_bytes() < bytes);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
+        let Some(ListEntry::Key(key, summary)) = self.entries.get(self.at) else { return Ok(None) };
+        self.at += 1;
+        Ok(Some((key.clone(), summary.clone())))
     }
 }
 
@@ -145,7 +197,11 @@ fn is_ordered(entries: &[ListEntry<ObjectSummary>]) -> bool {
 
 impl Line {
     fn into_entry(self) -> Option<ListEntry<ObjectSummary>> {
-        let modified = self.modified.filter(|_| !self.key.is_empty())?;
+        // To the second, as an object's head has it.
+        let modified = Timestamp::from_millis(self.modified?.seconds() * 1000);
+        if self.key.is_empty() {
+            return None;
+        }
         let etag = ETag::from_text(&self.etag);
         let generation = generation(modified, etag.as_str());
         let checksum = self.algorithm.map(|a| (a, self.scope.unwrap_or(ChecksumScope::FullObject)));
@@ -190,7 +246,7 @@ mod tests {
         assert_eq!(names, ["a b/c&", "m/", "z"]);
         assert_eq!(page.next.as_deref(), Some("z"));
         let ListEntry::Key(_, first) = &page.entries[0] else { panic!("it is a key") };
-        assert_eq!((first.size, first.etag.as_str(), first.modified.millis()), (5, "x-2", 1_767_323_045_678));
+        assert_eq!((first.size, first.etag.as_str(), first.modified.millis()), (5, "x-2", 1_767_323_045_000));
         assert_eq!(first.checksum, Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject)));
     }
 

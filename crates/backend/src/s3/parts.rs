@@ -15,6 +15,7 @@ use tradewind_core::{
 };
 
 use super::S3Store;
+use super::doubt::Named;
 use super::headers;
 use super::stage::{Answered, part_query};
 use crate::remote::client::Call;
@@ -27,9 +28,38 @@ pub(super) struct Parts {
     upload: Upload,
     metadata: Metadata,
     algorithm: Algorithm,
-    gathered: Vec<u8>,
-    memory: Vec<Reservation>,
+    gathered: Gathered,
     size: u64,
+}
+
+/// Bytes that wait until they are sent, in memory of the store's own.
+#[derive(Default)]
+pub(super) struct Gathered {
+    bytes: Vec<u8>,
+    memory: Vec<Reservation>,
+}
+
+impl Gathered {
+    /// Copies more of them, up to a part's size.
+    pub fn add(&mut self, store: &S3Store, bytes: &[u8]) -> Result<()> {
+        let needed = self.bytes.len() + bytes.len();
+        if needed > self.bytes.capacity() {
+            let grown = needed.next_power_of_two().min(store.part_bytes);
+            let more = store.gathering.try_reserve(grown - self.bytes.capacity()).ok_or_else(|| {
+                let why = "too many writes wait for the rest of a part; retry later";
+                Error::new(Reason::Overloaded, why)
+            })?;
+            self.bytes.reserve_exact(grown - self.bytes.len());
+            self.memory.push(more);
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// All of them. Their memory stays reserved until this is dropped or cleared.
+    pub fn take(&mut self) -> Bytes {
+        Bytes::from(std::mem::take(&mut self.bytes))
+    }
 }
 
 /// A multipart upload of this write's own. Dropping it gives it up.
@@ -61,8 +91,7 @@ impl Parts {
             upload: Upload { store, context, address, id: None, parts: Vec::new() },
             metadata: request.metadata.clone(),
             algorithm: request.algorithms.first().copied().unwrap_or(Algorithm::Crc64Nvme),
-            gathered: Vec::new(),
-            memory: Vec::new(),
+            gathered: Gathered::default(),
             size: 0,
         }
     }
@@ -71,29 +100,12 @@ impl Parts {
     pub async fn take_in(&mut self, mut bytes: Bytes) -> Result<()> {
         self.size += bytes.len() as u64;
         let part_bytes = self.upload.store.part_bytes;
-        while self.gathered.len() + bytes.len() > part_bytes {
-            let fits = bytes.split_to(part_bytes - self.gathered.len());
-            self.gather(&fits)?;
+        while self.gathered.bytes.len() + bytes.len() > part_bytes {
+            let fits = bytes.split_to(part_bytes - self.gathered.bytes.len());
+            self.gathered.add(&self.upload.store, &fits)?;
             self.send().await?;
         }
-        self.gather(&bytes)
-    }
-
-    /// Bytes are copied, so that what they came in is free for those that follow.
-    fn gather(&mut self, bytes: &Bytes) -> Result<()> {
-        let needed = self.gathered.len() + bytes.len();
-        if needed > self.gathered.capacity() {
-            let store = &self.upload.store;
-            let grown = needed.next_power_of_two().min(store.part_bytes);
-            let more = store.gathering.try_reserve(grown - self.gathered.capacity()).ok_or_else(|| {
-                let why = "too many writes of unknown size wait for the rest of a part; retry later";
-                Error::new(Reason::Overloaded, why)
-            })?;
-            self.gathered.reserve_exact(grown - self.gathered.len());
-            self.memory.push(more);
-        }
-        self.gathered.extend_from_slice(bytes);
-        Ok(())
+        self.gathered.add(&self.upload.store, &bytes)
     }
 
     /// Sends what is gathered as the next part.
@@ -112,14 +124,14 @@ impl Parts {
             }
         };
         let number = PartNumber::new(parts.len() as i64 + 1)?;
-        let bytes = Bytes::from(std::mem::take(&mut self.gathered));
+        let bytes = self.gathered.take();
         let checksum = Checksum::of(self.algorithm, &bytes);
         let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
         call.subject = Subject::Upload;
         call.query = part_query(id, number);
         call.payload = Held::of([bytes]);
-        let (answered, _) = store.put(context, call, Some(checksum), None).await?;
-        self.memory.clear();
+        let (answered, _) = store.put(context, address, call, (Some(checksum), None), None).await?;
+        self.gathered.memory.clear();
         parts.push(CompletePart { number, etag: fields::etag(&answered)?, checksum: Some(checksum) });
         Ok(())
     }
@@ -134,7 +146,7 @@ impl Parts {
         if self.upload.id.is_none() {
             return self.commit_whole(&precondition, checksum, computed).await;
         }
-        if !self.gathered.is_empty() {
+        if !self.gathered.bytes.is_empty() {
             self.send().await?;
         }
         let upload = &mut self.upload;
@@ -163,9 +175,11 @@ impl Parts {
         let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
         headers::write_metadata(&self.metadata, &mut call.headers)?;
         headers::write_precondition(precondition, &mut call.headers)?;
-        call.may_repeat = *precondition == Precondition::None;
-        call.payload = Held::of([Bytes::from(std::mem::take(&mut self.gathered))]);
-        let (answered, observation): Answered = store.put(context, call, Some(checksum), None).await?;
+        call.may_repeat = Named::write(precondition, &self.metadata, &mut call.headers)?;
+        let named = Named::read(&call.headers, self.size, checksum);
+        call.payload = Held::of([self.gathered.take()]);
+        let (answered, observation): Answered =
+            store.put(context, address, call, (Some(checksum), None), named).await?;
         Ok((store.committed(&answered, self.size, computed)?, observation))
     }
 }

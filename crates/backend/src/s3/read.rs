@@ -5,10 +5,10 @@ use http::{HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::store::{Found, GetRequest, Select};
-use tradewind_core::{Address, Body, ChecksumScope, Context, ETag, ObjectInfo, Span, Tags, Timestamp};
+use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span, Timestamp};
 
 use super::S3Store;
-use super::headers;
+use super::headers::{self, Whose};
 use super::xml;
 use crate::remote::answer::{Answer, Sum};
 use crate::remote::client::Call;
@@ -18,8 +18,6 @@ use crate::remote::query::Query;
 /// Parts on a page, at the most, and the size of a page as XML.
 const MOST_PARTS: usize = 1000;
 const MOST_PARTS_BYTES: usize = 1 << 20;
-/// An object's tags are no longer than this as XML.
-const MOST_TAGS_BYTES: usize = 64 << 10;
 
 impl S3Store {
     /// HeadObject.
@@ -32,7 +30,7 @@ impl S3Store {
         let answer = match self.ask(context, address, request, Method::HEAD).await {
             // An answer to HEAD has no body to say which of the two is not there.
             Err(e) if e.reason() == Reason::NoSuchKey => {
-                self.client.send(context, &Call::bucket(Method::HEAD, &address.bucket)).await?;
+                self.send(context, &Call::bucket(Method::HEAD, &address.bucket)).await?;
                 return Err(e);
             }
             answered => answered?,
@@ -67,24 +65,31 @@ impl S3Store {
         Ok(Found { info, span, body: answer.into_body(context.clone(), length, expected), observation })
     }
 
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         context: &Context,
         address: &Address,
         request: &GetRequest,
         method: Method,
     ) -> Result<Answer> {
+        if request.select == Select::Range(ByteRange::Suffix(0)) {
+            // Not all stores find it unsatisfiable: radosgw answers the whole.
+            self.judge(context, address, &request.conditions).await?;
+            return Err(Error::new(Reason::InvalidRange, "a range of no bytes cannot be satisfied"));
+        }
+        let select = self.settle_select(context, address, request).await?;
+        let conditions = self.settle(context, address, &request.conditions).await?;
         let mut call = Call::object(method, &address.bucket, address.key.as_str());
         call.headers.insert("x-amz-checksum-mode", HeaderValue::from_static("ENABLED"));
-        headers::write_conditions(&request.conditions, false, &mut call.headers)?;
-        match request.select {
+        headers::write_conditions(&conditions, Whose::Own, &mut call.headers)?;
+        match select {
             Select::Whole => {}
             Select::Range(range) => drop(call.headers.insert(RANGE, fields::range(range))),
             Select::Part(number) => {
                 call.query = Query::default().with("partNumber", &number.get().to_string())
             }
         }
-        self.client.send(context, &call).await
+        self.send(context, &call).await
     }
 
     /// What an answer says of its object, and which bytes of it were selected.
@@ -129,6 +134,11 @@ impl S3Store {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
+        if self.is_ceph(context).await? {
+            // It knows no attributes, and would answer the object.
+            self.read_head(context, address, &GetRequest::default()).await?;
+            return Ok((Vec::new(), false));
+        }
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("attributes");
         call.headers.insert("x-amz-object-attributes", HeaderValue::from_static("ObjectParts"));
@@ -136,7 +146,7 @@ impl S3Store {
         if let Some(after) = after {
             call.headers.insert("x-amz-part-number-marker", after.get().into());
         }
-        let document = self.client.send(context, &call).await?.collect(MOST_PARTS_BYTES).await?;
+        let document = self.send(context, &call).await?.collect(MOST_PARTS_BYTES).await?;
         let (mut parts, mut is_truncated) = (Vec::new(), false);
         let (mut number, mut size, mut checksums) = (0, 0, Vec::new());
         xml::leaves(&document, |path, text| match path {
@@ -157,21 +167,5 @@ impl S3Store {
             return Ok((Vec::new(), !parts.is_empty()));
         }
         Ok((parts, is_truncated))
-    }
-
-    /// GetObjectTagging.
-    pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
-        let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
-        call.query = Query::default().flag("tagging");
-        call.holds_one = true;
-        let document = self.client.send(context, &call).await?.collect(MOST_TAGS_BYTES).await?;
-        let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
-        xml::leaves(&document, |path, text| match path {
-            [.., "Tag", "Key"] => key = text.to_owned(),
-            [.., "Tag", "Value"] => value = text.to_owned(),
-            [.., "Tag"] => pairs.push((std::mem::take(&mut key), std::mem::take(&mut value))),
-            _ => {}
-        })?;
-        Tags::new(pairs)
     }
 }

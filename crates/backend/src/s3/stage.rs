@@ -9,17 +9,20 @@ use http::header::{CONTENT_ENCODING, DATE};
 use http::{HeaderMap, HeaderValue, Method};
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
-use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Observation, Precondition};
+use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Observation};
 
-use super::S3Store;
-use super::chunks::{self, Chunks};
+use super::chunks::{Chunks, Frame, SignedChunks};
+use super::dialect::Dialect;
+use super::doubt::{Named, WRITE};
 use super::headers;
-use super::parts::Parts;
-use super::protocol::TRAILER;
+use super::parts::{Gathered, Parts};
+use super::places::Sent;
+use super::protocol::{DECODED_LENGTH, TRAILER};
+use super::{Framing, S3Store};
 use crate::remote::client::Call;
 use crate::remote::client::Subject;
 use crate::remote::fields;
@@ -63,6 +66,8 @@ pub(super) struct StagedWrite {
 enum Way {
     /// They wait for the commit.
     Gathered(Vec<Bytes>),
+    /// The same, copied, so that what they came in is free for those that follow.
+    Copied(Gathered),
     /// They are sent as they come, from the first one on; the latest waits.
     Sent(Option<Streaming>, Bytes),
     /// They are sent part by part.
@@ -72,21 +77,28 @@ enum Way {
 /// A request under way, with the frame around its body where a checksum follows it.
 struct Streaming {
     sending: Sending,
-    chunks: Option<Chunks>,
+    sent: Sent,
+    frame: Option<Frame>,
+    /// Its headers, as far as a name of it is in them.
+    named: Option<HeaderMap>,
 }
 
 impl Streaming {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        match &mut self.chunks {
+        match &mut self.frame {
             None if bytes.is_empty() => Ok(()),
             None => self.sending.write(bytes).await,
-            Some(chunks) => {
-                for piece in chunks.frame(bytes) {
+            Some(frame) => {
+                for piece in frame.frame(bytes) {
                     self.sending.write(piece).await?;
                 }
                 Ok(())
             }
         }
+    }
+
+    const fn is_signed(&self) -> bool {
+        matches!(self.frame, Some(Frame::Signed(_)))
     }
 }
 
@@ -106,8 +118,21 @@ impl StagedWrite {
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
+        let is_whole = store.framing() == Framing::Whole;
         let way = match (request.size, &target) {
             (Some(size), _) if size <= MOST_GATHERED => Way::Gathered(Vec::new()),
+            (_, Target::Object) if is_whole => {
+                Way::Parts(Parts::new(store.clone(), context, address, &request))
+            }
+            (Some(size), Target::Part(..)) if is_whole && size > store.part_bytes as u64 => {
+                let (size, most) = (size >> 20, store.part_bytes >> 20);
+                let why = format!(
+                    "the store takes no signed chunks, and a part of {size} MiB would go unsigned over plain HTTP; \
+                     use https, or parts of at most {most} MiB"
+                );
+                return Err(Error::new(Reason::EntityTooLarge, why));
+            }
+            (Some(_), Target::Part(..)) if is_whole => Way::Copied(Gathered::default()),
             (Some(size), _) if size <= MOST_PUT => Way::Sent(None, Bytes::new()),
             (Some(_), Target::Part(..)) => {
                 return Err(Error::new(Reason::EntityTooLarge, "S3 takes parts of at most 5 GiB"));
@@ -155,6 +180,7 @@ impl StagedWrite {
                 }
                 pieces.push(bytes);
             }
+            Way::Copied(gathered) => gathered.add(&self.store, &bytes)?,
             Way::Parts(parts) => parts.take_in(bytes).await?,
             Way::Sent(..) => self.send(bytes).await?,
         }
@@ -168,7 +194,10 @@ impl StagedWrite {
             self.way = Way::Sent(Some(streaming), Bytes::new());
         }
         if let Way::Sent(Some(streaming), waiting) = &mut self.way {
-            streaming.write(std::mem::replace(waiting, bytes)).await?;
+            let (sent, is_signed) = (streaming.sent, streaming.is_signed());
+            if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
+                return Err(self.explain(sent, is_signed, e).await);
+            }
         }
         Ok(())
     }
@@ -185,8 +214,8 @@ impl StagedWrite {
             Target::Object => {
                 headers::write_metadata(&self.request.metadata, &mut call.headers)?;
                 headers::write_precondition(&self.request.precondition, &mut call.headers)?;
-                // Sent twice, a condition may fail on what the first one did.
-                call.may_repeat = self.request.precondition == Precondition::None;
+                let StageRequest { precondition, metadata, .. } = &self.request;
+                call.may_repeat = Named::write(precondition, metadata, &mut call.headers)?;
             }
             Target::Part(id, number, _) => {
                 call.subject = Subject::Upload;
@@ -201,10 +230,24 @@ impl StagedWrite {
         let mut call = self.call()?;
         let said =
             self.request.checksum.filter(|said| self.tells() && said.algorithm() == self.told().algorithm());
-        let (on_wire, chunks) = if self.store.takes_trailers() {
-            let told = self.told();
-            call.headers.insert(TRAILER, HeaderValue::from_static(told.algorithm().header()));
-            call.headers.insert("x-amz-decoded-content-length", length.into());
+        let framing = self.store.framing();
+        let on_wire = match framing {
+            Framing::Trailer => {
+                let told = self.told();
+                call.headers.insert(TRAILER, HeaderValue::from_static(told.algorithm().header()));
+                Chunks::length(length, &told)
+            }
+            Framing::SignedChunks => {
+                headers::write_promises(said, None, &mut call.headers)?;
+                SignedChunks::length(length)
+            }
+            Framing::Bare | Framing::Whole => {
+                headers::write_promises(said, None, &mut call.headers)?;
+                length
+            }
+        };
+        if on_wire != length {
+            call.headers.insert(DECODED_LENGTH, length.into());
             let encodings = match call.headers.get(CONTENT_ENCODING) {
                 Some(own) => [b"aws-chunked,", own.as_bytes()].concat(),
                 None => b"aws-chunked".to_vec(),
@@ -213,22 +256,24 @@ impl StagedWrite {
                 Error::with_source(Reason::InvalidArgument, "the content encoding cannot be sent", e)
             })?;
             call.headers.insert(CONTENT_ENCODING, encodings);
-            let on_wire = Chunks::length(length, &told);
-            (on_wire, Some(Chunks::new(length)))
-        } else {
-            headers::write_promises(said, None, &mut call.headers)?;
-            (length, None)
+        }
+        let named = call.headers.contains_key(WRITE).then(|| call.headers.clone());
+        let (mut sending, sent) = self.store.begin(&self.context, &call, on_wire).await?;
+        let frame = match (framing, sending.take_signer()) {
+            (Framing::Trailer, _) => Some(Frame::Trailing(Chunks::new(length))),
+            (_, Some(signer)) => Some(Frame::Signed(SignedChunks::new(length, signer))),
+            (_, None) => None,
         };
-        let sending = self.store.client.begin(&self.context, &call, Some(on_wire)).await?;
-        Ok(Streaming { sending, chunks })
+        Ok(Streaming { sending, sent, frame, named })
     }
 
     /// The rest of a request that is under way.
     async fn end(streaming: Streaming, waiting: Bytes, checksum: &Checksum) -> Result<Answered> {
         let mut streaming = streaming;
         streaming.write(waiting).await?;
-        if streaming.chunks.is_some() {
-            streaming.sending.write(Bytes::from(chunks::trailer(checksum))).await?;
+        if let Some(frame) = &mut streaming.frame {
+            let end = frame.end(checksum);
+            streaming.sending.write(end).await?;
         }
         let mut answer = streaming.sending.finish().await?;
         let headers = std::mem::take(&mut answer.head.headers);
@@ -245,8 +290,15 @@ impl StagedWrite {
     ) -> Result<Answered> {
         let mut call = self.call()?;
         call.payload = Held::of(pieces);
-        let md5 = expected.md5;
-        self.store.put(&self.context, call, Some(*checksum).filter(|_| self.tells()), md5).await
+        let named = Named::read(&call.headers, self.size, *checksum);
+        let told = Some(*checksum).filter(|_| self.tells());
+        self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await
+    }
+
+    /// What the failure of a request means whose bytes are gone.
+    async fn explain(&mut self, sent: Sent, is_signed: bool, error: Error) -> Error {
+        let error = if is_signed { self.store.learn_chunks(error) } else { error };
+        self.store.explain(&self.context, self.address.bucket.as_str(), sent, error).await
     }
 
     /// Whether the store is told a checksum: not of a part whose upload carries none.
@@ -283,8 +335,26 @@ impl Staged for StagedWrite {
         let (answered, observation) = match std::mem::replace(&mut self.way, Way::Gathered(Vec::new())) {
             Way::Parts(parts) => return parts.commit(self.request.precondition, checksum, computed).await,
             Way::Gathered(pieces) => self.end_gathered(pieces, &checksum, &expected).await?,
-            Way::Sent(Some(streaming), waiting) => {
-                let answered = Self::end(streaming, waiting, &checksum).await?;
+            Way::Copied(mut gathered) => {
+                self.end_gathered(vec![gathered.take()], &checksum, &expected).await?
+            }
+            Way::Sent(Some(mut streaming), waiting) => {
+                let (sent, is_signed) = (streaming.sent, streaming.is_signed());
+                let named = streaming.named.take();
+                let named = named.and_then(|headers| Named::read(&headers, self.size, checksum));
+                let answered = match (Self::end(streaming, waiting, &checksum).await, named) {
+                    (Ok(answered), _) => answered,
+                    (Err(e), Some(named)) if e.kind() != ErrorKind::Precondition => {
+                        let (context, address) = (self.context.clone(), self.address.clone());
+                        let settled = self.store.settle_write(&context, &address, &named, e).await;
+                        match settled {
+                            Ok(answered) => answered,
+                            Err(e) => return Err(self.explain(sent, is_signed, e).await),
+                        }
+                    }
+                    (Err(e), _) => return Err(self.explain(sent, is_signed, e).await),
+                };
+                self.store.heed(Dialect::of(&answered.0));
                 if self.request.checksum.is_some() && self.tells() {
                     self.store.learn_trailers(answered.0.contains_key(checksum.algorithm().header()));
                 }
@@ -307,16 +377,21 @@ impl StagedWrite {
 }
 
 impl S3Store {
-    /// Sends a PUT whose body is at hand, with what the store is to compare it with; answers the headers.
+    /// Sends a PUT whose body is at hand, with what the store is to compare it with: a checksum, and an MD5. Answers the
+    /// headers.
     pub(super) async fn put(
         &self,
         context: &Context,
+        address: &Address,
         mut call: Call<'_>,
-        checksum: Option<Checksum>,
-        md5: Option<[u8; 16]>,
+        (checksum, md5): (Option<Checksum>, Option<[u8; 16]>),
+        named: Option<Named>,
     ) -> Result<Answered> {
         headers::write_promises(checksum, md5, &mut call.headers)?;
-        let mut answer = self.client.send(context, &call).await?;
+        let mut answer = match self.send(context, &call).await {
+            Err(e) => return self.settle_call(context, address, &call, named.as_ref(), e).await,
+            Ok(answer) => answer,
+        };
         let headers = std::mem::take(&mut answer.head.headers);
         let observation = answer.observation.clone();
         answer.collect(MOST_ANSWER_BYTES).await?;

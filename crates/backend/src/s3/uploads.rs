@@ -5,23 +5,20 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use http::header::DATE;
 use http::{HeaderValue, Method};
+use md5::{Digest as _, Md5};
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
-use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::{
-    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadInfo,
-    UploadsPage,
+    CompletePart, CompleteUpload, CreateUpload, PartInfo, PartNumber, PartsPage, UploadId, UploadInfo,
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::GetRequest;
-use tradewind_core::{
-    Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag, Metadata, Precondition, Timestamp,
-};
+use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, Tags, Timestamp};
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
+use super::dialect::Dialect;
 use super::failure::Refusal;
 use super::headers;
-use super::list::decode_key;
 use super::xml;
 use crate::remote::client::Call;
 use crate::remote::client::Subject;
@@ -55,7 +52,7 @@ impl S3Store {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
         }
-        let answer = self.client.send(context, &call).await?;
+        let answer = self.send(context, &call).await?;
         if request.checksum.is_some() {
             self.learn_trailers(answer.header("x-amz-checksum-algorithm").is_some());
         }
@@ -70,7 +67,7 @@ impl S3Store {
             return Err(Error::new(Reason::Io, "the store began an upload and did not name it"));
         }
         let id = UploadId(id);
-        self.remember(&id, request.checksum.map(|(algorithm, _)| algorithm));
+        self.remember(&id, request.checksum.map(|(algorithm, _)| algorithm), request.metadata.tags);
         Ok(id)
     }
 
@@ -81,23 +78,23 @@ impl S3Store {
         address: &Address,
         upload: &UploadId,
     ) -> Result<Option<Algorithm>> {
-        let known = self.uploads.lock().get(upload).copied();
+        let known = self.uploads.lock().get(upload).map(|begun| begun.algorithm);
         if let Some(known) = known {
             return Ok(known);
         }
         let page = self.parts_page(context, address, upload, None, 1).await?;
         let algorithm = page.upload.checksum.map(|(algorithm, _)| algorithm);
-        self.remember(upload, algorithm);
+        self.remember(upload, algorithm, Tags::default());
         Ok(algorithm)
     }
 
-    fn remember(&self, upload: &UploadId, algorithm: Option<Algorithm>) {
+    fn remember(&self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
         let mut uploads = self.uploads.lock();
         // Uploads that are never ended here: what is forgotten is asked again.
         if uploads.len() >= MOST_REMEMBERED {
             uploads.clear();
         }
-        uploads.insert(upload.clone(), algorithm);
+        uploads.insert(upload.clone(), Begun { algorithm, tags });
     }
 
     /// AbortMultipartUpload.
@@ -109,7 +106,7 @@ impl S3Store {
     ) -> Result<()> {
         self.uploads.lock().remove(upload);
         let call = upload_call(Method::DELETE, address, upload, Query::default());
-        self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await.map(drop)
+        self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await.map(drop)
     }
 
     /// Completes an upload. Where nobody knows what became of it, since the answer was lost, the store is asked: the
@@ -121,12 +118,84 @@ impl S3Store {
         upload: &UploadId,
         order: CompleteUpload,
     ) -> Result<Committed> {
-        match self.complete(context, address, upload, &order).await {
-            Err(e) if e.kind() == ErrorKind::Unavailable && order.precondition == Precondition::None => {
+        self.check_condition(context, &order.precondition).await?;
+        self.check_order(context, address, upload, &order).await?;
+        let ended = match self.complete_once_free(context, address, upload, &order).await {
+            Err(e) if e.kind() == ErrorKind::Unavailable => {
                 self.find_completed(context, address, upload, &order).await.ok_or(e)
             }
             ended => ended,
+        }?;
+        let begun = self.uploads.lock().remove(upload);
+        let tags = begun.map(|begun| begun.tags).filter(|tags| !tags.is_empty());
+        if let Some(tags) = tags
+            && self.is_ceph(context).await?
+        {
+            self.write_tags(context, address, tags).await?;
         }
+        Ok(ended)
+    }
+
+    /// Completes an upload, once nobody else is at it any more: radosgw refuses that meanwhile, and answers the same of an
+    /// upload that is not there.
+    async fn complete_once_free(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        order: &CompleteUpload,
+    ) -> Result<Committed> {
+        let mut attempt = 1;
+        loop {
+            match self.complete(context, address, upload, order).await {
+                Err(e) if is_under_way(&e) && attempt < self.client.retries.attempts => {
+                    match self.parts_page(context, address, upload, None, 1).await {
+                        Err(gone) if gone.reason() == Reason::NoSuchUpload => {
+                            return self.find_completed(context, address, upload, order).await.ok_or(gone);
+                        }
+                        _ => attempt += 1,
+                    }
+                    self.client.rest(context, attempt).await?;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Refuses what not every service looks at: parts out of order and, of radosgw, a size that they do not have.
+    async fn check_order(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        order: &CompleteUpload,
+    ) -> Result<()> {
+        if !order.parts.is_sorted_by(|one, next| one.number < next.number) {
+            // What is not there is told first.
+            self.parts_page(context, address, upload, None, 1).await?;
+            return Err(Error::new(Reason::InvalidPartOrder, "parts must be named in ascending order"));
+        }
+        let Some(expected) = order.expected_size else { return Ok(()) };
+        if !self.is_ceph(context).await? {
+            return Ok(());
+        }
+        let (mut size, mut after) = (0, None);
+        loop {
+            let page = self.parts_page(context, address, upload, after, MOST_ENTRIES).await?;
+            let is_named = |part: &&PartInfo| {
+                order.parts.binary_search_by_key(&part.number, |named| named.number).is_ok()
+            };
+            size += page.parts.iter().filter(is_named).map(|part| part.size).sum::<u64>();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        if size != expected {
+            let why = format!("the parts have {size} bytes, not {expected}");
+            return Err(Error::new(Reason::InvalidRequest, why));
+        }
+        Ok(())
     }
 
     /// The object, where it is certain that this upload became it.
@@ -137,15 +206,16 @@ impl S3Store {
         upload: &UploadId,
         order: &CompleteUpload,
     ) -> Option<Committed> {
-        let expected = order.expected_checksum?;
+        let tag = tag_of_parts(&order.parts);
         match self.parts_page(context, address, upload, None, 1).await {
             Err(e) if e.reason() == Reason::NoSuchUpload => {}
             _ => return None,
         }
         let info = self.read_head(context, address, &GetRequest::default()).await.ok()?.info;
-        let is_it = Some(info.size) == order.expected_size
-            && info.scope == ChecksumScope::FullObject
-            && info.checksums.contains(&expected);
+        let has_checksum = info.scope == ChecksumScope::FullObject
+            && order.expected_checksum.is_some_and(|expected| info.checksums.contains(&expected));
+        let is_it =
+            Some(info.size) == order.expected_size && (has_checksum || tag.as_ref() == Some(&info.etag));
         is_it.then_some(Committed {
             etag: info.etag,
             size: info.size,
@@ -192,7 +262,7 @@ impl S3Store {
         if let Some(size) = order.expected_size {
             call.headers.insert("x-amz-mp-object-size", size.into());
         }
-        let answer = self.client.send(context, &call).await?;
+        let answer = self.send(context, &call).await?;
         let (status, date) = (answer.head.status, fields::date(&answer.head.headers, &DATE)?);
         let document = answer.collect(MOST_PAGE_BYTES).await?;
         let (mut etag, mut checksums, mut scope) = (None, Vec::new(), ChecksumScope::FullObject);
@@ -208,13 +278,14 @@ impl S3Store {
             let what = format!("completing the upload of {}", address.key);
             return Err(Refusal::read(&document).into_error(status, Subject::Upload, &what));
         }
-        let etag = etag.ok_or_else(|| {
-            Error::new(Reason::Io, "the store completed an upload and did not say what became of it")
-        })?;
         let modified = date.unwrap_or_else(|| self.client.clock.wall());
-        let size = match order.expected_size {
-            Some(size) => size,
-            None => self.read_head(context, address, &Default::default()).await?.info.size,
+        let (etag, size) = match (etag.filter(|etag| !etag.as_str().is_empty()), order.expected_size) {
+            (Some(etag), Some(size)) => (etag, size),
+            // radosgw says nothing of what became of it.
+            (etag, _) => {
+                let info = self.read_head(context, address, &Default::default()).await?.info;
+                (etag.unwrap_or(info.etag), info.size)
+            }
         };
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums, scope })
@@ -234,7 +305,13 @@ impl S3Store {
             .with("max-parts", &limit.clamp(1, MOST_ENTRIES).to_string())
             .with_some("part-number-marker", after.as_deref());
         let call = upload_call(Method::GET, address, upload, query);
-        let document = self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
+        let document = match self.send(context, &call).await {
+            Err(e) if e.reason() == Reason::NoSuchKey => {
+                // radosgw's word for an upload that is not there.
+                return Err(Error::no_such_upload(&upload.0));
+            }
+            answered => answered?.collect(MOST_PAGE_BYTES).await?,
+        };
         let mut page = PartsPage {
             upload: UploadInfo {
                 id: upload.clone(),
@@ -271,75 +348,14 @@ impl S3Store {
         }
         Ok(page)
     }
+}
 
-    /// ListMultipartUploads.
-    pub(super) async fn uploads_page(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListUploads,
-    ) -> Result<UploadsPage> {
-        if request.limit == 0 {
-            self.find_bucket(context, bucket).await?;
-            return Ok(UploadsPage { entries: Vec::new(), next: None });
-        }
-        let mut call = Call::bucket(Method::GET, bucket);
-        call.query = Query::default()
-            .flag("uploads")
-            .with("encoding-type", "url")
-            .with("max-uploads", &request.limit.min(MOST_ENTRIES).to_string())
-            .with_some("prefix", Some(request.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
-            .with_some("delimiter", request.delimiter.as_deref())
-            .with_some("key-marker", request.after_key.as_deref())
-            .with_some("upload-id-marker", request.after_upload.as_ref().map(|upload| upload.0.as_str()));
-        let document = self.client.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
-        let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
-        let (mut key, mut id, mut initiated) = (String::new(), String::new(), None);
-        let (mut algorithm, mut scope) = (None, None);
-        let (mut next_key, mut next_upload, mut is_truncated) = (String::new(), String::new(), false);
-        let mut is_encoded = false;
-        xml::leaves(&document, |path, text| match path {
-            [_, "EncodingType"] => is_encoded = text == "url",
-            [_, "IsTruncated"] => is_truncated = text == "true",
-            [_, "NextKeyMarker"] => next_key = text.to_owned(),
-            [_, "NextUploadIdMarker"] => next_upload = text.to_owned(),
-            [_, "Upload", "Key"] => key = text.to_owned(),
-            [_, "Upload", "UploadId"] => id = text.to_owned(),
-            [_, "Upload", "Initiated"] => initiated = parse_time(text),
-            [_, "Upload", "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
-            [_, "Upload", "ChecksumType"] => scope = text.parse().ok(),
-            [_, "Upload"] => {
-                let key = std::mem::take(&mut key);
-                let scope = scope.take().unwrap_or(ChecksumScope::Composite);
-                let info = UploadInfo {
-                    id: UploadId(std::mem::take(&mut id)),
-                    key: key.clone(),
-                    initiated: initiated.take().unwrap_or_default(),
-                    metadata: Metadata::default(),
-                    checksum: algorithm.take().map(|algorithm| (algorithm, scope)),
-                };
-                entries.push(ListEntry::Key(key, info));
-            }
-            [_, "CommonPrefixes", "Prefix"] => entries.push(ListEntry::CommonPrefix(text.to_owned())),
-            _ => {}
-        })?;
-        if is_encoded {
-            next_key = decode_key(&next_key)?;
-            for entry in &mut entries {
-                match entry {
-                    ListEntry::Key(name, info) => {
-                        *name = decode_key(name)?;
-                        info.key.clone_from(name);
-                    }
-                    ListEntry::CommonPrefix(name) => *name = decode_key(name)?,
-                }
-            }
-        }
-        // Of one key in order of initiation, as they came.
-        entries.sort_by(|a, b| a.name().cmp(b.name()));
-        let upload = Some(UploadId(next_upload)).filter(|upload| !upload.0.is_empty());
-        Ok(UploadsPage { entries, next: is_truncated.then_some((next_key, upload)) })
-    }
+/// What is remembered of an upload that was begun or seen here.
+pub(super) struct Begun {
+    /// Which checksum its parts carry.
+    algorithm: Option<Algorithm>,
+    /// Its tags, where it was begun here: radosgw forgets them.
+    tags: Tags,
 }
 
 /// A part of a page in the making.
@@ -362,6 +378,21 @@ impl Part {
             checksums: self.checksums,
         })
     }
+}
+
+/// The tag that an object of these parts has, where each of theirs is an MD5.
+fn tag_of_parts(parts: &[CompletePart]) -> Option<ETag> {
+    let tags: Option<Vec<[u8; 16]>> = parts.iter().map(|part| part.etag.md5()).collect();
+    Some(ETag::from_parts(&Md5::digest(tags?.concat()).into(), parts.len()))
+}
+
+/// What radosgw answers to the completion of an upload that is being completed, and of one that is not there.
+fn is_under_way(error: &Error) -> bool {
+    Refusal::of(error).is_some_and(|refusal| {
+        refusal.dialect == Some(Dialect::Ceph)
+            && refusal.code == "InternalError"
+            && refusal.message.contains("completion is already in progress")
+    })
 }
 
 fn upload_call<'a>(method: Method, address: &'a Address, upload: &UploadId, query: Query) -> Call<'a> {

@@ -3,11 +3,12 @@
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_wire::sigv4::encode_path;
+use tradewind_wire::sigv4::{ChunkSigner, encode_path};
 
 use super::failure::refuse;
 use crate::remote::Peer;
 use crate::remote::client::{Call, Protocol, Refused, Subject};
+use crate::remote::payload::Payload;
 
 /// One base of URLs, and what shows that we may ask there.
 pub(super) struct Swift {
@@ -51,13 +52,13 @@ impl Protocol for Swift {
         _method: &Method,
         _uri: &Uri,
         headers: &mut HeaderMap,
-        _length: u64,
+        _body: &Payload,
         _now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<Option<ChunkSigner>> {
         if let Some(token) = &self.token {
             headers.insert("x-auth-token", token.clone());
         }
-        Ok(())
+        Ok(None)
     }
 
     fn refuse(

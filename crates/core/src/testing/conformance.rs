@@ -31,7 +31,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::clock::{Clock as _, SystemClock};
-use crate::store::{Capabilities, ObjectStore};
+use crate::store::{Capabilities, Lack, ObjectStore};
 
 pub use desk::BUCKETS;
 pub use model::model;
@@ -67,6 +67,14 @@ impl Case {
             Need::UniqueTags => capabilities.unique_etags && capabilities.multipart,
             Need::SeveralChecksums => capabilities.several_checksums,
             Need::TellsDeleted => capabilities.tells_deleted,
+            Need::Checksums => capabilities.has(Lack::Checksums),
+            Need::Classes => capabilities.has(Lack::Classes),
+            Need::Snapshots => capabilities.has(Lack::Snapshots),
+            Need::LargeTags => capabilities.has(Lack::LargeTags),
+            Need::ChecksumsOfParts => capabilities.multipart && capabilities.has(Lack::Checksums),
+            Need::EndOfUploads => capabilities.multipart && capabilities.has(Lack::EndOfUploads),
+            Need::LeavingPartsOut => capabilities.multipart && capabilities.has(Lack::LeavingPartsOut),
+            Need::SingleParts => capabilities.multipart && capabilities.has(Lack::SinglePart),
         }
     }
 
@@ -101,6 +109,14 @@ enum Need {
     UniqueTags,
     SeveralChecksums,
     TellsDeleted,
+    Checksums,
+    Classes,
+    LargeTags,
+    Snapshots,
+    ChecksumsOfParts,
+    EndOfUploads,
+    LeavingPartsOut,
+    SingleParts,
 }
 
 /// Every case, by theme.

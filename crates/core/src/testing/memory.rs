@@ -68,6 +68,7 @@ impl MemoryStore {
             refuses_at_stage: true,
             max_key_bytes: MAX_KEY_BYTES,
             max_object_bytes: u64::MAX,
+            lacks: &[],
         };
         Arc::new(Self { clock, capabilities, state: Arc::default() })
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Decoder, Step};
 use crate::error::{Code, WireError};
-use crate::sigv4::ChunkSigner;
+use crate::sigv4::testing::{Chain, chunk_signer};
 use tradewind_wire::sigv4::SigningKey;
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
@@ -49,7 +49,7 @@ fn refused(length: u64, body: &str) -> Code {
 
 /// A signed body as a client makes it.
 fn signed_body(chunks: &[&[u8]], trailers: &[(&str, &str)]) -> Vec<u8> {
-    let mut client = ChunkSigner::client(SECRET, DATE, SCOPE, &[7; 32]);
+    let mut client = Chain::new(SECRET, DATE, SCOPE, &[7; 32]);
     let mut body = Vec::new();
     for chunk in chunks.iter().chain([&b"".as_slice()]) {
         let signature = client.sign("PAYLOAD", &sha256(chunk));
@@ -75,7 +75,7 @@ fn sha256(data: &[u8]) -> [u8; 32] {
 
 fn signed_decoder(length: u64, trailer: bool) -> Decoder {
     let announced = if trailer { vec![HeaderName::from_static(CRC)] } else { vec![] };
-    let signer = ChunkSigner::client(SECRET, DATE, SCOPE, &[7; 32]);
+    let signer = chunk_signer(SECRET, DATE, SCOPE, &[7; 32]);
     Decoder::new(length, Some(signer), trailer, announced)
 }
 
@@ -93,7 +93,7 @@ fn published_example() {
         b"\r\n0;chunk-signature=b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9\r\n\r\n",
     ]
     .concat();
-    let signer = ChunkSigner::client(SECRET, DATE, SCOPE, &seed);
+    let signer = chunk_signer(SECRET, DATE, SCOPE, &seed);
     let (data, trailers) = decode(Decoder::new(66_560, Some(signer), false, vec![]), &[&body], 1000).unwrap();
     assert_eq!(data, [b'a'; 66_560]);
     assert!(trailers.is_empty());

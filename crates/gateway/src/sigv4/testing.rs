@@ -2,10 +2,11 @@
 //! view of nothing but the specification. For tests and examples' worth of checks only.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use http::Request;
 
-use tradewind_wire::sigv4::{SigningKey, sha256};
+use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, SigningKey, sha256};
 
 /// Who signs, and when.
 pub(crate) struct Signer {
@@ -109,4 +110,40 @@ fn sorted(query: &str) -> String {
         .collect();
     pairs.sort();
     pairs.join("&")
+}
+
+/// What verifies a chain of chunk signatures.
+pub(crate) fn chunk_signer(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> ChunkSigner {
+    let date = AmzDate::parse(date.as_bytes()).unwrap();
+    ChunkSigner::new(Arc::new(SigningKey::derive(secret, scope)), &date, scope, seed)
+}
+
+/// A client's side of such a chain.
+pub(crate) struct Chain {
+    key: SigningKey,
+    date: String,
+    scope: String,
+    previous: String,
+}
+
+impl Chain {
+    pub(crate) fn new(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> Self {
+        let previous = hex::encode(seed);
+        Self {
+            key: SigningKey::derive(secret, scope),
+            date: date.to_owned(),
+            scope: scope.to_owned(),
+            previous,
+        }
+    }
+
+    /// The signature of a `PAYLOAD` or a `TRAILER`, given its hash.
+    pub(crate) fn sign(&mut self, what: &str, hash: &[u8; 32]) -> String {
+        let Self { date, scope, previous, .. } = self;
+        let empty = if what == "PAYLOAD" { format!("{EMPTY_SHA256}\n") } else { String::new() };
+        let hash = hex::encode(hash);
+        let text = format!("AWS4-HMAC-SHA256-{what}\n{date}\n{scope}\n{previous}\n{empty}{hash}");
+        self.previous = hex::encode(self.key.sign(text.as_bytes()));
+        self.previous.clone()
+    }
 }

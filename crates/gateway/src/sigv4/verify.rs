@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use tradewind_core::{Clock, Timestamp};
 use tradewind_wire::sigv4::hex::{from_hex, to_hex};
-use tradewind_wire::sigv4::{AmzDate, EMPTY_SHA256, Signed, SigningKey, sha256, string_to_sign};
+use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, Signed, sha256, string_to_sign};
 
 use super::coverage::{check_coverage, check_names};
 use super::credential::{Claim, Presigned, does_not_match};
@@ -280,72 +280,5 @@ impl Word {
                 )
             }),
         }
-    }
-}
-
-/// Verifies the chain of chunk signatures: each signs its chunk and the signature before it, the
-/// first one the request's own.
-#[derive(Debug)]
-pub struct ChunkSigner {
-    key: Arc<SigningKey>,
-    /// `date\nscope\n`.
-    middle: Vec<u8>,
-    previous: [u8; 64],
-}
-
-impl ChunkSigner {
-    fn new(key: Arc<SigningKey>, date: &AmzDate, scope: &str, seed: &[u8; 32]) -> Self {
-        let middle = [date.text().as_slice(), b"\n", scope.as_bytes(), b"\n"].concat();
-        Self { key, middle, previous: to_hex(seed) }
-    }
-
-    /// Whether this is the next chunk's signature.
-    #[must_use]
-    pub fn chunk(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
-        let text = [
-            b"AWS4-HMAC-SHA256-PAYLOAD\n",
-            self.middle.as_slice(),
-            &self.previous,
-            b"\n",
-            EMPTY_SHA256.as_bytes(),
-            b"\n",
-            &to_hex(hash),
-        ]
-        .concat();
-        self.step(&text, signature)
-    }
-
-    /// Whether this is the trailers' signature.
-    #[must_use]
-    pub fn trailer(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
-        let text =
-            [b"AWS4-HMAC-SHA256-TRAILER\n", self.middle.as_slice(), &self.previous, b"\n", &to_hex(hash)]
-                .concat();
-        self.step(&text, signature)
-    }
-
-    fn step(&mut self, text: &[u8], signature: &[u8; 32]) -> bool {
-        let right = self.key.verify(text, signature);
-        self.previous = to_hex(signature);
-        right
-    }
-
-    /// Signs where [`chunk`](Self::chunk) and [`trailer`](Self::trailer) verify: a client, for tests.
-    #[cfg(test)]
-    pub(crate) fn client(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> Self {
-        let date = AmzDate::parse(date.as_bytes()).unwrap();
-        Self::new(Arc::new(SigningKey::derive(secret, scope)), &date, scope, seed)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn sign(&mut self, what: &str, hash: &[u8; 32]) -> String {
-        let middle = String::from_utf8(self.middle.clone()).unwrap();
-        let previous = std::str::from_utf8(&self.previous).unwrap();
-        let empty = if what == "PAYLOAD" { format!("{EMPTY_SHA256}\n") } else { String::new() };
-        let hash = hex::encode(hash);
-        let text = format!("AWS4-HMAC-SHA256-{what}\n{middle}{previous}\n{empty}{hash}");
-        let signature = self.key.sign(text.as_bytes());
-        self.previous = to_hex(&signature);
-        hex::encode(signature)
     }
 }

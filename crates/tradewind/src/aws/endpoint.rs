@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 
-use tradewind_backend::remote::Peer;
 use tradewind_backend::s3::{Endpoint, Style};
 
 use super::Inputs;
@@ -52,10 +51,8 @@ pub(super) fn find(
             let region = region.unwrap_or_else(default_region);
             let domain = PARTITIONS.iter().find(|(begin, _)| region.value.starts_with(begin));
             let domain = domain.map_or("amazonaws.com", |(_, domain)| domain);
-            let endpoint = Endpoint {
-                peer: Peer { is_tls: true, host: format!("s3.{}.{domain}", region.value), port: 443 },
-                style: style.unwrap_or(Style::VirtualHost),
-            };
+            let style = style.unwrap_or(Style::VirtualHost);
+            let endpoint = Endpoint::of_region(&region.value, domain, style);
             Ok((Traced::new(endpoint, region.origin.clone()), region))
         }
     }

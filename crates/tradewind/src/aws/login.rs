@@ -3,6 +3,7 @@
 //! Roles, single sign-on and the metadata services of Amazon's machines are not spoken with; where the CLI would use
 //! one of them this says so, rather than to ask without a signature or as somebody else.
 
+pub use tradewind_backend::s3::Issued;
 use tradewind_core::Timestamp;
 use tradewind_wire::sigv4::Credentials;
 
@@ -19,15 +20,6 @@ const SIGN_ONS: [&str; 6] =
 /// Variables that name a service where containers get credentials.
 const CONTAINERS: [&str; 2] =
     ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
-
-/// Credentials and when they end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issued {
-    /// The credentials.
-    pub credentials: Credentials,
-    /// From when on they are refused, where that is known.
-    pub expires: Option<Timestamp>,
-}
 
 /// Who asks, and how that is found out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -100,6 +100,8 @@ pub enum Reply {
     Answer(Answer),
     /// The connection is reset without an answer.
     Reset,
+    /// It is carried out, and the connection reset without an answer.
+    Lost(Answer),
     /// It is not answered, and the connection stays open.
     Silence,
     /// The whole length is announced, so many bytes of the body are sent, and the connection is closed.
@@ -116,11 +118,13 @@ type Script = Box<dyn Fn(&Request, Answer) -> Reply + Send + Sync>;
 struct Object {
     bytes: Vec<u8>,
     checksum: String,
+    /// Metadata of its user.
+    metadata: Vec<(String, String)>,
 }
 
 impl Object {
     fn new(bytes: Vec<u8>) -> Self {
-        Self { checksum: checksum(&bytes), bytes }
+        Self { checksum: checksum(&bytes), bytes, metadata: Vec::new() }
     }
 
     /// Any text that differs where bytes do.
@@ -184,6 +188,11 @@ impl Scripted {
         self.state.objects.lock().unwrap().get(key).map(|object| object.bytes.clone())
     }
 
+    /// An object's entity tag.
+    pub fn tag(&self, key: &str) -> String {
+        self.state.objects.lock().unwrap()[key].etag()
+    }
+
     /// The requests so far.
     pub fn seen(&self) -> Vec<Request> {
         self.state.seen.lock().unwrap().clone()
@@ -228,7 +237,8 @@ impl State {
         while let Some((method, request)) = self.read(&mut reader)? {
             let stream = reader.get_mut();
             let reply = (self.script)(&request, self.answer(&request));
-            if let Reply::Answer(answer) | Reply::Torn(answer, _) | Reply::Held(answer, _) = &reply
+            if let Reply::Answer(answer) | Reply::Torn(answer, _) | Reply::Held(answer, _) | Reply::Lost(answer) =
+                &reply
                 && answer.status < 300
                 // S3 may begin with success and still refuse.
                 && !answer.body.windows(7).any(|text| text == b"<Error>")
@@ -237,7 +247,7 @@ impl State {
             }
             match reply {
                 Reply::Answer(answer) => write(stream, &method, &answer, answer.body.len())?,
-                Reply::Reset => {
+                Reply::Reset | Reply::Lost(_) => {
                     set_socket_linger(&*stream, Some(Duration::ZERO))?;
                     return Ok(());
                 }
@@ -279,6 +289,10 @@ impl State {
         assert!(length <= MOST_BODY, "a body of {length} bytes");
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
+        if let Some(length) = headers.get("x-amz-decoded-content-length") {
+            body = unframed(&body);
+            assert_eq!(body.len(), length.parse::<usize>().unwrap(), "the frame holds what was said");
+        }
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let path = xml::decode_url(path);
         let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key).to_owned();
@@ -309,6 +323,9 @@ impl State {
                 Some(object) => found(object, request),
                 None => Answer::refusal(404, "NoSuchKey", "The specified key does not exist."),
             },
+            "PutObject" if !holds(request, objects.get(&request.key)) => {
+                Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.")
+            }
             "PutObject" | "UploadPart" => Answer::new(200, "").with("ETag", &etag(&request.body)),
             "DeleteObject" | "AbortMultipartUpload" => Answer::new(204, ""),
             "CreateMultipartUpload" => Answer::document(
@@ -343,7 +360,13 @@ impl State {
     fn carry_out(&self, request: &Request) {
         let (key, body) = (request.key.clone(), request.body.clone());
         match request.operation {
-            "PutObject" => drop(self.objects.lock().unwrap().insert(key, Object::new(body))),
+            "PutObject" => {
+                let is_metadata = |(name, _): &(&String, &String)| name.starts_with("x-amz-meta-");
+                let metadata = request.headers.iter().filter(is_metadata);
+                let metadata = metadata.map(|(name, value)| (name.clone(), value.clone())).collect();
+                let object = Object { metadata, ..Object::new(body) };
+                self.objects.lock().unwrap().insert(key, object);
+            }
             "DeleteObject" => drop(self.objects.lock().unwrap().remove(&key)),
             "UploadPart" => {
                 let number = request.parameter("partNumber").parse().unwrap();
@@ -356,6 +379,22 @@ impl State {
             }
             _ => {}
         }
+    }
+}
+
+/// The bytes within the frame of `aws-chunked`. Its signatures are for real servers to verify.
+fn unframed(mut body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let end = body.windows(2).position(|pair| pair == b"\r\n").unwrap();
+        let (head, rest) = (std::str::from_utf8(&body[..end]).unwrap(), &body[end + 2..]);
+        let size = usize::from_str_radix(head.split(';').next().unwrap(), 16).unwrap();
+        if size == 0 {
+            return bytes;
+        }
+        bytes.extend_from_slice(&rest[..size]);
+        assert_eq!(&rest[size..size + 2], b"\r\n");
+        body = &rest[size + 2..];
     }
 }
 
@@ -383,6 +422,16 @@ fn operation(
     }
 }
 
+/// Whether a write's condition holds of what is there.
+fn holds(request: &Request, there: Option<&Object>) -> bool {
+    let is_tag = match request.header("if-match") {
+        "" => true,
+        "*" => there.is_some(),
+        tag => there.is_some_and(|object| object.etag() == tag),
+    };
+    is_tag && (request.header("if-none-match") != "*" || there.is_none())
+}
+
 fn etag(bytes: &[u8]) -> String {
     format!("\"{}\"", checksum(bytes))
 }
@@ -398,7 +447,8 @@ fn found(object: &Object, request: &Request) -> Answer {
     if !matches!(request.header("if-match"), "" | "*") && request.header("if-match") != tag {
         return Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.");
     }
-    let describe = |answer: Answer| {
+    let describe = |mut answer: Answer| {
+        answer.headers.extend(object.metadata.iter().cloned());
         let answer = answer.with("ETag", &tag).with("Last-Modified", MODIFIED[0]);
         answer.with("x-amz-checksum-crc64nvme", &object.checksum).with("x-amz-checksum-type", "FULL_OBJECT")
     };

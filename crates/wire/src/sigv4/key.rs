@@ -40,6 +40,43 @@ impl fmt::Debug for SigningKey {
     }
 }
 
+/// The SHA-256 of bytes that come piece by piece.
+#[derive(Clone)]
+pub struct Sha256(digest::Context);
+
+impl Sha256 {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(digest::Context::new(&digest::SHA256))
+    }
+
+    /// Takes more bytes in.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all of them.
+    #[must_use]
+    pub fn finish(self) -> [u8; 32] {
+        let mut value = [0; 32];
+        value.copy_from_slice(self.0.finish().as_ref());
+        value
+    }
+}
+
+impl Default for Sha256 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sha256")
+    }
+}
+
 /// The SHA-256 of one buffer.
 #[inline]
 pub fn sha256(data: &[u8]) -> [u8; 32] {

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 
 use super::canonical::{NotCanonical, Signed};
+use super::chunks::ChunkSigner;
 use super::date::AmzDate;
 use super::hex::to_hex;
 use super::key::{SigningKey, sha256};
@@ -44,6 +45,8 @@ pub enum Payload {
     Unsigned,
     /// aws-chunked with trailers, unsigned: a checksum follows the body.
     UnsignedTrailer,
+    /// aws-chunked, each chunk signed: by what [`Signer::sign`] answers.
+    SignedChunks,
     /// The SHA-256 of the whole.
     Sha256([u8; 32]),
 }
@@ -54,6 +57,7 @@ impl Payload {
             Self::Empty => HeaderValue::from_static(EMPTY_SHA256),
             Self::Unsigned => HeaderValue::from_static("UNSIGNED-PAYLOAD"),
             Self::UnsignedTrailer => HeaderValue::from_static("STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
+            Self::SignedChunks => HeaderValue::from_static("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
             // Hexadecimal digits are legal in a header.
             Self::Sha256(hash) => {
                 HeaderValue::from_bytes(&to_hex(&hash)).unwrap_or(HeaderValue::from_static(""))
@@ -62,43 +66,54 @@ impl Payload {
     }
 }
 
-/// Signs requests with one set of credentials for one region. The key that is derived from the secret is kept for
-/// the day it is good for.
+/// Signs requests, with credentials that can be replaced. The key that is derived from the secret is kept for the day and
+/// the region it is good for.
 pub struct Signer {
-    credentials: Credentials,
     region: String,
+    /// `None` before the first request with them.
     kept: ArcSwapOption<DayKey>,
+    credentials: ArcSwap<Credentials>,
 }
 
 struct DayKey {
+    credentials: Arc<Credentials>,
     day: [u8; 8],
+    region: String,
     scope: String,
-    key: SigningKey,
+    key: Arc<SigningKey>,
 }
 
 impl Signer {
     /// A signer for requests to `region`.
     #[must_use]
-    pub const fn new(credentials: Credentials, region: String) -> Self {
-        Self { credentials, region, kept: ArcSwapOption::const_empty() }
+    pub fn new(credentials: Credentials, region: String) -> Self {
+        Self { region, kept: ArcSwapOption::const_empty(), credentials: ArcSwap::from_pointee(credentials) }
+    }
+
+    /// Signs with other credentials from now on.
+    pub fn renew(&self, credentials: Credentials) {
+        self.credentials.store(Arc::new(credentials));
     }
 
     /// Adds `x-amz-date`, `x-amz-content-sha256`, the session token and `Authorization`. Signs `host`,
     /// `content-md5` and every `x-amz-*` and `x-dss-*` header that is there: nothing else may be changed
-    /// afterwards that a server acts upon but `Range`, conditions and content headers.
+    /// afterwards that a server acts upon but `Range`, conditions and content headers. Answers what signs the body's
+    /// chunks, if they are to be. `region` takes the place of the signer's own.
     pub fn sign(
         &self,
+        region: Option<&str>,
         method: &Method,
         uri: &Uri,
         headers: &mut HeaderMap,
         payload: Payload,
         now: Timestamp,
-    ) -> Result<(), NotCanonical> {
+    ) -> Result<Option<ChunkSigner>, NotCanonical> {
         let date = AmzDate::from_timestamp(now).ok_or(NotCanonical::Date)?;
+        let day = self.day_key(&date, region.unwrap_or(&self.region));
         let word = payload.word();
         headers.insert(DATE, header(date.text())?);
         headers.insert(CONTENT_SHA256, word.clone());
-        if let Some(token) = &self.credentials.token {
+        if let Some(token) = &day.credentials.token {
             headers.insert(TOKEN, header(token.as_bytes())?);
         }
         let names = signed_names(headers);
@@ -111,13 +126,13 @@ impl Signer {
             payload: word.as_bytes(),
         };
         let hash = sha256(&signed.text()?);
-        let day = self.day_key(&date);
-        let signature = to_hex(&day.key.sign(&string_to_sign(&date, &day.scope, &hash)));
+        let seed = day.key.sign(&string_to_sign(&date, &day.scope, &hash));
+        let signature = to_hex(&seed);
         let mut value = Vec::with_capacity(256);
         for piece in [
             ALGORITHM,
             " Credential=",
-            &self.credentials.id,
+            &day.credentials.id,
             "/",
             &day.scope,
             ",SignedHeaders=",
@@ -128,20 +143,25 @@ impl Signer {
         }
         value.extend_from_slice(&signature);
         headers.insert(AUTHORIZATION, header(&value)?);
-        Ok(())
+        let has_chunks = payload == Payload::SignedChunks;
+        Ok(has_chunks.then(|| ChunkSigner::new(day.key.clone(), &date, &day.scope, &seed)))
     }
 
-    fn day_key(&self, date: &AmzDate) -> Arc<DayKey> {
+    /// The key of these credentials, so that a request is signed with one set of them although they are replaced.
+    fn day_key(&self, date: &AmzDate, region: &str) -> Arc<DayKey> {
+        let credentials = self.credentials.load_full();
         if let Some(kept) = self.kept.load_full()
             && kept.day == date.day()
+            && kept.region == region
+            && Arc::ptr_eq(&kept.credentials, &credentials)
         {
             return kept;
         }
-        let scope = scope(date, &self.region);
-        let key = SigningKey::derive(&self.credentials.secret, &scope);
+        let (region, scope) = (region.to_owned(), scope(date, region));
+        let key = Arc::new(SigningKey::derive(&credentials.secret, &scope));
         let mut day = [0; 8];
         day.copy_from_slice(date.day());
-        let made = Arc::new(DayKey { day, scope, key });
+        let made = Arc::new(DayKey { credentials, day, region, scope, key });
         self.kept.store(Some(made.clone()));
         made
     }
@@ -149,7 +169,7 @@ impl Signer {
 
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Signer({}, {})", self.credentials.id, self.region)
+        write!(f, "Signer({}, {})", self.credentials.load().id, self.region)
     }
 }
 
@@ -186,7 +206,7 @@ mod tests {
         headers.insert(HOST, HeaderValue::from_static("examplebucket.s3.amazonaws.com"));
         let now = Timestamp::from_millis(1_369_353_600_000);
         let uri = Uri::from_static("/?max-keys=2&prefix=J");
-        signer.sign(&Method::GET, &uri, &mut headers, payload, now).unwrap();
+        signer.sign(None, &Method::GET, &uri, &mut headers, payload, now).unwrap();
         headers
     }
 
@@ -208,5 +228,28 @@ mod tests {
         assert_eq!(unsigned["x-amz-content-sha256"], "UNSIGNED-PAYLOAD");
         assert_ne!(unsigned[AUTHORIZATION], signed(Payload::Empty)[AUTHORIZATION]);
         assert_ne!(unsigned[AUTHORIZATION], signed(Payload::Sha256([7; 32]))[AUTHORIZATION]);
+    }
+
+    #[test]
+    fn other_credentials_and_other_regions_sign_otherwise() {
+        let credentials = |id: &str| Credentials {
+            id: id.to_owned(),
+            secret: format!("secret of {id}"),
+            token: Some(format!("token of {id}")),
+        };
+        let sign = |signer: &Signer, region: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("h"));
+            let (uri, now) = (Uri::from_static("/"), Timestamp::from_millis(1_369_353_600_000));
+            signer.sign(region, &Method::GET, &uri, &mut headers, Payload::Empty, now).unwrap();
+            (headers[AUTHORIZATION].clone(), headers[TOKEN].clone())
+        };
+        let fresh = |id: &str, region: &str| sign(&Signer::new(credentials(id), region.to_owned()), None);
+        let signer = Signer::new(credentials("one"), "here".to_owned());
+        assert_eq!(sign(&signer, None), fresh("one", "here"));
+        assert_eq!(sign(&signer, Some("there")), fresh("one", "there"));
+        signer.renew(credentials("two"));
+        assert_eq!(sign(&signer, Some("there")), fresh("two", "there"));
+        assert_eq!(sign(&signer, None), fresh("two", "here"));
     }
 }

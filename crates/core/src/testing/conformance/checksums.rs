@@ -8,7 +8,7 @@ use crate::store::StageRequest;
 use super::desk::{Desk, md5, pattern, reason};
 
 super::theme! { "checksums":
-    of_all_five_algorithms_are_kept,
+    of_all_five_algorithms_are_kept needs Checksums,
     of_several_algorithms_are_kept_together needs SeveralChecksums,
     that_are_promised_rightly_pass,
     that_are_promised_wrongly_store_nothing,

@@ -10,6 +10,7 @@ use md5::Digest as _;
 
 use crate::body::Body;
 use crate::budget::Budget;
+use crate::checksum::Checksum;
 use crate::clock::SystemClock;
 use crate::condition::Precondition;
 use crate::context::{Context, Deadline};
@@ -21,7 +22,9 @@ use crate::name::{Address, BucketName};
 use crate::object::Expected;
 use crate::object::{Committed, ETag, ObjectInfo};
 use crate::range::Span;
-use crate::store::{Capabilities, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
+use crate::store::{
+    Capabilities, CopyRequest, ETagForm, GetRequest, Lack, ObjectStore, Select, StageRequest,
+};
 use crate::testing::{context, context_until};
 
 /// The names of the buckets that cases write to.
@@ -46,6 +49,29 @@ impl Desk {
     /// What the store can do.
     pub fn can(&self) -> &Capabilities {
         self.store.capabilities()
+    }
+
+    /// Whether the store lacks nothing of this kind.
+    pub fn has(&self, what: Lack) -> bool {
+        self.can().has(what)
+    }
+
+    /// Metadata, as the store gives it back.
+    pub fn kept(&self, mut metadata: Metadata) -> Metadata {
+        if !self.has(Lack::Classes) {
+            metadata.classes = Default::default();
+        }
+        if !self.has(Lack::OrderOfTags) {
+            let mut pairs = metadata.tags.pairs().to_vec();
+            pairs.sort();
+            metadata.tags = Tags::new(pairs).expect("they were legal before");
+        }
+        metadata
+    }
+
+    /// Checksums, as the store keeps them.
+    pub fn kept_sums<const N: usize>(&self, checksums: [Checksum; N]) -> Vec<Checksum> {
+        checksums.into_iter().filter(|_| self.has(Lack::Checksums)).collect()
     }
 
     pub async fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Committed {

@@ -16,8 +16,8 @@ super::theme! { "metadata":
     comes_back_unchanged,
     without_a_value_is_refused,
     is_replaced_with_the_bytes,
-    of_the_largest_size_comes_back,
-    keeps_classes_of_object_and_ranges,
+    of_the_largest_size_comes_back needs LargeTags,
+    keeps_classes_of_object_and_ranges needs Classes,
     has_unique_tags_where_asked needs UniqueTags,
 }
 
@@ -39,6 +39,7 @@ async fn comes_back_unchanged(desk: Desk) {
     for metadata in [Metadata::default(), full_metadata(), only_type, only_user, only_tags] {
         for size in [0, 100, 200_000] {
             desk.put_as("k", pattern(size, 1), with(metadata.clone())).await;
+            let metadata = desk.kept(metadata.clone());
             assert_eq!(desk.head("k").await.metadata, metadata);
             let (info, ..) = desk.get("k", GetRequest::default()).await.expect("a GET succeeds");
             assert_eq!(info.metadata, metadata);

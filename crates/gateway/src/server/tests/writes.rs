@@ -1,6 +1,6 @@
 use super::client::{Answer, Client, UNSIGNED, signed};
 use super::{House, config, house};
-use crate::sigv4::ChunkSigner;
+use crate::sigv4::testing::Chain;
 use crate::sigv4::testing::SIGNER;
 
 async fn with_bucket() -> (House, Client) {
@@ -89,7 +89,7 @@ async fn signed_chunks() {
         let length = length.to_string();
         let headers = [("content-length", length.as_str()), ("x-amz-decoded-content-length", &decoded)];
         let (head, seed) = signed("PUT", "/bucket/key", &headers, "STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
-        let mut signer = ChunkSigner::client(SIGNER.secret, SIGNER.date, &SIGNER.scope(), &seed);
+        let mut signer = Chain::new(SIGNER.secret, SIGNER.date, &SIGNER.scope(), &seed);
         let mut body = Vec::new();
         for chunk in chunks {
             let signature = signer.sign("PAYLOAD", &sha256(chunk));

@@ -1,0 +1,53 @@
+//! Tags of an object, by requests of their own.
+
+use bytes::Bytes;
+use http::Method;
+use tradewind_core::error::Result;
+use tradewind_core::{Address, Context, Tags};
+
+use super::S3Store;
+use super::xml;
+use crate::remote::client::Call;
+use crate::remote::payload::Held;
+use crate::remote::query::Query;
+
+/// An answer without anything to read, and an object's tags as XML.
+const MOST_BYTES: usize = 64 << 10;
+
+impl S3Store {
+    /// PutObjectTagging, and DeleteObjectTagging where there are none.
+    pub(super) async fn write_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
+        let method = if tags.is_empty() { Method::DELETE } else { Method::PUT };
+        let mut call = Call::object(method, &address.bucket, address.key.as_str());
+        call.query = Query::default().flag("tagging");
+        if !tags.is_empty() {
+            let mut document = "<Tagging><TagSet>".to_owned();
+            for (key, value) in tags.pairs() {
+                document.push_str("<Tag><Key>");
+                xml::escape(key, &mut document);
+                document.push_str("</Key><Value>");
+                xml::escape(value, &mut document);
+                document.push_str("</Value></Tag>");
+            }
+            document.push_str("</TagSet></Tagging>");
+            call.payload = Held::of([Bytes::from(document)]);
+        }
+        self.send(context, &call).await?.collect(MOST_BYTES).await.map(drop)
+    }
+
+    /// GetObjectTagging.
+    pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
+        let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
+        call.query = Query::default().flag("tagging");
+        call.holds_one = true;
+        let document = self.send(context, &call).await?.collect(MOST_BYTES).await?;
+        let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
+        xml::leaves(&document, |path, text| match path {
+            [.., "Tag", "Key"] => key = text.to_owned(),
+            [.., "Tag", "Value"] => value = text.to_owned(),
+            [.., "Tag"] => pairs.push((std::mem::take(&mut key), std::mem::take(&mut value))),
+            _ => {}
+        })?;
+        Tags::new(pairs)
+    }
+}

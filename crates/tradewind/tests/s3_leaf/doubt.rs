@@ -1,0 +1,91 @@
+//! Conditional writes whose answers are lost.
+
+use bytes::Bytes;
+use tradewind_core::error::{Reason, Result};
+use tradewind_core::object::{Committed, ETag, Expected};
+use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::testing::context;
+use tradewind_core::{Address, ObjectStore, Precondition};
+
+use crate::support::scripted::{BUCKET, Reply, Request, Scripted};
+
+/// One whose body is at hand, one of a size that nobody said, and one whose request is under way while it is written.
+const WAYS: [(usize, bool); 3] = [(1000, true), (1000, false), (300_000, true)];
+
+async fn write(
+    server: &Scripted,
+    bytes: &[u8],
+    is_sized: bool,
+    precondition: Precondition,
+) -> Result<Committed> {
+    let store = crate::leaf_over(server.address, |_| {});
+    let (context, address) = (context(), Address::parse(BUCKET, "x").unwrap());
+    let size = is_sized.then_some(bytes.len() as u64);
+    let request = StageRequest { size, precondition, ..StageRequest::default() };
+    let mut staged = store.stage(&context, &address, request).await?;
+    for piece in bytes.chunks(100_000) {
+        staged.write(Bytes::copy_from_slice(piece)).await?;
+    }
+    let committed = staged.commit(Expected::default()).await?.0;
+    let found = store.head(&context, &address, GetRequest::default()).await?.info;
+    assert!(found.metadata.user.is_empty(), "nobody sees the name of the write: {:?}", found.metadata);
+    assert_eq!((&found.etag, found.size), (&committed.etag, bytes.len() as u64));
+    Ok(committed)
+}
+
+fn is_first_put(request: &Request) -> bool {
+    request.operation == "PutObject" && request.number == 1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_was_carried_out_is_known_again() {
+    for (size, is_sized) in WAYS {
+        for condition in ["absent", "matches"] {
+            let server = Scripted::start(|request, answer| {
+                if is_first_put(request) { Reply::Lost(answer) } else { Reply::Answer(answer) }
+            });
+            let bytes = vec![7; size];
+            let precondition = if condition == "absent" {
+                Precondition::Absent
+            } else {
+                server.lay("x", b"old".to_vec());
+                Precondition::Matches(ETag::from_text(&server.tag("x")))
+            };
+            write(&server, &bytes, is_sized, precondition).await.unwrap();
+            assert!(server.object("x").unwrap() == bytes, "{size} bytes, {condition}");
+        }
+    }
+}
+
+/// The first attempt never came to the store, and the key is somebody else's: with other bytes, or with the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_of_somebody_else_is_not_taken_for_ours() {
+    for (size, is_sized) in WAYS {
+        for theirs in [b"theirs".to_vec(), vec![7; size]] {
+            let server =
+                Scripted::start(
+                    |request, answer| {
+                        if is_first_put(request) { Reply::Reset } else { Reply::Answer(answer) }
+                    },
+                );
+            server.lay("x", theirs.clone());
+            let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
+            // What was streamed is gone: whoever wrote it writes it again, and is told.
+            let reason = if size > 256 << 10 { Reason::Io } else { Reason::PreconditionFailed };
+            assert_eq!(failed.reason(), reason, "{failed:?}");
+            assert!(server.object("x").unwrap() == theirs);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_without_doubt_is_the_answer() {
+    for (size, is_sized) in WAYS {
+        let server = Scripted::start(|_, answer| Reply::Answer(answer));
+        server.lay("x", b"theirs".to_vec());
+        let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
+        assert_eq!(failed.reason(), Reason::PreconditionFailed);
+        let puts = server.of("PutObject").len();
+        assert_eq!((puts, server.of("HeadObject").len()), (1, 0), "nothing is asked: {:?}", server.counts());
+    }
+}
