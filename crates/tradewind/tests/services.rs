@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::caller::Caller;
-use support::ceph::Ceph;
+use support::ceph::{Ceph, DOMAIN};
 use support::server::root_key;
 use support::sign::Credentials;
 
@@ -192,12 +192,22 @@ fn all_is_done_by(caller: &Caller) {
     assert_eq!(caller.run(&["cat", "s3://bucket/large"]).status.code(), Some(1));
 }
 
+/// The same service, asked with the bucket in the host's name. Nobody need resolve that: connections go to the endpoint.
+fn with_buckets_as_hosts(caller: Caller) -> Caller {
+    let port = caller.endpoint().port();
+    caller.write("home/.aws/config", "[default]\ns3 =\n  addressing_style = virtual\n");
+    caller.with("AWS_ENDPOINT_URL_S3", &format!("http://{DOMAIN}:{port}"))
+}
+
 #[test]
 fn tradewind_does() {
     let directory = tempfile::tempdir().unwrap();
+    let settings = directory.path().join("settings.toml");
+    fs::write(&settings, format!("[server]\ndomain = {DOMAIN:?}\n")).unwrap();
     let start = support::server::Start::new(&directory.path().join("data"), &directory.path().join("log"));
-    let server = start.start().unwrap();
+    let server = start.flag("--config", settings).start().unwrap();
     all_is_done_by(&Caller::new(server.endpoint));
+    all_is_done_by(&with_buckets_as_hosts(Caller::new(server.endpoint)));
 }
 
 #[test]
@@ -228,7 +238,11 @@ fn versitygw_does() {
 fn radosgw_does() {
     if let Some(ceph) = Ceph::start("services") {
         let Credentials { id, secret } = &ceph.key;
-        let caller = Caller::new(ceph.address);
-        all_is_done_by(&caller.with("AWS_ACCESS_KEY_ID", id).with("AWS_SECRET_ACCESS_KEY", secret));
+        let caller = || {
+            let caller = Caller::new(ceph.address).with("AWS_ACCESS_KEY_ID", id);
+            caller.with("AWS_SECRET_ACCESS_KEY", secret)
+        };
+        all_is_done_by(&caller());
+        all_is_done_by(&with_buckets_as_hosts(caller()));
     }
 }

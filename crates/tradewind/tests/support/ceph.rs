@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use super::sign::Credentials;
 use super::skip;
 
-/// The domain below which buckets answer as hosts: names below it are loopback's wherever a resolver heeds RFC 6761.
+/// The domain below which buckets answer as hosts.
 pub const DOMAIN: &str = "localhost";
 
 /// The cluster. Dropping it ends it.

@@ -334,7 +334,11 @@ impl State {
             "ListParts" if self.parts.lock().unwrap().is_empty() => {
                 Answer::refusal(404, "NoSuchUpload", "The specified upload does not exist.")
             }
-            "ListParts" => Answer::document("<ListPartsResult></ListPartsResult>"),
+            "ListParts" => {
+                let parts = self.parts.lock().unwrap();
+                let lines: String = parts.iter().map(|(number, bytes)| part_line(*number, bytes)).collect();
+                Answer::document(&format!("<ListPartsResult>{lines}</ListPartsResult>"))
+            }
             "CompleteMultipartUpload" => {
                 let tag = xml::escape(&etag(&self.whole(request)));
                 Answer::document(&format!(
@@ -486,6 +490,13 @@ pub fn line(key: &str, bytes: &[u8]) -> String {
     let (key, size, tag) = (sign::encode(key, false), bytes.len(), xml::escape(&etag(bytes)));
     let rest = format!("<LastModified>{}</LastModified><ETag>{tag}</ETag><Size>{size}</Size>", MODIFIED[1]);
     format!("<Contents><Key>{key}</Key>{rest}</Contents>")
+}
+
+/// A part, as a listing of an upload has it.
+fn part_line(number: u32, bytes: &[u8]) -> String {
+    let (size, tag, sum) = (bytes.len(), xml::escape(&etag(bytes)), checksum(bytes));
+    let sum = format!("<ChecksumCRC64NVME>{sum}</ChecksumCRC64NVME>");
+    format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag><Size>{size}</Size>{sum}</Part>")
 }
 
 /// A listing of these lines.
