@@ -185,7 +185,7 @@ fn all_is_done_by(caller: &Caller) {
         caller.done(&["grep", "--sort", "needle", "s3://bucket/logs/"]),
         "s3://bucket/logs/one:2:second needle\n"
     );
-    all_is_copied_between(&caller);
+    all_is_copied_between(caller);
     assert!(!caller.run(&["rb", "s3://bucket"]).status.success(), "it is not empty");
     caller.done(&["rm", "-r", "s3://bucket"]);
     caller.done(&["rb", "s3://bucket"]);
