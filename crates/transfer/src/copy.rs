@@ -128,11 +128,8 @@ impl Copier {
             None
         };
         let version = (size, fetch.info().etag.as_str());
-        let file = to.resume(&path, version, self.progress.clone(), journal)?;
-        if self.preserves {
-            file.hide()?;
-        }
-        let file = Arc::new(file);
+        let journal = (journal, self.preserves);
+        let file = Arc::new(to.resume(&path, version, self.progress.clone(), journal)?);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
             // Chunks that are given up may still be written: another transfer goes on, or begins anew.
@@ -205,12 +202,10 @@ impl Copier {
 
     async fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
         let source = FileSource::open(&from.root().join(path_of(name)?), Arc::default())?;
-        let mut file = to.begin(&path_of(to_name)?, source.size(), self.progress.clone())?;
-        let mut attributes = Attributes::dated(source.modified());
-        if self.preserves {
-            file.hide()?;
-            attributes = source.attributes();
-        }
+        let path = path_of(to_name)?;
+        let mut file = to.begin(&path, source.size(), self.progress.clone(), self.preserves)?;
+        let attributes =
+            if self.preserves { source.attributes() } else { Attributes::dated(source.modified()) };
         blocking(move || {
             read_through(&source, |offset, piece| file.write_at(offset, piece))?;
             file.finish(&attributes)?;

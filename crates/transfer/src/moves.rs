@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
@@ -18,6 +18,38 @@ use crate::progress::Progress;
 pub const FOUND_AHEAD: usize = 1024;
 /// Failures that are kept by name; of more only the number.
 const MOST_NAMED: usize = 1000;
+
+/// Failures that everything else would share, one behind the other: what worked before does not any more.
+const MOST_SHARED: u32 = 16;
+
+/// Whether going on is of any use.
+#[derive(Debug, Default)]
+struct Hope {
+    has_succeeded: AtomicBool,
+    /// Since the last success.
+    shared: AtomicU32,
+    is_lost: AtomicBool,
+}
+
+impl Hope {
+    /// A failure that everything else would share ends it at once where nothing has succeeded so far. Later one may be of
+    /// a single name: some stores do not understand every name, and take its signature for wrong.
+    fn weigh(&self, ended: &Result<Done>) {
+        match ended {
+            Ok(_) => {
+                self.has_succeeded.store(true, Ordering::Relaxed);
+                self.shared.store(0, Ordering::Relaxed);
+            }
+            Err(e) if e.is_for_all() => {
+                let shared = self.shared.fetch_add(1, Ordering::Relaxed) + 1;
+                if shared >= MOST_SHARED || !self.has_succeeded.load(Ordering::Relaxed) {
+                    self.is_lost.store(true, Ordering::Relaxed);
+                }
+            }
+            Err(_) => {}
+        }
+    }
+}
 
 /// What is to be done next, or why something cannot be.
 pub type Next = Result<Action, (String, Error)>;
@@ -145,16 +177,16 @@ where
     C: Fn(Action) -> F + Clone + Send + Sync + 'static,
 {
     let decided = Arc::new(Mutex::new(decided));
-    let gave_up = Arc::new(AtomicBool::new(false));
+    let hope = Arc::new(Hope::default());
     let mut tasks = JoinSet::new();
     for _ in 0..workers.max(1) {
         let (decided, act, progress) = (decided.clone(), act.clone(), progress.clone());
-        let gave_up = gave_up.clone();
+        let hope = hope.clone();
         tasks.spawn(async move {
             let mut outcome = Outcome::default();
             loop {
                 let next = decided.lock().await.recv().await;
-                if gave_up.load(Ordering::Relaxed) {
+                if hope.is_lost.load(Ordering::Relaxed) {
                     outcome.gave_up = next.is_some();
                     return outcome;
                 }
@@ -163,12 +195,7 @@ where
                     Some(Ok(action)) => {
                         let name = action.item().name.clone();
                         let ended = act(action).await;
-                        if ended.as_ref().is_err_and(Error::is_for_all)
-                            && gave_up.swap(true, Ordering::Relaxed)
-                        {
-                            // Another worker has told of it.
-                            continue;
-                        }
+                        hope.weigh(&ended);
                         outcome.add(name, ended, &progress);
                     }
                     Some(Err((name, error))) => outcome.add(name, Err(error), &progress),
@@ -185,6 +212,11 @@ where
         all.failed += outcome.failed;
         all.gave_up |= outcome.gave_up;
         all.failures.extend(outcome.failures);
+    }
+    if hope.is_lost.load(Ordering::Relaxed) {
+        // They are one failure.
+        let mut is_told = false;
+        all.failures.retain(|(_, e)| !e.is_for_all() || !std::mem::replace(&mut is_told, true));
     }
     all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
     all.failures.truncate(MOST_NAMED);
@@ -224,8 +256,23 @@ mod tests {
     #[tokio::test]
     async fn what_would_fail_for_all_is_told_once() {
         let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").for_all()).await;
-        assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1, 1, true));
+        assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1, tried, true));
         assert!(tried <= 8, "{tried} were tried");
+    }
+
+    #[test]
+    fn a_name_that_a_store_misunderstands_ends_nothing() {
+        let hope = Hope::default();
+        let fail = || hope.weigh(&Err(Error::new(Reason::AccessDenied, "a signature").for_all()));
+        let is_lost = || hope.is_lost.load(Ordering::Relaxed);
+        hope.weigh(&Ok(Done::Copied(1)));
+        for _ in 0..100 {
+            (1..MOST_SHARED).for_each(|_| fail());
+            hope.weigh(&Ok(Done::Same));
+        }
+        assert!(!is_lost());
+        (0..MOST_SHARED).for_each(|_| fail());
+        assert!(is_lost());
     }
 
     #[tokio::test]

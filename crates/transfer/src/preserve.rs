@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Reason, Result};
@@ -123,7 +124,8 @@ impl Attributes {
     #[must_use]
     pub fn read(user: &UserMetadata) -> Self {
         let value = |name: &str| user.iter().find(|(known, _)| known == name).map(|(_, value)| value.trim());
-        let id = |name| value(name)?.parse().ok();
+        // The last number means nobody to the system.
+        let id = |name| value(name)?.parse().ok().filter(|id| *id != u32::MAX);
         Self {
             modified: value("mtime").and_then(FileTime::parse),
             mode: value("mode").and_then(parse_mode),
@@ -153,7 +155,13 @@ impl Attributes {
         if let Some((uid, gid)) = self.owner
             && geteuid().is_root()
         {
-            fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+            match fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))) {
+                // Root of a container may not give to everybody: the bytes are worth more than their owner.
+                Err(e @ (Errno::PERM | Errno::INVAL)) => {
+                    tracing::warn!(uid, gid, error = %e, "a file keeps this process's owner");
+                }
+                given => given?,
+            }
         }
         if let Some(mode) = self.mode {
             fchmod(file, Mode::from_raw_mode(mode & PERMISSIONS))?;
@@ -243,6 +251,18 @@ mod tests {
         }
         for bad in ["", "rw-r--r--", "40755", "16877", "120777", "99999", "4294967295", "-644"] {
             assert_eq!(parse_mode(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn nobody_owns_a_file() {
+        let read = |uid: &str, gid: &str| {
+            let user = vec![("gid".to_owned(), gid.to_owned()), ("uid".to_owned(), uid.to_owned())];
+            Attributes::read(&user).owner
+        };
+        assert_eq!(read("0", "1000"), Some((0, 1000)));
+        for (uid, gid) in [("4294967295", "0"), ("0", "4294967295"), ("-1", "0"), ("root", "0")] {
+            assert_eq!(read(uid, gid), None, "{uid} {gid}");
         }
     }
 

@@ -158,7 +158,7 @@ impl Between {
         let first = passed.next().map(|(first, _)| first);
         let whole = first
             .and_then(|first| passed.try_fold(first, |whole, (next, length)| whole.combine(&next, length)));
-        if let (Some(whole), Some(expected)) = (whole, of_whole(&info)) {
+        if let (Some(whole), Some(expected)) = (whole, crc_of_whole(&info)) {
             compare(whole, expected)?;
         }
         upload.complete(done.into_iter().map(|(part, _)| part).collect()).await
@@ -197,14 +197,21 @@ impl Between {
         let mut hasher = Hasher::new(algorithm);
         let mut sent = Sent { told: &self.told, bytes: 0 };
         let mut passed = 0;
+        // Each is waited for twice: as one that came, and as one that goes.
+        let at_once = usize::try_from(self.carrier.piece_bytes() / 2).unwrap_or(usize::MAX).max(1);
+        let at_once = if self.carrier.is_limited() { at_once } else { usize::MAX };
         while let Some(piece) = body.next().await {
             let piece = piece.map_err(of_source)?;
             hasher.update(&piece);
-            let bytes = piece.len();
-            slot.pass(2 * bytes as u64).await;
-            staged.write(piece).await?;
-            passed += bytes as u64;
-            sent.more(bytes);
+            passed += piece.len() as u64;
+            let mut left = piece;
+            while !left.is_empty() {
+                let piece = left.split_to(at_once.min(left.len()));
+                let bytes = piece.len();
+                slot.pass(2 * bytes as u64).await;
+                staged.write(piece).await?;
+                sent.more(bytes);
+            }
         }
         if passed != length {
             let why = format!("the source sent {passed} bytes where {length} were announced");
@@ -262,10 +269,15 @@ fn of_whole(info: &ObjectInfo) -> Option<Checksum> {
     info.checksums.first().copied().filter(|_| info.scope == ChecksumScope::FullObject)
 }
 
+/// The one of the source's checksums of the whole that can be put together from those of parts.
+fn crc_of_whole(info: &ObjectInfo) -> Option<Checksum> {
+    let is_of_whole = info.scope == ChecksumScope::FullObject;
+    info.checksums.iter().copied().find(|checksum| is_of_whole && checksum.algorithm().is_crc())
+}
+
 /// What the checksum of a whole made of parts can be: the source's own, where it can be put together.
 fn algorithm_of_parts(info: &ObjectInfo) -> Algorithm {
-    let own = of_whole(info).map(|checksum| checksum.algorithm());
-    own.filter(|own| own.is_crc()).unwrap_or(Algorithm::Crc64Nvme)
+    crc_of_whole(info).map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm())
 }
 
 fn compare(passed: Checksum, expected: Checksum) -> Result<()> {

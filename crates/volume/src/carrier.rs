@@ -102,6 +102,11 @@ impl Carrier {
         &self.buffers
     }
 
+    /// Whether there is a limit on how fast bytes pass.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Bytes that are best handed over at once.
     pub(crate) fn piece_bytes(&self) -> u64 {
         self.limit.as_ref().map_or(BUFFER_BYTES as u64, |limit| limit.piece)

@@ -162,7 +162,8 @@ impl Pool {
         };
         while let Some(mut link) = self.pop() {
             // At once, unless what it answered last has not been read off the wire to its end.
-            if link.is_ready().await {
+            let ready = tokio::time::timeout(self.connect_time, link.is_ready()).await;
+            if ready.unwrap_or(false) {
                 return Ok(Connection { link, is_reused: true, _permit: permit });
             }
         }

@@ -155,9 +155,8 @@ impl Unpacker {
 
     /// Begins a member's file; answers what it is to have in the end.
     fn begin(&self, member: &Member, name: &str) -> Result<(NewFile, Attributes)> {
-        let file = self.to.begin(&path_of(name)?, member.size, self.progress.clone())?;
+        let file = self.to.begin(&path_of(name)?, member.size, self.progress.clone(), true)?;
         let mode = Some(file.permitted(member.mode)?);
-        file.hide()?;
         Ok((file, Attributes { mode, ..Attributes::dated(member.modified) }))
     }
 

@@ -18,9 +18,10 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// A file under a name that must be free.
-    pub fn named(name: PathBuf) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&name)?;
+    /// A file under a name that must be free; a private one nobody else can open.
+    pub fn named(name: PathBuf, is_private: bool) -> io::Result<Self> {
+        let mode = if is_private { 0o600 } else { EVERYBODYS };
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(&name)?;
         Ok(Self { file, name: Some(name) })
     }
 
@@ -53,6 +54,18 @@ impl Draft {
     }
 }
 
+/// What a new file's mode is before the umask takes from it.
+const EVERYBODYS: u32 = 0o666;
+
+/// The mode that new files of this process have.
+pub(super) fn usual_mode() -> io::Result<u32> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let umask =
+        status.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("Umask:")?.trim(), 8).ok());
+    let umask = umask.ok_or_else(|| io::Error::other("the system does not say the umask"))?;
+    Ok(EVERYBODYS & !umask)
+}
+
 /// Whether files without a name can be made in a directory, and given one.
 pub(super) fn can_do_without_name(directory: &Path, spare: PathBuf) -> bool {
     let made = Draft::unnamed(directory).and_then(|draft| draft.link(&spare));
@@ -68,7 +81,9 @@ mod tests {
     fn both_kinds_get_their_name() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
-        for (n, draft) in [Draft::named(path("spare")), Draft::unnamed(root.path())].into_iter().enumerate() {
+        for (n, draft) in
+            [Draft::named(path("spare"), false), Draft::unnamed(root.path())].into_iter().enumerate()
+        {
             let mut draft = draft.unwrap();
             draft.file.write_all(b"new").unwrap();
             draft.publish(&path(&n.to_string())).unwrap();
@@ -77,6 +92,17 @@ mod tests {
         let mut left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["0", "1"]);
+    }
+
+    #[test]
+    fn the_usual_mode_is_that_of_new_files() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let mode = |draft: Draft| draft.file.metadata().unwrap().permissions().mode() & 0o777;
+        let named = |name, is_private| Draft::named(root.path().join(name), is_private).unwrap();
+        assert_eq!(mode(named("a", false)), usual_mode().unwrap());
+        assert_eq!(mode(Draft::unnamed(root.path()).unwrap()), usual_mode().unwrap());
+        assert_eq!(mode(named("b", true)), 0o600);
     }
 
     #[test]

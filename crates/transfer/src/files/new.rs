@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,7 +17,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum};
 use tradewind_volume::Sink;
 
-use super::draft::{Draft, can_do_without_name};
+use super::draft::{Draft, can_do_without_name, usual_mode};
 use super::failed;
 use crate::journal::Entry;
 use crate::preserve::Attributes;
@@ -77,33 +77,53 @@ impl Directory {
         Ok(())
     }
 
-    /// Begins a file of `size` bytes at a path below the directory.
-    pub fn begin(&self, below: &Path, size: u64, progress: Arc<Progress>) -> Result<NewFile> {
-        self.begin_as(below, size, progress, false)
+    /// Begins a file of `size` bytes at a path below the directory. A private one nobody else can open before it is
+    /// finished: what it will allow others is not known to them yet.
+    pub fn begin(
+        &self,
+        below: &Path,
+        size: u64,
+        progress: Arc<Progress>,
+        is_private: bool,
+    ) -> Result<NewFile> {
+        self.begin_as(below, size, progress, (is_private, false))
     }
 
-    fn begin_as(&self, below: &Path, size: u64, progress: Arc<Progress>, is_named: bool) -> Result<NewFile> {
+    fn begin_as(
+        &self,
+        below: &Path,
+        size: u64,
+        progress: Arc<Progress>,
+        (is_private, is_named): (bool, bool),
+    ) -> Result<NewFile> {
         let path = self.root.join(below);
         let Some((parent, name)) = path.parent().zip(path.file_name()) else {
             return Err(Error::new(Reason::InvalidKey, format!("{} is not a file's name", path.display())));
         };
         self.make(parent)?;
         let spare = parent.join(self.spare_name(name));
-        let is_named = is_named || size > WORTH_PREALLOCATING || !self.needs_no_name(parent);
-        let begin = || if is_named { Draft::named(spare.clone()) } else { Draft::unnamed(parent) };
-        // One without a name is looked for a place when it gets one.
-        if is_named {
-            check_place(&path)?;
-        }
-        let mut draft = begin();
-        if draft.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-            // Somebody removed the directory meanwhile.
-            self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(parent);
-            self.make(parent)?;
-            draft = begin();
-        }
-        let draft = draft.map_err(|e| failed("make", &spare, e))?;
-        let new = NewFile { draft, path, spare, size, is_kept: false, progress, resumable: None };
+        let unnamed = || {
+            let may_be = !is_named && size <= WORTH_PREALLOCATING && self.needs_no_name(parent);
+            // Another file system may begin below the root: what it cannot do is done with a name.
+            may_be.then(|| Draft::unnamed(parent).ok()).flatten()
+        };
+        let draft = match unnamed() {
+            // It is looked for a place when it gets its name.
+            Some(draft) => draft,
+            None => {
+                check_place(&path)?;
+                let named = || Draft::named(spare.clone(), is_private);
+                let mut draft = named();
+                if draft.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+                    // Somebody removed the directory meanwhile.
+                    self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(parent);
+                    self.make(parent)?;
+                    draft = named();
+                }
+                draft.map_err(|e| failed("make", &spare, e))?
+            }
+        };
+        let new = NewFile { draft, path, spare, size, is_private, is_kept: false, progress, resumable: None };
         if size > WORTH_PREALLOCATING {
             new.preallocate()?;
         }
@@ -119,7 +139,7 @@ impl Directory {
         spare
     }
 
-    /// Below one root nearly always the same; where it is not, making the file fails and says so.
+    /// Below one root nearly always the same.
     fn needs_no_name(&self, parent: &Path) -> bool {
         let spare = || parent.join(self.spare_name(OsStr::new("try")));
         *self.needs_no_name.get_or_init(|| can_do_without_name(parent, spare()))
@@ -131,9 +151,9 @@ impl Directory {
         below: &Path,
         (size, version): (u64, &str),
         progress: Arc<Progress>,
-        journal: Option<Entry>,
+        (journal, is_private): (Option<Entry>, bool),
     ) -> Result<NewFile> {
-        let Some(mut journal) = journal else { return self.begin(below, size, progress) };
+        let Some(mut journal) = journal else { return self.begin(below, size, progress, is_private) };
         let mut lines = journal.earlier::<Line>().into_iter();
         let begun = lines.next();
         if let Some(Line::Begun { version: earlier, size: earlier_size, unfinished }) = &begun
@@ -151,8 +171,13 @@ impl Directory {
             });
             let resumable = Some(Resumable { chunks: chunks.collect(), journal });
             let path = self.root.join(below);
+            if is_private {
+                fchmod(&file, Mode::RUSR | Mode::WUSR)
+                    .map_err(|e| failed("change the mode of", &unfinished, e))?;
+            }
             let draft = Draft { file, name: Some(unfinished.clone()) };
-            return Ok(NewFile { draft, path, spare: unfinished, size, is_kept: false, progress, resumable });
+            let spare = unfinished;
+            return Ok(NewFile { draft, path, spare, size, is_private, is_kept: false, progress, resumable });
         }
         if let Some(Line::Begun { unfinished, .. }) = begun
             && let Err(e) = fs::remove_file(&unfinished)
@@ -160,7 +185,7 @@ impl Directory {
         {
             tracing::warn!(error = %e, path = %unfinished.display(), "an unfinished file is left");
         }
-        let mut new = self.begin_as(below, size, progress, true)?;
+        let mut new = self.begin_as(below, size, progress, (is_private, true))?;
         let unfinished = std::path::absolute(&new.spare).unwrap_or_else(|_| new.spare.clone());
         let begun = Line::Begun { version: version.to_owned(), size, unfinished };
         match journal.begin_anew().and_then(|()| journal.add(&begun)) {
@@ -202,6 +227,7 @@ pub struct NewFile {
     /// The name that it has until it is whole, or may take on the way.
     spare: PathBuf,
     size: u64,
+    is_private: bool,
     is_kept: bool,
     progress: Arc<Progress>,
     resumable: Option<Resumable>,
@@ -238,20 +264,18 @@ impl NewFile {
 
     /// Of a mode, what new files of this process may have: what may not be read may not be executed.
     pub fn permitted(&self, mode: u32) -> Result<u32> {
-        let file = self.draft.file.metadata().map_err(|e| failed("look at", &self.path, e))?;
-        let usual = file.mode();
-        Ok(mode & (usual & 0o666 | (usual & 0o444) >> 2))
-    }
-
-    /// Nobody else may look into it before it is finished: what it will allow others is not known to them yet.
-    pub fn hide(&self) -> Result<()> {
-        let own = Mode::RUSR | Mode::WUSR;
-        fchmod(&self.draft.file, own).map_err(|e| failed("change the mode of", &self.path, e))
+        let usual = usual_mode().map_err(|e| failed("know the mode of", &self.path, e))?;
+        Ok(mode & (usual | (usual & 0o444) >> 2))
     }
 
     /// Gives it its name, when all else of it is as it is to be.
     pub fn finish(&mut self, attributes: &Attributes) -> Result<()> {
-        attributes
+        let usual = if self.is_private && attributes.mode.is_none() {
+            Some(usual_mode().map_err(|e| failed("know the mode of", &self.path, e))?)
+        } else {
+            None
+        };
+        Attributes { mode: attributes.mode.or(usual), ..*attributes }
             .give(&self.draft.file)
             .map_err(|e| failed("set the time, mode or owner of", &self.path, e))?;
         let mut named = self.draft.publish(&self.path);
@@ -340,5 +364,31 @@ impl Drop for NewFile {
         {
             tracing::warn!(error = %e, path = %unfinished.display(), "an unfinished file is left");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_private_file_is_its_owners_until_it_is_finished() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        // One without a name, and one with.
+        for (name, size) in [("small", 1), ("large", WORTH_PREALLOCATING + 1)] {
+            let mut file = directory.begin(Path::new(name), size, Arc::default(), true).unwrap();
+            if let Some(unfinished) = &file.draft.name {
+                assert_eq!(mode(unfinished), 0o600);
+            }
+            // Nobody said what mode it is to have.
+            file.finish(&Attributes::default()).unwrap();
+            assert_eq!(mode(&root.path().join(name)), usual_mode().unwrap());
+        }
+        let mut file = directory.begin(Path::new("small"), 1, Arc::default(), true).unwrap();
+        file.finish(&Attributes { mode: Some(0o640), ..Attributes::default() }).unwrap();
+        assert_eq!(mode(&root.path().join("small")), 0o640);
     }
 }
