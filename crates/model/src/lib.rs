@@ -2,6 +2,7 @@
 //! code runs in tests, in simulations and over real stores.
 
 pub mod bundle;
+pub mod hedge;
 pub mod pace;
 pub mod plan;
 pub mod retry;
