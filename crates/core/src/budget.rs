@@ -86,12 +86,18 @@ impl Budget {
                     .map_err(|e| Error::with_source(Reason::Defect, "the memory budget was closed", e))?
             }
         };
-        Ok(Arc::new(Window {
-            budget: self.clone(),
-            left: AtomicUsize::new(grains as usize * GRAIN),
-            freed: Notify::new(),
-            permit,
-        }))
+        Ok(self.window(permit))
+    }
+
+    /// Reserves a window for a request that somebody could do without: only where nobody has to wait for it.
+    #[must_use]
+    pub fn try_admit(&self, bytes: usize) -> Option<Arc<Window>> {
+        Some(self.window(self.0.free.clone().try_acquire_many_owned(self.grains(bytes)).ok()?))
+    }
+
+    fn window(&self, permit: OwnedSemaphorePermit) -> Arc<Window> {
+        let left = AtomicUsize::new(permit.num_permits() * GRAIN);
+        Arc::new(Window { budget: self.clone(), left, freed: Notify::new(), permit })
     }
 
     /// Takes `bytes` out of what is free; never waits. `None`: do with less.
@@ -258,6 +264,21 @@ mod tests {
         assert_eq!(window.left(), 2 * GRAIN);
         drop(window);
         assert_eq!(budget.free(), 4 * GRAIN);
+    }
+
+    #[tokio::test]
+    async fn who_could_do_without_takes_what_is_left_and_no_turn() {
+        let budget = Budget::new(4 * GRAIN);
+        let held = budget.admit(3 * GRAIN, &no_deadline()).await.unwrap();
+        assert!(budget.try_admit(2 * GRAIN).is_none());
+        assert_eq!(budget.try_admit(GRAIN).unwrap().left(), GRAIN);
+        let nobody = no_deadline();
+        let mut waiting = std::pin::pin!(budget.admit(2 * GRAIN, &nobody));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        assert!(budget.try_admit(GRAIN).is_none(), "who waits comes first");
+        drop(held);
+        assert_eq!((waiting.await.unwrap().size(), budget.free()), (2 * GRAIN, 2 * GRAIN));
+        assert_eq!(budget.waited(), 1);
     }
 
     #[tokio::test]
