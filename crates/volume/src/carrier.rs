@@ -3,13 +3,14 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context};
+use tradewind_model::hedge::Hedges;
 use tradewind_model::pace::Pace;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
@@ -38,6 +39,8 @@ pub struct Carrier {
     /// The store has taken something: its leaf knows by now how it is told checksums.
     has_stored: AtomicBool,
     limit: Option<Limit>,
+    /// Chunks of all objects; `None` where none is asked for twice.
+    hedges: Option<Mutex<Hedges>>,
 }
 
 /// A limit on bytes per second, over both directions.
@@ -76,11 +79,12 @@ impl Carrier {
             purse,
             has_stored: AtomicBool::new(false),
             limit: None,
+            hedges: Some(Mutex::default()),
         }
     }
 
     /// The same, under a limit on the bytes of bodies that pass in a second, those that are sent and those that come
-    /// taken together.
+    /// taken together. Nothing is asked for twice then: whoever shares a line takes no more of it than has to be.
     #[must_use]
     pub fn limited(mut self, bytes_per_second: u64) -> Self {
         self.plan.requests = Pace::requests(bytes_per_second, self.plan.requests);
@@ -88,6 +92,7 @@ impl Carrier {
         self.ahead = Arc::new(Semaphore::new(self.plan.ahead()));
         let pace = Mutex::new(Pace::new(bytes_per_second, self.clock.now()));
         self.limit = Some(Limit { piece: Pace::piece(bytes_per_second, BUFFER_BYTES as u64), pace });
+        self.hedges = None;
         self
     }
 
@@ -123,9 +128,28 @@ impl Carrier {
         &self.clock
     }
 
+    /// What is known of chunks that are and were under way.
+    pub(crate) fn hedges(&self) -> Option<MutexGuard<'_, Hedges>> {
+        Some(self.hedges.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Chunks that were asked for a second time, because the first request for them was late.
+    #[must_use]
+    pub fn hedged(&self) -> u64 {
+        self.hedges().map_or(0, |hedges| hedges.hedged())
+    }
+
     /// Waits for a turn and for memory of up to `bytes`. Who holds a slot must not ask for another.
     pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
-        self.slot_with(usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, WINDOW_BYTES)).await
+        self.slot_with(window_bytes(bytes)).await
+    }
+
+    /// The same where nobody has to wait for it, neither who asks nor who else would.
+    pub(crate) fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
+        let permit = self.slots.try_acquire().ok()?;
+        let window = self.budget.try_admit(window_bytes(bytes))?;
+        let context = Context::new(Deadline::none(self.clock.clone()), window);
+        Some(Slot { context, carrier: self, paid: 0, _permit: permit })
     }
 
     /// The same for two requests, one that reads up to `bytes` and one that they are handed on to: what the second still
@@ -225,6 +249,10 @@ impl Slot<'_> {
             clock.sleep_until(turn).await;
         }
     }
+}
+
+fn window_bytes(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, WINDOW_BYTES)
 }
 
 /// Whether the same may succeed later. What came damaged over the wire is sent whole the next time.

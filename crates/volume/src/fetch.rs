@@ -7,7 +7,6 @@ use std::iter::Peekable;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use futures::StreamExt;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::condition::{ETagMatch, ReadConditions};
 use tradewind_core::error::{Error, Reason, Result};
@@ -18,6 +17,7 @@ use tradewind_core::{
 use tradewind_model::plan::Plan;
 
 use super::carrier::{Carrier, Slot};
+use super::hedge::{Begun, Coming, Watch};
 
 /// Where fetched bytes go.
 pub trait Sink: Send + Sync {
@@ -41,9 +41,7 @@ pub struct Fetch<'a> {
     carrier: &'a Arc<Carrier>,
     origin: Origin,
     info: ObjectInfo,
-    slot: Slot<'a>,
-    /// The first chunk, and its length.
-    first: (Body, u64),
+    first: Begun<'a>,
 }
 
 /// Where the object is.
@@ -64,8 +62,8 @@ impl<'a> Fetch<'a> {
         let origin = Origin { store: store.clone(), address: address.clone() };
         let mut attempt = 1;
         loop {
-            match origin.open(carrier, size).await {
-                Ok((slot, info, first)) => return Ok(Self { carrier, origin, info, slot, first }),
+            match origin.begin(carrier, size).await {
+                Ok((info, first)) => return Ok(Self { carrier, origin, info, first }),
                 Err(failed) => carrier.wait(failed, attempt).await?,
             }
             attempt += 1;
@@ -80,7 +78,8 @@ impl<'a> Fetch<'a> {
 
     /// Fetches all of it. What arrived is compared with the store's checksum of the whole, where it has one.
     pub async fn write_to(self, sink: Arc<dyn Sink>) -> Result<ObjectInfo> {
-        let Self { carrier, origin, info, slot, first: (body, length) } = self;
+        let Self { carrier, origin, info, first } = self;
+        let length = first.length;
         let info = Arc::new(info);
         let rest = Plan::chunks(info.size - length, carrier.plan().chunk_bytes);
         let mut rest = rest.map(|(offset, size)| (offset + length, size));
@@ -101,7 +100,7 @@ impl<'a> Fetch<'a> {
             }
         }
         let fetched = async {
-            let checksum = whole.read((0, length), Some((slot, body))).await?;
+            let checksum = whole.read((0, length), Some(first)).await?;
             sink.finished(0, length, &checksum);
             found.push((0, checksum, length));
             while let Some(done) = chunks.join_next().await {
@@ -126,7 +125,8 @@ impl<'a> Fetch<'a> {
     where
         F: Future<Output = Result<()>>,
     {
-        let Self { carrier, origin, info, slot, first: (body, length) } = self;
+        let Self { carrier, origin, info, first } = self;
+        let length = first.length;
         let info = Arc::new(info);
         let rest = Plan::chunks(info.size - length, carrier.plan().stream_bytes);
         let mut rest = rest.map(|(offset, size)| (offset + length, size)).peekable();
@@ -145,7 +145,7 @@ impl<'a> Fetch<'a> {
         begin(&mut ahead, &mut rest);
         let mut found = Vec::new();
         let whole = Range { carrier, origin: &origin, info: &info, sink: &Nowhere };
-        let checksum = whole.pass_on((0, length), Some((slot, body)), &mut take).await?;
+        let checksum = whole.pass_on((0, length), Some(first), &mut take).await?;
         found.push((0, checksum, length));
         loop {
             if let Some((mut chunk, permit)) = ahead.pop_front() {
@@ -266,20 +266,30 @@ fn algorithm(info: &ObjectInfo) -> Algorithm {
 }
 
 /// The checksum to compare with: one of the whole that can be put together from chunks.
-fn expected(info: &ObjectInfo) -> Option<Checksum> {
+pub(crate) fn expected(info: &ObjectInfo) -> Option<Checksum> {
     let is_usable = |checksum: &&Checksum| checksum.algorithm().is_crc();
     info.checksums.iter().find(is_usable).copied().filter(|_| info.scope == ChecksumScope::FullObject)
 }
 
 impl Origin {
+    /// Asks for the object's first chunk; a second time where that is late.
+    async fn begin<'a>(&self, carrier: &'a Carrier, size: Option<u64>) -> Result<(ObjectInfo, Begun<'a>)> {
+        let chunk = carrier.plan().chunk_bytes;
+        let bytes = size.unwrap_or(chunk).min(chunk);
+        let mut slot = carrier.slot(size.unwrap_or(u64::MAX)).await?;
+        slot.pass_first_of(bytes).await;
+        let mut watch = Watch::begin(carrier, bytes);
+        let open = |slot| self.open(slot, chunk, size);
+        let (slot, info, (body, length)) = watch.first(bytes, open(slot), open).await?;
+        Ok((info, Begun { watch, slot, body, length }))
+    }
+
     async fn open<'a>(
         &self,
-        carrier: &'a Carrier,
+        slot: Slot<'a>,
+        chunk: u64,
         size: Option<u64>,
     ) -> Result<(Slot<'a>, ObjectInfo, (Body, u64))> {
-        let chunk = carrier.plan().chunk_bytes;
-        let mut slot = carrier.slot(size.unwrap_or(u64::MAX)).await?;
-        slot.pass_first_of(size.unwrap_or(chunk).min(chunk)).await;
         let first = Select::Range(ByteRange::Inclusive { first: 0, last: chunk - 1 });
         let select = if size.is_some_and(|size| size <= chunk) { Select::Whole } else { first };
         let get = async |select| {
@@ -346,37 +356,41 @@ struct Range<'a> {
     sink: &'a dyn Sink,
 }
 
-impl Range<'_> {
+impl<'a> Range<'a> {
+    /// A range, on its way already or asked for.
+    async fn coming<'b>(&self, (offset, length): (u64, u64), begun: Option<Begun<'b>>) -> Result<Coming<'b>>
+    where
+        'a: 'b,
+    {
+        if let Some(begun) = begun {
+            return Ok(Coming::begun(self.origin, self.info, begun));
+        }
+        let mut slot = self.carrier.slot(length).await?;
+        slot.pass_first_of(length).await;
+        Ok(Coming::ask(self.origin, self.info, (self.carrier, slot), (offset, length)))
+    }
+
     /// Hands a range on as it comes. What was handed on cannot be asked for again: what breaks off is asked for
     /// from there on.
     async fn pass_on<F: Future<Output = Result<()>>>(
         &self,
         (offset, length): (u64, u64),
-        mut begun: Option<(Slot<'_>, Body)>,
+        mut begun: Option<Begun<'_>>,
         take: &mut impl FnMut(Bytes) -> F,
     ) -> Result<Checksum> {
         let mut hasher = Hasher::new(algorithm(self.info));
         let (mut done, mut attempt) = (0, 1);
         loop {
-            let (mut slot, mut body) = match begun.take() {
-                Some(begun) => begun,
-                None => {
-                    let mut slot = self.carrier.slot(length - done).await?;
-                    slot.pass_first_of(length - done).await;
-                    let body =
-                        self.origin.get(&slot.context, self.info, (offset + done, length - done)).await?;
-                    (slot, body)
-                }
-            };
+            let mut coming = self.coming((offset + done, length - done), begun.take()).await?;
             let failed = loop {
-                match body.next().await {
+                match coming.next().await {
                     Some(Ok(piece)) => {
                         let came = piece.len() as u64;
                         done += came;
                         attempt = 1;
                         hasher.update(&piece);
                         take(piece).await?;
-                        slot.pass(came).await;
+                        coming.pass(came).await;
                     }
                     Some(Err(failed)) => break failed,
                     None if done == length => {
@@ -389,43 +403,33 @@ impl Range<'_> {
             if failed.reason() == Reason::CorruptData {
                 return Err(failed);
             }
-            drop((body, slot));
+            drop(coming);
             self.carrier.wait(failed, attempt).await?;
             attempt += 1;
         }
     }
 
     /// Reads it, and again from where it broke off; answers the checksum of what came.
-    async fn read(
-        &self,
-        (offset, length): (u64, u64),
-        mut begun: Option<(Slot<'_>, Body)>,
-    ) -> Result<Checksum> {
+    async fn read(&self, (offset, length): (u64, u64), mut begun: Option<Begun<'_>>) -> Result<Checksum> {
         let mut hasher = Hasher::new(algorithm(self.info));
         let mut done = 0;
         let mut attempt = 1;
         loop {
             let before = done;
             let read = async {
-                let (mut slot, mut body) = match begun.take() {
-                    Some(begun) => begun,
-                    None if done == length => return Ok(()),
-                    None => {
-                        let mut slot = self.carrier.slot(length - done).await?;
-                        slot.pass_first_of(length - done).await;
-                        let span = (offset + done, length - done);
-                        let body = self.origin.get(&slot.context, self.info, span).await?;
-                        (slot, body)
-                    }
-                };
-                while let Some(piece) = body.next().await {
+                let begun = begun.take();
+                if done == length && begun.is_none() {
+                    return Ok(());
+                }
+                let mut coming = self.coming((offset + done, length - done), begun).await?;
+                while let Some(piece) = coming.next().await {
                     let piece = piece?;
                     self.sink.write_at(offset + done, &piece)?;
                     hasher.update(&piece);
                     let came = piece.len() as u64;
                     done += came;
                     drop(piece);
-                    slot.pass(came).await;
+                    coming.pass(came).await;
                 }
                 Ok(())
             };

@@ -6,6 +6,7 @@ pub mod buffers;
 pub mod carrier;
 mod copy;
 pub mod fetch;
+mod hedge;
 pub mod observed;
 pub mod ranges;
 pub mod sequence;
