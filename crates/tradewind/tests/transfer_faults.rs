@@ -13,6 +13,8 @@ mod bundles;
 mod damage;
 #[path = "transfer_faults/large.rs"]
 mod large;
+#[path = "transfer_faults/late.rs"]
+mod late;
 #[path = "transfer_faults/listings.rs"]
 mod listings;
 #[path = "transfer_faults/refusals.rs"]

@@ -12,7 +12,7 @@ use tradewind_core::ObjectStore as _;
 use tradewind_model::store_model::{Operation, Outcomes};
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::Snapshot;
-use tradewind_volume::Observed;
+use tradewind_volume::{Carrier, Observed};
 
 use super::Ended;
 use super::transfer::Session;
@@ -40,6 +40,7 @@ pub(super) struct Report {
     shown: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
     stores: Vec<(Arc<str>, Arc<Observed>)>,
+    carrier: Arc<Carrier>,
 }
 
 impl Drop for Report {
@@ -87,7 +88,8 @@ impl ReportFlags {
                 }
             })
         };
-        Report { flags: self, begun, shown, bar, stores: session.stores.clone() }
+        let (stores, carrier) = (session.stores.clone(), session.carrier.clone());
+        Report { flags: self, begun, shown, bar, stores, carrier }
     }
 }
 
@@ -139,6 +141,7 @@ impl Report {
     pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
         let (took, flags) = (self.begun.elapsed(), self.flags);
         let stores: Vec<Json> = self.stores.iter().map(|(name, store)| known(name, store)).collect();
+        let hedged = self.carrier.hedged();
         drop(self);
         for (name, error) in &outcome.failures {
             complain(name, error)?;
@@ -154,7 +157,7 @@ impl Report {
             let seconds = took.as_secs_f64();
             let end = json!({
                 "copied": outcome.copied, "removed": outcome.removed, "bytes": outcome.bytes,
-                "failed": outcome.failed, "seconds": seconds, "stores": stores,
+                "failed": outcome.failed, "seconds": seconds, "hedged": hedged, "stores": stores,
             });
             writeln!(io::stdout(), "{end}")?;
         } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE) {

@@ -108,6 +108,8 @@ pub enum Reply {
     Torn(Answer, usize),
     /// The same, but the connection stays open and nothing more comes.
     Held(Answer, usize),
+    /// The whole length is announced, and the body is sent in pieces of so many bytes, one in 100 ms.
+    Crawling(Answer, usize),
 }
 
 /// Decides what becomes of a request, given the answer that it should have.
@@ -237,8 +239,11 @@ impl State {
         while let Some((method, request)) = self.read(&mut reader)? {
             let stream = reader.get_mut();
             let reply = (self.script)(&request, self.answer(&request));
-            if let Reply::Answer(answer) | Reply::Torn(answer, _) | Reply::Held(answer, _) | Reply::Lost(answer) =
-                &reply
+            if let Reply::Answer(answer)
+            | Reply::Torn(answer, _)
+            | Reply::Held(answer, _)
+            | Reply::Lost(answer)
+            | Reply::Crawling(answer, _) = &reply
                 && answer.status < 300
                 // S3 may begin with success and still refuse.
                 && !answer.body.windows(7).any(|text| text == b"<Error>")
@@ -259,6 +264,13 @@ impl State {
                     *self.held.lock().unwrap() += 1;
                     // Until the client goes.
                     return stream.read_exact(&mut [0]);
+                }
+                Reply::Crawling(answer, piece) => {
+                    write(stream, &method, &answer, 0)?;
+                    for piece in answer.body.chunks(piece) {
+                        std::thread::sleep(Duration::from_millis(100));
+                        stream.write_all(piece)?;
+                    }
                 }
                 Reply::Held(answer, length) => {
                     write(stream, &method, &answer, length)?;
