@@ -92,7 +92,7 @@ impl Copier {
 
     async fn upload(&self, from: &Directory, name: &str, to: &Objects, to_name: &str) -> Result<u64> {
         let address = to.address(to_name)?;
-        let source = FileSource::open(&from.root().join(name), self.progress.clone())?;
+        let source = FileSource::open(&from.root().join(path_of(name)?), self.progress.clone())?;
         let size = source.size();
         let journal = if self.carrier.plan().part_bytes(size).is_some() {
             self.remember(&from.root().join(name), &address)

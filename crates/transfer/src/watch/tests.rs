@@ -1,5 +1,7 @@
 //! Watching with events that the tests make up, over a store that fails where they say.
 
+mod outside;
+
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -67,26 +69,39 @@ impl Scene {
         fs::write(path, name).unwrap();
     }
 
-    fn begin(&self, every: Duration) -> Begun {
+    /// Between the two.
+    fn copier(&self, scheme: &str, links: Links) -> Arc<Copier> {
         let delay = Duration::from_millis(1);
         let retries = RetryOptions { attempts: 1, first_delay: delay, most_delay: delay };
         let carrier = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
-        let from = End::Files(Directory::new(self.root()).unwrap(), Links::Skip);
         let to = Objects {
             store: self.store.clone(),
-            scheme: "s3".into(),
+            scheme: scheme.into(),
             bucket: at("k").bucket,
             prefix: String::new(),
         };
+        Arc::new(Copier {
+            from: End::Files(Directory::new(self.root()).unwrap(), links),
+            to: End::Objects(to),
+            carrier: Arc::new(carrier),
+            progress: Arc::default(),
+            journal: None,
+            preserves: false,
+        })
+    }
+
+    fn worker(&self, links: Links) -> Worker {
+        let root = Root::of(&self.root()).unwrap();
+        Worker { copier: self.copier("s3", links), root, links, removes: true }
+    }
+
+    fn begin(&self, every: Duration) -> Begun {
+        self.begin_with(every, self.copier("s3", Links::Skip))
+    }
+
+    fn begin_with(&self, every: Duration, copier: Arc<Copier>) -> Begun {
         let watch = Watch {
-            copier: Arc::new(Copier {
-                from,
-                to: End::Objects(to),
-                carrier: Arc::new(carrier),
-                progress: Arc::default(),
-                journal: None,
-                preserves: false,
-            }),
+            copier,
             comparison: Comparison::SizeAndTime,
             filter: Filter::everything(),
             removes: true,
@@ -138,6 +153,10 @@ impl Begun {
     async fn hear(&self, event: Event) {
         self.events.send(event).await.unwrap();
     }
+}
+
+fn item(name: &str) -> crate::Item {
+    crate::Item { name: name.to_owned(), size: 1, modified: Default::default() }
 }
 
 fn touched(name: &str) -> Event {
@@ -247,25 +266,7 @@ async fn where_the_root_is_another_nothing_is_removed() {
 #[tokio::test]
 async fn the_root_is_looked_at_before_each_removal() {
     let scene = Scene::new(&["a"], &["b"], FaultPlan::none()).await;
-    let to = Objects {
-        store: scene.store.clone(),
-        scheme: "s3".into(),
-        bucket: at("k").bucket,
-        prefix: String::new(),
-    };
-    let carrier =
-        Carrier::new(Plan::default(), Budget::new(1 << 20), SystemClock::shared(), RetryOptions::default());
-    let copier = Copier {
-        from: End::Files(Directory::new(scene.root()).unwrap(), Links::Skip),
-        to: End::Objects(to),
-        carrier: Arc::new(carrier),
-        progress: Arc::default(),
-        journal: None,
-        preserves: false,
-    };
-    let root = Root::of(&scene.root()).unwrap();
-    let worker = Worker { copier: Arc::new(copier), root, links: Links::Skip, removes: true };
-    let item = |name: &str| crate::Item { name: name.to_owned(), size: 1, modified: Default::default() };
+    let worker = scene.worker(Links::Skip);
     let still_there = worker.act(&Action::Remove(item("a"))).await.unwrap();
     assert_eq!(still_there, Became::Changed, "it came back");
     fs::rename(scene.root(), scene.directory.path().join("away")).unwrap();

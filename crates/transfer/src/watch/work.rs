@@ -17,6 +17,7 @@ use crate::files::{Links, failed, find_below};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
 use crate::moves::{Done, Next, sync_all};
+use crate::names::path_of;
 
 /// What became of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +81,9 @@ impl Worker {
 
     /// A file as it is now; `None` where there is none that a transfer would take.
     fn seen(&self, name: &str) -> Result<Option<Seen>> {
-        let path = self.root.path().join(name);
+        // Anybody may give an object a name that leads out of the directory: no file here has it.
+        let Ok(below) = path_of(name) else { return Ok(None) };
+        let path = self.root.path().join(below);
         let looked = fs::symlink_metadata(&path).and_then(|found| {
             let is_followed = found.is_symlink() && self.links == Links::Follow;
             if is_followed { fs::metadata(&path) } else { Ok(found) }
