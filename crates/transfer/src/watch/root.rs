@@ -1,6 +1,7 @@
 //! The directory that is watched: the one that was there at the beginning, and no other.
 
-use std::fs;
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,26 @@ impl Root {
         &self.path
     }
 
+    /// What is at a path below it. No directory on the way is entered through a link: it may lead anywhere.
+    pub fn look(&self, below: &Path) -> Result<Found> {
+        let mut path = self.path.clone();
+        let mut found = fs::metadata(&path).map_err(|_| gone(&self.path))?;
+        for part in below.components() {
+            if found.is_symlink() {
+                return Ok(Found::BehindLink(path));
+            }
+            path.push(part);
+            found = match fs::symlink_metadata(&path) {
+                Ok(found) => found,
+                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                    return Ok(Found::Nothing);
+                }
+                Err(e) => return Err(failed("look at", &path, e)),
+            };
+        }
+        Ok(Found::Itself(found))
+    }
+
     /// An error where it is gone. What is missing then was not removed: it is somewhere else.
     pub fn check(&self) -> Result<()> {
         match fs::metadata(&self.path) {
@@ -32,6 +53,17 @@ impl Root {
             _ => Err(gone(&self.path)),
         }
     }
+}
+
+/// What is at a path.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// This, which may be a link itself.
+    Itself(Metadata),
+    /// Nothing.
+    Nothing,
+    /// This directory on the way is a link.
+    BehindLink(PathBuf),
 }
 
 /// The directory is not where it was.

@@ -136,8 +136,12 @@ impl Scene {
     }
 
     async fn until_told(&self, line: &str) {
+        self.until_told_of(|told| told == line, line).await;
+    }
+
+    async fn until_told_of(&self, is_it: impl Fn(&str) -> bool, line: &str) {
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.told().iter().any(|told| told == line) {
+        while !self.told().iter().any(|told| is_it(told)) {
             assert!(Instant::now() < deadline, "{line} of {:?}", self.told());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

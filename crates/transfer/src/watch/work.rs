@@ -1,23 +1,22 @@
 //! What is done about a name of a watched directory: what is found at that moment decides, whatever was said of it.
 
 use std::fs::{self, Metadata};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::mpsc;
-use tradewind_core::error::{Reason, Result};
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 
-use super::root::Root;
-use crate::Copier;
+use super::root::{Found, Root};
 use crate::ends::End;
 use crate::files::{Links, failed, find_below};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
 use crate::moves::{Done, Next, sync_all};
 use crate::names::path_of;
+use crate::{Copier, FoundItem};
 
 /// What became of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,20 +78,53 @@ impl Worker {
         Ok(Became::Removed)
     }
 
-    /// A file as it is now; `None` where there is none that a transfer would take.
+    /// A file as it is now; `None` where there is none that a transfer would take. An error where a walk would tell of
+    /// one: what cannot be looked at was not removed.
     fn seen(&self, name: &str) -> Result<Option<Seen>> {
         // Anybody may give an object a name that leads out of the directory: no file here has it.
         let Ok(below) = path_of(name) else { return Ok(None) };
-        let path = self.root.path().join(below);
-        let looked = fs::symlink_metadata(&path).and_then(|found| {
-            let is_followed = found.is_symlink() && self.links == Links::Follow;
-            if is_followed { fs::metadata(&path) } else { Ok(found) }
-        });
-        match looked {
-            Ok(found) => Ok(found.is_file().then(|| seen(&found))),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-            Err(e) => Err(failed("look at", &path, e)),
+        let path = self.root.path().join(&below);
+        match self.root.look(&below)? {
+            Found::Itself(found) if found.is_symlink() && self.links == Links::Follow => {
+                let target = fs::metadata(&path).map_err(|e| failed("look at", &path, e))?;
+                if target.is_file() { Ok(Some(seen(&target))) } else { Err(left_out(&path, &target)) }
+            }
+            Found::Itself(found) => Ok(found.is_file().then(|| seen(&found))),
+            Found::Nothing => Ok(None),
+            Found::BehindLink(link) => self.behind(&link).map(|()| None),
         }
+    }
+
+    /// What a walk says of a link to a directory: nothing where it passes links over.
+    fn behind(&self, link: &Path) -> Result<()> {
+        match self.links {
+            Links::Skip => Ok(()),
+            Links::Follow => fs::metadata(link)
+                .map_err(|e| failed("look at", link, e))
+                .and_then(|target| Err(left_out(link, &target))),
+        }
+    }
+
+    /// What is found below a tree, without leaving the directory by a link.
+    fn find_here(&self, tree: &str) -> mpsc::Receiver<FoundItem> {
+        let (found, items) = mpsc::channel(1);
+        // The root was looked at before.
+        let below = Path::new(tree.trim_end_matches('/'));
+        let looked = match self.root.look(below) {
+            Ok(Found::Itself(at)) if at.is_dir() || tree.is_empty() => {
+                return find_below(self.root.path().to_owned(), below, self.links);
+            }
+            Ok(Found::Itself(at)) if at.is_symlink() => self.behind(&self.root.path().join(below)),
+            // Below a directory that is gone nothing is found.
+            Ok(Found::Itself(_) | Found::Nothing) => Ok(()),
+            Ok(Found::BehindLink(link)) => self.behind(&link),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = looked {
+            // There is room for one, and somebody listens.
+            let _ = found.try_send(Err((self.root.path().join(below).display().to_string(), e)));
+        }
+        items
     }
 
     /// Whether the store has a name: of what came and went within a moment it knows nothing.
@@ -112,14 +144,7 @@ impl Worker {
 
     /// What makes the objects of a tree like its files.
     pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> mpsc::Receiver<Next> {
-        let directory = self.root.path().join(tree);
-        let is_there = fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir());
-        // Below a directory that is gone nothing is found; the root was looked at before.
-        let here = if is_there || tree.is_empty() {
-            find_below(self.root.path().to_owned(), Path::new(tree), self.links)
-        } else {
-            mpsc::channel(1).1
-        };
+        let here = self.find_here(tree);
         let there = match &self.copier.to {
             End::Objects(objects) => objects.clone().find_below(tree.to_owned(), self.copier.carrier.clone()),
             End::Files(directory, links) => {
@@ -133,6 +158,12 @@ impl Worker {
 
 /// What tells a file from what it was a moment ago: its size, and when it was written.
 type Seen = (u64, Option<SystemTime>);
+
+/// A link to what a transfer does not take.
+fn left_out(link: &Path, target: &Metadata) -> Error {
+    let what = if target.is_dir() { "a directory" } else { "what is neither a file nor a directory" };
+    Error::new(Reason::InvalidRequest, format!("{} is a link to {what}: it is left out", link.display()))
+}
 
 fn seen(found: &Metadata) -> Seen {
     (found.len(), found.modified().ok())
