@@ -71,7 +71,9 @@ def commit() -> str:
 
 def report(name: str, options: argparse.Namespace, costs: dict[str, list[Cost]], said: list[str]) -> None:
     """Prints the table, keeps all runs as JSON beside the experiment, and publishes where that is asked for."""
-    made = f"{datetime.date.today()}, commit {commit()}, {options.rounds} rounds, {line(options)}."
+    binary = "a binary that was given, " if options.tradewind else ""
+    rounds_made = f"{options.rounds} round{'s' if options.rounds > 1 else ''}"
+    made = f"{datetime.date.today()}, {rounds_made}, {binary}checkout at {commit()}, {line(options)}."
     lines = [made, *said, "", *table(costs)]
     print("\n".join(lines))
     kept = ROOT / "experiments" / "results" / f"{name}.json"
