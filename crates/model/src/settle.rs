@@ -174,10 +174,12 @@ impl Settling {
         *until = due.min(*until);
     }
 
-    /// How many names failed and wait for another try.
+    /// How many names are not known to be as they should be: those that failed and wait for another try, and those that
+    /// are under way, which were given up where nobody works on them any more.
     #[must_use]
     pub fn failing(&self) -> usize {
-        self.names.values().filter(|known| known.failures > 0).count()
+        let is_failing = |known: &&Name| known.failures > 0 || matches!(known.state, State::UnderWay(_));
+        self.names.values().filter(is_failing).count()
     }
 
     fn retry(&self, failures: u32) -> Duration {

@@ -6,6 +6,7 @@
 
 mod events;
 mod root;
+mod unseen;
 mod work;
 
 pub use events::{Event, watch};
@@ -27,6 +28,7 @@ use crate::merge::{Action, Comparison};
 use crate::moves::Next;
 
 use self::root::Root;
+use self::unseen::Unseen;
 use self::work::{Became, Worker};
 
 /// Failures whose last words are remembered.
@@ -52,7 +54,7 @@ pub struct Watch {
 /// What happened.
 #[derive(Debug)]
 pub enum News<'a> {
-    /// Everything was compared, and carried as far as it did not fail.
+    /// Everything was compared and carried, and nothing failed that was not made good; told once.
     InStep,
     /// A name was copied: so many bytes.
     Copied(&'a str, u64),
@@ -71,20 +73,33 @@ pub struct Totals {
     pub removed: u64,
     /// Bytes that were carried.
     pub bytes: u64,
-    /// Names that failed and were not made good.
+    /// What failed and was not made good: names, those that were given up at the end among them, and places that could
+    /// not be looked at.
     pub failing: u64,
+    /// Whether everything was compared once.
+    pub compared: bool,
 }
 
 /// What a task was about, and what became of it.
 type Ended = (String, Result<Became>);
+
+/// A comparison.
+struct Walk {
+    tree: String,
+    decided: mpsc::Receiver<Next>,
+    /// Whether all of its tree could be looked at so far, but for what stays as it is.
+    is_whole: bool,
+}
 
 struct Watching<T> {
     watch: Watch,
     worker: Arc<Worker>,
     settling: Settling,
     tasks: JoinSet<Ended>,
-    /// The comparison that is under way, and whether all of its tree could be looked at so far.
-    walk: Option<(mpsc::Receiver<Next>, bool)>,
+    /// The comparison that is under way.
+    walk: Option<Walk>,
+    unseen: Unseen,
+    /// It was told that everything is there.
     is_in_step: bool,
     /// What was said last of names that fail.
     told: HashMap<String, String>,
@@ -115,6 +130,7 @@ impl Watch {
             worker,
             tasks: JoinSet::new(),
             walk: None,
+            unseen: Unseen::default(),
             is_in_step: false,
             told: HashMap::new(),
             totals: Totals::default(),
@@ -148,9 +164,9 @@ impl Watch {
 }
 
 /// What a comparison decides next; never, where there is none.
-async fn next_of(walk: &mut Option<(mpsc::Receiver<Next>, bool)>) -> Option<Next> {
+async fn next_of(walk: &mut Option<Walk>) -> Option<Next> {
     match walk {
-        Some((decided, _)) => decided.recv().await,
+        Some(walk) => walk.decided.recv().await,
         None => std::future::pending().await,
     }
 }
@@ -170,7 +186,8 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
             && let Some(tree) = self.settling.take_tree(now)
         {
             let decided = self.worker.compare(&tree, self.watch.comparison, self.watch.filter.clone());
-            self.walk = Some((decided, true));
+            self.unseen.begin();
+            self.walk = Some(Walk { tree, decided, is_whole: true });
         }
     }
 
@@ -179,7 +196,10 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
             Event::Touched(name) if self.watch.filter.takes(&name) => self.settling.touched(&name, now),
             Event::Touched(_) => {}
             Event::Tree(tree) => self.settling.tree_touched(&tree, now),
-            Event::Failed(name, error) => self.complain(&name, &error),
+            Event::Failed(name, error) => {
+                self.unseen.failed(&name, "");
+                self.complain(&name, &error);
+            }
             Event::Gone(error) => return Err(error),
         }
         Ok(())
@@ -191,19 +211,23 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
             Some(Ok(action)) => self.begin(action),
             Some(Err((name, error))) => {
                 let is_passing = error.kind().is_retryable();
+                let Some(walk) = &mut self.walk else { return Ok(()) };
                 // What is wrong with the bucket from the beginning is for whoever named it to put right.
-                if !self.is_in_step && !is_passing && name.starts_with("s3://") {
+                if !self.totals.compared && !is_passing && name == self.watch.copier.to.describe(&walk.tree) {
                     return Err(error);
                 }
-                if let Some((_, is_whole)) = &mut self.walk {
-                    *is_whole &= !is_passing;
-                }
+                walk.is_whole &= !is_passing;
+                self.unseen.failed(&name, &walk.tree);
                 self.complain(&name, &error);
             }
             None => {
-                if let Some((_, is_whole)) = self.walk.take() {
+                if let Some(Walk { tree, is_whole, .. }) = self.walk.take() {
                     self.settling.tree_ended(is_whole, now);
-                    self.check_step(is_whole);
+                    if is_whole {
+                        self.unseen.looked_at(&tree, &self.worker.root.path().join(&tree));
+                        self.totals.compared |= tree.is_empty();
+                    }
+                    self.check_step();
                 }
             }
         }
@@ -251,16 +275,21 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
                 }
             }
         }
-        self.check_step(true);
+        self.check_step();
         Ok(())
     }
 
-    /// The first comparison has been carried out.
-    fn check_step(&mut self, is_whole: bool) {
-        if !self.is_in_step && is_whole && self.walk.is_none() && self.tasks.is_empty() {
+    /// Whether everything that was compared is there.
+    fn check_step(&mut self) {
+        let is_idle = self.walk.is_none() && self.tasks.is_empty();
+        if !self.is_in_step && self.totals.compared && is_idle && self.failing() == 0 {
             self.is_in_step = true;
             (self.tell)(&News::InStep);
         }
+    }
+
+    fn failing(&self) -> u64 {
+        self.settling.failing() as u64 + self.unseen.count()
     }
 
     /// Tells of a failure, unless the same was told of before.
@@ -291,7 +320,7 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
             }
         }
         self.tasks.shutdown().await;
-        self.totals.failing = self.settling.failing() as u64;
+        self.totals.failing = self.failing();
         Ok(self.totals)
     }
 }

@@ -60,7 +60,10 @@ fn what_failed_is_tried_again_later_and_later() {
     assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
     assert_eq!(settling.failing(), 1);
     let mut settling = settled();
-    assert!(settling.begin("b") && settling.failed("b", Duration::ZERO));
+    assert!(settling.begin("b"));
+    assert_eq!(settling.failing(), 1, "given up, it was not made good");
+    assert!(settling.failed("b", Duration::ZERO));
+    assert_eq!(settling.failing(), 1);
     settling.touched("b", SECOND);
     assert_eq!(
         (settling.next_due(), settling.failing()),

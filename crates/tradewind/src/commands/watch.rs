@@ -90,15 +90,19 @@ pub(super) async fn run(
     }
     if totals.failing > 0 {
         writeln!(io::stderr(), "tradewind: {} failed and were not made good", totals.failing)?;
-        return Ok(Ended::FoundFaults);
     }
-    Ok(Ended::Done)
+    if !totals.compared {
+        let why = "it was stopped before everything was compared once; run it again, or sync without --watch";
+        writeln!(io::stderr(), "tradewind: {why}")?;
+    }
+    let is_good = totals.compared && totals.failing == 0;
+    Ok(if is_good { Ended::Done } else { Ended::FoundFaults })
 }
 
 fn end(totals: &Totals, took: Duration) -> serde_json::Value {
     json!({
         "copied": totals.copied, "removed": totals.removed, "bytes": totals.bytes,
-        "failed": totals.failing, "seconds": took.as_secs_f64(),
+        "failed": totals.failing, "compared": totals.compared, "seconds": took.as_secs_f64(),
     })
 }
 

@@ -182,6 +182,23 @@ fn where_the_directory_is_gone_nothing_is_removed() {
     }
 }
 
+/// What is not there must not end as if it were.
+#[test]
+fn what_could_not_be_looked_at_is_said_at_the_end() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let scene = scene();
+    let strange = scene.caller.path("here").join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    fs::write(strange, "x").unwrap();
+    let running = watch(&scene, &[]);
+    scene.caller.write("here/new", "2");
+    are(&scene, "everything else", &["first", "new"]);
+    running.signal(Signal::TERM);
+    let ran = running.end();
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(ran.err.ends_with("tradewind: 1 failed and were not made good\n"), "{}", ran.err);
+    assert!(!ran.err.contains("everything is there"), "{}", ran.err);
+}
+
 #[test]
 fn attributes_are_followed_where_they_are_kept() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,6 @@
 //! Watching with events that the tests make up, over a store that fails where they say.
 
+mod ending;
 mod outside;
 
 use std::fs;
@@ -231,9 +232,10 @@ async fn what_goes_on_failing_is_counted_at_the_end() {
         FaultPlan::none().on(Operation::Stage, When::Always, Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &[], denied).await;
     let begun = scene.begin(LONG);
-    scene.until_told("in step").await;
+    scene.until_told_of(|line| line.starts_with("failed a"), "a failure").await;
     let totals = begun.stop().await;
     assert_eq!((totals.failing, totals.copied), (1, 0));
+    assert!(!scene.told().contains(&"in step".to_owned()), "it is not there");
 }
 
 #[tokio::test]
@@ -244,7 +246,7 @@ async fn a_store_that_cannot_be_listed_is_listed_later() {
     scene.until_told("in step").await;
     assert!(scene.told()[0].starts_with("failed s3://bucket/"), "{:?}", scene.told());
     assert!(scene.has("a").await && !scene.has("stray").await);
-    begun.stop().await;
+    assert_eq!(begun.stop().await.failing, 0, "it was made good");
     let denied = FaultPlan::none().on(Operation::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &["stray"], denied).await;
     let failed = scene.begin(LONG).ended.await.unwrap().unwrap_err();
@@ -291,7 +293,8 @@ async fn what_is_under_way_has_its_grace() {
     let begun = scene.begin(LONG);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let asked = Instant::now();
-    assert_eq!(begun.stop().await.copied, 0);
+    let totals = begun.stop().await;
+    assert_eq!((totals.copied, totals.failing), (0, 1), "it was given up");
     assert!((400..2000).contains(&asked.elapsed().as_millis()), "{:?}", asked.elapsed());
 }
 
