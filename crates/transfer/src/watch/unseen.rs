@@ -60,18 +60,18 @@ mod tests {
     fn what_is_not_come_upon_again_is_made_good() {
         let mut unseen = Unseen::default();
         unseen.begin();
-        unseen.failed("/root/dir/a", "");
-        unseen.failed("/root/b", "");
-        unseen.looked_at("", Path::new("/root"));
+        unseen.failed("/here/dir/a", "");
+        unseen.failed("/here/b", "");
+        unseen.looked_at("", Path::new("/here"));
         assert_eq!(unseen.count(), 2, "it was come upon just now");
         unseen.begin();
         assert_eq!(unseen.count(), 2, "it may be given up");
-        unseen.looked_at("dir/", Path::new("/root/dir/"));
+        unseen.looked_at("dir/", Path::new("/here/dir/"));
         assert_eq!(unseen.count(), 1, "the other one is elsewhere");
         unseen.failed("s3://bucket/dir/", "dir/");
         unseen.begin();
-        unseen.failed("/root/b", "");
-        unseen.looked_at("", Path::new("/root"));
+        unseen.failed("/here/b", "");
+        unseen.looked_at("", Path::new("/here"));
         assert_eq!(unseen.count(), 1);
     }
 
@@ -84,11 +84,11 @@ mod tests {
                 unseen.failed(&n.to_string(), "");
             }
             assert_eq!((unseen.count(), unseen.places.len()), (1500, MOST_NAMED));
-            unseen.looked_at("", Path::new("/root"));
+            unseen.looked_at("", Path::new("/here"));
             assert_eq!((unseen.count(), unseen.places.len()), (1500, MOST_NAMED));
         }
         unseen.begin();
-        unseen.looked_at("", Path::new("/root"));
+        unseen.looked_at("", Path::new("/here"));
         assert_eq!(unseen.count(), 0);
     }
 }
