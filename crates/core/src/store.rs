@@ -96,6 +96,8 @@ pub enum Lack {
     OrderOfTags,
     /// Tags of any legal size come with a write.
     LargeTags,
+    /// Tags may be set while the object is written; otherwise one of the two may be lost.
+    TagsBesideWrites,
     /// A page of a listing is of one moment; otherwise each key in it is of a moment since the request came.
     Snapshots,
     /// Uploads of one key are listed in the order in which they began.

@@ -79,6 +79,8 @@ const CEPH: Capabilities = Capabilities {
         Lack::OrderOfTags,
         // Its server takes no header of more than some KiB.
         Lack::LargeTags,
+        // A PUT that tags get in the way of is answered with success and not carried out.
+        Lack::TagsBesideWrites,
         // A bucket's index is many, listed one after the other.
         Lack::Snapshots,
         // They come in the order of their names.

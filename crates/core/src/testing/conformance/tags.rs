@@ -13,7 +13,7 @@ super::theme! { "tags":
     are_set_replaced_and_cleared needs Tags,
     of_missing_keys_are_refused needs Tags,
     leave_parts_alone needs Tags,
-    do_not_bring_back_old_bytes needs Tags,
+    do_not_bring_back_old_bytes needs TagsBesideWrites,
 }
 
 async fn set(desk: &Desk, tags: Tags) {
@@ -74,12 +74,7 @@ async fn do_not_bring_back_old_bytes(desk: Desk) {
         let desk = desk.clone();
         tokio::spawn(async move {
             for n in 0..60 {
-                let new = tags(&[(&format!("by-{tagger}"), &n.to_string())]);
-                match desk.store.set_tags(&context(), &at("k"), new).await {
-                    // Another task was at it.
-                    Err(e) if e.reason() == Reason::Conflict => {}
-                    set => set.expect("tags are set"),
-                }
+                set(&desk, tags(&[(&format!("by-{tagger}"), &n.to_string())])).await;
             }
         })
     });
