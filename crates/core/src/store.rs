@@ -98,6 +98,8 @@ pub enum Lack {
     LargeTags,
     /// Tags may be set while the object is written; otherwise one of the two may be lost.
     TagsBesideWrites,
+    /// An object whose tags are set stays as old as it was.
+    TimeBesideTags,
     /// A page of a listing is of one moment; otherwise each key in it is of a moment since the request came.
     Snapshots,
     /// Uploads of one key are listed in the order in which they began.

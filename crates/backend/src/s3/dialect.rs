@@ -81,6 +81,7 @@ const CEPH: Capabilities = Capabilities {
         Lack::LargeTags,
         // A PUT that tags get in the way of is answered with success and not carried out.
         Lack::TagsBesideWrites,
+        Lack::TimeBesideTags,
         // A bucket's index is many, listed one after the other.
         Lack::Snapshots,
         // They come in the order of their names.
