@@ -9,7 +9,8 @@ use tradewind_wire::sigv4::{ChunkSigner, sha256};
 /// Bytes in each chunk but the last. MinIO takes no more than 16 MiB; Amazon no less than 8 KiB.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// The same where each is signed: its bytes must be at hand before the first of them goes out.
-const SIGNED_BYTES: usize = 64 << 10;
+/// Small enough that a slow line fills one before a store loses patience.
+const SIGNED_BYTES: usize = 16 << 10;
 /// What stands between the size of a chunk and its signature.
 const SIGNATURE: &str = ";chunk-signature=";
 
@@ -92,6 +93,8 @@ fn trailer(checksum: &Checksum) -> String {
 #[derive(Debug)]
 pub(super) struct SignedChunks {
     signer: ChunkSigner,
+    /// Bytes of each chunk but the last.
+    size: usize,
     /// Bytes of the body to come.
     left: u64,
     /// The beginning of the next chunk. Copied, so that what it came in is free for what follows.
@@ -101,21 +104,25 @@ pub(super) struct SignedChunks {
 impl SignedChunks {
     /// Of a body of `length` bytes.
     pub fn new(length: u64, signer: ChunkSigner) -> Self {
-        Self { signer, left: length, begun: BytesMut::new() }
+        Self { signer, size: SIGNED_BYTES, left: length, begun: BytesMut::new() }
     }
 
     /// What the body is on the wire, in bytes.
     pub fn length(length: u64) -> u64 {
+        Self::length_in(length, SIGNED_BYTES as u64)
+    }
+
+    fn length_in(length: u64, size: u64) -> u64 {
         let framed = |size: u64| (format!("{size:x}{SIGNATURE}").len() + 64 + 4) as u64 + size;
-        let (full, rest) = (length / SIGNED_BYTES as u64, length % SIGNED_BYTES as u64);
-        full * framed(SIGNED_BYTES as u64) + if rest > 0 { framed(rest) } else { 0 } + framed(0)
+        let (full, rest) = (length / size, length % size);
+        full * framed(size) + if rest > 0 { framed(rest) } else { 0 } + framed(0)
     }
 
     fn frame(&mut self, mut bytes: Bytes) -> Vec<Bytes> {
         let mut framed = Vec::with_capacity(4);
         self.left = self.left.saturating_sub(bytes.len() as u64);
         while !bytes.is_empty() {
-            let wanted = SIGNED_BYTES - self.begun.len();
+            let wanted = self.size - self.begun.len();
             let is_whole = bytes.len() >= wanted || self.left == 0;
             let piece = bytes.split_to(wanted.min(bytes.len()));
             if is_whole && self.begun.is_empty() {
@@ -186,10 +193,10 @@ mod tests {
             b"\r\n0;chunk-signature=b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9\r\n\r\n",
         ]
         .concat();
-        assert_eq!(SignedChunks::length(66_560), expected.len() as u64);
+        assert_eq!(SignedChunks::length_in(66_560, 65_536), expected.len() as u64);
         let whole = Bytes::from(vec![b'a'; 66_560]);
         for piece in [1000, 40_000, 65_536, 66_560] {
-            let mut chunks = SignedChunks::new(66_560, signer());
+            let mut chunks = SignedChunks { size: 65_536, ..SignedChunks::new(66_560, signer()) };
             let mut framed: Vec<Bytes> =
                 whole.chunks(piece).flat_map(|piece| chunks.frame(whole.slice_ref(piece))).collect();
             framed.push(chunks.end());
