@@ -3,7 +3,6 @@
 //! with it.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -97,11 +96,11 @@ impl Directory {
         (is_private, is_named): (bool, bool),
     ) -> Result<NewFile> {
         let path = self.root.join(below);
-        let Some((parent, name)) = path.parent().zip(path.file_name()) else {
+        let Some(parent) = path.file_name().and(path.parent()) else {
             return Err(Error::new(Reason::InvalidKey, format!("{} is not a file's name", path.display())));
         };
         self.make(parent)?;
-        let spare = parent.join(self.spare_name(name));
+        let spare = self.spare_name();
         let unnamed = || {
             let may_be = !is_named && size <= WORTH_PREALLOCATING && self.needs_no_name(parent);
             // Another file system may begin below the root: what it cannot do is done with a name.
@@ -112,7 +111,8 @@ impl Directory {
             Some(draft) => draft,
             None => {
                 check_place(&path)?;
-                let named = || Draft::named(spare.clone(), is_private);
+                let unfinished = spare.beside(&path);
+                let named = || Draft::named(unfinished.clone(), is_private);
                 let mut draft = named();
                 if draft.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
                     // Somebody removed the directory meanwhile.
@@ -120,7 +120,7 @@ impl Directory {
                     self.make(parent)?;
                     draft = named();
                 }
-                draft.map_err(|e| failed("make", &spare, e))?
+                draft.map_err(|e| failed("make", &unfinished, e))?
             }
         };
         let new = NewFile { draft, path, spare, size, is_private, is_kept: false, progress, resumable: None };
@@ -130,18 +130,13 @@ impl Directory {
         Ok(new)
     }
 
-    fn spare_name(&self, name: &OsStr) -> OsString {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let mut spare = OsString::from(".");
-        // Not the whole name: the two together may be too long for one.
-        spare.push(&*name.to_string_lossy().chars().take(32).collect::<String>());
-        spare.push(format!(".{:016x}-{number}{UNFINISHED}", self.mark));
-        spare
+    fn spare_name(&self) -> SpareName {
+        SpareName { mark: self.mark, number: self.count.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Below one root nearly always the same.
     fn needs_no_name(&self, parent: &Path) -> bool {
-        let spare = || parent.join(self.spare_name(OsStr::new("try")));
+        let spare = || self.spare_name().beside(&parent.join("try"));
         *self.needs_no_name.get_or_init(|| can_do_without_name(parent, spare()))
     }
 
@@ -175,8 +170,8 @@ impl Directory {
                 fchmod(&file, Mode::RUSR | Mode::WUSR)
                     .map_err(|e| failed("change the mode of", &unfinished, e))?;
             }
-            let draft = Draft { file, name: Some(unfinished.clone()) };
-            let spare = unfinished;
+            let draft = Draft { file, name: Some(unfinished) };
+            let spare = self.spare_name();
             return Ok(NewFile { draft, path, spare, size, is_private, is_kept: false, progress, resumable });
         }
         if let Some(Line::Begun { unfinished, .. }) = begun
@@ -186,7 +181,8 @@ impl Directory {
             tracing::warn!(error = %e, path = %unfinished.display(), "an unfinished file is left");
         }
         let mut new = self.begin_as(below, size, progress, (is_private, true))?;
-        let unfinished = std::path::absolute(&new.spare).unwrap_or_else(|_| new.spare.clone());
+        let unfinished = new.draft.name.clone().unwrap_or_else(|| new.spare.beside(&new.path));
+        let unfinished = std::path::absolute(&unfinished).unwrap_or(unfinished);
         let begun = Line::Begun { version: version.to_owned(), size, unfinished };
         match journal.begin_anew().and_then(|()| journal.add(&begun)) {
             Ok(()) => new.resumable = Some(Resumable { chunks: HashMap::new(), journal }),
@@ -219,13 +215,31 @@ impl Directory {
     }
 }
 
+/// What tells the name of an unfinished file from those of all others.
+#[derive(Debug, Clone, Copy)]
+struct SpareName {
+    mark: u64,
+    number: u64,
+}
+
+impl SpareName {
+    /// The name, in the place where a file is to be.
+    fn beside(self, path: &Path) -> PathBuf {
+        let Self { mark, number } = self;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Not the whole name: the two together may be too long for one.
+        let name: String = name.chars().take(32).collect();
+        path.with_file_name(format!(".{name}.{mark:016x}-{number}{UNFINISHED}"))
+    }
+}
+
 /// An unfinished file.
 #[derive(Debug)]
 pub struct NewFile {
     draft: Draft,
     path: PathBuf,
-    /// The name that it has until it is whole, or may take on the way.
-    spare: PathBuf,
+    /// The name that it may take before its own.
+    spare: SpareName,
     size: u64,
     is_private: bool,
     is_kept: bool,
@@ -281,7 +295,10 @@ impl NewFile {
         let mut named = self.draft.publish(&self.path);
         if named.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists) {
             check_place(&self.path)?;
-            named = self.draft.take_name(&self.spare).and_then(|()| self.draft.publish(&self.path));
+            named = self
+                .draft
+                .take_name(&self.spare.beside(&self.path))
+                .and_then(|()| self.draft.publish(&self.path));
         }
         named.map_err(|e| failed("name", &self.path, e))?;
         self.is_kept = true;
