@@ -69,12 +69,17 @@ def commit() -> str:
     return git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
 
 
-def report(name: str, options: argparse.Namespace, costs: dict[str, list[Cost]], said: list[str]) -> None:
-    """Prints the table, keeps all runs as JSON beside the experiment, and publishes where that is asked for."""
+def made(options: argparse.Namespace) -> str:
+    """When, from what and behind which line the figures are."""
     binary = "a binary that was given, " if options.tradewind else ""
     rounds_made = f"{options.rounds} round{'s' if options.rounds > 1 else ''}"
-    made = f"{datetime.date.today()}, {rounds_made}, {binary}checkout at {commit()}, {line(options)}."
-    lines = [made, *said, "", *table(costs)]
+    return f"{datetime.date.today()}, {rounds_made}, {binary}checkout at {commit()}, {line(options)}."
+
+
+def report(name: str, options: argparse.Namespace, costs: dict[str, list[Cost]], said: list[str]) -> None:
+    """Prints the table, keeps all runs as JSON beside the experiment, and publishes where that is asked for."""
+    about = made(options)
+    lines = [about, *said, "", *table(costs)]
     print("\n".join(lines))
     kept = ROOT / "experiments" / "results" / f"{name}.json"
     kept.parent.mkdir(exist_ok=True)
@@ -82,7 +87,7 @@ def report(name: str, options: argparse.Namespace, costs: dict[str, list[Cost]],
         degree: [{"seconds": c.seconds, "cpu_seconds": c.cpu_seconds, "peak_mib": c.peak_mib} for c in each]
         for degree, each in costs.items()
     }
-    kept.write_text(json.dumps({"name": name, "made": made, "runs": runs}, indent=1) + "\n")
+    kept.write_text(json.dumps({"name": name, "made": about, "runs": runs}, indent=1) + "\n")
     if options.publish:
         text = options.publish.read_text()
         place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)

@@ -122,13 +122,17 @@ class World:
 
     def behind(self, line: Line, arguments: list, statuses: tuple = (0,), limit: float = 3600) -> Cost:
         """Runs a command of ours at the other end of the line."""
+        return self.behind_as(line, [self.binary, *arguments], statuses, limit)
+
+    def behind_as(self, line: Line, command: list, statuses: tuple = (0,), limit: float = 3600) -> Cost:
+        """Runs any command there. What it starts and waits for counts as its own."""
         report = self.directory / "cost.json"
         reach = 'AWS_ENDPOINT_URL="http://$TRADEWIND_LAB_FAR:$0" exec "$@"'
-        command = [self.binary, "lab", "wan", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
-        command += [sys.executable, "-IS", MEASURE, report, self.binary, *arguments]
-        ran = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=limit)
+        whole = [self.binary, "lab", "wan", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
+        whole += [sys.executable, "-IS", MEASURE, report, *command]
+        ran = subprocess.run(whole, env=self.environment(), capture_output=True, text=True, timeout=limit)
         if ran.returncode not in statuses:
-            raise Failed(f"{arguments} ended with {ran.returncode}: {ran.stderr.strip()}")
+            raise Failed(f"{command} ended with {ran.returncode}: {ran.stderr.strip()}")
         cost = json.loads(report.read_text())
         cpu = cost["user_seconds"] + cost["system_seconds"]
         return Cost(cost["seconds"], cpu, cost["peak_resident_bytes"] / 2**20, ran.stdout)
