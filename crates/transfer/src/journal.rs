@@ -46,11 +46,16 @@ impl Journal {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
-        let mut text = String::new();
-        // What is no text was not written by us: as good as nothing.
-        if file.read_to_string(&mut text).is_err() {
-            text.clear();
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        // What follows begins a line, not behind half of one.
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64)?;
+            text.truncate(whole);
         }
+        // What is no text was not written by us: as good as nothing.
+        let text = String::from_utf8(text).unwrap_or_default();
         let mut lines = text.lines().map(str::to_owned);
         let is_ours = lines.next().is_some_and(|line| parse::<String>(&line).as_deref() == Some(&*identity));
         let lines = if is_ours { lines.collect() } else { Vec::new() };
@@ -71,8 +76,8 @@ impl Entry {
     /// What an earlier transfer left, as far as it can be read.
     #[must_use]
     pub fn earlier<T: DeserializeOwned>(&self) -> Vec<T> {
-        // The last line may have been cut off.
-        self.lines.iter().map_while(|line| parse(line)).collect()
+        // Each line stands for itself: one that a loss of power damaged takes no other with it.
+        self.lines.iter().filter_map(|line| parse(line)).collect()
     }
 
     /// Forgets what an earlier transfer left.
@@ -113,10 +118,15 @@ mod tests {
         let path = entry.path.clone();
         drop(entry);
         let mut text = fs::read(&path).unwrap();
-        text.extend_from_slice(b"{\"to");
+        // In the middle of a letter, too.
+        text.extend_from_slice(b"\0\0\0\n{\"to\xc3");
         fs::write(&path, text).unwrap();
-        let mut entry = journal.open("a", "b").unwrap().unwrap();
+        let entry = journal.open("a", "b").unwrap().unwrap();
         assert_eq!(entry.earlier::<u64>(), [1, 2]);
+        entry.add(&4).unwrap();
+        drop(entry);
+        let mut entry = journal.open("a", "b").unwrap().unwrap();
+        assert_eq!(entry.earlier::<u64>(), [1, 2, 4]);
         entry.begin_anew().unwrap();
         entry.add(&3).unwrap();
         drop(entry);
