@@ -11,6 +11,8 @@ mod bodies;
 mod bundles;
 #[path = "transfer_faults/damage.rs"]
 mod damage;
+#[path = "transfer_faults/full_disk.rs"]
+mod full_disk;
 #[path = "transfer_faults/large.rs"]
 mod large;
 #[path = "transfer_faults/late.rs"]

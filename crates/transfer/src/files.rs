@@ -28,5 +28,7 @@ pub(crate) fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> Er
         // Not one to try again: a disk that fails goes on failing.
         _ => Reason::Defect,
     };
-    Error::with_source(reason, format!("cannot {what} {}: {error}", path.display()), error)
+    let failed = Error::with_source(reason, format!("cannot {what} {}: {error}", path.display()), error);
+    // A store may have room again after a moment; whoever owns this disk makes some, or nobody does.
+    if reason == Reason::Full { failed.after_retries() } else { failed }
 }

@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -25,6 +26,8 @@ pub struct Entry {
     path: PathBuf,
     /// What an earlier transfer left.
     lines: Vec<String>,
+    /// It says something. Dropped without, it is removed.
+    is_kept: AtomicBool,
 }
 
 impl Journal {
@@ -59,10 +62,11 @@ impl Journal {
         let mut lines = text.lines().map(str::to_owned);
         let is_ours = lines.next().is_some_and(|line| parse::<String>(&line).as_deref() == Some(&*identity));
         let lines = if is_ours { lines.collect() } else { Vec::new() };
-        let entry = Entry { file, path, lines };
+        let is_kept = AtomicBool::new(!lines.is_empty());
+        let entry = Entry { file, path, lines, is_kept };
         if !is_ours {
             entry.file.set_len(0)?;
-            entry.add(&identity)?;
+            entry.write(&identity)?;
         }
         Ok(Some(entry))
     }
@@ -85,12 +89,18 @@ impl Entry {
         let first = fs::read_to_string(&self.path)?;
         let first = first.lines().next().unwrap_or_default().to_owned();
         self.lines.clear();
+        self.is_kept.store(false, Ordering::Relaxed);
         self.file.set_len(0)?;
         self.file.write_all(format!("{first}\n").as_bytes())
     }
 
     /// Adds a line, in one piece.
     pub fn add<T: Serialize>(&self, what: &T) -> io::Result<()> {
+        self.is_kept.store(true, Ordering::Relaxed);
+        self.write(what)
+    }
+
+    fn write<T: Serialize>(&self, what: &T) -> io::Result<()> {
         let mut line = serde_json::to_vec(what)?;
         line.push(b'\n');
         (&self.file).write_all(&line)
@@ -98,7 +108,19 @@ impl Entry {
 
     /// It is done: nothing is to be remembered.
     pub fn remove(self) -> io::Result<()> {
+        // What has the path from now on is somebody else's.
+        self.is_kept.store(true, Ordering::Relaxed);
         fs::remove_file(&self.path)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if !self.is_kept.load(Ordering::Relaxed)
+            && let Err(e) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(error = %e, path = %self.path.display(), "a journal is left");
+        }
     }
 }
 
@@ -137,10 +159,23 @@ mod tests {
     }
 
     #[test]
+    fn one_that_says_nothing_is_not_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
+        let left = || fs::read_dir(directory.path()).unwrap().count();
+        drop(journal.open("a", "b").unwrap().unwrap());
+        assert_eq!(left(), 0);
+        journal.open("a", "b").unwrap().unwrap().add(&1).unwrap();
+        assert_eq!(left(), 1);
+        journal.open("a", "b").unwrap().unwrap().begin_anew().unwrap();
+        assert_eq!(left(), 0);
+    }
+
+    #[test]
     fn what_is_not_ours_is_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
-        let path = journal.open("a", "b").unwrap().unwrap().path;
+        let path = journal.open("a", "b").unwrap().unwrap().path.clone();
         for foreign in [&b"\"c\\nd\"\n1\n"[..], b"\xff\xfe", b"", b"\n\n"] {
             fs::write(&path, foreign).unwrap();
             let entry = journal.open("a", "b").unwrap().unwrap();

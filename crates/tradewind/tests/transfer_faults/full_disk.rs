@@ -1,0 +1,99 @@
+//! A disk that gets full while objects come down: what fits is there, what does not is told and leaves nothing behind, and
+//! nothing is asked for twice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{content, files, scene};
+use crate::support::caller::Caller;
+use crate::support::scripted::{Reply, Scripted};
+
+/// A small file system in the caller's directory, gone when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// `None`, with a line that says why, where nothing can be mounted.
+    fn mount(caller: &Caller, mebibytes: u32) -> Option<Self> {
+        let place = caller.path("disk");
+        fs::create_dir(&place).unwrap();
+        let size = format!("size={mebibytes}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&place).output();
+        let why = match mounted {
+            Ok(output) if output.status.success() => return Some(Self(place)),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(e) => e.to_string(),
+        };
+        println!("skipped: no tmpfs can be mounted: {why}");
+        None
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+fn stage(mebibytes: u32) -> Option<(Scripted, Caller, Disk)> {
+    let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+    let disk = Disk::mount(&caller, mebibytes)?;
+    Some((server, caller, disk))
+}
+
+fn of_disk(caller: &Caller) -> Vec<String> {
+    files(caller).into_iter().filter(|name| name.starts_with("disk/")).collect()
+}
+
+#[test]
+fn what_fits_is_there_and_what_does_not_is_asked_for_once() {
+    let Some((server, caller, _disk)) = stage(8) else { return };
+    for n in 0..20 {
+        server.lay(&format!("dir/{n:02}"), content(n, 1 << 20));
+    }
+    let ran = caller.run(&["cp", "-r", "--jobs", "2", "s3://bucket/dir/", "disk"]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let there = of_disk(&caller);
+    assert!(there.len() > 4 && there.len() < 9, "{there:?}");
+    for name in &there {
+        let number = Path::new(name).file_name().unwrap().to_str().unwrap().parse().unwrap();
+        assert!(fs::read(caller.path(name)).unwrap() == content(number, 1 << 20), "{name}");
+    }
+    let told: Vec<&str> = ran.err.lines().filter(|line| line.contains("No space left on device")).collect();
+    assert_eq!(told.len() + there.len(), 20, "{}", ran.err);
+    assert_eq!(server.of("GetObject").len(), 20, "{:?}", server.counts());
+    // What did not fit takes no room.
+    let free = rustix::fs::statvfs(&caller.path("disk")).unwrap();
+    assert_eq!(there.len() as u64 + (free.f_bavail * free.f_frsize >> 20), 8);
+}
+
+#[test]
+fn a_large_one_that_does_not_fit_is_refused_before_it_comes() {
+    let Some((server, caller, _disk)) = stage(12) else { return };
+    server.lay("large", content(1, 16 << 20));
+    let why = "cannot reserve room for disk/large: No space left on device (os error 28)";
+    caller.fails(&["cp", "s3://bucket/large", "disk/large"], &[why]);
+    assert_eq!(of_disk(&caller), [""; 0]);
+    assert_eq!(server.of("GetObject").len(), 1, "{:?}", server.counts());
+    let left: Vec<_> = fs::read_dir(caller.path("disk")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_bundle_is_unpacked_as_far_as_there_is_room() {
+    let Some((server, caller, _disk)) = stage(4) else { return };
+    for n in 0..10 {
+        caller.write(format!("tree/{n:02}"), content(n, 1 << 20));
+    }
+    caller.done(&["cp", "--bundle", "tree", "s3://bucket/tree.tar"]);
+    let ran = caller.run(&["cp", "--bundle", "s3://bucket/tree.tar", "disk"]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(ran.err.contains("No space left on device"), "{}", ran.err);
+    let there = of_disk(&caller);
+    assert!(!there.is_empty() && there.len() < 5, "{there:?}");
+    for name in there {
+        let number = Path::new(&name).file_name().unwrap().to_str().unwrap().parse().unwrap();
+        assert!(fs::read(caller.path(&name)).unwrap() == content(number, 1 << 20), "{name}");
+    }
+    assert!(server.object("tree.tar").is_some());
+}
