@@ -21,6 +21,7 @@ pub mod xml;
 
 use std::io::Write as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Says that a test did not run, in the form that `.ci/run` repeats at its end.
 pub fn skip(test: &str, reason: &str) {
@@ -31,6 +32,15 @@ pub fn skip(test: &str, reason: &str) {
 pub fn say(line: &str) {
     // Nobody is left to be told if stderr is gone.
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Waits until something holds; `what` says what it is.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A start on a store in `data` whose segments are so small that compaction is always at work. Its

@@ -11,12 +11,13 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Carrier, Fetch, Sink, Source, Told, store, store_copy, store_from};
+use tradewind_volume::{Carrier, Fetch, Memory, Sink, Source, Told, store, store_copy, store_from};
 
 use crate::Item;
 use crate::ends::End;
 use crate::files::{Directory, FileSource};
 use crate::journal::{Entry, Journal};
+use crate::memory::CopyMemory;
 use crate::merge::Action;
 use crate::moves::Done;
 use crate::names::path_of;
@@ -159,8 +160,11 @@ impl Copier {
     /// The journal of a file and an object. Without one a transfer does as well, until it is killed.
     fn remember(&self, path: &Path, address: &Address) -> Option<Entry> {
         let path = std::path::absolute(path).ok()?;
-        let object = format!("s3://{}/{}", address.bucket, address.key);
-        match self.journal.as_ref()?.open(&path.display().to_string(), &object) {
+        self.open_journal(&path.display().to_string(), &describe(address))
+    }
+
+    fn open_journal(&self, from: &str, to: &str) -> Option<Entry> {
+        match self.journal.as_ref()?.open(from, to) {
             Ok(entry) => entry,
             Err(e) => {
                 tracing::warn!(error = %e, "transfers are not remembered: killed, they would begin anew");
@@ -194,10 +198,21 @@ impl Copier {
         size: Option<u64>,
     ) -> Result<u64> {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
+        let is_large = size.is_none_or(|size| self.carrier.plan().part_bytes(size).is_some());
+        let journal =
+            if is_large { self.open_journal(&describe(&source), &describe(&destination)) } else { None };
+        let memory = journal.map(|entry| Arc::new(CopyMemory::new(entry)));
         let progress = self.progress.clone();
         let told: Told = Arc::new(move |bytes| progress.carried(bytes));
         let (from, to) = ((&from.store, &source), (&to.store, &destination));
-        Ok(store_from(&self.carrier, from, to, size, told).await?.size)
+        let remembered = memory.clone().map(|memory| memory as Arc<dyn Memory>);
+        let copied = store_from(&self.carrier, from, to, size, told, remembered).await;
+        if let Some(memory) = memory
+            && copied.as_ref().map_or_else(|e| !e.may_go_on(), |_| true)
+        {
+            memory.forget();
+        }
+        Ok(copied?.size)
     }
 
     async fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
@@ -256,6 +271,11 @@ impl Copier {
             End::Objects(objects) => objects.remove(&self.carrier, name).await,
         }
     }
+}
+
+/// An object of a store that the journal tells from others.
+fn describe(address: &Address) -> String {
+    format!("s3://{}/{}", address.bucket, address.key)
 }
 
 /// What a store has of an object's whole; `None` of a file, whose checksum is computed where it is known which.

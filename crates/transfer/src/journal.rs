@@ -11,12 +11,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tradewind_core::checksum::crc64nvme;
 
-/// A directory of journals of transfers with one store.
+/// A directory of journals of transfers with one store, or between two.
 #[derive(Debug, Clone)]
 pub struct Journal {
     directory: PathBuf,
-    /// Tells the store from others.
-    store: String,
+    /// Tells them from others.
+    stores: String,
 }
 
 /// The journal of one object. Nobody else has it meanwhile.
@@ -31,16 +31,16 @@ pub struct Entry {
 }
 
 impl Journal {
-    /// In a directory that need not be there; `store` tells the store from others.
+    /// In a directory that need not be there; `stores` tells the store or stores from others.
     #[must_use]
-    pub const fn new(directory: PathBuf, store: String) -> Self {
-        Self { directory, store }
+    pub const fn new(directory: PathBuf, stores: String) -> Self {
+        Self { directory, stores }
     }
 
     /// The journal of what `from` becomes at `to`; `None` where another process writes it.
     pub fn open(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
         fs::create_dir_all(&self.directory)?;
-        let identity = format!("{}\n{from}\n{to}", self.store);
+        let identity = format!("{}\n{from}\n{to}", self.stores);
         // Two of them with one name would each find that what is there is not theirs, and begin anew.
         let path = self.directory.join(format!("{:016x}.journal", crc64nvme(identity.as_bytes())));
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path)?;

@@ -7,6 +7,7 @@ pub mod files;
 pub mod filter;
 pub mod grep;
 pub mod journal;
+mod memory;
 pub mod merge;
 pub mod moves;
 pub mod names;

@@ -1,14 +1,15 @@
 //! Copying from one store to another: the bytes pass through here, straight from a read into a write, so that no more
 //! of them are held than what is on its way. Of a large object each part is a ranged read of the source, of the version
-//! that was looked at first; what fails costs its part.
+//! that was looked at first; what fails costs its part, and a copy that is remembered goes on where it was cut off.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
 use tokio::task::JoinSet;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::PartNumber;
+use tradewind_core::multipart::{CompletePart, PartInfo, PartNumber};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::{
@@ -19,6 +20,7 @@ use tradewind_model::plan::Plan;
 
 use super::carrier::{Carrier, Slot};
 use super::fetch::{Origin, check_place};
+use super::memory::{Begun, CopiedPart, Memory, Version};
 use super::upload::{StoredPart, Upload};
 
 /// Is told of bytes that have left for the destination; of those of an attempt that failed as a negative number.
@@ -38,6 +40,7 @@ pub async fn store_from(
     to: Place<'_>,
     size: Option<u64>,
     told: Told,
+    memory: Option<Arc<dyn Memory>>,
 ) -> Result<Committed> {
     let copy = Arc::new(Between {
         carrier: carrier.clone(),
@@ -45,6 +48,7 @@ pub async fn store_from(
         to: to.0.clone(),
         address: to.1.clone(),
         told,
+        memory,
     });
     let mut known = size.filter(|size| copy.part_bytes(*size).is_none());
     loop {
@@ -72,7 +76,11 @@ struct Between {
     to: Arc<dyn ObjectStore>,
     address: Address,
     told: Told,
+    memory: Option<Arc<dyn Memory>>,
 }
+
+/// A part that is at the destination, and the checksum of what passed.
+type Passed = (StoredPart, Checksum);
 
 impl Between {
     fn part_bytes(&self, size: u64) -> Option<u64> {
@@ -119,28 +127,91 @@ impl Between {
 
     async fn in_parts(self: Arc<Self>, info: ObjectInfo, part_bytes: u64) -> Result<Committed> {
         let algorithm = algorithm_of_parts(&info);
-        let metadata = carried(info.metadata.clone());
-        let upload = Upload::begin(&self.carrier, &self.to, &self.address, (metadata, algorithm)).await?;
+        let (upload, part_bytes, done, is_kept) = match self.earlier(&info, algorithm).await? {
+            Some((upload, part_bytes, done)) => (upload, part_bytes, done, true),
+            None => {
+                let metadata = carried(info.metadata.clone());
+                let upload =
+                    Upload::begin(&self.carrier, &self.to, &self.address, (metadata, algorithm)).await?;
+                let begun = || Begun {
+                    version: Version::of(&info),
+                    upload: upload.id().clone(),
+                    part_bytes,
+                    parts: Vec::new(),
+                };
+                let is_kept = self.memory.as_ref().is_some_and(|memory| memory.begun(&begun()));
+                if is_kept {
+                    upload.keep();
+                }
+                (upload, part_bytes, Vec::new(), is_kept)
+            }
+        };
         let upload = Arc::new(upload);
         let mut parts = JoinSet::new();
-        let copied = self.parts(&upload, &mut parts, Arc::new(info), (part_bytes, algorithm)).await;
-        if copied.is_err() {
+        let work = (&mut parts, done);
+        let copied = self.parts(&upload, work, Arc::new(info), (part_bytes, algorithm)).await;
+        if let Err(e) = &copied {
             // A part that came behind the end of its upload would stay.
             parts.shutdown().await;
-            upload.give_up().await;
+            if !(is_kept && e.may_go_on()) {
+                upload.give_up().await;
+            }
         }
         copied
+    }
+
+    /// The upload of a copy of this version that was begun before, the size of its parts, and those that are there. One
+    /// that cannot go on is given up.
+    async fn earlier(
+        &self,
+        info: &ObjectInfo,
+        algorithm: Algorithm,
+    ) -> Result<Option<(Upload, u64, Vec<Passed>)>> {
+        let Some(begun) = self.memory.as_ref().and_then(|memory| memory.earlier()) else { return Ok(None) };
+        let upload = Upload::of(&self.carrier, &self.to, &self.address, begun.upload);
+        if begun.version != Version::of(info) {
+            upload.give_up().await;
+            return Ok(None);
+        }
+        let there = match upload.listed().await {
+            Ok(Some(there)) => there,
+            Ok(None) => return Ok(None),
+            Err(e) if e.kind().is_retryable() => return Err(e),
+            Err(e) => {
+                tracing::debug!(error = %e, "a copy cannot go on");
+                upload.give_up().await;
+                return Ok(None);
+            }
+        };
+        let stored = |part: &CopiedPart| {
+            let CopiedPart { number, ref etag, checksum, length } = *part;
+            ((CompletePart { number, etag: etag.clone(), checksum: Some(checksum) }, length), checksum)
+        };
+        // Of a part that was stored again the last one counts.
+        let last_of = |there: &PartInfo| begun.parts.iter().rfind(|part| part.number == there.number);
+        let is_whole = |part: &&CopiedPart| {
+            let offset = u64::from(part.number.get() - 1) * begun.part_bytes;
+            part.checksum.algorithm() == algorithm
+                && part.length == begun.part_bytes.min(info.size.saturating_sub(offset))
+        };
+        let parts = there.iter().filter_map(|there| last_of(there).filter(|part| part.is(there)));
+        let done: Vec<Passed> = parts.filter(is_whole).map(stored).collect();
+        for ((_, length), _) in &done {
+            (self.told)(i64::try_from(*length).unwrap_or(i64::MAX));
+        }
+        Ok(Some((upload, begun.part_bytes, done)))
     }
 
     async fn parts(
         self: Arc<Self>,
         upload: &Arc<Upload>,
-        parts: &mut JoinSet<Result<(StoredPart, Checksum)>>,
+        (parts, mut done): (&mut JoinSet<Result<Passed>>, Vec<Passed>),
         info: Arc<ObjectInfo>,
         (part_bytes, algorithm): (u64, Algorithm),
     ) -> Result<Committed> {
-        let mut waiting = Plan::chunks(info.size, part_bytes).zip(1_i64..);
-        let mut done = Vec::new();
+        let have: HashSet<i64> = done.iter().map(|((part, _), _)| part.number.get().into()).collect();
+        let mut waiting =
+            Plan::chunks(info.size, part_bytes).zip(1_i64..).filter(|(_, number)| !have.contains(number));
         loop {
             while parts.len() < self.carrier.plan().of_one_object(part_bytes)
                 && let Some((span, number)) = waiting.next()
@@ -171,7 +242,7 @@ impl Between {
         info: &ObjectInfo,
         (number, span): (PartNumber, (u64, u64)),
         algorithm: Algorithm,
-    ) -> Result<(StoredPart, Checksum)> {
+    ) -> Result<Passed> {
         let once = || async move {
             let mut slot = self.carrier.slot_between(span.1).await?;
             let body = self.origin.get(&slot.context, info, span).await?;
@@ -182,7 +253,12 @@ impl Between {
                 self.pass(&mut slot, (body, span.1), staged, (algorithm, None)).await?;
             Ok((Upload::stored(number, &committed), checksum))
         };
-        self.carrier.again(once).await
+        let (stored, checksum) = self.carrier.again(once).await?;
+        if let Some(memory) = &self.memory {
+            let (length, etag) = (stored.1, stored.0.etag.clone());
+            memory.stored(&CopiedPart { number, length, etag, checksum });
+        }
+        Ok((stored, checksum))
     }
 
     /// Hands a body on and commits it; answers the checksum of what passed. Under a limit each byte counts as one that

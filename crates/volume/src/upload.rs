@@ -111,7 +111,23 @@ impl Upload {
         source: &Arc<dyn Source>,
         (size, part_bytes): (u64, u64),
     ) -> Result<Option<Vec<StoredPart>>> {
-        let (mut same, mut after) = (Vec::new(), None);
+        let Some(parts) = self.listed().await? else { return Ok(None) };
+        let mut same = Vec::new();
+        for part in parts {
+            let offset = u64::from(part.number.get() - 1) * part_bytes;
+            if part.size == part_bytes.min(size.saturating_sub(offset)) {
+                let source = source.clone();
+                let compared = tokio::task::spawn_blocking(move || is_same(&*source, offset, part));
+                let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
+                same.extend(compared.await.map_err(lost)??);
+            }
+        }
+        Ok(Some(same))
+    }
+
+    /// The parts that the store has; `None` where the upload is gone.
+    pub async fn listed(&self) -> Result<Option<Vec<PartInfo>>> {
+        let (mut parts, mut after) = (Vec::new(), None);
         loop {
             let carrier = &self.carrier;
             let listed = carrier.again(|| async move {
@@ -122,18 +138,10 @@ impl Upload {
                 Err(e) if e.reason() == Reason::NoSuchUpload => return Ok(None),
                 page => page?,
             };
-            for part in page.parts {
-                let offset = u64::from(part.number.get() - 1) * part_bytes;
-                if part.size == part_bytes.min(size.saturating_sub(offset)) {
-                    let source = source.clone();
-                    let compared = tokio::task::spawn_blocking(move || is_same(&*source, offset, part));
-                    let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
-                    same.extend(compared.await.map_err(lost)??);
-                }
-            }
+            parts.extend(page.parts);
             after = page.next;
             if after.is_none() {
-                return Ok(Some(same));
+                return Ok(Some(parts));
             }
         }
     }

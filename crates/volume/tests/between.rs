@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,12 +14,13 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, context};
 use tradewind_core::{
-    Address, Algorithm, Budget, Checksum, ChecksumScope, Classes, Metadata, ObjectInfo, ObjectStore,
+    Address, Algorithm, Budget, Checksum, ChecksumScope, Classes, ETag, Metadata, ObjectInfo, ObjectStore,
     SystemClock, SystemHeaders, Tags,
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Carrier, Told, store_from};
+use tradewind_volume::memory::{Begun, CopiedPart};
+use tradewind_volume::{Carrier, Memory, Told, store_from};
 
 const PART: u64 = 5 << 20;
 /// In parts, one of them shorter.
@@ -47,6 +48,27 @@ struct Scene {
     to: Arc<dyn ObjectStore>,
     destination: Arc<Faulty<dyn ObjectStore>>,
     told: Arc<AtomicI64>,
+    memory: Arc<Remembered>,
+    remembers: bool,
+}
+
+/// A memory that forgets nothing.
+#[derive(Default)]
+struct Remembered(Mutex<Option<Begun>>);
+
+impl Memory for Remembered {
+    fn earlier(&self) -> Option<Begun> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn begun(&self, begun: &Begun) -> bool {
+        *self.0.lock().unwrap() = Some(begun.clone());
+        true
+    }
+
+    fn stored(&self, part: &CopiedPart) {
+        self.0.lock().unwrap().as_mut().unwrap().parts.push(part.clone());
+    }
 }
 
 impl Scene {
@@ -58,7 +80,8 @@ impl Scene {
         }
         let source = Faulty::new(from.clone(), source);
         let destination = Faulty::new(to.clone(), destination);
-        Self { from, source, to, destination, told: Arc::default() }
+        let (told, memory) = (Arc::default(), Arc::default());
+        Self { from, source, to, destination, told, memory, remembers: false }
     }
 
     async fn lay(&self, bytes: &Bytes, request: StageRequest) {
@@ -78,7 +101,8 @@ impl Scene {
     async fn copy_telling(&self, size: Option<u64>, told: Told) -> Result<Committed> {
         let source: Arc<dyn ObjectStore> = self.source.clone();
         let destination: Arc<dyn ObjectStore> = self.destination.clone();
-        store_from(&carrier(), (&source, &at("k")), (&destination, &at("copy")), size, told).await
+        let memory = Some(self.memory.clone() as Arc<dyn Memory>).filter(|_| self.remembers);
+        store_from(&carrier(), (&source, &at("k")), (&destination, &at("copy")), size, told, memory).await
     }
 
     async fn copied(&self) -> (ObjectInfo, Bytes) {
@@ -220,5 +244,88 @@ async fn a_source_that_changes_meanwhile() {
     let failed = scene.copy_telling(None, told).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::Conflict);
     assert_eq!(failed.message(), "\"k\" changed while it was read");
+    assert!(scene.is_empty().await);
+}
+
+/// A copy whose destination was overloaded when the third part came: two parts are there, and it is remembered.
+async fn cut_off(bytes: &Bytes) -> Scene {
+    let busy = Fault::FailBefore(Reason::Overloaded);
+    let plan = FaultPlan::seeded(1).on(Operation::StagePart, When::From(3), busy);
+    let mut scene = Scene::new(FaultPlan::none(), plan).await;
+    scene.remembers = true;
+    scene.lay(bytes, StageRequest { metadata: metadata(), ..StageRequest::default() }).await;
+    assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::Overloaded);
+    assert!(!scene.is_empty().await, "the upload stays");
+    assert_eq!(scene.memory.earlier().unwrap().parts.len(), 2);
+    scene.destination.follow(FaultPlan::none());
+    scene.told.store(0, Ordering::Relaxed);
+    scene
+}
+
+impl Scene {
+    /// It is copied with so many reads of the source; nothing else is left at the destination.
+    async fn is_copied_with(&self, bytes: &Bytes, reads: u64) {
+        let before = self.source.calls(Operation::Get);
+        self.copy(None).await.unwrap();
+        assert_eq!(self.source.calls(Operation::Get) - before, reads);
+        assert_eq!(self.told.load(Ordering::Relaxed), bytes.len() as i64);
+        let (info, copied) = self.copied().await;
+        assert!(copied == *bytes);
+        assert_eq!(info.checksums, [Checksum::of(Algorithm::Crc64Nvme, bytes)]);
+        let uploads = ListUploads { limit: 10, ..ListUploads::default() };
+        let uploads = self.to.list_uploads(&context(), &at("k").bucket, &uploads).await.unwrap();
+        assert!(uploads.entries.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_cut_off_goes_on() {
+    let bytes = pattern(LARGE);
+    let scene = cut_off(&bytes).await;
+    scene.is_copied_with(&bytes, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_that_is_not_the_one_that_was_stored_is_copied_again() {
+    type Change = fn(&mut CopiedPart);
+    let changes: [Change; 3] = [
+        |part| part.etag = ETag::from_tag("another"),
+        |part| part.length -= 1,
+        |part| part.checksum = Checksum::of(Algorithm::Crc64Nvme, b"other bytes"),
+    ];
+    for change in changes {
+        let bytes = pattern(LARGE);
+        let scene = cut_off(&bytes).await;
+        change(&mut scene.memory.0.lock().unwrap().as_mut().unwrap().parts[0]);
+        scene.is_copied_with(&bytes, 3).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_version_begins_anew() {
+    let bytes = pattern(LARGE);
+    let scene = cut_off(&bytes).await;
+    let newer = pattern(LARGE).slice(1..);
+    scene.lay(&newer, StageRequest::default()).await;
+    scene.is_copied_with(&newer, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_is_gone_begins_anew() {
+    let bytes = pattern(LARGE);
+    let scene = cut_off(&bytes).await;
+    let upload = scene.memory.earlier().unwrap().upload;
+    scene.to.abort_upload(&context(), &at("copy"), &upload).await.unwrap();
+    scene.is_copied_with(&bytes, 4).await;
+}
+
+/// Nobody goes on with what can never be done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_remembered_is_given_up_where_it_is_of_no_use() {
+    let flip = FaultPlan::seeded(1).on(Operation::Body, When::Always, Fault::Corrupt(500));
+    let mut scene = Scene::new(flip, FaultPlan::none()).await;
+    scene.remembers = true;
+    scene.lay(&pattern(LARGE), StageRequest::default()).await;
+    assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::CorruptData);
     assert!(scene.is_empty().await);
 }

@@ -213,14 +213,15 @@ impl Session {
     /// What carries between two ends; whether it keeps what files have besides their bytes.
     pub fn copier(&self, from: End, to: End, preserves: bool) -> Arc<Copier> {
         let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
-        // What is remembered is between files and one store.
-        let journal = match (&from, &to) {
+        let stores = match (&from, &to) {
             (End::Files(..), End::Objects(objects)) | (End::Objects(objects), End::Files(..)) => {
-                let store = format!("{:?}", objects.store);
-                self.journals.clone().map(|directory| Journal::new(directory, store))
+                Some(format!("{:?}", objects.store))
             }
-            _ => None,
+            (End::Objects(from), End::Objects(to)) => Some(format!("{:?}\n{:?}", from.store, to.store)),
+            (End::Files(..), End::Files(..)) => None,
         };
+        let journal = stores.zip(self.journals.clone());
+        let journal = journal.map(|(stores, directory)| Journal::new(directory, stores));
         Arc::new(Copier { from, to, carrier, progress, journal, preserves })
     }
 

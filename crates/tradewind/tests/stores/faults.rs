@@ -1,9 +1,13 @@
 //! Copies between two servers of which one answers wrongly, late or not at all: what may pass is tried again and costs
 //! its part; otherwise nothing is at the destination, no upload is left there, and one line says why.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rustix::process::Signal;
 
 use super::support::caller::{Caller, Ran};
+use super::support::eventually;
 use super::support::scripted::{Answer, Reply, Request, Scripted};
 use super::{content, with_other};
 
@@ -53,11 +57,24 @@ fn is_untouched(destination: &Scripted) {
     assert_eq!(begun.len(), aborted.len(), "{:?}", destination.counts());
 }
 
+/// Nothing is at the destination but an upload that may go on, or nothing where none was begun.
+fn is_remembered(destination: &Scripted, caller: &Caller) {
+    assert_eq!(destination.object("x"), None);
+    assert_eq!(destination.of("AbortMultipartUpload").len(), 0, "{:?}", destination.counts());
+    let uploads = destination.of("UploadPart").len().min(1);
+    let journals = std::fs::read_dir(caller.path("home/.cache/tradewind")).map_or(0, Iterator::count);
+    assert!(uploads <= journals && journals <= destination.of("CreateMultipartUpload").len());
+}
+
 /// The copy fails with this one line, in which the destination is called `THERE`.
-fn fails(destination: &Scripted, caller: &Caller, said: &str) {
+fn tells(destination: &Scripted, caller: &Caller, said: &str) {
     let Ran { status, err, .. } = caller.run(&COPY);
     let err = err.replace(&destination.address.to_string(), "THERE");
     assert_eq!((err, status.code()), (format!("tradewind: {said}\n"), Some(1)));
+}
+
+fn fails(destination: &Scripted, caller: &Caller, said: &str) {
+    tells(destination, caller, said);
     is_untouched(destination);
 }
 
@@ -79,11 +96,9 @@ fn a_source_that_always_breaks_off_is_given_up() {
         let (source, destination, caller) =
             scene(size, first("GetObject", 100, |a| Reply::Torn(a, 600)), right);
         let caller = caller.with("AWS_MAX_ATTEMPTS", "2");
-        fails(
-            &destination,
-            &caller,
-            "x: reading the source failed: the store broke off in the middle of an answer",
-        );
+        let said = "x: reading the source failed: the store broke off in the middle of an answer";
+        tells(&destination, &caller, said);
+        is_remembered(&destination, &caller);
         assert!(source.of("GetObject").len() <= 8, "{:?}", source.counts());
     }
 }
@@ -149,13 +164,13 @@ fn a_destination_that_denies_is_told_of_and_not_asked_again() {
     ] {
         let denied = |_| Reply::Answer(Answer::refusal(403, "AccessDenied", "Access Denied"));
         let (_source, destination, caller) = scene(size, right, first(operation, 100, denied));
-        let Ran { status, err, .. } = caller.run(&COPY);
-        let err = err.replace(&destination.address.to_string(), "THERE");
-        let said = format!("tradewind: {method} s3://bucket/x on THERE: Access Denied (AccessDenied)\n");
-        assert_eq!((err, status.code()), (said, Some(1)), "{operation}");
-        assert_eq!(destination.object("x"), None);
-        let aborted = usize::from(operation == "UploadPart");
-        assert_eq!(destination.of("AbortMultipartUpload").len(), aborted, "{:?}", destination.counts());
+        tells(
+            &destination,
+            &caller,
+            &format!("{method} s3://bucket/x on THERE: Access Denied (AccessDenied)"),
+        );
+        // Keys may be good another time.
+        is_remembered(&destination, &caller);
         let asked = destination.of(operation).len();
         assert!(asked == 1 || operation == "UploadPart" && asked <= 4, "{:?}", destination.counts());
     }
@@ -191,22 +206,41 @@ fn one_of_many() {
     }
 }
 
+/// Stopped or killed: what is at the destination is not copied again.
 #[test]
-fn what_is_stopped_leaves_no_upload() {
-    let held = |request: &Request, answer: Answer| {
-        if request.header("range").starts_with("bytes=5242880-") {
-            return Reply::Held(answer, 1 << 20);
-        }
-        Reply::Answer(answer)
-    };
-    let (source, destination, caller) = scene(LARGE, held, right);
-    let running = caller.begin(&COPY);
-    source.wait_until_held(1);
-    running.signal(Signal::TERM);
-    let ended = running.end();
-    assert_eq!(ended.status.code(), Some(143), "{}", ended.err);
-    is_untouched(&destination);
-    assert_eq!(destination.of("AbortMultipartUpload").len(), 1);
+fn what_is_cut_off_goes_on_another_time() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let is_held = Arc::new(AtomicBool::new(true));
+        let holds = is_held.clone();
+        // The second part breaks off; the others come.
+        let held = move |request: &Request, answer: Answer| {
+            if holds.load(Ordering::Relaxed) && request.header("range").starts_with("bytes=5242880-") {
+                return Reply::Held(answer, 1 << 20);
+            }
+            Reply::Answer(answer)
+        };
+        let (source, destination, caller) = scene(LARGE, held, right);
+        let running = caller.begin(&COPY);
+        source.wait_until_held(1);
+        let journals = caller.path("home/.cache/tradewind");
+        let lines = || {
+            let journal = std::fs::read_dir(&journals).ok()?.next()?.unwrap().path();
+            Some(std::fs::read_to_string(journal).unwrap().lines().count())
+        };
+        // Whose it is, what was begun, and three parts.
+        eventually("the other parts are remembered", || lines() == Some(5));
+        running.signal(signal);
+        let ended = running.end();
+        assert!(!ended.status.success(), "{}", ended.err);
+        assert_eq!(destination.object("x"), None);
+        assert_eq!(destination.of("UploadPart").len(), 3, "{:?}", destination.counts());
+        is_held.store(false, Ordering::Relaxed);
+        caller.done(&COPY);
+        assert!(destination.object("x").unwrap() == content(1, LARGE));
+        assert_eq!(destination.of("UploadPart").len(), 4, "{:?}", destination.counts());
+        assert_eq!(destination.of("CreateMultipartUpload").len(), 1);
+        assert_eq!(std::fs::read_dir(&journals).unwrap().count(), 0, "nothing is remembered");
+    }
 }
 
 /// Within one store nothing comes through here.

@@ -8,6 +8,7 @@ use std::process::Command;
 use super::{content, files, scene};
 use crate::support::caller::Caller;
 use crate::support::scripted::{Reply, Scripted};
+use crate::support::skip;
 
 /// A small file system in the caller's directory, gone when dropped.
 struct Disk(PathBuf);
@@ -24,7 +25,7 @@ impl Disk {
             Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
-        println!("skipped: no tmpfs can be mounted: {why}");
+        skip("full_disk", &format!("no tmpfs can be mounted: {why}"));
         None
     }
 }
@@ -63,8 +64,8 @@ fn what_fits_is_there_and_what_does_not_is_asked_for_once() {
     assert_eq!(told.len() + there.len(), 20, "{}", ran.err);
     assert_eq!(server.of("GetObject").len(), 20, "{:?}", server.counts());
     // What did not fit takes no room.
-    let free = rustix::fs::statvfs(&caller.path("disk")).unwrap();
-    assert_eq!(there.len() as u64 + (free.f_bavail * free.f_frsize >> 20), 8);
+    let free = rustix::fs::statvfs(caller.path("disk")).unwrap();
+    assert_eq!(there.len() as u64 + ((free.f_bavail * free.f_frsize) >> 20), 8);
 }
 
 #[test]
