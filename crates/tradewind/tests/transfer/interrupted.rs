@@ -1,6 +1,9 @@
 //! Nobody ever sees half a file: not while it comes, not where it cannot come, and not after the command was stopped
 //! in the middle.
 
+use std::fs;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -23,9 +26,18 @@ fn halting(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Scripte
     (server, caller)
 }
 
+/// What the name of an unfinished file ends with, that has one.
+const UNFINISHED: &str = ".tradewind-part";
+
 /// The names below the directory, without those of unfinished files, which some file systems cannot do without.
 fn finished(caller: &Caller) -> Vec<String> {
-    names(caller.root()).into_iter().filter(|name| !name.ends_with(".tradewind-part")).collect()
+    names(caller.root()).into_iter().filter(|name| !name.ends_with(UNFINISHED)).collect()
+}
+
+/// The files that remember transfers.
+fn journals(caller: &Caller) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(caller.path("home/.cache/tradewind")) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -49,7 +61,7 @@ fn stopped(signal: Signal) -> (Caller, Ran) {
     running.signal(signal);
     let ran = running.end();
     assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
-    assert_eq!(std::fs::read(caller.path("there/b")).unwrap(), b"as it was");
+    assert_eq!(fs::read(caller.path("there/b")).unwrap(), b"as it was");
     (caller, ran)
 }
 
@@ -67,6 +79,75 @@ fn a_download_that_is_stopped_leaves_nothing_behind() {
 fn a_download_that_is_killed_leaves_nothing_under_its_name() {
     let (caller, _) = stopped(Signal::KILL);
     assert_eq!(finished(&caller), ["there/a", "there/b"]);
+}
+
+/// Where the chunks of a large object begin, and its size.
+const CHUNKS: [u64; 3] = [0, 8 << 20, 16 << 20];
+const LARGE: usize = 20 << 20;
+const DOWN: [&str; 3] = ["cp", "s3://bucket/x", "there/x"];
+
+/// A download of a large object that was stopped when all but its last chunk was there.
+fn stopped_before_the_last_chunk(signal: Signal) -> (Scripted, Caller, PathBuf) {
+    let last = format!("bytes={}-", CHUNKS[2]);
+    let (server, caller) =
+        halting(move |request| request.number <= CHUNKS.len() && request.header("range").starts_with(&last));
+    server.lay("x", content(1, LARGE));
+    let running = caller.begin(&DOWN);
+    server.wait_until_held(1);
+    let remembered = || fs::read_to_string(journals(&caller).pop()?).ok();
+    eventually("two chunks are there", || {
+        remembered().is_some_and(|text| text.matches("{\"Chunk\":").count() == 2)
+    });
+    running.signal(signal);
+    running.end();
+    let left = names(&caller.path("there"));
+    let [unfinished] = left.as_slice() else { panic!("after {signal:?}: {left:?}") };
+    assert!(unfinished.ends_with(UNFINISHED), "nothing has the object's name: {unfinished}");
+    let unfinished = caller.path("there").join(unfinished);
+    (server, caller, unfinished)
+}
+
+/// Ends it; answers where the chunks began that it asked for.
+fn gone_on_with(server: &Scripted, caller: &Caller) -> Vec<u64> {
+    let before = server.of("GetObject").len();
+    caller.done(&DOWN);
+    assert_eq!(names(&caller.path("there")), ["x"]);
+    assert!(fs::read(caller.path("there/x")).unwrap() == server.object("x").unwrap());
+    assert_eq!(journals(caller), [] as [PathBuf; 0], "nothing is to be remembered");
+    let first_byte = |request: &Request| {
+        let range = request.header("range").trim_start_matches("bytes=");
+        range.split_once('-').unwrap().0.parse().unwrap()
+    };
+    let mut asked: Vec<u64> = server.of("GetObject")[before..].iter().map(first_byte).collect();
+    asked.sort_unstable();
+    asked
+}
+
+#[test]
+fn a_large_download_that_is_stopped_goes_on_another_time() {
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let (server, caller, unfinished) = stopped_before_the_last_chunk(signal);
+        let unfinished = fs::metadata(unfinished).unwrap().ino();
+        // Of which version it is, the first chunk's answer tells.
+        assert_eq!(gone_on_with(&server, &caller), [CHUNKS[0], CHUNKS[2]], "after {signal:?}");
+        assert_eq!(fs::metadata(caller.path("there/x")).unwrap().ino(), unfinished, "it is the same file");
+    }
+}
+
+/// What is remembered is compared with what is there.
+#[test]
+fn a_chunk_that_is_not_what_it_was_is_fetched_again() {
+    let (server, caller, unfinished) = stopped_before_the_last_chunk(Signal::KILL);
+    fs::File::options().write(true).open(unfinished).unwrap().write_all_at(b"?", CHUNKS[1] + 1).unwrap();
+    assert_eq!(gone_on_with(&server, &caller), CHUNKS);
+}
+
+#[test]
+fn what_is_there_of_another_version_is_given_up() {
+    let (server, caller, unfinished) = stopped_before_the_last_chunk(Signal::INT);
+    server.lay("x", content(2, LARGE));
+    assert_eq!(gone_on_with(&server, &caller), CHUNKS);
+    assert!(!unfinished.exists());
 }
 
 #[test]
@@ -87,8 +168,7 @@ fn an_upload_that_is_stopped_goes_on_another_time() {
         assert!(server.object("x").is_none());
         assert!(server.of("CompleteMultipartUpload").is_empty());
         assert!(server.of("AbortMultipartUpload").is_empty(), "{:?}", server.counts());
-        let journals = caller.path("home/.cache/tradewind");
-        assert_eq!(std::fs::read_dir(journals).unwrap().count(), 1, "it is remembered");
+        assert_eq!(journals(&caller).len(), 1, "it is remembered");
     }
 }
 
@@ -120,5 +200,5 @@ fn a_file_has_its_name_only_when_it_is_whole() {
     running.end();
     assert!(!caller.path("x").exists());
     caller.done(&["cp", &format!("s3://{BUCKET}/x"), "x"]);
-    assert!(std::fs::read(caller.path("x")).unwrap() == bytes);
+    assert!(fs::read(caller.path("x")).unwrap() == bytes);
 }
