@@ -21,6 +21,7 @@ use tradewind_model::plan::Plan;
 use super::carrier::{Carrier, Slot};
 use super::fetch::{Origin, check_place};
 use super::memory::{Begun, CopiedPart, Memory, Version};
+use super::sent::Sent;
 use super::upload::{StoredPart, Upload};
 
 /// Is told of bytes that have left for the destination; of those of an attempt that failed as a negative number.
@@ -271,7 +272,7 @@ impl Between {
         (algorithm, expected): (Algorithm, Option<Checksum>),
     ) -> Result<(Committed, Checksum)> {
         let mut hasher = Hasher::new(algorithm);
-        let mut sent = Sent { told: &self.told, bytes: 0 };
+        let mut sent = Sent::new(&*self.told);
         let mut passed = 0;
         // Each is waited for twice: as one that came, and as one that goes.
         let at_once = usize::try_from(self.carrier.piece_bytes() / 2).unwrap_or(usize::MAX).max(1);
@@ -301,32 +302,6 @@ impl Between {
         sent.keep();
         self.carrier.stored();
         Ok((committed, checksum))
-    }
-}
-
-/// What was told of as sent; dropped before the end, it is taken back.
-struct Sent<'a> {
-    told: &'a Told,
-    bytes: i64,
-}
-
-impl Sent<'_> {
-    fn more(&mut self, bytes: usize) {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.bytes += bytes;
-        (self.told)(bytes);
-    }
-
-    fn keep(mut self) {
-        self.bytes = 0;
-    }
-}
-
-impl Drop for Sent<'_> {
-    fn drop(&mut self) {
-        if self.bytes != 0 {
-            (self.told)(-self.bytes);
-        }
     }
 }
 

@@ -10,6 +10,7 @@ mod hedge;
 pub mod memory;
 pub mod observed;
 pub mod ranges;
+mod sent;
 pub mod sequence;
 pub mod store;
 pub mod stream;

@@ -11,6 +11,7 @@ use tradewind_core::{Address, Algorithm, Metadata, ObjectStore, Staged};
 use tradewind_model::plan::Plan;
 
 use super::carrier::{Carrier, Slot};
+use super::sent::Sent;
 use super::upload::{StoredPart, Upload};
 
 /// Bytes that can be read again, at any offset.
@@ -93,7 +94,7 @@ pub(crate) async fn pour(
     source: &dyn Source,
     (offset, length): (u64, u64),
 ) -> Result<Committed> {
-    let mut sent = Sent { source, bytes: 0 };
+    let mut sent = Sent::new(|bytes| source.sent(bytes));
     for (at, size) in Plan::chunks(length, carrier.piece_bytes()) {
         slot.pass(size).await;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -108,32 +109,6 @@ pub(crate) async fn pour(
     sent.keep();
     carrier.stored();
     Ok(committed)
-}
-
-/// What was told of as sent; dropped before the end, it is taken back.
-struct Sent<'a> {
-    source: &'a dyn Source,
-    bytes: i64,
-}
-
-impl Sent<'_> {
-    fn more(&mut self, bytes: usize) {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.bytes += bytes;
-        self.source.sent(bytes);
-    }
-
-    fn keep(mut self) {
-        self.bytes = 0;
-    }
-}
-
-impl Drop for Sent<'_> {
-    fn drop(&mut self) {
-        if self.bytes != 0 {
-            self.source.sent(-self.bytes);
-        }
-    }
 }
 
 async fn store_in_parts(
