@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context};
+use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
 use tradewind_model::hedge::Hedges;
 use tradewind_model::pace::Pace;
 use tradewind_model::plan::Plan;
@@ -216,7 +216,7 @@ impl Carrier {
         if !is_passing(&failed) || attempt >= self.retries.attempts || !self.purse.spend() {
             return Err(failed);
         }
-        let delay = self.retries.delay(attempt + 1, random());
+        let delay = self.retries.delay(attempt + 1, random::for_delay());
         tracing::debug!(error = %failed, attempt, ?delay, "trying again");
         self.clock.sleep_until(self.clock.now() + delay).await;
         Ok(())
@@ -261,10 +261,4 @@ fn is_passing(error: &Error) -> bool {
         return false;
     }
     error.kind().is_retryable() || matches!(error.reason(), Reason::CorruptData | Reason::BadDigest)
-}
-
-/// Where the system gives no random bytes, delays are not drawn at random: clients that failed together come back
-/// together, and nothing worse.
-fn random() -> u64 {
-    getrandom::u64().unwrap_or(u64::MAX / 2)
 }

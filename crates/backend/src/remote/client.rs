@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp};
+use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
 
 use super::answer::Answer;
 use super::payload::{Fed, Held, Payload};
@@ -256,7 +256,7 @@ impl Client {
 
     /// Waits as long as is proper before an attempt, the first of which is number 1.
     pub async fn rest(&self, context: &Context, attempt: u32) -> Result<()> {
-        let delay = self.retries.delay(attempt, random());
+        let delay = self.retries.delay(attempt, random::for_delay());
         context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
     }
 
@@ -357,10 +357,4 @@ impl Client {
         *request.headers_mut() = headers;
         Ok((request, signer))
     }
-}
-
-/// Where the system gives no random bytes, delays are not drawn at random: clients that failed together come back
-/// together, and nothing worse.
-fn random() -> u64 {
-    getrandom::u64().unwrap_or(u64::MAX / 2)
 }
