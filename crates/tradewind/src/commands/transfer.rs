@@ -57,10 +57,10 @@ pub(super) struct StoreFlags {
     /// Requests at a time
     #[arg(long, value_name = "N", value_parser = jobs, help_heading = "Tuning")]
     jobs: Option<usize>,
-    /// Bytes of one request of a large object, as 8MiB
+    /// Bytes of one request of a large object, as 8MiB or 8M
     #[arg(long, value_name = "SIZE", value_parser = chunk_size, help_heading = "Tuning")]
     chunk_size: Option<ByteSize>,
-    /// Bytes that may be held in memory, as 64MiB
+    /// Bytes that may be held in memory, as 64MiB or 64M
     #[arg(long, value_name = "SIZE", value_parser = max_memory, help_heading = "Tuning")]
     max_memory: Option<ByteSize>,
     #[arg(skip)]
@@ -70,7 +70,7 @@ pub(super) struct StoreFlags {
 /// The flag of those that carry the bytes of objects.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct LimitFlags {
-    /// Bytes per second at the most, both directions together, as 50MiB
+    /// Bytes per second at the most, both directions together, as 50MiB or 50M
     #[arg(long, value_name = "RATE", value_parser = max_bandwidth, help_heading = "Tuning")]
     max_bandwidth: Option<ByteSize>,
 }

@@ -1,6 +1,7 @@
 //! Sizes and durations as people write them ("128MiB", "30s", "7d"), kept as exact numbers.
 //!
-//! Units are never guessed: a bare number is refused, except 0. What [`Display`](fmt::Display) prints is
+//! Units are never guessed: a bare number is refused, except 0. One letter is the binary unit, as rclone, dd and the AWS
+//! command line have it: "128M" is "128MiB", and "128MB" is not. What [`Display`](fmt::Display) prints is
 //! read back as the same value.
 
 use std::fmt;
@@ -14,7 +15,12 @@ pub struct ByteSize(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
+/// Bytes by unit. Of those that mean the same, sizes are shown with the last.
 const SIZE_UNITS: &[(&str, u64)] = &[
+    ("T", 1 << 40),
+    ("G", 1 << 30),
+    ("M", 1 << 20),
+    ("K", 1 << 10),
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -31,11 +37,11 @@ const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
 
 impl ByteSize {
-    /// Reads "128MiB", "5GB", "4096B".
+    /// Reads "128MiB", "128M" (the same), "5GB", "4096B".
     pub fn parse(text: &str) -> Result<Self, String> {
         quantity(text, SIZE_UNITS, str::eq_ignore_ascii_case)
             .map(Self)
-            .map_err(|why| format!("{why}; write a size such as \"128MiB\" or \"5GB\""))
+            .map_err(|why| format!("{why}; write a size such as \"128MiB\", \"128M\" or \"5GB\""))
     }
 
     /// The size as memory; saturates where a pointer is narrower.
@@ -101,6 +107,21 @@ mod tests {
             assert_eq!(ByteSize::parse(text), Ok(ByteSize(bytes)), "{text}");
         }
         for bad in ["", "MiB", "12", "1.5GiB", "-1B", "3 parsecs", "99999999TiB"] {
+            assert!(ByteSize::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_letter_is_a_binary_unit() {
+        for (letter, unit) in [("K", "KiB"), ("M", "MiB"), ("G", "GiB"), ("T", "TiB")] {
+            let expected = ByteSize::parse(&format!("7{unit}")).unwrap();
+            for written in [letter.to_owned(), letter.to_lowercase(), format!(" {letter}")] {
+                assert_eq!(ByteSize::parse(&format!("7{written}")), Ok(expected), "{written}");
+            }
+            assert_eq!(expected.to_string(), format!("7{unit}"), "it is shown in full");
+            assert_ne!(ByteSize::parse(&format!("7{letter}B")), Ok(expected), "a decimal unit");
+        }
+        for bad in ["M", "1P", "1Ki", "1.5M", "-1M", "1 M B", "1m/s", "16777216T"] {
             assert!(ByteSize::parse(bad).is_err(), "{bad}");
         }
     }
