@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use support::caller::Caller;
 use support::ceph::{Ceph, DOMAIN};
-use support::server::root_key;
+use support::content::content;
+use support::server::{Server, Start, root_key};
 use support::sign::Credentials;
 
 /// A server that takes longer to answer does not start.
@@ -74,63 +75,46 @@ fn start(program: &str, configure: impl FnOnce(&mut Command, SocketAddr, &Path))
     Some(service)
 }
 
-fn content(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[0]
-    };
-    std::iter::repeat_with(next).take(length).collect()
+/// A server of ours, and the same caller, who has it in the settings as `ours`.
+fn beside_ours(caller: Caller) -> (Server, Caller) {
+    let root = root_key();
+    let ours = Start::new(&caller.path("ours"), &caller.path("ours.log")).start().unwrap();
+    let keys = format!("[ours]\naws_access_key_id = {}\naws_secret_access_key = {}\n", root.id, root.secret);
+    caller.write("home/.aws/credentials", keys);
+    let endpoint = format!("endpoint = \"http://{}\"", ours.endpoint);
+    let caller = caller.configured(&format!("[store.ours]\ntype = \"s3\"\nprofile = \"ours\"\n{endpoint}\n"));
+    (ours, caller)
 }
 
 /// To a server of ours and back: everything in the bucket, in parts where it is large. What keeps no checksums cannot be
 /// compared by them.
 fn all_is_copied_between(caller: &Caller, keeps_checksums: bool) {
-    let data = tempfile::tempdir().unwrap();
-    let start = support::server::Start::new(&data.path().join("data"), &data.path().join("log"));
-    let ours = start.start().unwrap();
-    let root = root_key();
-    let keys = format!("[ours]\naws_access_key_id = {}\naws_secret_access_key = {}\n", root.id, root.secret);
-    caller.write("home/.aws/credentials", keys);
-    let settings =
-        format!("[store.ours]\ntype = \"s3\"\nprofile = \"ours\"\nendpoint = \"http://{}\"\n", ours.endpoint);
-    caller.write("ours.toml", settings);
-    let flags = ["--config", "ours.toml", "--chunk-size", "5MiB"];
-    let done = |command: &[&str]| caller.done(&[command, &flags].concat());
-    let read = |place: &str| caller.run(&[&["cat", place], &flags[..]].concat()).out;
-    let keys = |place: &str| {
-        let listed = done(&["ls", "-r", "--json", place]);
-        let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
-        let line = |line: serde_json::Value| (line["key"].to_string(), line["size"].to_string());
-        listed.lines().map(|text| line(read(text))).collect::<Vec<_>>()
-    };
+    let done = |command: &[&str]| caller.done(&[command, &["--chunk-size", "5MiB"]].concat());
     done(&["mb", "ours://bucket"]);
     done(&["mb", "s3://back"]);
     done(&["cp", "-r", "s3://bucket", "ours://bucket"]);
     done(&["cp", "-r", "ours://bucket", "s3://back"]);
-    assert_eq!(keys("s3://bucket"), keys("ours://bucket"));
-    assert_eq!(keys("s3://bucket"), keys("s3://back"));
+    assert_eq!(caller.sizes("s3://bucket"), caller.sizes("ours://bucket"));
+    assert_eq!(caller.sizes("s3://bucket"), caller.sizes("s3://back"));
     for key in ["large", "tree/a.txt", "tree/z/large"] {
-        let bytes = read(&format!("s3://bucket/{key}"));
-        assert!(!bytes.is_empty() && bytes == read(&format!("ours://bucket/{key}")), "{key}");
-        assert!(bytes == read(&format!("s3://back/{key}")), "{key}");
+        let bytes = caller.read(&format!("s3://bucket/{key}"));
+        assert!(!bytes.is_empty() && bytes == caller.read(&format!("ours://bucket/{key}")), "{key}");
+        assert!(bytes == caller.read(&format!("s3://back/{key}")), "{key}");
     }
-    for to in ["ours://bucket", "s3://back"] {
-        if !keeps_checksums {
-            break;
+    if keeps_checksums {
+        for to in ["ours://bucket", "s3://back"] {
+            let ended = done(&["sync", "--checksum", "--delete", "--json", "s3://bucket", to]);
+            let ended: serde_json::Value = serde_json::from_str(&ended).unwrap();
+            assert_eq!((&ended["copied"], &ended["removed"]), (&0.into(), &0.into()), "to {to}");
         }
-        let ended = done(&["sync", "--checksum", "--delete", "--json", "s3://bucket", to]);
-        let ended: serde_json::Value = serde_json::from_str(&ended).unwrap();
-        assert_eq!((&ended["copied"], &ended["removed"]), (&0.into(), &0.into()), "to {to}");
     }
     done(&["rm", "-r", "s3://back"]);
     done(&["rb", "s3://back"]);
 }
 
 /// Everything that the commands are for.
-fn all_is_done_by(caller: &Caller, keeps_checksums: bool) {
+fn all_is_done_by(caller: Caller, keeps_checksums: bool) {
+    let (_ours, caller) = beside_ours(caller);
     // A server that listens may still be getting ready.
     let begun = Instant::now();
     while !caller.run(&["mb", "s3://bucket"]).status.success() {
@@ -148,14 +132,7 @@ fn all_is_done_by(caller: &Caller, keeps_checksums: bool) {
         caller.write(format!("tree/{name}"), content(n as u64 + 1, *size));
     }
     caller.done(&["cp", "-r", "tree", "s3://bucket/tree"]);
-    let listed = caller.done(&["ls", "-r", "--json", "s3://bucket/tree/"]);
-    let keys: Vec<String> = listed
-        .lines()
-        .map(|line| {
-            serde_json::from_str::<serde_json::Value>(line).unwrap()["key"].as_str().unwrap().to_owned()
-        })
-        .collect();
-    assert_eq!(keys, sizes.map(|(name, _)| format!("tree/{name}")));
+    assert_eq!(caller.keys("s3://bucket/tree/"), sizes.map(|(name, _)| format!("tree/{name}")));
     caller.done(&["cp", "-r", "s3://bucket/tree/", "back"]);
     for (name, _) in &sizes {
         let (there, here) = (caller.path(format!("tree/{name}")), caller.path(format!("back/{name}")));
@@ -175,16 +152,11 @@ fn all_is_done_by(caller: &Caller, keeps_checksums: bool) {
     caller.done(&[&["cp", "large", "s3://bucket/large"], &parts[..]].concat());
     caller.done(&[&["cp", "s3://bucket/large", "large.back"], &parts[..]].concat());
     assert!(fs::read(caller.path("large.back")).unwrap() == large);
-    let mut sending = caller.begin(&[&["cp", "-", "s3://bucket/piped"], &parts[..]].concat());
-    std::io::Write::write_all(sending.stdin.as_mut().unwrap(), &large).unwrap();
-    drop(sending.stdin.take());
-    let sent = sending.end();
+    let sent = caller.begin(&[&["cp", "-", "s3://bucket/piped"], &parts[..]].concat()).feed(&large).end();
     assert!(sent.status.success(), "{sent:?}");
-    assert!(caller.run(&[&["cat", "s3://bucket/piped"], &parts[..]].concat()).out == large);
+    assert!(caller.read("s3://bucket/piped") == large);
     caller.done(&["cp", "s3://bucket/large", "s3://bucket/copied/"]);
-    let stat: serde_json::Value =
-        serde_json::from_str(&caller.done(&["stat", "--json", "s3://bucket/copied/large"])).unwrap();
-    assert_eq!(stat["size"], large.len());
+    assert_eq!(caller.known("s3://bucket/copied/large")["size"], large.len());
 
     caller.write("logs/one", "first\nsecond needle\n");
     caller.write("logs/two", "nothing\n");
@@ -193,7 +165,7 @@ fn all_is_done_by(caller: &Caller, keeps_checksums: bool) {
         caller.done(&["grep", "--sort", "needle", "s3://bucket/logs/"]),
         "s3://bucket/logs/one:2:second needle\n"
     );
-    all_is_copied_between(caller, keeps_checksums);
+    all_is_copied_between(&caller, keeps_checksums);
     assert!(!caller.run(&["rb", "s3://bucket"]).status.success(), "it is not empty");
     caller.done(&["rm", "-r", "s3://bucket"]);
     caller.done(&["rb", "s3://bucket"]);
@@ -212,10 +184,10 @@ fn tradewind_does() {
     let directory = tempfile::tempdir().unwrap();
     let settings = directory.path().join("settings.toml");
     fs::write(&settings, format!("[server]\ndomain = {DOMAIN:?}\n")).unwrap();
-    let start = support::server::Start::new(&directory.path().join("data"), &directory.path().join("log"));
+    let start = Start::new(&directory.path().join("data"), &directory.path().join("log"));
     let server = start.flag("--config", settings).start().unwrap();
-    all_is_done_by(&Caller::new(server.endpoint), true);
-    all_is_done_by(&with_buckets_as_hosts(Caller::new(server.endpoint)), true);
+    all_is_done_by(Caller::new(server.endpoint), true);
+    all_is_done_by(with_buckets_as_hosts(Caller::new(server.endpoint)), true);
 }
 
 #[test]
@@ -226,7 +198,7 @@ fn minio_does() {
         command.env("MINIO_ROOT_USER", root.id).env("MINIO_ROOT_PASSWORD", root.secret);
     });
     if let Some(service) = service {
-        all_is_done_by(&Caller::new(service.address), true);
+        all_is_done_by(Caller::new(service.address), true);
     }
 }
 
@@ -238,7 +210,7 @@ fn versitygw_does() {
         command.env("ROOT_ACCESS_KEY", root.id).env("ROOT_SECRET_KEY", root.secret);
     });
     if let Some(service) = service {
-        all_is_done_by(&Caller::new(service.address), true);
+        all_is_done_by(Caller::new(service.address), true);
     }
 }
 
@@ -250,7 +222,7 @@ fn radosgw_does() {
             let caller = Caller::new(ceph.address).with("AWS_ACCESS_KEY_ID", id);
             caller.with("AWS_SECRET_ACCESS_KEY", secret)
         };
-        all_is_done_by(&caller(), false);
-        all_is_done_by(&with_buckets_as_hosts(caller()), false);
+        all_is_done_by(caller(), false);
+        all_is_done_by(with_buckets_as_hosts(caller()), false);
     }
 }

@@ -18,9 +18,8 @@ mod swift;
 
 use std::net::SocketAddr;
 
-use serde_json::Value as Json;
 use support::caller::Caller;
-use support::content::Content;
+use support::content::content;
 use support::server::{Server, Start};
 
 /// Two servers, and somebody who calls the one `s3` and the other `other`, and has made a bucket in each.
@@ -48,37 +47,7 @@ impl Scene {
 
 /// The same caller, who has the store at an address in the settings as `other`.
 fn with_other(caller: Caller, other: SocketAddr) -> Caller {
-    configured(caller, &format!("[store.other]\ntype = \"s3\"\nendpoint = \"http://{other}\"\n"))
-}
-
-/// The same caller, with these settings.
-fn configured(caller: Caller, settings: &str) -> Caller {
-    caller.write("settings.toml", settings);
-    let path = caller.path("settings.toml");
-    caller.with("TRADEWIND_CONFIG", path.to_str().unwrap())
-}
-
-fn content(id: u64, size: usize) -> Vec<u8> {
-    Content { id, size }.bytes()
-}
-
-/// What a store knows of an object.
-fn known(caller: &Caller, place: &str) -> Json {
-    serde_json::from_str(&caller.done(&["stat", "--json", place])).unwrap()
-}
-
-/// What an object holds.
-fn read(caller: &Caller, place: &str) -> Vec<u8> {
-    let ran = caller.run(&["cat", place]);
-    assert!(ran.status.success() && ran.err.is_empty(), "{place}: {}", ran.err);
-    ran.out
-}
-
-/// The keys below a place, in the order in which they are listed.
-fn keys(caller: &Caller, place: &str) -> Vec<String> {
-    let listed = caller.done(&["ls", "-r", "--json", place]);
-    let key = |line: &str| serde_json::from_str::<Json>(line).unwrap()["key"].as_str().unwrap().to_owned();
-    listed.lines().map(key).collect()
+    caller.configured(&format!("[store.other]\ntype = \"s3\"\nendpoint = \"http://{other}\"\n"))
 }
 
 /// Everything that the commands are for, with the store that has this name; it begins and ends without a bucket.
@@ -98,7 +67,7 @@ fn all_is_done_with(caller: &Caller, name: &str) {
     }
     let (tree, back) = (format!("{name}.tree"), format!("{name}.back"));
     caller.done(&["cp", "-r", &tree, &at("bucket/tree")]);
-    assert_eq!(keys(caller, &at("bucket/tree/")), sizes.map(|(file, _)| format!("tree/{file}")));
+    assert_eq!(caller.keys(&at("bucket/tree/")), sizes.map(|(file, _)| format!("tree/{file}")));
     caller.done(&["cp", "-r", &at("bucket/tree"), &back]);
     for (file, _) in &sizes {
         let bytes = |root: &str| std::fs::read(caller.path(root).join(file)).unwrap();
@@ -108,7 +77,7 @@ fn all_is_done_with(caller: &Caller, name: &str) {
     std::fs::remove_file(caller.path(&tree).join("a/b")).unwrap();
     caller.write(format!("{tree}/a.txt"), "longer, with a needle");
     caller.done(&["sync", "--delete", &tree, &at("bucket/tree")]);
-    assert_eq!(read(caller, &at("bucket/tree/a.txt")), b"longer, with a needle");
+    assert_eq!(caller.read(&at("bucket/tree/a.txt")), b"longer, with a needle");
     let found = format!("{}:1:longer, with a needle\n", at("bucket/tree/a.txt"));
     assert_eq!(caller.done(&["grep", "--sort", "needle", &at("bucket/tree"), "--exclude", "z/*"]), found);
 
@@ -117,14 +86,14 @@ fn all_is_done_with(caller: &Caller, name: &str) {
     caller.write("large", &large);
     let parts = ["--chunk-size", "5MiB"];
     caller.done(&[&["cp", "large", &at("bucket/large")], &parts[..]].concat());
-    assert_eq!(known(caller, &at("bucket/large"))["parts"], 4);
+    assert_eq!(caller.known(&at("bucket/large"))["parts"], 4);
     caller.done(&[&["cp", &at("bucket/large"), "large.back"], &parts[..]].concat());
     assert!(std::fs::read(caller.path("large.back")).unwrap() == large);
     let piped = caller.begin(&[&["cp", "-", &at("bucket/piped")], &parts[..]].concat()).feed(&large).end();
     assert!(piped.status.success(), "{}", piped.err);
-    assert!(read(caller, &at("bucket/piped")) == large);
+    assert!(caller.read(&at("bucket/piped")) == large);
     caller.done(&["cp", &at("bucket/large"), &at("bucket/copied/")]);
-    assert!(read(caller, &at("bucket/copied/large")) == large);
+    assert!(caller.read(&at("bucket/copied/large")) == large);
 
     // Many as one, and one of them alone.
     let (bundle, unpacked) = (at("bucket/all.tar"), format!("{name}.unpacked"));
@@ -171,13 +140,13 @@ fn all_is_carried_between(caller: &Caller, from: &str, to: &str) {
     std::thread::sleep(std::time::Duration::from_millis(1100));
     caller.done(&[&["cp", "-r", &here("x"), &there("y")], &parts[..]].concat());
     assert_eq!(
-        keys(caller, &there("y/")),
+        caller.keys(&there("y/")),
         ["empty", "large", "one", "small", "some"].map(|key| format!("y/{key}.html"))
     );
     for (id, (key, size)) in sizes.iter().enumerate() {
         let copy = format!("y/{}.html", key.trim_start_matches("x/"));
-        assert!(read(caller, &there(&copy)) == content(id as u64, *size), "{copy}");
-        let (one, other) = (known(caller, &here(&format!("{key}.html"))), known(caller, &there(&copy)));
+        assert!(caller.read(&there(&copy)) == content(id as u64, *size), "{copy}");
+        let (one, other) = (caller.known(&here(&format!("{key}.html"))), caller.known(&there(&copy)));
         assert_eq!(other["content_type"], "text/html");
         for field in ["size", "checksums", "checksum_type", "parts"] {
             assert_eq!(one[field], other[field], "{field} of {copy}");
@@ -194,17 +163,13 @@ fn all_is_carried_between(caller: &Caller, from: &str, to: &str) {
     caller.done(&["cp", "one", &there("y/one.html")]);
     caller.done(&["cp", "one", &there("y/zzz")]);
     assert_eq!(would(&[]), format!("remove  {}\n", there("y/zzz")));
-    let before = known(caller, &there("y/large.html"));
+    let before = caller.known(&there("y/large.html"));
     sync(&["--checksum"]);
-    assert_eq!(
-        read(caller, &there("y/one.html")),
-        content(1, 1),
-        "its size and a newer time hide what it is"
-    );
-    assert_eq!(known(caller, &there("y/large.html")), before, "what is the same is not carried again");
-    assert_eq!(keys(caller, &there("y/")).len(), sizes.len());
+    assert_eq!(caller.read(&there("y/one.html")), content(1, 1), "its size and a newer time hide what it is");
+    assert_eq!(caller.known(&there("y/large.html")), before, "what is the same is not carried again");
+    assert_eq!(caller.keys(&there("y/")).len(), sizes.len());
     // One object, under another name; and into the middle of the other's tree.
     caller.done(&["cp", &here("x/small.html"), &there("z/other")]);
     caller.done(&["cp", &here("x/small.html"), &there("z/")]);
-    assert_eq!(keys(caller, &there("z/")), ["z/other", "z/small.html"]);
+    assert_eq!(caller.keys(&there("z/")), ["z/other", "z/small.html"]);
 }

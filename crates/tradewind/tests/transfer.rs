@@ -34,7 +34,7 @@ use std::fs;
 use std::path::Path;
 
 use support::caller::Caller;
-use support::content::Content;
+use support::content::content;
 use support::s3::S3;
 use support::server::{Server, Start, root_key};
 
@@ -57,16 +57,11 @@ impl Scene {
 
     /// The keys of everything in the bucket, in the order in which they are listed, with their sizes.
     fn keys(&self) -> Vec<(String, u64)> {
-        let listed = self.caller.done(&["ls", "-r", "--json", "s3://bucket"]);
-        let read = |line: &str| {
-            let line: serde_json::Value = serde_json::from_str(line).unwrap();
-            (line["key"].as_str().unwrap().to_owned(), line["size"].as_u64().unwrap())
-        };
-        listed.lines().map(read).collect()
+        self.caller.sizes("s3://bucket")
     }
 
     fn names(&self) -> Vec<String> {
-        self.keys().into_iter().map(|(key, _)| key).collect()
+        self.caller.keys("s3://bucket")
     }
 
     /// Stores bytes under a key, past the commands.
@@ -78,9 +73,7 @@ impl Scene {
 
     /// What a key holds.
     fn read(&self, key: &str) -> Vec<u8> {
-        let ran = self.caller.run(&["cat", &format!("s3://bucket/{key}")]);
-        assert!(ran.status.success(), "{ran:?}");
-        ran.out
+        self.caller.read(&format!("s3://bucket/{key}"))
     }
 }
 
@@ -105,8 +98,4 @@ fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
 /// The names in a tree.
 fn names(root: &Path) -> Vec<String> {
     tree(root).into_keys().collect()
-}
-
-fn content(id: u64, size: usize) -> Vec<u8> {
-    Content { id, size }.bytes()
 }

@@ -25,7 +25,7 @@ mod refusals;
 mod repeats;
 
 use support::caller::Caller;
-use support::content::Content;
+use support::content::content;
 use support::scripted::{Answer, Reply, Request, Scripted};
 
 /// A server with a script, and somebody who calls it.
@@ -52,10 +52,6 @@ fn scene_with(
 
 fn refusal(status: u16, code: &str, message: &str) -> Reply {
     Reply::Answer(Answer::refusal(status, code, message))
-}
-
-fn content(id: u64, size: usize) -> Vec<u8> {
-    Content { id, size }.bytes()
 }
 
 /// Everything in the caller's directory, by its path there.

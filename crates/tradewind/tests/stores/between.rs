@@ -2,7 +2,7 @@
 
 use super::support::s3::{Request, S3};
 use super::support::server::root_key;
-use super::{Scene, all_is_carried_between, all_is_done_with, content, keys, known, read};
+use super::{Scene, all_is_carried_between, all_is_done_with, content};
 
 #[test]
 fn a_named_service_does_everything() {
@@ -47,7 +47,7 @@ fn what_an_object_carries_goes_with_it() {
         let stored = S3::new(scene.one.endpoint, root_key()).send(put).unwrap();
         assert_eq!(stored.status, 200, "{}", stored.text());
         caller.done(&["cp", "s3://bucket/k", "other://bucket/k", "--chunk-size", "5MiB"]);
-        let (one, mut other) = (known(caller, "s3://bucket/k"), known(caller, "other://bucket/k"));
+        let (one, mut other) = (caller.known("s3://bucket/k"), caller.known("other://bucket/k"));
         let parts = (size > 15 << 20).then_some(4);
         assert_eq!(other["parts"].as_u64(), parts);
         assert_eq!(other["class"], 7);
@@ -85,12 +85,12 @@ fn checksums_of_other_algorithms_are_compared() {
         let stored = S3::new(scene.one.endpoint, root_key()).send(put).unwrap();
         assert_eq!(stored.status, 200, "{}", stored.text());
         caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
-        let copied = known(caller, "other://bucket/d/k");
+        let copied = caller.known("other://bucket/d/k");
         assert_eq!(copied["checksums"][algorithm], value, "{copied}");
         // A second later it would be written anew.
         std::thread::sleep(std::time::Duration::from_millis(1100));
         caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
-        assert_eq!(known(caller, "other://bucket/d/k"), copied);
+        assert_eq!(caller.known("other://bucket/d/k"), copied);
     }
 }
 
@@ -103,7 +103,7 @@ fn little_memory_and_one_request_at_a_time_are_enough() {
     let little = ["--max-memory", "4MiB", "--jobs", "1", "--chunk-size", "5MiB"];
     caller.done(&["cp", "here", "s3://bucket/x"]);
     caller.done(&[&["cp", "s3://bucket/x", "other://bucket/x"], &little[..]].concat());
-    assert!(read(caller, "other://bucket/x") == bytes);
+    assert!(caller.read("other://bucket/x") == bytes);
 }
 
 /// The same service by two names: what is copied would be found again.
@@ -120,9 +120,9 @@ fn into_itself_nothing_is_copied() {
     let why = "the destination and the source are within each other; choose prefixes apart";
     caller.fails(&["cp", "-r", "s3://bucket", "again://bucket/d"], &[why]);
     caller.fails(&[&["sync", "again://bucket/d", "s3://bucket"], &flags[..]].concat(), &[why]);
-    assert_eq!(keys(caller, "again://bucket"), ["d/a"]);
+    assert_eq!(caller.keys("again://bucket"), ["d/a"]);
     caller.done(&["cp", "-r", "s3://bucket/d", "again://bucket/e"]);
-    assert_eq!(keys(caller, "s3://bucket"), ["d/a", "e/a"]);
+    assert_eq!(caller.keys("s3://bucket"), ["d/a", "e/a"]);
 }
 
 #[test]
@@ -140,5 +140,5 @@ fn what_is_said_before_anything_is_done() {
         "copy    s3://bucket/d/a to other://bucket/e\n"
     );
     assert_eq!(caller.done(&["rm", "--dry-run", "-r", "s3://bucket"]), "remove  s3://bucket/d/a\n");
-    assert_eq!(keys(caller, "other://bucket"), [""; 0]);
+    assert_eq!(caller.keys("other://bucket"), [""; 0]);
 }

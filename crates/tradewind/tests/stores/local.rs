@@ -2,14 +2,14 @@
 
 use super::support::caller::Caller;
 use super::support::server::Start;
-use super::{all_is_carried_between, all_is_done_with, configured, content, keys, read};
+use super::{all_is_carried_between, all_is_done_with, content};
 
 const TWO: &str =
     "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.spare]\ntype = \"local\"\npath = \"spare\"\n";
 
 /// Nobody answers S3.
 fn caller() -> Caller {
-    configured(Caller::new("127.0.0.1:1".parse().unwrap()), TWO)
+    Caller::new("127.0.0.1:1".parse().unwrap()).configured(TWO)
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn between_two_directories() {
     caller.write("large", &large);
     caller.done(&["cp", "large", "disk://bucket/large", "--chunk-size", "5300003B"]);
     caller.done(&["cp", "disk://bucket/large", "spare://bucket/large", "--chunk-size", "5500001B"]);
-    assert!(read(&caller, "spare://bucket/large") == large);
+    assert!(caller.read("spare://bucket/large") == large);
     for size in [127, 256, 1025, 1400, 9000] {
         let bytes = content(size, usize::try_from(size).unwrap() * 1024 + 13);
         assert!(std::fs::read(caller.path(format!("back/{size}"))).unwrap() == bytes, "{size}");
@@ -50,7 +50,7 @@ fn between_two_directories() {
 fn to_a_server_and_from_one() {
     let data = tempfile::tempdir().unwrap();
     let server = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
-    let caller = configured(Caller::new(server.endpoint), TWO);
+    let caller = Caller::new(server.endpoint).configured(TWO);
     caller.done(&["mb", "s3://bucket"]);
     caller.done(&["mb", "disk://bucket"]);
     all_is_carried_between(&caller, "disk", "s3");
@@ -82,6 +82,6 @@ fn one_that_is_not_there_or_is_in_use() {
     assert!(ran.err.starts_with(&begin) && ran.err.lines().count() == 1, "{}", ran.err);
     assert_eq!(ran.status.code(), Some(1));
     assert!(server.terminate().unwrap().success());
-    assert_eq!(keys(&caller, "disk://bucket"), ["settings.toml"]);
-    assert_eq!(read(&caller, "disk://bucket/settings.toml"), TWO.as_bytes());
+    assert_eq!(caller.keys("disk://bucket"), ["settings.toml"]);
+    assert_eq!(caller.read("disk://bucket/settings.toml"), TWO.as_bytes());
 }

@@ -1,8 +1,8 @@
 //! What names mean, and what is said where one means nothing.
 
+use super::Scene;
 use super::support::caller::Caller;
 use super::support::server::run;
-use super::{Scene, configured, keys, read};
 
 #[test]
 fn a_store_of_the_settings_may_be_what_s3_is() {
@@ -13,13 +13,13 @@ fn a_store_of_the_settings_may_be_what_s3_is() {
     caller.done(&["cp", "a", "other://bucket/other"]);
     let other = format!("http://{}", scene.other.endpoint);
     caller.write("settings.toml", format!("[store.s3]\ntype = \"s3\"\nendpoint = \"{other}\"\n"));
-    assert_eq!(keys(caller, "s3://bucket"), ["other"], "the settings go before AWS_ENDPOINT_URL_S3");
+    assert_eq!(caller.keys("s3://bucket"), ["other"], "the settings go before AWS_ENDPOINT_URL_S3");
     let one = format!("http://{}", scene.one.endpoint);
     let listed = caller.done(&["ls", "s3://bucket", "--endpoint-url", &one]);
     assert!(listed.ends_with("one\n"), "a flag goes before the settings: {listed}");
     let path = caller.path("settings.toml");
     let caller = Caller::new(scene.one.endpoint);
-    assert_eq!(keys(&caller, "s3://bucket"), ["one"], "without settings it is what it always was");
+    assert_eq!(caller.keys("s3://bucket"), ["one"], "without settings it is what it always was");
     let listed = caller.done(&["ls", "s3://bucket", "--config", path.to_str().unwrap()]);
     assert!(listed.ends_with("other\n"), "{listed}");
 }
@@ -41,8 +41,8 @@ fn each_store_has_its_own_keys() {
         "[store.other]\ntype = \"s3\"\nendpoint = \"http://{}\"\nprofile = \"there\"\n",
         scene.other.endpoint
     );
-    let wrong = configured(wrong, &settings);
-    assert_eq!(read(&wrong, "other://bucket/a"), b"a");
+    let wrong = wrong.configured(&settings);
+    assert_eq!(wrong.read("other://bucket/a"), b"a");
     let ran = wrong.run(&["cp", "other://bucket/a", "s3://bucket/a"]);
     assert!(ran.err.contains("(InvalidAccessKeyId)") && ran.err.lines().count() == 1, "{}", ran.err);
 }
@@ -67,7 +67,7 @@ fn names_that_mean_nothing() {
     };
     refused(&plain, &["ls", "gs://bucket"], &said("gs", "s3:// or swift://"));
     let two = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\n";
-    let caller = configured(nobody(), two);
+    let caller = nobody().configured(two);
     let others = "s3://, swift://, disk:// or west://";
     for command in [
         &["cp", "settings.toml", "wets://bucket/x"][..],
@@ -91,7 +91,7 @@ fn names_that_mean_nothing() {
 #[test]
 fn settings_that_cannot_be_meant() {
     let nobody = || Caller::new("127.0.0.1:1".parse().unwrap());
-    let caller = configured(nobody(), "[store.swift]\ntype = \"local\"\npath = \"p\"\n");
+    let caller = nobody().configured("[store.swift]\ntype = \"local\"\npath = \"p\"\n");
     let at = caller.path("settings.toml");
     let at = at.display();
     let said = "swift:// would be the store \"swift\" here, which is of type \"local\"; give it another name";

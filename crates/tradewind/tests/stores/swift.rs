@@ -9,7 +9,7 @@ use super::support::caller::Caller;
 use super::support::s3::{Request, S3};
 use super::support::server::{Start, root_key};
 use super::support::swift::Laboratory;
-use super::{all_is_carried_between, all_is_done_with, configured, content, known, read};
+use super::{all_is_carried_between, all_is_done_with, content};
 
 fn nobody() -> Caller {
     Caller::new("127.0.0.1:1".parse().unwrap())
@@ -57,12 +57,12 @@ fn between_a_server_and_a_cloud() {
         let one_at_a_time = ["--jobs", "1", "--chunk-size", "5MiB"];
         caller.done(&[&["cp", "s3://bucket/k", "swift://bucket/k"], &one_at_a_time[..]].concat());
         caller.done(&[&["cp", "swift://bucket/k", "s3://bucket/back"], &one_at_a_time[..]].concat());
-        let (one, back) = (known(&caller, "s3://bucket/k"), known(&caller, "s3://bucket/back"));
+        let (one, back) = (caller.known("s3://bucket/k"), caller.known("s3://bucket/back"));
         assert_eq!(back["metadata"]["long"], long);
         for field in ["metadata", "tags", "content_type", "checksums"] {
             assert_eq!(one[field], back[field], "{field}");
         }
-        assert!(read(&caller, "s3://bucket/back") == body);
+        assert!(caller.read("s3://bucket/back") == body);
     }
 }
 
@@ -85,10 +85,10 @@ fn a_server_in_front_of_a_cloud() {
     caller.done(&["mb", "s3://bucket"]);
     caller.write("a", "through the server");
     caller.done(&["cp", "a", "s3://bucket/a"]);
-    assert_eq!(read(&caller, "swift://bucket/a"), b"through the server");
+    assert_eq!(caller.read("swift://bucket/a"), b"through the server");
     // One service, by two names and in two ways: neither knows of the other, and both are right.
     caller.done(&["cp", "-r", "swift://bucket", "s3://bucket/copy"]);
-    assert_eq!(read(&caller, "swift://bucket/copy/a"), b"through the server");
+    assert_eq!(caller.read("swift://bucket/copy/a"), b"through the server");
     assert!(server.terminate().unwrap().success());
 }
 
@@ -187,10 +187,10 @@ fn through_keystone() {
     user.write("a", "a");
     user.done(&["mb", "swift://bucket"]);
     user.done(&["cp", "a", "swift://bucket/a"]);
-    assert_eq!(read(&with(&credential), "swift://bucket/a"), b"a");
+    assert_eq!(with(&credential).read("swift://bucket/a"), b"a");
     // The region may be the settings'.
-    let settled = configured(with(&demo[..5]), "[store.cloud]\ntype = \"swift\"\nregion = \"one\"\n");
-    assert_eq!(read(&settled, "cloud://bucket/a"), b"a");
+    let settled = with(&demo[..5]).configured("[store.cloud]\ntype = \"swift\"\nregion = \"one\"\n");
+    assert_eq!(settled.read("cloud://bucket/a"), b"a");
     let refused = with(&demo).with("OS_PASSWORD", "guessed").run(&["cat", "swift://bucket/a"]);
     let err = refused.err.replace(&keystone.to_string(), "KEYSTONE");
     assert!(err.contains("KEYSTONE") && err.contains("check the user, the key and the account"), "{err}");
@@ -214,7 +214,7 @@ fn what_is_missing_is_named() {
         &["ls", "swift://bucket"],
         &["swift://: OS_PASSWORD and OS_PROJECT_NAME are not set, and Keystone needs them"],
     );
-    let cloud = configured(nobody(), "[store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\n");
+    let cloud = nobody().configured("[store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\n");
     let (settings, file) = (cloud.path("settings.toml"), cloud.path("cloud.rc"));
     let (settings, shown) = (settings.display(), file.display());
     let absent = "No such file or directory (os error 2)";

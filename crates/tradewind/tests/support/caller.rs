@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
 
 use super::server::{root_key, tradewind};
 
@@ -56,6 +57,13 @@ impl Caller {
         self
     }
 
+    /// The same with settings.
+    pub fn configured(self, settings: &str) -> Self {
+        self.write("settings.toml", settings);
+        let path = self.path("settings.toml");
+        self.with("TRADEWIND_CONFIG", path.to_str().unwrap())
+    }
+
     /// Where the store is that they call.
     pub const fn endpoint(&self) -> SocketAddr {
         self.endpoint
@@ -96,6 +104,32 @@ impl Caller {
         let complaints: Vec<String> = complaints.iter().map(|line| format!("tradewind: {line}")).collect();
         assert_eq!(said, complaints, "{arguments:?}");
         assert_eq!(ran.status.code(), Some(1), "{arguments:?}");
+    }
+
+    /// What a store knows of an object.
+    pub fn known(&self, place: &str) -> Json {
+        serde_json::from_str(&self.done(&["stat", "--json", place])).unwrap()
+    }
+
+    /// What an object holds.
+    pub fn read(&self, place: &str) -> Vec<u8> {
+        let ran = self.run(&["cat", place]);
+        assert!(ran.status.success() && ran.err.is_empty(), "{place}: {}", ran.err);
+        ran.out
+    }
+
+    /// The keys below a place, in the order in which they are listed.
+    pub fn keys(&self, place: &str) -> Vec<String> {
+        self.sizes(place).into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// The same with the sizes of their objects.
+    pub fn sizes(&self, place: &str) -> Vec<(String, u64)> {
+        let read = |line: &str| {
+            let line: Json = serde_json::from_str(line).unwrap();
+            (line["key"].as_str().unwrap().to_owned(), line["size"].as_u64().unwrap())
+        };
+        self.done(&["ls", "-r", "--json", place]).lines().map(read).collect()
     }
 
     /// Starts a command.

@@ -9,6 +9,11 @@ pub struct Content {
     pub size: usize,
 }
 
+/// So many bytes that are this number's.
+pub fn content(id: u64, size: usize) -> Vec<u8> {
+    Content { id, size }.bytes()
+}
+
 impl Content {
     pub fn bytes(self) -> Vec<u8> {
         let mut random = Random::new(self.id);

@@ -96,10 +96,7 @@ fn others_can_read_it_and_nobody_else_writes_it() {
     let scene = tree();
     scene.caller.done(&["cp", "here/small", "s3://bucket/plain"]);
     scene.caller.done(&["cp", "--preserve", "here/small", "s3://bucket/kept"]);
-    let metadata = |key: &str| {
-        let said = scene.caller.done(&["stat", "--json", &format!("s3://bucket/{key}")]);
-        serde_json::from_str::<Json>(&said).unwrap()["metadata"].clone()
-    };
+    let metadata = |key: &str| scene.caller.known(&format!("s3://bucket/{key}"))["metadata"].clone();
     assert_eq!(metadata("plain"), serde_json::json!({}));
     let owner = fs::metadata(scene.caller.path("here/small")).unwrap();
     let expected = serde_json::json!({
