@@ -32,11 +32,14 @@ use crate::stores::Unknown;
 #[command(
     name = "tradewind",
     version,
-    about = "An S3 server on an embedded, durable store",
+    about = "An S3 server, and cp, sync, ls, grep and more for any S3 store, Swift and directories",
     after_help = "Examples:\n  \
         tradewind serve --data ./data\n  \
+        tradewind cp -r ./photos s3://photos/2026/\n  \
+        tradewind sync s3://photos/2026/ swift://photos/2026/\n  \
         tradewind settings show --config tradewind.toml\n  \
         tradewind store check ./data\n\n\
+        Sizes: 64KiB, 8MiB, 5GiB, 1TiB, or K, M, G and T for the same; 5GB is 5,000,000,000 bytes.\n\
         Exit status: 0 done, 1 failed, 2 usage, 130 or 143 stopped by a signal."
 )]
 struct CommandLine {
