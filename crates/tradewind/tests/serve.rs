@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use support::content::Content;
+use support::eventually;
 use support::s3::{Request, S3};
 use support::server::{Server, Start, root_key, run, tradewind};
 use support::sign::Credentials;
@@ -34,15 +35,6 @@ impl Place {
 fn admin(server: &Server, path: &str) -> (u16, String) {
     let response = S3::anonymous(server.admin).get(path).unwrap();
     (response.status, response.text())
-}
-
-/// Gives the server a moment until `holds`.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

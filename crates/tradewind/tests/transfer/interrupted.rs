@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::{content, names};
 use crate::support::caller::{Caller, Ran};
+use crate::support::eventually;
 use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
 
 const SIZE: usize = 3 << 20;
@@ -38,14 +39,6 @@ fn finished(caller: &Caller) -> Vec<String> {
 fn journals(caller: &Caller) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(caller.path("home/.cache/tradewind")) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().path()).collect()
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Copies down what has one object that halts, and stops it there.
