@@ -95,11 +95,8 @@ impl Copier {
         let address = to.address(to_name)?;
         let source = FileSource::open(&from.root().join(path_of(name)?), self.progress.clone())?;
         let size = source.size();
-        let journal = if self.carrier.plan().part_bytes(size).is_some() {
-            self.remember(&from.root().join(name), &address)
-        } else {
-            None
-        };
+        let is_large = self.carrier.plan().part_bytes(size).is_some();
+        let journal = self.remember(&from.root().join(name), &address, is_large);
         let mut metadata = metadata_of(name);
         if self.preserves {
             source.attributes().write(&mut metadata.user);
@@ -123,11 +120,8 @@ impl Copier {
         let path = path_of(to_name)?;
         let fetch = Fetch::open(&self.carrier, &from.store, &from.address(name)?, size).await?;
         let size = fetch.info().size;
-        let journal = if size > self.carrier.plan().chunk_bytes {
-            self.remember(&to.root().join(&path), &from.address(name)?)
-        } else {
-            None
-        };
+        let is_large = size > self.carrier.plan().chunk_bytes;
+        let journal = self.remember(&to.root().join(&path), &from.address(name)?, is_large);
         let version = (size, fetch.info().etag.as_str());
         let journal = (journal, self.preserves);
         let file = Arc::new(to.resume(&path, version, self.progress.clone(), journal)?);
@@ -157,14 +151,16 @@ impl Copier {
         }
     }
 
-    /// The journal of a file and an object. Without one a transfer does as well, until it is killed.
-    fn remember(&self, path: &Path, address: &Address) -> Option<Entry> {
+    /// The journal of a file and an object. Without one a transfer does as well, until it is killed. Of a small one there
+    /// is a journal where it was large before: what that left is to be removed.
+    fn remember(&self, path: &Path, address: &Address, is_large: bool) -> Option<Entry> {
         let path = std::path::absolute(path).ok()?;
-        self.open_journal(&path.display().to_string(), &describe(address))
+        self.open_journal(&path.display().to_string(), &describe(address), is_large)
     }
 
-    fn open_journal(&self, from: &str, to: &str) -> Option<Entry> {
-        match self.journal.as_ref()?.open(from, to) {
+    fn open_journal(&self, from: &str, to: &str, is_large: bool) -> Option<Entry> {
+        let journal = self.journal.as_ref()?;
+        match if is_large { journal.open(from, to) } else { journal.find(from, to) } {
             Ok(entry) => entry,
             Err(e) => {
                 tracing::warn!(error = %e, "transfers are not remembered: killed, they would begin anew");
@@ -199,20 +195,12 @@ impl Copier {
     ) -> Result<u64> {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
         let is_large = size.is_none_or(|size| self.carrier.plan().part_bytes(size).is_some());
-        let journal =
-            if is_large { self.open_journal(&describe(&source), &describe(&destination)) } else { None };
-        let memory = journal.map(|entry| Arc::new(CopyMemory::new(entry)));
+        let journal = self.open_journal(&describe(&source), &describe(&destination), is_large);
+        let memory = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn Memory>);
         let progress = self.progress.clone();
         let told: Told = Arc::new(move |bytes| progress.carried(bytes));
         let (from, to) = ((&from.store, &source), (&to.store, &destination));
-        let remembered = memory.clone().map(|memory| memory as Arc<dyn Memory>);
-        let copied = store_from(&self.carrier, from, to, size, told, remembered).await;
-        if let Some(memory) = memory
-            && copied.as_ref().map_or_else(|e| !e.may_go_on(), |_| true)
-        {
-            memory.forget();
-        }
-        Ok(copied?.size)
+        Ok(store_from(&self.carrier, from, to, size, told, memory).await?.size)
     }
 
     async fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {

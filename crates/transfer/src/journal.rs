@@ -3,7 +3,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
@@ -24,6 +25,8 @@ pub struct Journal {
 pub struct Entry {
     file: File,
     path: PathBuf,
+    /// Its first line: what is copied where.
+    identity: String,
     /// What an earlier transfer left.
     lines: Vec<String>,
     /// It says something. Dropped without, it is removed.
@@ -40,15 +43,31 @@ impl Journal {
     /// The journal of what `from` becomes at `to`; `None` where another process writes it.
     pub fn open(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
         fs::create_dir_all(&self.directory)?;
+        self.open_as(from, to, true)
+    }
+
+    /// The same where an earlier transfer left one.
+    pub fn find(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
+        match self.open_as(from, to, false) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened,
+        }
+    }
+
+    fn open_as(&self, from: &str, to: &str, makes: bool) -> io::Result<Option<Entry>> {
         let identity = format!("{}\n{from}\n{to}", self.stores);
         // Two of them with one name would each find that what is there is not theirs, and begin anew.
         let path = self.directory.join(format!("{:016x}.journal", crc64nvme(identity.as_bytes())));
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            Err(e) => return Err(e.into()),
-        }
+        let mut file = loop {
+            let file = OpenOptions::new().read(true).append(true).create(makes).open(&path)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Whoever had it may have removed it before it was locked here.
+                Ok(()) if is_at(&file, &path)? => break file,
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        };
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
         // What follows begins a line, not behind half of one.
@@ -58,17 +77,28 @@ impl Journal {
             text.truncate(whole);
         }
         // What is no text was not written by us: as good as nothing.
-        let text = String::from_utf8(text).unwrap_or_default();
-        let mut lines = text.lines().map(str::to_owned);
-        let is_ours = lines.next().is_some_and(|line| parse::<String>(&line).as_deref() == Some(&*identity));
-        let lines = if is_ours { lines.collect() } else { Vec::new() };
-        let is_kept = AtomicBool::new(!lines.is_empty());
-        let entry = Entry { file, path, lines, is_kept };
+        let mut lines = text.split(|byte| *byte == b'\n').map(|line| String::from_utf8(line.to_owned()));
+        let is_ours = lines
+            .next()
+            .is_some_and(|line| line.is_ok_and(|line| parse::<String>(&line).as_deref() == Some(&*identity)));
+        let lines = if is_ours { lines.filter_map(Result::ok).collect() } else { Vec::new() };
+        let is_kept = AtomicBool::new(lines.iter().any(|line: &String| !line.is_empty()));
+        let entry = Entry { file, path, identity, lines, is_kept };
         if !is_ours {
             entry.file.set_len(0)?;
-            entry.write(&identity)?;
+            entry.write(&entry.identity)?;
         }
         Ok(Some(entry))
+    }
+}
+
+/// Whether a file is the one that has a path.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let file = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((file.dev(), file.ino()) == (there.dev(), there.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
     }
 }
 
@@ -86,12 +116,10 @@ impl Entry {
 
     /// Forgets what an earlier transfer left.
     pub fn begin_anew(&mut self) -> io::Result<()> {
-        let first = fs::read_to_string(&self.path)?;
-        let first = first.lines().next().unwrap_or_default().to_owned();
         self.lines.clear();
         self.is_kept.store(false, Ordering::Relaxed);
         self.file.set_len(0)?;
-        self.file.write_all(format!("{first}\n").as_bytes())
+        self.write(&self.identity)
     }
 
     /// Adds a line, in one piece.
@@ -141,7 +169,7 @@ mod tests {
         drop(entry);
         let mut text = fs::read(&path).unwrap();
         // In the middle of a letter, too.
-        text.extend_from_slice(b"\0\0\0\n{\"to\xc3");
+        text.extend_from_slice(b"\0\0\0\n\xff\xfe\n{\"to\xc3");
         fs::write(&path, text).unwrap();
         let entry = journal.open("a", "b").unwrap().unwrap();
         assert_eq!(entry.earlier::<u64>(), [1, 2]);
@@ -165,10 +193,35 @@ mod tests {
         let left = || fs::read_dir(directory.path()).unwrap().count();
         drop(journal.open("a", "b").unwrap().unwrap());
         assert_eq!(left(), 0);
+        assert!(journal.find("a", "b").unwrap().is_none());
+        assert_eq!(left(), 0);
         journal.open("a", "b").unwrap().unwrap().add(&1).unwrap();
         assert_eq!(left(), 1);
+        assert_eq!(journal.find("a", "b").unwrap().unwrap().earlier::<u64>(), [1]);
         journal.open("a", "b").unwrap().unwrap().begin_anew().unwrap();
         assert_eq!(left(), 0);
+    }
+
+    /// One is removed by its path: it must be the one that is there.
+    #[test]
+    fn nobody_has_one_that_was_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let Some(entry) = journal.open("a", "b").unwrap() else { continue };
+                        assert!(is_at(&entry.file, &entry.path).unwrap());
+                        entry.add(&1).unwrap();
+                        entry.remove().unwrap();
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) struct CopyMemory {
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
     /// Of which version of the source, and what it becomes. `modified` is in milliseconds since 1970.
-    Begun { etag: String, modified: i64, size: u64, upload: String, part_bytes: u64 },
+    Begun { etag: String, modified: i64, size: u64, tags: u64, upload: String, part_bytes: u64 },
     /// A part is there.
     Part { number: u16, length: u64, etag: String, algorithm: String, checksum: String },
 }
@@ -30,25 +30,17 @@ impl CopyMemory {
     pub fn new(journal: Entry) -> Self {
         Self { journal: Mutex::new(Some(journal)) }
     }
-
-    /// Nobody will go on with it.
-    pub fn forget(&self) {
-        let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(e)) = entry.map(Entry::remove) {
-            tracing::warn!(error = %e, "a journal is left");
-        }
-    }
 }
 
 impl Memory for CopyMemory {
     fn earlier(&self) -> Option<Begun> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = journal.as_ref()?.earlier::<Line>().into_iter();
-        let Some(Line::Begun { etag, modified, size, upload, part_bytes }) = lines.next() else {
+        let Some(Line::Begun { etag, modified, size, tags, upload, part_bytes }) = lines.next() else {
             return None;
         };
-        let version =
-            Version { etag: ETag::from_tag(&etag), modified: Timestamp::from_millis(modified), size };
+        let (etag, modified) = (ETag::from_tag(&etag), Timestamp::from_millis(modified));
+        let version = Version { etag, modified, size, tags };
         let parts = lines.filter_map(|line| match line {
             Line::Part { number, length, etag, algorithm, checksum } => {
                 let algorithm: Algorithm = algorithm.parse().ok()?;
@@ -69,6 +61,7 @@ impl Memory for CopyMemory {
             etag: version.etag.as_str().to_owned(),
             modified: version.modified.millis(),
             size: version.size,
+            tags: version.tags,
             upload: upload.0.clone(),
             part_bytes: *part_bytes,
         };
@@ -91,6 +84,13 @@ impl Memory for CopyMemory {
         };
         if let Err(e) = entry.add(&line) {
             tracing::warn!(error = %e, "a part is not remembered: killed, it would be copied again");
+        }
+    }
+
+    fn over(&self) {
+        let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(e)) = entry.map(Entry::remove) {
+            tracing::warn!(error = %e, "a journal is left");
         }
     }
 }

@@ -64,7 +64,10 @@ pub async fn store_from(
             }
         };
         match copy.whole(size).await? {
-            Some(committed) => return Ok(committed),
+            Some(committed) => {
+                copy.abandon().await;
+                return Ok(committed);
+            }
             None => known = None,
         }
     }
@@ -150,15 +153,28 @@ impl Between {
         let upload = Arc::new(upload);
         let mut parts = JoinSet::new();
         let work = (&mut parts, done);
-        let copied = self.parts(&upload, work, Arc::new(info), (part_bytes, algorithm)).await;
+        let copied = self.clone().parts(&upload, work, Arc::new(info), (part_bytes, algorithm)).await;
         if let Err(e) = &copied {
             // A part that came behind the end of its upload would stay.
             parts.shutdown().await;
-            if !(is_kept && e.may_go_on()) {
-                upload.give_up().await;
+            if is_kept && e.may_go_on() {
+                return copied;
             }
+            upload.give_up().await;
+        }
+        if let Some(memory) = &self.memory {
+            memory.over();
         }
         copied
+    }
+
+    /// What was remembered is of no use: the copy is there, in one request.
+    async fn abandon(&self) {
+        let Some(memory) = &self.memory else { return };
+        if let Some(begun) = memory.earlier() {
+            Upload::of(&self.carrier, &self.to, &self.address, begun.upload).give_up().await;
+            memory.over();
+        }
     }
 
     /// The upload of a copy of this version that was begun before, the size of its parts, and those that are there. One
@@ -233,7 +249,17 @@ impl Between {
         if let (Some(whole), Some(expected)) = (whole, crc_of_whole(&info)) {
             compare(whole, expected)?;
         }
-        upload.complete(done.into_iter().map(|(part, _)| part).collect()).await
+        let committed = upload.complete(done.into_iter().map(|(part, _)| part).collect()).await?;
+        if !have.is_empty() && !info.metadata.tags.is_empty() {
+            // Some stores keep no tags with an upload: who began it knew them.
+            self.carrier.again(|| self.tag(&info)).await?;
+        }
+        Ok(committed)
+    }
+
+    async fn tag(&self, info: &ObjectInfo) -> Result<()> {
+        let slot = self.carrier.slot(0).await?;
+        self.to.set_tags(&slot.context, &self.address, info.metadata.tags.clone()).await
     }
 
     /// Copies a part; again where that may help.

@@ -1,5 +1,6 @@
 //! What is remembered of a copy between two stores, so that one that was cut off goes on where it was.
 
+use tradewind_core::checksum::crc64nvme;
 use tradewind_core::multipart::{PartInfo, PartNumber, UploadId};
 use tradewind_core::{Checksum, ETag, ObjectInfo, Timestamp};
 
@@ -14,6 +15,9 @@ pub trait Memory: Send + Sync {
 
     /// A part of it is at the destination.
     fn stored(&self, part: &CopiedPart);
+
+    /// Nobody goes on with it: it is done, or was given up.
+    fn over(&self);
 }
 
 /// A copy under way.
@@ -38,12 +42,20 @@ pub struct Version {
     pub modified: Timestamp,
     /// Bytes.
     pub size: u64,
+    /// Of its tags, which can be changed without making it another version.
+    pub tags: u64,
 }
 
 impl Version {
     /// The one that is described.
     pub(crate) fn of(info: &ObjectInfo) -> Self {
-        Self { etag: info.etag.clone(), modified: info.modified, size: info.size }
+        let mut tags = Vec::new();
+        for (name, value) in info.metadata.tags.pairs() {
+            // Neither holds a zero byte.
+            tags.extend_from_slice(format!("{name}\0{value}\0").as_bytes());
+        }
+        let (etag, tags) = (info.etag.clone(), crc64nvme(&tags));
+        Self { etag, modified: info.modified, size: info.size, tags }
     }
 }
 

@@ -58,7 +58,13 @@ pub async fn store(
 ) -> Result<Committed> {
     let is_multipart = store.capabilities().multipart;
     match carrier.plan().part_bytes(size).filter(|_| is_multipart) {
-        None => store_whole(carrier, store, address, &*source, size, metadata).await,
+        None => {
+            if let Some(id) = source.outdated().or_else(|| source.earlier().map(|(id, _)| id)) {
+                // It was large before, or parts were smaller.
+                Upload::of(carrier, store, address, id).give_up().await;
+            }
+            store_whole(carrier, store, address, &*source, size, metadata).await
+        }
         Some(part_bytes) => {
             store_in_parts(carrier, store, address, source, (size, part_bytes), metadata).await
         }

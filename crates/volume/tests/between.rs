@@ -69,6 +69,10 @@ impl Memory for Remembered {
     fn stored(&self, part: &CopiedPart) {
         self.0.lock().unwrap().as_mut().unwrap().parts.push(part.clone());
     }
+
+    fn over(&self) {
+        assert!(self.0.lock().unwrap().take().is_some());
+    }
 }
 
 impl Scene {
@@ -275,6 +279,7 @@ impl Scene {
         let uploads = ListUploads { limit: 10, ..ListUploads::default() };
         let uploads = self.to.list_uploads(&context(), &at("k").bucket, &uploads).await.unwrap();
         assert!(uploads.entries.is_empty());
+        assert_eq!(self.memory.earlier(), None, "nobody goes on with it");
     }
 }
 
@@ -308,6 +313,42 @@ async fn another_version_begins_anew() {
     let newer = pattern(LARGE).slice(1..);
     scene.lay(&newer, StageRequest::default()).await;
     scene.is_copied_with(&newer, 4).await;
+}
+
+/// A store that forgets the tags of an upload gets them, too, and no others than there are by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_are_those_of_the_source() {
+    let bytes = pattern(LARGE);
+    let scene = cut_off(&bytes).await;
+    scene.copy(None).await.unwrap();
+    assert_eq!(scene.destination.calls(Operation::SetTags), 1);
+    assert_eq!(scene.copied().await.0.metadata.tags, metadata().tags);
+    let scene = cut_off(&bytes).await;
+    let newer = Tags::new(vec![("c".to_owned(), "d".to_owned())]).unwrap();
+    scene.from.set_tags(&context(), &at("k"), newer.clone()).await.unwrap();
+    scene.is_copied_with(&bytes, 4).await;
+    assert_eq!(scene.copied().await.0.metadata.tags, newer);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_became_small_leaves_no_upload() {
+    let scene = cut_off(&pattern(LARGE)).await;
+    let small = pattern(1000);
+    scene.lay(&small, StageRequest::default()).await;
+    scene.is_copied_with(&small, 1).await;
+}
+
+/// Where the source cannot be looked at, nothing is known of the copy that was begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_says_nothing_changes_nothing() {
+    let bytes = pattern(LARGE);
+    let scene = cut_off(&bytes).await;
+    let refused = Fault::FailBefore(Reason::InvalidRequest);
+    scene.source.follow(FaultPlan::seeded(1).on(Operation::Head, When::Always, refused));
+    assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::InvalidRequest);
+    assert!(!scene.is_empty().await);
+    scene.source.follow(FaultPlan::none());
+    scene.is_copied_with(&bytes, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
