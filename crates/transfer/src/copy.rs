@@ -15,7 +15,7 @@ use tradewind_volume::{Carrier, Fetch, Memory, Sink, Source, Told, store, store_
 
 use crate::Item;
 use crate::ends::End;
-use crate::files::{Directory, FileSource};
+use crate::files::{Directory, FileSource, Links};
 use crate::journal::{Entry, Journal};
 use crate::memory::CopyMemory;
 use crate::merge::Action;
@@ -73,8 +73,8 @@ impl Copier {
     /// Copies what has one name to another; `size` is what is known of it.
     pub async fn copy_as(&self, from: &str, size: Option<u64>, to: &str) -> Result<u64> {
         match (&self.from, &self.to) {
-            (End::Files(directory, _), End::Objects(objects)) => {
-                self.upload(directory, from, objects, to).await
+            (End::Files(directory, links), End::Objects(objects)) => {
+                self.upload((directory, *links), from, objects, to).await
             }
             (End::Objects(objects), End::Files(directory, _)) => {
                 self.download(objects, from, size, directory, to).await
@@ -85,15 +85,21 @@ impl Copier {
             (End::Objects(source), End::Objects(objects)) => {
                 self.copy_between((source, from), (objects, to), size).await
             }
-            (End::Files(source, _), End::Files(directory, _)) => {
-                self.copy_file(source, from, directory, to).await
+            (End::Files(source, links), End::Files(directory, _)) => {
+                self.copy_file((source, *links), from, directory, to).await
             }
         }
     }
 
-    async fn upload(&self, from: &Directory, name: &str, to: &Objects, to_name: &str) -> Result<u64> {
+    async fn upload(
+        &self,
+        (from, links): (&Directory, Links),
+        name: &str,
+        to: &Objects,
+        to_name: &str,
+    ) -> Result<u64> {
         let address = to.address(to_name)?;
-        let source = FileSource::open(&from.root().join(path_of(name)?), self.progress.clone())?;
+        let source = FileSource::open_below(from.root(), name, links, self.progress.clone())?;
         let size = source.size();
         let is_large = self.carrier.plan().part_bytes(size).is_some();
         let journal = self.remember(&from.root().join(name), &address, is_large);
@@ -203,8 +209,14 @@ impl Copier {
         Ok(store_from(&self.carrier, from, to, size, told, memory).await?.size)
     }
 
-    async fn copy_file(&self, from: &Directory, name: &str, to: &Directory, to_name: &str) -> Result<u64> {
-        let source = FileSource::open(&from.root().join(path_of(name)?), Arc::default())?;
+    async fn copy_file(
+        &self,
+        (from, links): (&Directory, Links),
+        name: &str,
+        to: &Directory,
+        to_name: &str,
+    ) -> Result<u64> {
+        let source = FileSource::open_below(from.root(), name, links, Arc::default())?;
         let path = path_of(to_name)?;
         let mut file = to.begin(&path, source.size(), self.progress.clone(), self.preserves)?;
         let attributes =

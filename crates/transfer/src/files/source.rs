@@ -1,18 +1,22 @@
 //! A file as the source of an object. It is read again where a request failed, and must be the same file then.
 
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::UploadId;
 use tradewind_volume::Source;
 
-use super::failed;
+use super::{Links, failed};
 use crate::journal::Entry;
+use crate::names::path_of;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
@@ -62,7 +66,23 @@ impl Seen {
 impl FileSource {
     /// Opens a file.
     pub fn open(path: &Path, progress: Arc<Progress>) -> Result<Self> {
-        let file = File::open(path).map_err(|e| failed("open", path, e))?;
+        Self::of(File::open(path), path, progress)
+    }
+
+    /// Opens the file of a name below a directory. Where links are passed over none is gone through on the way there, not
+    /// even one that came this moment.
+    pub fn open_below(directory: &Path, name: &str, links: Links, progress: Arc<Progress>) -> Result<Self> {
+        let below = path_of(name)?;
+        let path = directory.join(&below);
+        let opened = match links {
+            Links::Skip => open_past_no_link(directory, &below),
+            Links::Follow => File::open(&path),
+        };
+        Self::of(opened, &path, progress)
+    }
+
+    fn of(opened: io::Result<File>, path: &Path, progress: Arc<Progress>) -> Result<Self> {
+        let file = opened.map_err(|e| failed("open", path, e))?;
         let metadata = file.metadata().map_err(|e| failed("look at", path, e))?;
         if !metadata.is_file() {
             return Err(Error::new(Reason::InvalidRequest, format!("{} is not a file", path.display())));
@@ -114,6 +134,19 @@ impl FileSource {
 
     fn changed(&self) -> Error {
         Error::new(Reason::Conflict, format!("{} was written to while it was read", self.path.display()))
+    }
+}
+
+/// Opens a file below a directory, which may be reached through a link itself.
+fn open_past_no_link(directory: &Path, below: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = retry_on_intr(|| open(directory, flags, Mode::empty()))?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match retry_on_intr(|| openat2(&root, below, flags, Mode::empty(), resolve)) {
+        // Before Linux 5.6, or where a filter of system calls does not know it.
+        Err(Errno::NOSYS | Errno::PERM) => File::open(directory.join(below)),
+        opened => Ok(opened?.into()),
     }
 }
 
@@ -187,5 +220,38 @@ mod tests {
         drop(plain);
         let preserving = source(true);
         assert_eq!((preserving.earlier(), preserving.outdated()), (None, Some(id)));
+    }
+
+    #[test]
+    fn no_link_on_the_way_is_gone_through_unless_links_are_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (root, outside) = (directory.path().join("root"), directory.path().join("outside"));
+        for name in ["root/dir", "outside"] {
+            std::fs::create_dir_all(directory.path().join(name)).unwrap();
+        }
+        for path in [root.join("dir/file"), outside.join("file")] {
+            std::fs::write(path, "x").unwrap();
+        }
+        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, root.join(name)).unwrap();
+        link(&outside, "away");
+        link(Path::new("dir"), "within");
+        link(Path::new("dir/file"), "file");
+        let is_open = |root: &Path, name, links| {
+            FileSource::open_below(root, name, links, Arc::default()).map(|source| source.size())
+        };
+        for name in ["away/file", "within/file", "file"] {
+            let refused = is_open(&root, name, Links::Skip).unwrap_err().to_string();
+            assert!(refused.contains(&format!("cannot open {}: ", root.join(name).display())), "{refused}");
+            assert_eq!(is_open(&root, name, Links::Follow).unwrap(), 1, "{name}");
+        }
+        // The directory itself was named by somebody.
+        let named = directory.path().join("named");
+        std::os::unix::fs::symlink(&root, &named).unwrap();
+        assert_eq!(is_open(&named, "dir/file", Links::Skip).unwrap(), 1);
+        let absent = is_open(&root, "dir/absent", Links::Skip).unwrap_err();
+        assert_eq!(absent.reason(), Reason::NoSuchKey);
+        for links in [Links::Skip, Links::Follow] {
+            assert_eq!(is_open(&root, "../outside/file", links).unwrap_err().reason(), Reason::InvalidKey);
+        }
     }
 }
