@@ -16,6 +16,8 @@ mod greps;
 mod interrupted;
 #[path = "transfer/limits.rs"]
 mod limits;
+#[path = "transfer/mounted.rs"]
+mod mounted;
 #[path = "transfer/objects.rs"]
 mod objects;
 #[path = "transfer/preserved.rs"]

@@ -2,9 +2,11 @@
 //! is compared; when, the model decides. What is found then is what counts: an event is a hint, never a fact.
 //!
 //! Nothing is removed in the store but names that are looked for here and not found, in the directory that was there at
-//! the beginning: where it is gone, or another one is in its place, watching ends.
+//! the beginning: where it is gone, or another one is in its place, watching ends; and below points where nothing was
+//! mounted or unmounted since then.
 
 mod events;
+mod mounts;
 mod root;
 mod unseen;
 mod work;
@@ -13,6 +15,7 @@ pub use events::{Event, watch};
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +30,7 @@ use crate::filter::Filter;
 use crate::merge::{Action, Comparison};
 use crate::moves::Next;
 
+use self::mounts::Mounts;
 use self::root::Root;
 use self::unseen::Unseen;
 use self::work::{Became, Worker};
@@ -73,8 +77,8 @@ pub struct Totals {
     pub removed: u64,
     /// Bytes that were carried.
     pub bytes: u64,
-    /// What failed and was not made good: names, those that were given up at the end among them, and places that could
-    /// not be looked at.
+    /// What failed and was not made good: names, those that were given up at the end among them, places that could not
+    /// be looked at, and points below which something is missing that was not removed.
     pub failing: u64,
     /// Whether everything was compared once.
     pub compared: bool,
@@ -120,8 +124,8 @@ impl Watch {
             return Err(Error::new(Reason::InvalidArgument, "only a directory can be watched"));
         };
         let root = Root::of(directory.root())?;
-        let worker =
-            Arc::new(Worker { copier: self.copier.clone(), root, links: *links, removes: self.removes });
+        let mounts = if self.removes { Some(Mounts::below(directory.root())?) } else { None };
+        let worker = Arc::new(Worker { copier: self.copier.clone(), root, links: *links, mounts });
         let clock = self.copier.carrier.clock().clone();
         let most = self.copier.carrier.plan().requests.max(1);
         let mut watching = Watching {
@@ -222,6 +226,8 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
             }
             None => {
                 if let Some(Walk { tree, is_whole, .. }) = self.walk.take() {
+                    // Files that came with a mount may have been there already, and nobody looked at them.
+                    self.worker.look_at_mounts()?;
                     self.settling.tree_ended(is_whole, now);
                     if is_whole {
                         self.unseen.looked_at(&tree, &self.worker.root.path().join(&tree));
@@ -266,6 +272,7 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
                         self.totals.removed += 1;
                         (self.tell)(&News::Removed(&name));
                     }
+                    Became::Kept(point) => self.kept(&point),
                     Became::Same | Became::Changed => {}
                 }
             }
@@ -277,6 +284,14 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
         }
         self.check_step();
         Ok(())
+    }
+
+    /// Something is missing here and stays there. The point is named once, however much is missing below it.
+    fn kept(&mut self, point: &Path) {
+        let place = self.worker.root.path().join(point);
+        let name = place.display().to_string();
+        self.unseen.failed(&name, "");
+        self.complain(&name, &mounts::changed(&place));
     }
 
     /// Whether everything that was compared is there.

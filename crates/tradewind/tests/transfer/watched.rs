@@ -11,7 +11,7 @@ use super::{Scene, content};
 use crate::support::caller::{Ran, Running};
 
 /// Watches `here`, which goes to the whole bucket. Nothing but events leads to anything.
-fn watch(scene: &Scene, flags: &[&str]) -> Running {
+pub fn watch(scene: &Scene, flags: &[&str]) -> Running {
     watch_settling(scene, "300ms", flags)
 }
 
@@ -29,7 +29,7 @@ fn scene() -> Scene {
     scene
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");

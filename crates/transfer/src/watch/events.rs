@@ -201,14 +201,15 @@ impl Tree {
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
             return self.ran_over();
         }
-        if what.contains(ReadFlags::UNMOUNT) {
-            return self.over(gone(&self.root));
-        }
         let Some(directory) = self.paths.get(&number) else { return Ok(()) };
         let is_root = directory.as_os_str().is_empty();
-        if what.intersects(ReadFlags::IGNORED | ReadFlags::MOVE_SELF | ReadFlags::DELETE_SELF) {
+        let own = ReadFlags::IGNORED | ReadFlags::MOVE_SELF | ReadFlags::DELETE_SELF | ReadFlags::UNMOUNT;
+        if what.intersects(own) {
             if is_root {
                 return self.over(gone(&self.root));
+            }
+            if what.contains(ReadFlags::UNMOUNT) {
+                return self.unmounted(directory.clone());
             }
             if what.contains(ReadFlags::IGNORED) {
                 self.paths.remove(&number);
@@ -228,6 +229,13 @@ impl Tree {
             return self.left(&path);
         }
         Ok(())
+    }
+
+    /// The file system of a directory was unmounted, which is told of each of its directories: what it hid is there again,
+    /// and everything is compared.
+    fn unmounted(&mut self, below: PathBuf) -> Result<(), Over> {
+        self.appeared(below)?;
+        self.tell(Event::Tree(String::new()))
     }
 
     fn over(&self, error: Error) -> Result<(), Over> {

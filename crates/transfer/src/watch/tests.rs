@@ -93,7 +93,8 @@ impl Scene {
 
     fn worker(&self, links: Links) -> Worker {
         let root = Root::of(&self.root()).unwrap();
-        Worker { copier: self.copier("s3", links), root, links, removes: true }
+        let mounts = Some(Mounts::below(&self.root()).unwrap());
+        Worker { copier: self.copier("s3", links), root, links, mounts }
     }
 
     fn begin(&self, every: Duration) -> Begun {

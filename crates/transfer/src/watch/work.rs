@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 
+use super::mounts::Mounts;
 use super::root::{Found, Root};
 use crate::ends::End;
 use crate::files::{Links, failed, find_below};
@@ -19,10 +20,12 @@ use crate::names::path_of;
 use crate::{Copier, FoundItem};
 
 /// What became of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Became {
     Copied(u64),
     Removed,
+    /// It is missing, and was not removed: something was mounted or unmounted at this point above it.
+    Kept(PathBuf),
     /// There was nothing to do.
     Same,
     /// It changed meanwhile, and is to be looked at again when it is quiet.
@@ -33,7 +36,8 @@ pub(super) struct Worker {
     pub copier: Arc<Copier>,
     pub root: Root,
     pub links: Links,
-    pub removes: bool,
+    /// What is mounted here, where what went here goes there.
+    pub mounts: Option<Mounts>,
 }
 
 impl Worker {
@@ -44,7 +48,7 @@ impl Worker {
                 let copied = self.copier.copy_as(name, Some(seen.0), name).await.map(Done::Copied);
                 self.became(name, seen, copied)
             }
-            None if self.removes && self.is_there(name).await? => self.remove(name).await,
+            None if self.mounts.is_some() && self.is_there(name).await? => self.remove(name).await,
             None => Ok(Became::Same),
         }
     }
@@ -74,8 +78,16 @@ impl Worker {
 
     async fn remove(&self, name: &str) -> Result<Became> {
         self.root.check()?;
+        if let Some(point) = self.mounts.as_ref().and_then(|mounts| mounts.changed_above(name)) {
+            return Ok(Became::Kept(point));
+        }
         self.copier.remove(name).await?;
         Ok(Became::Removed)
+    }
+
+    /// Remembers what is mounted now, where that matters.
+    pub fn look_at_mounts(&self) -> Result<()> {
+        self.mounts.as_ref().map_or(Ok(()), Mounts::look)
     }
 
     /// A file as it is now; `None` where there is none that a transfer would take. An error where a walk would tell of
@@ -84,7 +96,10 @@ impl Worker {
         // Anybody may give an object a name that leads out of the directory: no file here has it.
         let Ok(below) = path_of(name) else { return Ok(None) };
         let path = self.root.path().join(&below);
-        match self.root.look(&below)? {
+        let found = self.root.look(&below)?;
+        // After that: what took a file out of sight is known when it is missed, and what brought it when it is sent.
+        self.look_at_mounts()?;
+        match found {
             Found::Itself(found) if found.is_symlink() && self.links == Links::Follow => {
                 let target = fs::metadata(&path).map_err(|e| failed("look at", &path, e))?;
                 if target.is_file() { Ok(Some(seen(&target))) } else { Err(left_out(&path, &target)) }
@@ -152,7 +167,7 @@ impl Worker {
             }
         };
         let merge = Merge::new(here, there, comparison);
-        sync_all(merge, filter, self.removes, self.copier.progress.clone())
+        sync_all(merge, filter, self.mounts.is_some(), self.copier.progress.clone())
     }
 }
 
