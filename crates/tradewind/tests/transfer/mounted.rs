@@ -8,9 +8,9 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
 use super::Scene;
-use super::watched::{self, eventually};
-use crate::support;
+use super::watched;
 use crate::support::caller::Running;
+use crate::support::{self, eventually};
 
 /// File systems in memory; all that are left are unmounted in the end.
 struct Mounted(PathBuf);

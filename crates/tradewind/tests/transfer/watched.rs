@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::{Scene, content};
 use crate::support::caller::{Ran, Running};
+use crate::support::eventually;
 
 /// Watches `here`, which goes to the whole bucket. Nothing but events leads to anything.
 pub fn watch(scene: &Scene, flags: &[&str]) -> Running {
@@ -27,14 +28,6 @@ fn scene() -> Scene {
     let scene = Scene::new();
     scene.caller.write("here/first", "1");
     scene
-}
-
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn are(scene: &Scene, what: &str, names: &[&str]) {
