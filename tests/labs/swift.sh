@@ -6,16 +6,19 @@
 #     swift.sh down DIR    ends what `up` started, by process id
 #
 # Exit status 77: Swift is not installed here. PORT is the proxy's (default: a free one; the four behind it are the
-# other servers'), REPLICAS how often everything is kept (default 1).
+# other servers'), REPLICAS how often everything is kept (default 1), KEYSTONE a file with the filters `authtoken` and
+# `keystoneauth`, which take the place of Swift's own authentication (see keystone.sh).
 # Debian: swift-proxy swift-account swift-container swift-object memcached.
 set -euo pipefail
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -eq 2 ] || usage
 command=$1
 mkdir -p "$2"
 dir=$(cd "$2" && pwd)
 replicas=${REPLICAS:-1}
+auth=tempauth
+[ -z "${KEYSTONE:-}" ] || auth="authtoken keystoneauth"
 
 down() {
     local file id
@@ -116,7 +119,7 @@ swift_dir = $dir/etc
 workers = 0
 client_timeout = 60
 [pipeline:main]
-pipeline = catch_errors gatekeeper healthcheck cache listing_formats bulk tempauth copy slo dlo proxy-server
+pipeline = catch_errors gatekeeper healthcheck cache listing_formats bulk $auth copy slo dlo proxy-server
 [app:proxy-server]
 use = egg:swift#proxy
 account_autocreate = true
@@ -131,6 +134,7 @@ user_laboratory_tester = secret .admin .reseller_admin
 use = egg:swift#memcache
 memcache_servers = 127.0.0.1:$((port + 1))
 INI
+[ -z "${KEYSTONE:-}" ] || cat "$KEYSTONE" >> "$dir/etc/proxy.conf"
 for name in catch_errors gatekeeper healthcheck listing_formats bulk copy slo dlo; do
     printf '[filter:%s]\nuse = egg:swift#%s\n' "$name" "$name" >> "$dir/etc/proxy.conf"
 done

@@ -30,10 +30,13 @@ mod uploads;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http::HeaderValue;
+use http::header::EXPECT;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tradewind_core::error::{Error, Reason, Result};
@@ -50,7 +53,7 @@ use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Ta
 
 pub use self::auth::{Auth, Domain, Login, Party};
 use self::replace::Companions;
-use self::session::Sessions;
+use self::session::{Session, Sessions};
 use self::stage::{StagedWrite, Target};
 use self::uploads::Turns;
 use crate::remote::answer::Answer;
@@ -62,6 +65,8 @@ use tradewind_model::retry::RetryOptions;
 const MOST_OBJECT_BYTES: u64 = 5 << 30;
 /// An answer without anything to read.
 const MOST_EMPTY_BYTES: usize = 64 << 10;
+/// A service that wants a body says so within this time, Keystone's answer to it included.
+const INVITATION_TIME: Duration = Duration::from_secs(5);
 
 /// What is to be known of a service.
 #[derive(Debug, Clone)]
@@ -117,6 +122,8 @@ impl SwiftOptions {
 pub struct SwiftStore {
     this: Weak<Self>,
     sessions: Sessions,
+    /// The service does not say that it wants a body before it comes.
+    is_silent: AtomicBool,
     segment_bytes: u64,
     grace: Duration,
     newest: bool,
@@ -157,6 +164,7 @@ impl SwiftStore {
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             sessions,
+            is_silent: AtomicBool::new(false),
             segment_bytes,
             grace,
             newest,
@@ -197,10 +205,37 @@ impl SwiftStore {
         Ok(head)
     }
 
-    /// Begins a request whose body comes while it is sent. A token that is not accepted then fails it: its bytes are
-    /// gone. The next request gets another token.
-    async fn begin(&self, context: &Context, call: &Call<'_>, length: Option<u64>) -> Result<Sending> {
-        self.sessions.current(context).await?.client.begin(context, call, length).await
+    /// Begins a request whose body comes while it is sent. Its bytes cannot be sent again, so the token is accepted
+    /// before the first of them: the service says that it wants them. One that does not say so in time is not asked
+    /// again, and there a token that is not accepted fails the request; the next one gets another token.
+    async fn begin(&self, context: &Context, mut call: Call<'_>, length: Option<u64>) -> Result<Sending> {
+        if !self.is_silent.load(Ordering::Relaxed) {
+            call.headers.insert(EXPECT, HeaderValue::from_static("100-continue"));
+        }
+        let session = self.sessions.current(context).await?;
+        match self.begin_with(&session, context, &call, length).await {
+            Err(e) if failure::is_unauthorized(&e) => {
+                session.reject();
+                let session = self.sessions.current(context).await?;
+                self.begin_with(&session, context, &call, length).await
+            }
+            begun => begun,
+        }
+    }
+
+    async fn begin_with(
+        &self,
+        session: &Session,
+        context: &Context,
+        call: &Call<'_>,
+        length: Option<u64>,
+    ) -> Result<Sending> {
+        let mut sending = session.client.begin(context, call, length).await?;
+        if !sending.invited(INVITATION_TIME).await? {
+            tracing::debug!("the service does not say that it wants a body; it is not asked again");
+            self.is_silent.store(true, Ordering::Relaxed);
+        }
+        Ok(sending)
     }
 
     async fn stage_target(

@@ -21,7 +21,7 @@ use tradewind_core::testing::{SimulatedClock, context};
 use tradewind_core::{Address, Clock, SystemClock};
 use tradewind_model::retry::RetryOptions;
 
-use scripted::{Reply, Request, Server};
+use scripted::{Reply, Request, Server, Welcome};
 
 /// A tag that is not the MD5 of anything here, and a time.
 const OBJECT: &str =
@@ -54,6 +54,14 @@ async fn service_resetting(
     reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
     answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
 ) -> Server {
+    service_asked(|_| Welcome::Wanted, reset, answer).await
+}
+
+async fn service_asked(
+    ask: impl Fn(&Request) -> Welcome + Send + Sync + 'static,
+    reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
+    answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+) -> Server {
     let tokens = AtomicUsize::new(0);
     let answer = move |request: &Request| {
         if request.path != "/auth/v1.0" {
@@ -65,7 +73,7 @@ async fn service_resetting(
         let token = format!("X-Auth-Token: t{n}\r\nX-Auth-Token-Expires: 600\r\nX-Storage-Url: {url}\r\n");
         Reply::new(200, &token, b"")
     };
-    Server::start_resetting(reset, answer).await
+    Server::start_asked(ask, reset, answer).await
 }
 
 async fn size(store: &SwiftStore) -> Result<u64> {
@@ -304,6 +312,34 @@ async fn segments_stay_where_the_manifest_may_be_there() {
     let manifest: serde_json::Value =
         serde_json::from_slice(&server.last("/v1/AUTH_a/bucket/key").body).unwrap();
     assert_eq!(manifest[0]["size_bytes"], LARGE);
+}
+
+#[tokio::test]
+async fn a_segment_is_sent_once_its_token_is_accepted() {
+    let is_first = |request: &Request| request.header("x-auth-token") == Some("t1");
+    let ask = move |request: &Request| match is_first(request) {
+        true => Welcome::Refused(Reply::new(401, "", b"")),
+        false => Welcome::Wanted,
+    };
+    let server = service_asked(ask, |_| None, right_tags(|| Reply::new(201, OBJECT, b""))).await;
+    put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap();
+    let seen = server.seen();
+    let asked: Vec<_> = seen.iter().filter(|request| request.header("expect").is_some()).collect();
+    assert_eq!(asked.len(), 2);
+    assert!(is_first(asked[0]) && asked[0].body.is_empty() && asked[1].body.len() == LARGE);
+    assert_eq!(server.count("/auth/v1.0"), 2);
+}
+
+#[tokio::test]
+async fn a_service_that_says_nothing_is_asked_once() {
+    let answer = right_tags(|| Reply::new(201, OBJECT, b""));
+    let server = service_asked(|_| Welcome::Silence, |_| None, answer).await;
+    let store = store(&server);
+    for _ in 0..2 {
+        put(&store, Bytes::from(vec![7; LARGE])).await.unwrap();
+    }
+    let seen = server.seen();
+    assert_eq!(seen.iter().filter(|request| request.header("expect").is_some()).count(), 1);
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@ mod support;
 mod between;
 #[path = "stores/faults.rs"]
 mod faults;
+#[path = "stores/keystone.rs"]
+mod keystone;
 #[path = "stores/local.rs"]
 mod local;
 #[path = "stores/named.rs"]

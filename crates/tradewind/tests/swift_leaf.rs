@@ -5,6 +5,9 @@
 
 mod support;
 
+#[path = "swift_leaf/keystone.rs"]
+mod keystone;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

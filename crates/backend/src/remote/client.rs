@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HOST};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use tokio::sync::Notify;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
 
@@ -209,7 +210,7 @@ impl Client {
     }
 
     /// Begins a request whose body is handed over while it is sent: once. `length` is that of the body on the wire, in
-    /// bytes, where it is known.
+    /// bytes, where it is known. Where the request expects to be told to go on, see [`Sending::invited`].
     pub async fn begin(
         self: &Arc<Self>,
         context: &Context,
@@ -227,8 +228,14 @@ impl Client {
             attempt += 1;
         };
         let (feed, fed) = Fed::new(length);
-        let (request, signer) = self.request(call, Payload::Fed(fed), length)?;
-        let about = self.about(call, begun, length.unwrap_or_default());
+        let (mut request, signer) = self.request(call, Payload::Fed(fed), length)?;
+        let invitation = request.headers().contains_key(EXPECT).then(|| {
+            let invitation = Arc::new(Notify::new());
+            let told = invitation.clone();
+            hyper::ext::on_informational(&mut request, move |_| told.notify_one());
+            invitation
+        });
+        let about = Box::new(self.about(call, begun, length.unwrap_or_default()));
         let answered = connection.sender().send_request(request);
         connection.drive_apart();
         Ok(Sending::new(
@@ -237,6 +244,7 @@ impl Client {
             about,
             (feed, length.is_none()),
             signer,
+            invitation,
             (answered, connection),
         ))
     }

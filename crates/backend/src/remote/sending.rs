@@ -3,11 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::ChunkSigner;
@@ -22,12 +23,14 @@ type Answered = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> +
 pub(crate) struct Sending {
     client: Arc<Client>,
     context: Context,
-    about: About,
+    about: Box<About>,
     feed: mpsc::Sender<Bytes>,
     /// Nobody said how long the body is: an empty piece ends it.
     needs_end: bool,
     /// What signs the chunks of the body, where they are signed.
     signer: Option<ChunkSigner>,
+    /// Comes where the service says that it wants the body, where it was asked to say so.
+    invitation: Option<Arc<Notify>>,
     under_way: Option<(Answered, Connection)>,
 }
 
@@ -35,21 +38,52 @@ impl Sending {
     pub fn new(
         client: Arc<Client>,
         context: Context,
-        about: About,
+        about: Box<About>,
         (feed, needs_end): (mpsc::Sender<Bytes>, bool),
         signer: Option<ChunkSigner>,
+        invitation: Option<Arc<Notify>>,
         (answered, connection): (
             impl Future<Output = hyper::Result<Response<Incoming>>> + Send + 'static,
             Connection,
         ),
     ) -> Self {
         let answered: Answered = Box::pin(answered);
-        Self { client, context, about, feed, needs_end, signer, under_way: Some((answered, connection)) }
+        Self {
+            client,
+            context,
+            about,
+            feed,
+            needs_end,
+            signer,
+            invitation,
+            under_way: Some((answered, connection)),
+        }
     }
 
     /// What signs the chunks of the body, where they are signed. Once.
     pub fn take_signer(&mut self) -> Option<ChunkSigner> {
         self.signer.take()
+    }
+
+    /// Waits until the service wants the body, before any of it is handed over; the error is its refusal. Whether it
+    /// said so within `time`: some services, and some proxies before them, never do, and take the body nevertheless.
+    pub async fn invited(&mut self, time: Duration) -> Result<bool> {
+        let Some(invitation) = self.invitation.take() else { return Ok(true) };
+        let Some((answered, _)) = &mut self.under_way else { return Err(self.ended_early()) };
+        let invited = async {
+            tokio::select! {
+                () = invitation.notified() => None,
+                early = answered => Some(early),
+            }
+        };
+        let early = match self.context.guard(tokio::time::timeout(time, invited)).await? {
+            Ok(None) => return Ok(true),
+            Ok(Some(early)) => early,
+            Err(_) => return Ok(false),
+        };
+        let Some((_, connection)) = self.under_way.take() else { return Err(self.ended_early()) };
+        self.answer(async { early }, connection).await?;
+        Err(self.ended_early())
     }
 
     /// Hands over a piece, and waits until there is room for the next. A store that answers before it has everything

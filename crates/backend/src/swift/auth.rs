@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
 
+use super::failure::{Unauthorized, is_unauthorized};
 use crate::remote::client::{Call, Client};
 use crate::remote::fields::value;
 use crate::remote::payload::Held;
@@ -157,14 +158,14 @@ impl Auth {
                 answer.collect(MOST_ANSWER_BYTES).await?;
                 Ok(Grant { token: secret(&token)?, url, life: life.map(Duration::from_secs) })
             }
-            Self::Keystone { login, region, interface, .. } => {
+            Self::Keystone { url, login, region, interface } => {
                 let mut call = Call::service(Method::POST);
                 call.key = Some("auth/tokens");
                 call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 call.payload = Held::of([Bytes::from(login.request().to_string())]);
                 // Asked twice it gives two tokens, of which one is used.
                 call.may_repeat = true;
-                let answer = client.send(context, &call).await?;
+                let answer = client.send(context, &call).await.map_err(|e| login.refused(url, e))?;
                 let token = answer.header("x-subject-token").map(secret).transpose()?;
                 let token = token.ok_or_else(|| Error::new(Reason::Io, "Keystone answered no token"))?;
                 let document = answer.collect(MOST_ANSWER_BYTES).await?;
@@ -181,6 +182,21 @@ impl Auth {
 }
 
 impl Login {
+    /// What Keystone's refusal means: it says the same of all of these, so that nobody learns who is known there.
+    fn refused(&self, url: &str, error: Error) -> Error {
+        if !is_unauthorized(&error) {
+            return error;
+        }
+        let check = match self {
+            Self::Password { .. } => {
+                "check the user, the password, the project and their domains, and that the user has a role in the project"
+            }
+            Self::ApplicationCredential { .. } => "check its id and its secret, and whether it has expired",
+        };
+        let message = format!("Keystone at {url} refuses {self} (401 Unauthorized); {check}");
+        Error::with_source(Reason::AccessDenied, message, Unauthorized).for_all()
+    }
+
     /// The document that asks for a token.
     fn request(&self) -> Json {
         match self {
@@ -242,6 +258,7 @@ fn endpoint(document: &Json, region: Option<&str>, interface: &str) -> Result<St
     }
     let why = match region {
         Some(region) if !regions.is_empty() => {
+            regions.sort_unstable();
             format!(
                 "Keystone knows no {interface} object store in region {region:?}, only in {}",
                 regions.join(", ")

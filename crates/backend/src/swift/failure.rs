@@ -52,6 +52,10 @@ pub(super) fn refuse(
             let message = format!("{message}; check the user, the key and the account");
             Error::with_source(Reason::AccessDenied, message, Unauthorized).for_all()
         }
+        StatusCode::FORBIDDEN => {
+            let why = "neither the user's roles nor an access list of the container allows it";
+            Error::new(Reason::AccessDenied, format!("{message}; {why}"))
+        }
         _ => Error::new(reason(status, subject), message),
     };
     Refused {

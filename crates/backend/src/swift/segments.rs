@@ -121,7 +121,7 @@ impl Segments {
         let name = format!("{}{:06}", self.prefix, self.done.len());
         let length = self.left.map(|left| left.min(self.most));
         let call = Call::within(Method::PUT, Subject::Bucket, &companion, Some(&name));
-        let sending = self.store.begin(&self.context, &call, length).await?;
+        let sending = self.store.begin(&self.context, call, length).await?;
         let md5 = (!self.done.is_empty()).then(Md5::new);
         Ok(Current { sending, name, room: length.unwrap_or(self.most), size: 0, md5 })
     }

@@ -42,6 +42,15 @@ impl Reply {
     }
 }
 
+/// What is said to who asks whether the body is wanted.
+pub enum Welcome {
+    Wanted,
+    /// Nothing: the body is waited for.
+    Silence,
+    /// It is not read.
+    Refused(Reply),
+}
+
 /// The service. It ends with the test's runtime.
 pub struct Server {
     pub url: String,
@@ -49,6 +58,7 @@ pub struct Server {
 }
 
 type Answer = Arc<dyn Fn(&Request) -> Reply + Send + Sync>;
+type Ask = Arc<dyn Fn(&Request) -> Welcome + Send + Sync>;
 type Reset = Arc<dyn Fn(&Request) -> Option<usize> + Send + Sync>;
 
 impl Server {
@@ -61,13 +71,23 @@ impl Server {
         reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
         answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
     ) -> Self {
+        Self::start_asked(|_| Welcome::Wanted, reset, answer).await
+    }
+
+    /// The same, where `ask` says whether the body of a request that expects to be told so is wanted.
+    pub async fn start_asked(
+        ask: impl Fn(&Request) -> Welcome + Send + Sync + 'static,
+        reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (reset, answer, all): (Reset, Answer, _) = (Arc::new(reset), Arc::new(answer), seen.clone());
+        let (ask, reset, answer): (Ask, Reset, Answer) = (Arc::new(ask), Arc::new(reset), Arc::new(answer));
+        let all = seen.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(serve(socket, reset.clone(), answer.clone(), all.clone()));
+                tokio::spawn(serve(socket, ask.clone(), reset.clone(), answer.clone(), all.clone()));
             }
         });
         Self { url, seen }
@@ -91,7 +111,7 @@ impl Server {
     }
 }
 
-async fn serve(socket: TcpStream, reset: Reset, answer: Answer, seen: Arc<Mutex<Vec<Request>>>) {
+async fn serve(socket: TcpStream, ask: Ask, reset: Reset, answer: Answer, seen: Arc<Mutex<Vec<Request>>>) {
     let mut socket = BufReader::new(socket);
     while let Some(mut request) = read_head(&mut socket).await {
         if let Some(bytes) = reset(&request) {
@@ -100,6 +120,20 @@ async fn serve(socket: TcpStream, reset: Reset, answer: Answer, seen: Arc<Mutex<
             seen.lock().unwrap().push(request);
             // What was sent and not read makes the end a reset.
             return;
+        }
+        if request.header("expect").is_some() {
+            let said = match ask(&request) {
+                Welcome::Silence => String::new(),
+                Welcome::Wanted => "HTTP/1.1 100 Continue\r\n\r\n".to_owned(),
+                Welcome::Refused(reply) => {
+                    seen.lock().unwrap().push(request);
+                    let _ = socket.write_all(reply.head.as_bytes()).await;
+                    return;
+                }
+            };
+            if socket.write_all(said.as_bytes()).await.is_err() {
+                return;
+            }
         }
         let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
         request.body = vec![0; length];

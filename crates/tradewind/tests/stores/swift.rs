@@ -1,17 +1,12 @@
 //! Swift as a store of the commands and behind the server. Where it is not installed the tests say so and pass.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-
-use serde_json::{Value as Json, json};
-
 use super::support::caller::Caller;
 use super::support::s3::{Request, S3};
 use super::support::server::{Start, root_key};
 use super::support::swift::Laboratory;
 use super::{all_is_carried_between, all_is_done_with, content};
 
-fn nobody() -> Caller {
+pub fn nobody() -> Caller {
     Caller::new("127.0.0.1:1".parse().unwrap())
 }
 
@@ -90,112 +85,6 @@ fn a_server_in_front_of_a_cloud() {
     caller.done(&["cp", "-r", "swift://bucket", "s3://bucket/copy"]);
     assert_eq!(caller.read("swift://bucket/copy/a"), b"through the server");
     assert!(server.terminate().unwrap().success());
-}
-
-/// A Keystone that has one user with one password, and gives out tokens that it gets of Swift.
-fn keystone(laboratory: &Laboratory) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let said = |name: &str| laboratory.said(name);
-    let (auth, user, key) = (said("AUTH_URL"), said("USER"), said("KEY"));
-    let account = format!("{}/AUTH_laboratory", said("ACCOUNT_URL"));
-    // It ends with the process.
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = BufReader::new(stream.unwrap());
-            let Some((line, body)) = request(&mut stream) else { continue };
-            let asked: Json = serde_json::from_slice(&body).unwrap();
-            let identity = &asked["auth"]["identity"];
-            let named = &identity["password"]["user"];
-            let is_user = *named == json!({"name": "demo", "domain": {"id": "default"}, "password": "hush"})
-                && asked["auth"]["scope"] == json!({"project": {"name": "p", "domain": {"name": "d"}}});
-            let is_credential = identity["application_credential"] == json!({"id": "c", "secret": "hush"})
-                && asked["auth"].get("scope").is_none();
-            assert!(line.starts_with("POST /identity/v3/auth/tokens "), "{line}");
-            let (status, token, body) = if is_user || is_credential {
-                let endpoint =
-                    |url: &str, region: &str| json!({"interface": "public", "region": region, "url": url});
-                let endpoints = [endpoint("http://127.0.0.1:1/v1/AUTH_x", "two"), endpoint(&account, "one")];
-                let catalog = json!([{"type": "object-store", "endpoints": endpoints}]);
-                ("201 Created", token(&auth, &user, &key), json!({"token": {"catalog": catalog}}))
-            } else {
-                ("401 Unauthorized", String::new(), json!({"error": {"code": 401}}))
-            };
-            let body = body.to_string();
-            let head = format!(
-                "HTTP/1.1 {status}\r\nX-Subject-Token: {token}\r\nContent-Length: {}\r\n",
-                body.len()
-            );
-            write!(stream.get_mut(), "{head}Connection: close\r\n\r\n{body}").unwrap();
-        }
-    });
-    address
-}
-
-fn request(stream: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
-    let mut first = String::new();
-    stream.read_line(&mut first).ok().filter(|read| *read > 0)?;
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.split_once(':') else { break };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = value.trim().parse().unwrap();
-        }
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).ok()?;
-    Some((first, body))
-}
-
-/// A token of Swift's own.
-fn token(auth: &str, user: &str, key: &str) -> String {
-    let (host, path) = auth.trim_start_matches("http://").split_once('/').unwrap();
-    let mut stream = TcpStream::connect(host).unwrap();
-    let head = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
-    write!(stream, "{head}X-Auth-User: {user}\r\nX-Auth-Key: {key}\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let token = answer.lines().find_map(|line| line.strip_prefix("X-Auth-Token: ")).unwrap();
-    token.trim().to_owned()
-}
-
-#[test]
-fn through_keystone() {
-    let Some(laboratory) = Laboratory::open("through_keystone") else { return };
-    let keystone = keystone(&laboratory);
-    let url = format!("http://{keystone}/identity");
-    let region = ("OS_REGION_NAME", "one");
-    let demo = [
-        ("OS_AUTH_URL", &*url),
-        ("OS_USERNAME", "demo"),
-        ("OS_PASSWORD", "hush"),
-        ("OS_PROJECT_NAME", "p"),
-        ("OS_PROJECT_DOMAIN_NAME", "d"),
-        region,
-    ];
-    let credential = [
-        ("OS_AUTH_URL", &*url),
-        ("OS_APPLICATION_CREDENTIAL_ID", "c"),
-        ("OS_APPLICATION_CREDENTIAL_SECRET", "hush"),
-        region,
-    ];
-    let with =
-        |set: &[(&str, &str)]| set.iter().fold(nobody(), |caller, (name, value)| caller.with(name, value));
-    let user = with(&demo);
-    user.write("a", "a");
-    user.done(&["mb", "swift://bucket"]);
-    user.done(&["cp", "a", "swift://bucket/a"]);
-    assert_eq!(with(&credential).read("swift://bucket/a"), b"a");
-    // The region may be the settings'.
-    let settled = with(&demo[..5]).configured("[store.cloud]\ntype = \"swift\"\nregion = \"one\"\n");
-    assert_eq!(settled.read("cloud://bucket/a"), b"a");
-    let refused = with(&demo).with("OS_PASSWORD", "guessed").run(&["cat", "swift://bucket/a"]);
-    let err = refused.err.replace(&keystone.to_string(), "KEYSTONE");
-    assert!(err.contains("KEYSTONE") && err.contains("check the user, the key and the account"), "{err}");
-    assert!(!err.contains("guessed"), "{err}");
-    assert_eq!((err.lines().count(), refused.status.code()), (1, Some(1)), "{err}");
 }
 
 #[test]

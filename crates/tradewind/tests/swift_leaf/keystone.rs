@@ -1,0 +1,97 @@
+//! The same leaf where a real Keystone gives out the tokens: they are Keystone's to end, in the middle of anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tradewind_backend::swift::{Auth, Domain, Login, Party, SwiftOptions, SwiftStore};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{Select, StageRequest};
+use tradewind_core::testing::context;
+use tradewind_core::{Clock, ObjectStore as _, SystemClock, Timestamp};
+
+use super::support::swift::Laboratory;
+use super::{at, bucket, pattern, put, read};
+
+/// What porter's store needs. Its segments have 1 MiB.
+fn options(laboratory: &Laboratory) -> SwiftOptions {
+    let party = |name: &str| Party::Named(name.to_owned(), Domain::Name("yard".to_owned()));
+    let (user, project, password) = (party("porter"), party("cargo"), "secret".to_owned());
+    let auth = Auth::Keystone {
+        url: laboratory.said("OS_AUTH_URL"),
+        login: Login::Password { user, password, project },
+        region: Some("harbour".to_owned()),
+        interface: "public".to_owned(),
+    };
+    SwiftOptions { segment_bytes: 1 << 20, ..SwiftOptions::new(auth) }
+}
+
+/// A clock whose date is wrong by an hour: a token seems to be good for longer than it is.
+#[derive(Debug)]
+struct Slow(Arc<dyn Clock>);
+
+impl Clock for Slow {
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.wall().millis() - 3_600_000)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(until)
+    }
+}
+
+/// Writes the first half of an object, lets something happen, writes the second half and reads all of it.
+async fn write_over(store: &SwiftStore, key: &str, bytes: &Bytes, between: impl AsyncFnOnce()) {
+    let mut staged = store.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
+    let (first, second) = (bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..));
+    staged.write(first).await.unwrap();
+    between().await;
+    for piece in second.chunks(64 << 10) {
+        staged.write(second.slice_ref(piece)).await.unwrap();
+    }
+    staged.commit(Expected::default()).await.unwrap();
+    assert!(read(store, key, Select::Whole).await == *bytes, "{key}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_revoked_in_the_middle() {
+    // Swift believes nothing that it heard before.
+    let asks_each_time = [("TOKEN_CACHE", "-1")];
+    let name = "a_token_that_is_revoked_in_the_middle";
+    let Some(laboratory) = Laboratory::with_keystone(name, &asks_each_time) else { return };
+    let store = SwiftStore::new(options(&laboratory), SystemClock::shared()).unwrap();
+    store.create_bucket(&context(), &bucket()).await.unwrap();
+    let bytes = pattern(5_000_000, 1);
+    write_over(&store, "first", &bytes, async || laboratory.revoke("porter")).await;
+    // In front of the first byte of a large object, of a small one, and of reads.
+    laboratory.revoke("porter");
+    put(&store, "large", &bytes).await;
+    laboratory.revoke("porter");
+    assert!(read(&store, "large", Select::Whole).await == bytes);
+    laboratory.revoke("porter");
+    put(&store, "small", &"small".into()).await;
+    laboratory.revoke("porter");
+    store.head_bucket(&context(), &bucket()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_a_few_seconds() {
+    let name = "tokens_of_a_few_seconds";
+    let Some(laboratory) = Laboratory::with_keystone(name, &[("EXPIRATION", "5")]) else { return };
+    let system: Arc<dyn Clock> = SystemClock::shared();
+    let bytes = pattern(5_000_000, 1);
+    // The one renews its tokens in time, the other when they are not accepted.
+    for (clock, key) in [(system.clone(), "right"), (Arc::new(Slow(system)), "slow")] {
+        let store = SwiftStore::new(options(&laboratory), clock).unwrap();
+        if key == "right" {
+            store.create_bucket(&context(), &bucket()).await.unwrap();
+        }
+        let expires = async || tokio::time::sleep(Duration::from_secs(6)).await;
+        write_over(&store, key, &bytes, expires).await;
+    }
+}
