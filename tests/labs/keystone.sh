@@ -11,7 +11,7 @@
 # a role with which Swift lets nobody do anything; a stranger has no role. Everybody's password is `secret`.
 #
 # Exit status 77: one of the two is not installed here. EXPIRATION is the life of a token in seconds (default 3600),
-# TOKEN_CACHE how many Swift believes what Keystone said of one (default 300; -1: it asks each time).
+# TOKEN_CACHE for how many Swift believes what Keystone said of one (default 300; -1: it asks each time).
 # Debian: python3-keystone python3-keystonemiddleware, and what swift.sh needs.
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-//! The `swift` leaf against a scripted service: tokens, and what goes wrong on the way. A real Swift is met by
+//! The `swift` leaf against a scripted service: tokens, and what goes wrong on the way. A real Swift, and a real Keystone, are met by
 //! `crates/tradewind/tests/swift_leaf.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
