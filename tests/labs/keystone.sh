@@ -197,12 +197,13 @@ token_cache_time = ${TOKEN_CACHE:-300}
 use = egg:swift#keystoneauth
 operator_roles = member
 INI
-if said=$(KEYSTONE="$dir/etc/filters.conf" "$labs/swift.sh" up "$dir/swift"); then
-    account_url=$(sed -n 's/^ACCOUNT_URL=//p' <<< "$said")
-    "$python" "$dir/run/admin.py" "$url" furnish "$account_url" || said=
-else
-    said=
-fi
-[ -n "$said" ] || { tail -n 30 "$dir/log/keystone" >&2; down; exit 1; }
+fail() { # status
+    [ "$1" = 77 ] || tail -n 30 "$dir/log/keystone" >&2
+    down
+    exit "$1"
+}
+said=$(KEYSTONE="$dir/etc/filters.conf" "$labs/swift.sh" up "$dir/swift") || fail $?
+account_url=$(sed -n 's/^ACCOUNT_URL=//p' <<< "$said")
+"$python" "$dir/run/admin.py" "$url" furnish "$account_url" || fail 1
 echo "OS_AUTH_URL=$url/v3"
 echo "ACCOUNT_URL=$account_url"

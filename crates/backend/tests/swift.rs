@@ -1,5 +1,5 @@
-//! The `swift` leaf against a scripted service: tokens, and what goes wrong on the way. A real Swift, and a real Keystone, are met by
-//! `crates/tradewind/tests/swift_leaf.rs`.
+//! The `swift` leaf against a scripted service: tokens, and what goes wrong on the way. A real Swift, and a
+//! real Keystone, are met by `crates/tradewind/tests/swift_leaf.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
