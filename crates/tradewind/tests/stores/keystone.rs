@@ -1,10 +1,10 @@
 //! Swift as a store of the commands where a real Keystone says who may do what, set up as python-swiftclient's users
 //! set it up. Where one of the two is not installed the test says so and passes.
 
+use super::all_is_done_with;
 use super::support::caller::Caller;
 use super::support::swift::Laboratory;
 use super::swift::nobody;
-use super::{all_is_done_with, configured, read};
 
 /// A caller with the variables of porter, and the URL that they name.
 fn porter(laboratory: &Laboratory) -> Caller {
@@ -40,11 +40,11 @@ fn others_that_are_let(laboratory: &Laboratory) {
         .with("OS_APPLICATION_CREDENTIAL_ID", &said("CREDENTIAL_ID"))
         .with("OS_APPLICATION_CREDENTIAL_SECRET", &said("CREDENTIAL_SECRET"))
         .with("OS_REGION_NAME", "harbour");
-    assert_eq!(read(&credential, "swift://bucket/a"), b"a");
+    assert_eq!(credential.read("swift://bucket/a"), b"a");
     // The region may be the settings'.
     let cloud = "[store.cloud]\ntype = \"swift\"\nregion = \"harbour\"\n";
-    let settled = configured(porter(laboratory).with("OS_REGION_NAME", ""), cloud);
-    assert_eq!(read(&settled, "cloud://bucket/a"), b"a");
+    let settled = porter(laboratory).with("OS_REGION_NAME", "").configured(cloud);
+    assert_eq!(settled.read("cloud://bucket/a"), b"a");
 }
 
 fn others_that_are_not(laboratory: &Laboratory) {
