@@ -16,23 +16,13 @@ command=$1
 mkdir -p "$2"
 dir=$(cd "$2" && pwd -P)
 
-# Whether a process runs: one that has ended and that nobody reaps does not.
-runs() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }
+. "$(dirname "$0")/stop.sh"
 
 # What depends on others ends before them: it would wait for those it lost.
 down() {
-    local name file id
+    local name
     for name in rgw osd mgr mon; do
-        file=$dir/run/$name.pid
-        [ -s "$file" ] || continue
-        id=$(cat "$file")
-        kill "$id" 2> /dev/null || true
-        for _ in $(seq 50); do
-            runs "$id" || break
-            sleep 0.1
-        done
-        kill -9 "$id" 2> /dev/null || true
-        rm -f "$file"
+        stop "$dir/run/$name.pid"
     done
 }
 

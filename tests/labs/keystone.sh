@@ -19,21 +19,13 @@ usage() { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 command=${1:-}
 case "$command $#" in 'up 2' | 'revoke 3' | 'down 2') ;; *) usage ;; esac
 labs=$(cd "$(dirname "$0")" && pwd)
+. "$labs/stop.sh"
 mkdir -p "$2"
 dir=$(cd "$2" && pwd)
 
 down() {
-    local file=$dir/run/keystone.pid id
     "$labs/swift.sh" down "$dir/swift"
-    [ -s "$file" ] || return 0
-    id=$(cat "$file")
-    kill "$id" 2> /dev/null || true
-    for _ in $(seq 50); do
-        kill -0 "$id" 2> /dev/null || break
-        sleep 0.1
-    done
-    kill -9 "$id" 2> /dev/null || true
-    rm -f "$file"
+    stop "$dir/run/keystone.pid"
 }
 
 case $command in

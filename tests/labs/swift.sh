@@ -20,18 +20,12 @@ replicas=${REPLICAS:-1}
 auth=tempauth
 [ -z "${KEYSTONE:-}" ] || auth="authtoken keystoneauth"
 
+. "$(dirname "$0")/stop.sh"
+
 down() {
-    local file id
+    local file
     for file in "$dir"/run/*.pid; do
-        [ -s "$file" ] || continue
-        id=$(cat "$file")
-        kill "$id" 2>/dev/null || true
-        for _ in $(seq 50); do
-            kill -0 "$id" 2>/dev/null || break
-            sleep 0.1
-        done
-        kill -9 "$id" 2>/dev/null || true
-        rm -f "$file"
+        stop "$file"
     done
 }
 
