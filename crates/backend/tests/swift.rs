@@ -6,8 +6,8 @@
 #[path = "support/scripted.rs"]
 mod scripted;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +26,10 @@ use scripted::{Reply, Request, Server, Welcome};
 /// A tag that is not the MD5 of anything here, and a time.
 const OBJECT: &str =
     "Etag: 00000000000000000000000000000000\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n";
+
+/// The object as its container lists it.
+const LISTED: &str = r#"{"name": "key", "bytes": 5, "hash": "00000000000000000000000000000000",
+    "content_type": "a/b", "last_modified": "2026-11-22T02:58:55.000000"}"#;
 
 fn here() -> Address {
     Address::parse("bucket", "key").unwrap()
@@ -115,6 +119,42 @@ async fn a_token_that_is_not_accepted_is_replaced_once() {
     let error = size(&store(&server)).await.unwrap_err();
     assert_eq!(error.reason(), Reason::AccessDenied, "{error}");
     assert_eq!((server.count("/auth/v1.0"), server.count("/v1/AUTH_a/bucket/key")), (2, 2));
+}
+
+/// A container that lists the object, while the first so many reads of it do not find it.
+async fn missed(reads: usize) -> (Server, Result<u64>) {
+    let missed = AtomicUsize::new(0);
+    let server = service(move |request| match request.path.ends_with("/key") {
+        true if missed.fetch_add(1, Ordering::Relaxed) < reads => Reply::new(404, "", b""),
+        true => Reply::new(200, OBJECT, b"five!"),
+        false => Reply::new(200, "", format!("[{LISTED}]").as_bytes()),
+    })
+    .await;
+    let found = size(&store(&server)).await;
+    (server, found)
+}
+
+#[tokio::test]
+async fn an_object_that_is_listed_is_looked_for_again() {
+    let (server, found) = missed(1).await;
+    assert_eq!((found.unwrap(), server.count("/v1/AUTH_a/bucket/key")), (5, 2));
+    let (server, found) = missed(100).await;
+    assert_eq!(found.unwrap_err().reason(), Reason::NoSuchKey);
+    assert_eq!(server.count("/v1/AUTH_a/bucket/key"), 5);
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_listed_is_missing() {
+    let other = LISTED.replace("\"key\"", "\"key2\"");
+    for listed in [String::new(), other] {
+        let server = service(move |request| match request.path.ends_with("/key") {
+            true => Reply::new(404, "", b""),
+            false => Reply::new(200, "", format!("[{listed}]").as_bytes()),
+        })
+        .await;
+        assert_eq!(size(&store(&server)).await.unwrap_err().reason(), Reason::NoSuchKey);
+        assert_eq!((server.count("/v1/AUTH_a/bucket/key"), server.count("/v1/AUTH_a/bucket")), (1, 1));
+    }
 }
 
 #[tokio::test]
@@ -352,11 +392,17 @@ async fn segments_go_where_the_manifest_was_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn segments_stay_where_the_commit_is_dropped_while_the_manifest_is_sent() {
-    let slow = || {
-        std::thread::sleep(Duration::from_millis(500));
+    let is_sent = Arc::new(AtomicBool::new(false));
+    let came = is_sent.clone();
+    let (drops, dropped) = mpsc::channel();
+    let dropped = Mutex::new(dropped);
+    let held_back = move || {
+        came.store(true, Ordering::Relaxed);
+        let ends = Duration::from_secs(10);
+        tokio::task::block_in_place(|| dropped.lock().unwrap().recv_timeout(ends)).unwrap();
         Reply::new(201, OBJECT, b"")
     };
-    let server = service(right_tags(slow)).await;
+    let server = service(right_tags(held_back)).await;
     let leaf = store(&server);
     let bytes = Bytes::from(vec![7; LARGE]);
     let request = StageRequest { size: Some(LARGE as u64), ..StageRequest::default() };
@@ -364,9 +410,11 @@ async fn segments_stay_where_the_commit_is_dropped_while_the_manifest_is_sent() 
     for piece in bytes.chunks(64 << 10) {
         staged.write(bytes.slice_ref(piece)).await.unwrap();
     }
-    let commit = tokio::time::timeout(Duration::from_millis(250), staged.commit(Expected::default()));
-    assert!(commit.await.is_err(), "the commit is dropped");
-    until(|| server.count_of("PUT", "/v1/AUTH_a/bucket/key") == 1).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::select! {
+        committed = staged.commit(Expected::default()) => panic!("it is answered: {committed:?}"),
+        () = until(|| is_sent.load(Ordering::Relaxed)) => (),
+    }
+    drops.send(()).unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!deleted(&server), "the manifest may be there");
 }

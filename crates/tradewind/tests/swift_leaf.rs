@@ -259,3 +259,30 @@ async fn others_see_objects_and_theirs_are_seen() {
     assert!(info.checksums.is_empty() && info.etag.md5().is_some());
     assert!(read(&store, "theirs", Select::Whole).await.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_replaced_is_never_missing() {
+    let Some(laboratory) = Laboratory::open("a_key_that_is_replaced_is_never_missing") else { return };
+    let store = laboratory.store();
+    store.create_bucket(&context(), &bucket()).await.unwrap();
+    put(&store, "k", &pattern(1000, 0)).await;
+    let writes = (1..5).map(|writer| {
+        let store = &store;
+        async move {
+            for _ in 0..60 {
+                put(store, "k", &pattern(1000, writer)).await;
+            }
+        }
+        .boxed()
+    });
+    let reads = (0..6).map(|_| {
+        let store = &store;
+        async move {
+            for _ in 0..80 {
+                assert_eq!(read(store, "k", Select::Whole).await.len(), 1000);
+            }
+        }
+        .boxed()
+    });
+    futures::future::join_all(writes.chain(reads)).await;
+}

@@ -93,6 +93,15 @@ impl SwiftStore {
         page(&mut Sorted { entries: entries.collect(), at: Vec::new() }, request)
     }
 
+    /// Whether a container lists an object. One whose name ends in a character that Swift cannot count up is looked for
+    /// among its neighbours, and not found behind another.
+    pub(super) async fn is_listed(&self, context: &Context, bucket: &BucketName, name: &str) -> Result<bool> {
+        let prefix = name.trim_end_matches(UNCOUNTABLE);
+        let first = Names { prefix, limit: 1, ..Names::default() };
+        let lines = self.lines(context, bucket.as_str(), first).await?;
+        Ok(lines.iter().any(|line| line.name() == name))
+    }
+
     /// One page of a container, as Swift gives it. A container that is not there is a bucket that is not.
     pub(super) async fn lines(
         &self,

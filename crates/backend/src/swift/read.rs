@@ -21,7 +21,7 @@ use crate::remote::query::Query;
 const MOST_ASIDE_BYTES: usize = 256 << 10;
 /// A manifest is no longer than this: Swift's `max_manifest_size`, and a little more.
 const MOST_MANIFEST_BYTES: usize = 16 << 20;
-/// So often an object that changes while its parts are looked up is looked at again.
+/// So often an object that changes while it is looked up is looked at.
 const MOST_TRIES: usize = 5;
 
 impl SwiftStore {
@@ -132,14 +132,20 @@ impl SwiftStore {
         if let Some(range) = range {
             call.headers.insert(RANGE, fields::range(range));
         }
-        match self.send(context, &call).await {
-            // Which of the two is not there?
-            Err(e) if e.reason() == Reason::NoSuchKey => {
-                self.find_bucket(context, &address.bucket).await?;
-                Err(e)
+        for _ in 1..MOST_TRIES {
+            match self.send(context, &call).await {
+                // An object server looks for the name of the file and opens it: where the object is replaced between
+                // the two, and no other replica answers, what was there all the time is not found.
+                Err(e) if e.reason() == Reason::NoSuchKey => {
+                    // This tells, too, whether it is the bucket that is not there.
+                    if !self.is_listed(context, &address.bucket, &name).await? {
+                        return Err(e);
+                    }
+                }
+                answered => return answered,
             }
-            answered => answered,
         }
+        self.send(context, &call).await
     }
 
     /// What an answer says of its object.
