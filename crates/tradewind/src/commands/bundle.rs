@@ -100,6 +100,7 @@ impl BundleFlags {
         limits.bytes = self.bundle_size.map_or(limits.bytes, |size| size.0);
         let packer = Packer {
             from: from.to_owned(),
+            links: tree.links,
             to: objects(session, to)?,
             key: to.key.clone(),
             carrier: session.carrier.clone(),

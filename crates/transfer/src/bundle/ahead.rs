@@ -16,7 +16,7 @@ use super::archive::{self, BLOCK_BYTES};
 use super::crew::Crew;
 use super::index::{MOST_NAME_BYTES, Member};
 use crate::Item;
-use crate::files::FileSource;
+use crate::files::{FileSource, Links};
 use crate::moves::Next;
 
 /// Files of one batch: a thread is not worth waking for one of 4 KiB.
@@ -62,7 +62,11 @@ pub enum Read {
 type Found = Result<Item, (String, Error)>;
 
 /// Reads everything that is decided, below a directory.
-pub fn read_ahead(root: PathBuf, decided: mpsc::Receiver<Next>) -> impl Stream<Item = Result<Batch>> + Unpin {
+pub fn read_ahead(
+    root: PathBuf,
+    links: Links,
+    decided: mpsc::Receiver<Next>,
+) -> impl Stream<Item = Result<Batch>> + Unpin {
     let root: Arc<Path> = root.into();
     let spare = Spare::default();
     let crew = Crew::new(BATCHES);
@@ -72,7 +76,7 @@ pub fn read_ahead(root: PathBuf, decided: mpsc::Receiver<Next>) -> impl Stream<I
     });
     let read = batches.map(move |found| {
         let (root, archive, spare) = (root.clone(), room_for(&found, &spare), spare.clone());
-        crew.begin(move || read_batch(&root, found, archive, spare))
+        crew.begin(move || read_batch((&root, links), found, archive, spare))
     });
     Box::pin(read.buffered(BATCHES))
 }
@@ -113,13 +117,13 @@ fn room_for(found: &[Found], spare: &Spare) -> Vec<u8> {
     archive
 }
 
-fn read_batch(root: &Path, found: Vec<Found>, archive: Vec<u8>, spare: Spare) -> Batch {
+fn read_batch(from: (&Path, Links), found: Vec<Found>, archive: Vec<u8>, spare: Spare) -> Batch {
     let mut batch = Batch { archive, files: Vec::with_capacity(found.len()), spare };
     for next in found {
         let (name, read) = match next {
             Ok(item) => {
                 let start = batch.archive.len();
-                let read = read_file(root, &item.name, &mut batch.archive).unwrap_or_else(|e| {
+                let read = read_file(from, &item.name, &mut batch.archive).unwrap_or_else(|e| {
                     batch.archive.truncate(start);
                     Read::Failed(e)
                 });
@@ -132,11 +136,11 @@ fn read_batch(root: &Path, found: Vec<Found>, archive: Vec<u8>, spare: Spare) ->
     batch
 }
 
-fn read_file(root: &Path, name: &str, archive: &mut Vec<u8>) -> Result<Read> {
+fn read_file((root, links): (&Path, Links), name: &str, archive: &mut Vec<u8>) -> Result<Read> {
     if name.len() > MOST_NAME_BYTES {
         return Err(Error::new(Reason::KeyTooLong, "its name is longer than a bundle can hold"));
     }
-    let source = FileSource::open(&root.join(name), Arc::default())?;
+    let source = FileSource::open_below(root, name, links, Arc::default())?;
     let size = source.size();
     // It may be larger than when it was found, and then so may others be.
     if size > BATCH_BYTES || archive.len() as u64 + size > 2 * BATCH_BYTES {
@@ -159,4 +163,19 @@ pub fn begin(archive: &mut Vec<u8>, name: &str, source: &FileSource) -> Member {
     let mode = source.attributes().mode.unwrap_or(0o644);
     archive::begin(archive, name, size, modified, mode);
     Member { name: name.to_owned(), offset: 0, size, modified, mode, checksum: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_came_after_the_walk_is_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        std::fs::write(root.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("file", root.join("link")).unwrap();
+        let is_read = |links| read_file((root, links), "link", &mut Vec::new()).is_ok();
+        assert!(is_read(Links::Follow) && !is_read(Links::Skip));
+    }
 }

@@ -18,7 +18,7 @@ use super::ahead::{self, Batch, Read, read_ahead};
 use super::archive;
 use super::index::{Member, Writer};
 use crate::copy::metadata_of;
-use crate::files::FileSource;
+use crate::files::{FileSource, Links};
 use crate::moves::{Next, Outcome};
 use crate::objects::Objects;
 use crate::progress::Progress;
@@ -31,6 +31,8 @@ const MOST_MEMBER_BYTES: u64 = 64 << 30;
 pub struct Packer {
     /// The directory.
     pub from: PathBuf,
+    /// What becomes of links in it.
+    pub links: Links,
     /// The bucket that bundles go to.
     pub to: Objects,
     /// The key of the first bundle; [`name_of_bundle`] has those of the others.
@@ -82,7 +84,7 @@ impl Packer {
         let set = getrandom::u64()
             .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
         let mut packing = Packing { packer: self, set, packed: Packed::default(), open: None };
-        let mut batches = read_ahead(self.from.clone(), decided);
+        let mut batches = read_ahead(self.from.clone(), self.links, decided);
         while let Some(batch) = batches.next().await {
             if packing.batch(batch?).await.is_err() {
                 return Ok(packing.packed);
