@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::ListUploads;
 use tradewind_core::object::{Committed, Expected};
@@ -229,20 +230,18 @@ async fn who_may_not_write_leaves_nothing() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// One thread: while the source is changed nothing else goes on.
+#[tokio::test]
 async fn a_source_that_changes_meanwhile() {
     let scene = Arc::new(Scene::new(FaultPlan::none(), FaultPlan::none()).await);
     // More parts than are read at a time.
     scene.lay(&pattern(8 * PART), StageRequest::default()).await;
     let (changing, is_changed) = (scene.clone(), AtomicBool::new(false));
     let newer = pattern(8 * PART + 1);
-    let runtime = tokio::runtime::Handle::current();
     let told: Told = Arc::new(move |_| {
         if !is_changed.swap(true, Ordering::Relaxed) {
-            let (scene, newer, runtime) = (changing.clone(), newer.clone(), runtime.clone());
             // Whoever is told of bytes may not wait, and does here.
-            let changing = move || runtime.block_on(scene.lay(&newer, StageRequest::default()));
-            std::thread::spawn(changing).join().unwrap();
+            changing.lay(&newer, StageRequest::default()).now_or_never().expect("memory waits for nobody");
         }
     });
     let failed = scene.copy_telling(None, told).await.unwrap_err();
