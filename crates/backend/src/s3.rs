@@ -54,7 +54,7 @@ use self::protocol::{S3, Shared};
 use self::stage::{StagedWrite, Target};
 use self::uploads::Begun;
 use crate::remote::client::{Call, Client};
-use crate::remote::pool::Pool;
+use crate::remote::pool::{Pool, PoolOptions, READ_BYTES};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 /// An answer without anything to read.
@@ -77,6 +77,8 @@ pub struct S3Options {
     pub tls: Option<Arc<ClientConfig>>,
     /// The most connections at a time.
     pub connections: usize,
+    /// What a connection reads at once, in bytes.
+    pub read_bytes: usize,
     /// How long connecting may take.
     pub connect_time: Duration,
     /// How long an answer may take to begin, and more the larger the request is.
@@ -103,6 +105,7 @@ impl S3Options {
             issuer: None,
             tls: None,
             connections: 64,
+            read_bytes: READ_BYTES,
             connect_time: Duration::from_secs(5),
             answer_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),
@@ -120,7 +123,6 @@ pub struct S3Store {
     client: Arc<Client>,
     endpoint: Endpoint,
     region: String,
-    connections: usize,
     shared: Arc<Shared>,
     /// Buckets that are elsewhere.
     places: Mutex<Places>,
@@ -137,15 +139,15 @@ pub struct S3Store {
 impl S3Store {
     /// A store over a service. Nothing is sent yet.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        let S3Options { endpoint, region, credentials, expires, issuer, tls, connections, .. } = options;
+        let S3Options { endpoint, region, credentials, expires, issuer, tls, .. } = options;
+        let S3Options { connections, connect_time, read_bytes, .. } = options;
         if endpoint.peer.is_tls && tls.is_none() {
             return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
         }
         let pool = Pool::new(
             endpoint.peer.clone(),
             tls.filter(|_| endpoint.peer.is_tls),
-            connections,
-            options.connect_time,
+            PoolOptions { connections, connect_time, read_bytes },
             clock.clone(),
         );
         let peer = endpoint.peer.to_string().into();
@@ -168,7 +170,6 @@ impl S3Store {
             this: this.clone(),
             client,
             endpoint,
-            connections,
             shared,
             places: Mutex::default(),
             refuses_chunks: AtomicBool::new(false),

@@ -58,6 +58,7 @@ use self::stage::{StagedWrite, Target};
 use self::uploads::Turns;
 use crate::remote::answer::Answer;
 use crate::remote::client::Call;
+use crate::remote::pool::READ_BYTES;
 use crate::remote::sending::Sending;
 use tradewind_model::retry::RetryOptions;
 
@@ -79,6 +80,8 @@ pub struct SwiftOptions {
     pub tls: Option<Arc<ClientConfig>>,
     /// The most connections at a time.
     pub connections: usize,
+    /// What a connection reads at once, in bytes.
+    pub read_bytes: usize,
     /// How long connecting may take.
     pub connect_time: Duration,
     /// How long an answer may take to begin, and more the larger the request is.
@@ -107,6 +110,7 @@ impl SwiftOptions {
             account_url: None,
             tls: None,
             connections: 64,
+            read_bytes: READ_BYTES,
             connect_time: Duration::from_secs(5),
             answer_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),

@@ -53,8 +53,16 @@ pub struct Stores {
     named: Vec<Store>,
     overrides: Overrides,
     clock: Arc<dyn Clock>,
-    /// The most connections of each, unless settings say otherwise.
-    connections: usize,
+    lines: Lines,
+}
+
+/// What goes between here and each store.
+#[derive(Debug, Clone, Copy)]
+pub struct Lines {
+    /// The most connections, unless settings say otherwise.
+    pub connections: usize,
+    /// What one of them reads at once, in bytes, where it is not to be as much as is best.
+    pub read_bytes: Option<usize>,
 }
 
 /// A store that is open.
@@ -72,7 +80,7 @@ impl Stores {
         config: Option<PathBuf>,
         overrides: Overrides,
         clock: Arc<dyn Clock>,
-        connections: usize,
+        lines: Lines,
     ) -> Result<Self, Problems> {
         let inputs = Inputs::gather(config, Vec::new())?;
         // Without a file there is nothing that commands would read.
@@ -80,7 +88,7 @@ impl Stores {
             Some(_) => Settings::read(&inputs)?.named.stores,
             None => Vec::new(),
         };
-        Ok(Self { named, overrides, clock, connections })
+        Ok(Self { named, overrides, clock, lines })
     }
 
     /// Opens what `scheme` names. May block: the log of a local store is replayed.
@@ -119,15 +127,18 @@ impl Stores {
                 let flags = if scheme == S3 { self.overrides.clone() } else { Overrides::default() };
                 let mut options = s3_options(set, flags)?;
                 if set.connections.is_none() {
-                    options.connections = self.connections;
+                    options.connections = self.lines.connections;
                 }
+                options.read_bytes = self.lines.read_bytes.unwrap_or(options.read_bytes);
                 let retries = Some(options.retries);
                 Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries })
             }
             StoreKind::Swift(set) => {
-                let options = swift_options(set).with_context(|| format!("{scheme}://"))?;
-                let connections = set.connections.as_ref().map_or(self.connections, |set| set.value.get());
-                let options = SwiftOptions { connections, ..options };
+                let mut options = swift_options(set).with_context(|| format!("{scheme}://"))?;
+                if set.connections.is_none() {
+                    options.connections = self.lines.connections;
+                }
+                options.read_bytes = self.lines.read_bytes.unwrap_or(options.read_bytes);
                 Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
             }
         }

@@ -91,9 +91,15 @@ impl Carrier {
         self.slots = Semaphore::new(self.plan.requests);
         self.ahead = Arc::new(Semaphore::new(self.plan.ahead()));
         let pace = Mutex::new(Pace::new(bytes_per_second, self.clock.now()));
-        self.limit = Some(Limit { piece: Pace::piece(bytes_per_second, BUFFER_BYTES as u64), pace });
+        self.limit = Some(Limit { piece: Self::piece_under(bytes_per_second) as u64, pace });
         self.hedges = None;
         self
+    }
+
+    /// Bytes that are best handed over at once where no more than so many pass in a second.
+    #[must_use]
+    pub fn piece_under(bytes_per_second: u64) -> usize {
+        usize::try_from(Pace::piece(bytes_per_second, BUFFER_BYTES as u64)).unwrap_or(BUFFER_BYTES)
     }
 
     /// The plan.

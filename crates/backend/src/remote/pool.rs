@@ -24,14 +24,28 @@ use super::peer::Peer;
 /// A connection that waited longer than this may be closed by the store the moment it is used.
 const MOST_IDLE: Duration = Duration::from_secs(20);
 
-/// What a connection reads at once, in bytes, and holds of what nobody has taken.
-const READ_BYTES: usize = 128 << 10;
+/// What a connection reads at once, in bytes, if nobody says otherwise. With half of it as many pieces again wait for
+/// the file that they go into, which takes one at a time.
+pub(crate) const READ_BYTES: usize = 256 << 10;
+/// An answer's head must fit, and hyper asks for as much.
+const LEAST_READ_BYTES: usize = 8 << 10;
+
+/// How the connections of a pool are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolOptions {
+    /// The most at a time.
+    pub connections: usize,
+    /// How long connecting may take.
+    pub connect_time: Duration,
+    /// What one reads at once, in bytes, and holds of what nobody has taken.
+    pub read_bytes: usize,
+}
 
 /// The pool.
 pub(crate) struct Pool {
     peer: Peer,
     tls: Option<Arc<ClientConfig>>,
-    connect_time: Duration,
+    options: PoolOptions,
     idle: Mutex<Vec<Idle>>,
     permits: Arc<Semaphore>,
     clock: Arc<dyn Clock>,
@@ -126,22 +140,20 @@ fn log(ended: hyper::Result<()>) {
 }
 
 impl Pool {
-    /// A pool of at most `connections`.
+    /// A pool without a connection yet.
     pub fn new(
         peer: Peer,
         tls: Option<Arc<ClientConfig>>,
-        connections: usize,
-        connect_time: Duration,
+        options: PoolOptions,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(connections.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { peer, tls, connect_time, idle: Mutex::default(), permits, clock }
+        let permits = Arc::new(Semaphore::new(options.connections.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { peer, tls, options, idle: Mutex::default(), permits, clock }
     }
 
     /// A pool of connections to another peer, with room of its own.
-    pub fn to(&self, peer: Peer, connections: usize) -> Self {
-        let (tls, clock) = (self.tls.clone(), self.clock.clone());
-        Self::new(peer, tls, connections, self.connect_time, clock)
+    pub fn to(&self, peer: Peer) -> Self {
+        Self::new(peer, self.tls.clone(), self.options, self.clock.clone())
     }
 
     /// An error where the pool is closed.
@@ -162,16 +174,20 @@ impl Pool {
         };
         while let Some(mut link) = self.pop() {
             // At once, unless what it answered last has not been read off the wire to its end.
-            let ready = tokio::time::timeout(self.connect_time, link.is_ready()).await;
+            let ready = tokio::time::timeout(self.options.connect_time, link.is_ready()).await;
             if ready.unwrap_or(false) {
                 return Ok(Connection { link, is_reused: true, _permit: permit });
             }
         }
-        let link = tokio::time::timeout(self.connect_time, self.connect()).await.map_err(|_| {
-            let address = &self.peer;
-            let seconds = self.connect_time.as_secs();
-            Error::new(Reason::Io, format!("{address} did not answer within {seconds} s of connecting to it"))
-        })??;
+        let link =
+            tokio::time::timeout(self.options.connect_time, self.connect()).await.map_err(|_| {
+                let address = &self.peer;
+                let seconds = self.options.connect_time.as_secs();
+                Error::new(
+                    Reason::Io,
+                    format!("{address} did not answer within {seconds} s of connecting to it"),
+                )
+            })??;
         Ok(Connection { link, is_reused: false, _permit: permit })
     }
 
@@ -222,7 +238,10 @@ impl Pool {
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + Sync + 'static,
     {
-        let handshake = http1::Builder::new().max_buf_size(READ_BYTES).handshake(io).await;
+        let handshake = http1::Builder::new()
+            .max_buf_size(self.options.read_bytes.max(LEAST_READ_BYTES))
+            .handshake(io)
+            .await;
         let (sender, connection) = handshake
             .map_err(|e| Error::with_source(Reason::Io, format!("speaking with {} failed", self.peer), e))?;
         Ok(Link { sender, driver: Some(Box::pin(connection)) })

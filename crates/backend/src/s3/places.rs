@@ -154,7 +154,7 @@ impl S3Store {
         let (peer, pool) = if endpoint == self.endpoint {
             (client.peer.clone(), client.pool.clone())
         } else {
-            let pool = client.pool.to(endpoint.peer.clone(), self.connections);
+            let pool = client.pool.to(endpoint.peer.clone());
             (endpoint.peer.to_string().into(), Arc::new(pool))
         };
         let (region, shared) = (Some(region.to_owned()), self.shared.clone());

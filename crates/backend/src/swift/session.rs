@@ -16,7 +16,7 @@ use super::auth::{Auth, Grant};
 use super::protocol::Swift;
 use crate::remote::Peer;
 use crate::remote::client::Client;
-use crate::remote::pool::Pool;
+use crate::remote::pool::{Pool, PoolOptions};
 use tradewind_model::retry::RetryBudget;
 
 /// A token is renewed this long before it expires, or after nine tenths of its life where that is later.
@@ -51,8 +51,7 @@ pub(super) struct Sessions {
     /// Takes the place of the URL that comes with a token.
     account_url: Option<String>,
     tls: Option<Arc<ClientConfig>>,
-    connections: usize,
-    connect_time: Duration,
+    connections: PoolOptions,
     current: Mutex<Option<Arc<Session>>>,
     /// Whose turn it is to ask for a token.
     turn: Semaphore,
@@ -63,7 +62,10 @@ impl Sessions {
     pub fn new(options: &SwiftOptions, clock: Arc<dyn Clock>) -> Result<Self> {
         let (peer, path) = Peer::parse(options.auth.url())?;
         let tls = tls_of(&peer, options.tls.as_ref())?;
-        let pool = Pool::new(peer.clone(), tls, 2, options.connect_time, clock.clone());
+        let SwiftOptions { connections, connect_time, read_bytes, .. } = *options;
+        let connections = PoolOptions { connections, connect_time, read_bytes };
+        let few = PoolOptions { connections: 2, ..connections };
+        let pool = Pool::new(peer.clone(), tls, few, clock.clone());
         let login = Client {
             protocol: Arc::new(Swift::new(&peer, path, None)?),
             peer: peer.to_string().into(),
@@ -82,8 +84,7 @@ impl Sessions {
             login,
             account_url: options.account_url.clone(),
             tls: options.tls.clone(),
-            connections: options.connections,
-            connect_time: options.connect_time,
+            connections,
             current: Mutex::default(),
             turn: Semaphore::new(1),
         })
@@ -162,13 +163,7 @@ impl Sessions {
             Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
             _ => {
                 let tls = tls_of(&peer, self.tls.as_ref())?;
-                let pool = Pool::new(
-                    peer.clone(),
-                    tls,
-                    self.connections,
-                    self.connect_time,
-                    self.login.clock.clone(),
-                );
+                let pool = Pool::new(peer.clone(), tls, self.connections, self.login.clock.clone());
                 let budget = Arc::new(RetryBudget::new());
                 let (name, pool) = (peer.to_string().into(), Arc::new(pool));
                 Client { protocol, peer: name, pool, budget, ..self.login.clone() }

@@ -29,7 +29,7 @@ use crate::logs;
 use crate::places::ObjectsPlace;
 use crate::remote;
 use crate::settings::ByteSize;
-use crate::stores::{Absent, Stores};
+use crate::stores::{Absent, Lines, Stores};
 
 /// What is held in memory unless flags say otherwise.
 const MEMORY: usize = 48 << 20;
@@ -151,7 +151,12 @@ impl StoreFlags {
         // Of what is held, requests take half, and what waits for its turn the other.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
-        let known = Stores::find(self.config.clone(), self.overrides(), clock.clone(), plan.requests)?;
+        let lines = Lines {
+            connections: plan.requests,
+            // Under a limit what comes at once is waited for behind it.
+            read_bytes: self.max_bandwidth.map(|limit| Carrier::piece_under(limit.0)),
+        };
+        let known = Stores::find(self.config.clone(), self.overrides(), clock.clone(), lines)?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
         known.check(&schemes)?;
         schemes.sort_unstable();
