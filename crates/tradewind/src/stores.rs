@@ -61,8 +61,8 @@ pub struct Stores {
 pub struct Lines {
     /// The most connections, unless settings say otherwise.
     pub connections: usize,
-    /// What one of them reads at once, in bytes, where it is not to be as much as is best.
-    pub read_bytes: Option<usize>,
+    /// What one of them reads at once at the most, in bytes.
+    pub most_read_bytes: usize,
 }
 
 /// A store that is open.
@@ -129,7 +129,7 @@ impl Stores {
                 if set.connections.is_none() {
                     options.connections = self.lines.connections;
                 }
-                options.read_bytes = self.lines.read_bytes.unwrap_or(options.read_bytes);
+                options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
                 let retries = Some(options.retries);
                 Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries })
             }
@@ -138,7 +138,7 @@ impl Stores {
                 if set.connections.is_none() {
                     options.connections = self.lines.connections;
                 }
-                options.read_bytes = self.lines.read_bytes.unwrap_or(options.read_bytes);
+                options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
                 Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
             }
         }

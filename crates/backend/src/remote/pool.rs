@@ -27,8 +27,8 @@ const MOST_IDLE: Duration = Duration::from_secs(20);
 /// What a connection reads at once, in bytes, if nobody says otherwise. With half of it as many pieces again wait for
 /// the file that they go into, which takes one at a time.
 pub(crate) const READ_BYTES: usize = 256 << 10;
-/// An answer's head must fit, and hyper asks for as much.
-const LEAST_READ_BYTES: usize = 8 << 10;
+/// An answer's head must fit.
+const LEAST_READ_BYTES: usize = 32 << 10;
 
 /// How the connections of a pool are.
 #[derive(Debug, Clone, Copy)]

@@ -233,7 +233,7 @@ async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<Ended> {
 
 pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
     block_on(async move {
-        let store = arguments.store.limited(arguments.limit);
+        let store = arguments.store.limited(arguments.limit).streaming();
         let session = store.open(arguments.places.iter().map(|place| Some(&*place.scheme)))?;
         for place in &arguments.places {
             match &arguments.member {

@@ -20,6 +20,7 @@ use tradewind_transfer::merge::Action;
 use tradewind_transfer::moves::{self, Next};
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, End, Progress};
+use tradewind_volume::buffers::BUFFER_BYTES;
 use tradewind_volume::{Carrier, Observed};
 
 use super::report::{ReportFlags, complain};
@@ -65,6 +66,8 @@ pub(super) struct StoreFlags {
     max_memory: Option<ByteSize>,
     #[arg(skip)]
     max_bandwidth: Option<ByteSize>,
+    #[arg(skip)]
+    streams: bool,
 }
 
 /// The flag of those that carry the bytes of objects.
@@ -131,6 +134,11 @@ impl StoreFlags {
         Self { max_bandwidth: limit.max_bandwidth, ..self.clone() }
     }
 
+    /// Bytes wait in memory for their turn, and not for a file: less of them is read at once.
+    pub fn streaming(&self) -> Self {
+        Self { streams: true, ..self.clone() }
+    }
+
     /// Opens the stores that places are in.
     pub fn open<'a>(&self, schemes: impl IntoIterator<Item = Option<&'a str>>) -> anyhow::Result<Session> {
         self.open_or_make(schemes, Absent::Refuse)
@@ -148,14 +156,19 @@ impl StoreFlags {
         plan.chunk_bytes = self.chunk_size.map_or(plan.chunk_bytes, |size| size.0);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(MEMORY, ByteSize::as_usize);
+        // All connections together take no more than a quarter of it.
+        let mut most_read_bytes = memory / 4 / plan.requests;
+        if let Some(limit) = self.max_bandwidth {
+            // What came at once is waited for behind it.
+            most_read_bytes = most_read_bytes.min(Carrier::piece_under(limit.0));
+        }
+        if self.streams {
+            most_read_bytes = most_read_bytes.min(BUFFER_BYTES);
+        }
         // Of what is held, requests take half, and what waits for its turn the other.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
-        let lines = Lines {
-            connections: plan.requests,
-            // Under a limit what comes at once is waited for behind it.
-            read_bytes: self.max_bandwidth.map(|limit| Carrier::piece_under(limit.0)),
-        };
+        let lines = Lines { connections: plan.requests, most_read_bytes };
         let known = Stores::find(self.config.clone(), self.overrides(), clock.clone(), lines)?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
         known.check(&schemes)?;
