@@ -185,7 +185,7 @@ impl Error {
         self.is_for_all || self.reason == Reason::NoSuchBucket
     }
 
-    /// Whether what was begun may go on another time: what failed for now, or for keys that have run out.
+    /// Whether what was begun may go on another time: the failure may pass by itself, or with other keys.
     #[must_use]
     pub const fn may_go_on(&self) -> bool {
         self.kind().is_retryable() || matches!(self.kind(), ErrorKind::Denied)
