@@ -134,6 +134,15 @@ async fn missed(reads: usize) -> (Server, Result<u64>) {
     (server, found)
 }
 
+/// Reads that are small because little may be held, or little may pass.
+#[tokio::test]
+async fn a_long_head_fits_into_the_smallest_read() {
+    let noise = format!("{OBJECT}X-Noise: {}\r\n", "n".repeat(20_000));
+    let server = service(move |_| Reply::new(200, &noise, b"five!")).await;
+    let small = SwiftOptions { read_bytes: 1, ..options(&server) };
+    assert_eq!(size(&SwiftStore::new(small, SystemClock::shared()).unwrap()).await.unwrap(), 5);
+}
+
 #[tokio::test]
 async fn an_object_that_is_listed_is_looked_for_again() {
     let (server, found) = missed(1).await;

@@ -24,10 +24,10 @@ use super::peer::Peer;
 /// A connection that waited longer than this may be closed by the store the moment it is used.
 const MOST_IDLE: Duration = Duration::from_secs(20);
 
-/// What a connection reads at once, in bytes, if nobody says otherwise. With half of it as many pieces again wait for
-/// the file that they go into, which takes one at a time.
+/// What a connection reads at once, in bytes, if nobody says otherwise. With half of it twice as many pieces are written,
+/// and the kernel lets one at a time into a file.
 pub(crate) const READ_BYTES: usize = 256 << 10;
-/// An answer's head must fit.
+/// And at the least: an answer's head must fit.
 const LEAST_READ_BYTES: usize = 32 << 10;
 
 /// How the connections of a pool are.

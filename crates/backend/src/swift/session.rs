@@ -51,7 +51,8 @@ pub(super) struct Sessions {
     /// Takes the place of the URL that comes with a token.
     account_url: Option<String>,
     tls: Option<Arc<ClientConfig>>,
-    connections: PoolOptions,
+    /// Of the connections to the account.
+    pool: PoolOptions,
     current: Mutex<Option<Arc<Session>>>,
     /// Whose turn it is to ask for a token.
     turn: Semaphore,
@@ -63,8 +64,8 @@ impl Sessions {
         let (peer, path) = Peer::parse(options.auth.url())?;
         let tls = tls_of(&peer, options.tls.as_ref())?;
         let SwiftOptions { connections, connect_time, read_bytes, .. } = *options;
-        let connections = PoolOptions { connections, connect_time, read_bytes };
-        let few = PoolOptions { connections: 2, ..connections };
+        let account = PoolOptions { connections, connect_time, read_bytes };
+        let few = PoolOptions { connections: 2, ..account };
         let pool = Pool::new(peer.clone(), tls, few, clock.clone());
         let login = Client {
             protocol: Arc::new(Swift::new(&peer, path, None)?),
@@ -84,7 +85,7 @@ impl Sessions {
             login,
             account_url: options.account_url.clone(),
             tls: options.tls.clone(),
-            connections,
+            pool: account,
             current: Mutex::default(),
             turn: Semaphore::new(1),
         })
@@ -163,7 +164,7 @@ impl Sessions {
             Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
             _ => {
                 let tls = tls_of(&peer, self.tls.as_ref())?;
-                let pool = Pool::new(peer.clone(), tls, self.connections, self.login.clock.clone());
+                let pool = Pool::new(peer.clone(), tls, self.pool, self.login.clock.clone());
                 let budget = Arc::new(RetryBudget::new());
                 let (name, pool) = (peer.to_string().into(), Arc::new(pool));
                 Client { protocol, peer: name, pool, budget, ..self.login.clone() }

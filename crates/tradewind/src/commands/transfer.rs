@@ -139,6 +139,14 @@ impl StoreFlags {
         Self { streams: true, ..self.clone() }
     }
 
+    /// What a connection reads at once at the most, where there is so much memory for each: a quarter of that. Under a limit
+    /// what came at once is waited for behind it, so that it must be little.
+    fn most_read_bytes(&self, memory: usize) -> usize {
+        let limited = self.max_bandwidth.map(|limit| Carrier::piece_under(limit.0));
+        let streaming = self.streams.then_some(BUFFER_BYTES);
+        [limited, streaming].into_iter().flatten().fold(memory / 4, usize::min)
+    }
+
     /// Opens the stores that places are in.
     pub fn open<'a>(&self, schemes: impl IntoIterator<Item = Option<&'a str>>) -> anyhow::Result<Session> {
         self.open_or_make(schemes, Absent::Refuse)
@@ -156,15 +164,7 @@ impl StoreFlags {
         plan.chunk_bytes = self.chunk_size.map_or(plan.chunk_bytes, |size| size.0);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(MEMORY, ByteSize::as_usize);
-        // All connections together take no more than a quarter of it.
-        let mut most_read_bytes = memory / 4 / plan.requests;
-        if let Some(limit) = self.max_bandwidth {
-            // What came at once is waited for behind it.
-            most_read_bytes = most_read_bytes.min(Carrier::piece_under(limit.0));
-        }
-        if self.streams {
-            most_read_bytes = most_read_bytes.min(BUFFER_BYTES);
-        }
+        let most_read_bytes = self.most_read_bytes(memory / plan.requests);
         // Of what is held, requests take half, and what waits for its turn the other.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
@@ -361,4 +361,28 @@ pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>)
         }
     }
     Ok(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        store: StoreFlags,
+    }
+
+    #[test]
+    fn connections_read_little_at_once_where_little_may_be_held() {
+        let flags = Line::parse_from(["any"]).store;
+        let limited = |rate| flags.limited(LimitFlags { max_bandwidth: Some(ByteSize(rate)) });
+        assert_eq!(flags.most_read_bytes(4 << 20), 1 << 20);
+        assert_eq!(flags.streaming().most_read_bytes(4 << 20), BUFFER_BYTES);
+        assert_eq!(flags.streaming().most_read_bytes(64 << 10), 16 << 10);
+        // A tenth of a second's.
+        assert_eq!(limited(1 << 20).most_read_bytes(4 << 20), (1 << 20) / 10);
+        assert_eq!(limited(1 << 20).streaming().most_read_bytes(64 << 10), 16 << 10);
+    }
 }
