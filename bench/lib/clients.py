@@ -16,9 +16,11 @@ from typing import Callable
 from lib.process import dying_with_us, run_bounded
 from lib.report import output_of
 from lib.servers import ACCESS_KEY, CACHE, SECRET_KEY, version_of
+from lib.targets import FLOOR
 
 LAUNCH = Path(__file__).with_name("launch.py")
 CRT_COPY = Path(__file__).with_name("crt_copy.py")
+FLOOR_COPY = Path(__file__).with_name("floor.py")
 REGION = "us-east-1"
 
 
@@ -153,6 +155,15 @@ def _aws(copy: Copy) -> list[str]:
 def _crt(copy: Copy) -> list[str]:
     direction = "up" if copy.upload else "down"
     return [str(CRT_COPY), direction, str(copy.local), copy.bucket, *([copy.key] if copy.key else [])]
+
+
+def floor(size: int) -> Client:
+    """What the system calls of fetching one object of this size cost: no client, but measured as one."""
+
+    def arguments(copy: Copy) -> list[str]:
+        return ["-I", "-S", str(FLOOR_COPY), copy.endpoint, copy.bucket, str(copy.key), str(size), str(copy.local)]
+
+    return Client(FLOOR, Path(sys.executable), arguments, _keys)
 
 
 def _s5cmd(copy: Copy) -> list[str]:

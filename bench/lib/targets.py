@@ -129,7 +129,9 @@ def _large_put(samples: list[dict], place: str) -> list[Target]:
 MOVE_LIMITS = {"small": (0.6, 0.3), "medium": (0.8, 0.6), "large": (0.8, 0.6)}
 MOVE_MEMORY_MIB = 64
 CEILING_LIMIT = 1.05
+# Entrants that are no clients: what the server can give, and what a copy costs at least.
 CEILING = "(loadgen)"
+FLOOR = "(floor)"
 
 
 def move_targets(samples: list[dict]) -> list[Target]:
@@ -139,6 +141,7 @@ def move_targets(samples: list[dict]) -> list[Target]:
         for (server,), here in group(same, "server").items():
             by_client = {name: found for (name,), found in group(here, "client").items()}
             ceiling = by_client.pop(CEILING, [])
+            by_client.pop(FLOOR, None)
             ours = by_client.get(OURS, [])
             for what, measure, limit in (("wall", "seconds", wall), ("CPU", "cpu_seconds", cpu)):
                 if peer := cheapest_peer(by_client, measure):

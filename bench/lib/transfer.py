@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from lib.bench import Bench, NoRoom, Place, rotated, size_name
-from lib.clients import Client, ClientFailed, Copy, Cost, aws_environment
+from lib.clients import Client, ClientFailed, Copy, Cost, aws_environment, floor
 from lib.generators import BUCKET, GeneratorFailed, Objects
 from lib.process import Running, ServerFailed, run_bounded
 from lib.quiet import Bystanders, Usage
@@ -162,6 +162,8 @@ class Transfers:
             def ceiling() -> tuple[Usage, dict]:
                 return self._measure(running, lambda: self._generate(running, workload, upload=False))
 
+            if not workload.is_tree:
+                able = [*able, floor(workload.size)]
             try:
                 self._rounds("down", server, workload, able, measure, ceiling)
             finally:
