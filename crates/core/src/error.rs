@@ -158,6 +158,13 @@ impl Error {
         }
     }
 
+    /// The same failure in other words; what can be done about it stays what it was.
+    #[must_use]
+    pub fn retold(self, message: impl Into<String>) -> Self {
+        let Self { reason, was_retried, is_for_all, .. } = self;
+        Self { reason, was_retried, is_for_all, message: message.into(), source: Some(Box::new(self)) }
+    }
+
     /// The same, of the last of several attempts: whoever gets it need not try again.
     #[must_use]
     pub fn after_retries(mut self) -> Self {

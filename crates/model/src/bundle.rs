@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// Where a bundle ends and the next one begins. A bundle that fails is packed again from its beginning, and whoever
+/// Where a bundle ends and the next one begins. A bundle with a file that changed is packed again as a whole, and whoever
 /// wants one member reads the whole index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {

@@ -22,6 +22,8 @@ mod mounted;
 mod objects;
 #[path = "transfer/preserved.rs"]
 mod preserved;
+#[path = "transfer/repacked.rs"]
+mod repacked;
 #[path = "transfer/sizes.rs"]
 mod sizes;
 #[path = "transfer/syncs.rs"]

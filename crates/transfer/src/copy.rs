@@ -161,18 +161,7 @@ impl Copier {
     /// is a journal where it was large before: what that left is to be removed.
     fn remember(&self, path: &Path, address: &Address, is_large: bool) -> Option<Entry> {
         let path = std::path::absolute(path).ok()?;
-        self.open_journal(&path.display().to_string(), &describe(address), is_large)
-    }
-
-    fn open_journal(&self, from: &str, to: &str, is_large: bool) -> Option<Entry> {
-        let journal = self.journal.as_ref()?;
-        match if is_large { journal.open(from, to) } else { journal.find(from, to) } {
-            Ok(entry) => entry,
-            Err(e) => {
-                tracing::warn!(error = %e, "transfers are not remembered: killed, they would begin anew");
-                None
-            }
-        }
+        self.journal.as_ref()?.remember(&path.display().to_string(), &describe(address), is_large)
     }
 
     /// Within the store: no byte of it comes here.
@@ -201,7 +190,8 @@ impl Copier {
     ) -> Result<u64> {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
         let is_large = size.is_none_or(|size| self.carrier.plan().part_bytes(size).is_some());
-        let journal = self.open_journal(&describe(&source), &describe(&destination), is_large);
+        let journal = self.journal.as_ref();
+        let journal = journal.and_then(|j| j.remember(&describe(&source), &describe(&destination), is_large));
         let memory = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn Memory>);
         let progress = self.progress.clone();
         let told: Told = Arc::new(move |bytes| progress.carried(bytes));
@@ -274,7 +264,7 @@ impl Copier {
 }
 
 /// An object of a store that the journal tells from others.
-fn describe(address: &Address) -> String {
+pub(crate) fn describe(address: &Address) -> String {
     format!("s3://{}/{}", address.bucket, address.key)
 }
 

@@ -54,6 +54,18 @@ impl Journal {
         }
     }
 
+    /// The journal of what may be large, else that of what was large before; without one a transfer does as well, until
+    /// it is killed.
+    pub(crate) fn remember(&self, from: &str, to: &str, is_large: bool) -> Option<Entry> {
+        match if is_large { self.open(from, to) } else { self.find(from, to) } {
+            Ok(entry) => entry,
+            Err(e) => {
+                tracing::warn!(error = %e, "transfers are not remembered: killed, they would begin anew");
+                None
+            }
+        }
+    }
+
     fn open_as(&self, from: &str, to: &str, makes: bool) -> io::Result<Option<Entry>> {
         let identity = format!("{}\n{from}\n{to}", self.stores);
         // Two of them with one name would each find that what is there is not theirs, and begin anew.

@@ -20,6 +20,8 @@ pub(crate) struct CopyMemory {
 /// What the journal says.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
+    /// Something that is made, and what it becomes.
+    Made { upload: String, part_bytes: u64 },
     /// Of which version of the source, and what it becomes. `modified` is in milliseconds since 1970.
     Begun { etag: String, modified: i64, size: u64, tags: u64, upload: String, part_bytes: u64 },
     /// A part is there.
@@ -36,11 +38,14 @@ impl Memory for CopyMemory {
     fn earlier(&self) -> Option<Begun> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = journal.as_ref()?.earlier::<Line>().into_iter();
-        let Some(Line::Begun { etag, modified, size, tags, upload, part_bytes }) = lines.next() else {
-            return None;
+        let (version, upload, part_bytes) = match lines.next()? {
+            Line::Begun { etag, modified, size, tags, upload, part_bytes } => {
+                let (etag, modified) = (ETag::from_tag(&etag), Timestamp::from_millis(modified));
+                (Some(Version { etag, modified, size, tags }), upload, part_bytes)
+            }
+            Line::Made { upload, part_bytes } => (None, upload, part_bytes),
+            Line::Part { .. } => return None,
         };
-        let (etag, modified) = (ETag::from_tag(&etag), Timestamp::from_millis(modified));
-        let version = Version { etag, modified, size, tags };
         let parts = lines.filter_map(|line| match line {
             Line::Part { number, length, etag, algorithm, checksum } => {
                 let algorithm: Algorithm = algorithm.parse().ok()?;
@@ -48,7 +53,7 @@ impl Memory for CopyMemory {
                 let number = PartNumber::new(number.into()).ok()?;
                 Some(CopiedPart { number, length, etag: ETag::from_tag(&etag), checksum })
             }
-            Line::Begun { .. } => None,
+            Line::Begun { .. } | Line::Made { .. } => None,
         });
         Some(Begun { version, upload: UploadId(upload), part_bytes, parts: parts.collect() })
     }
@@ -57,13 +62,17 @@ impl Memory for CopyMemory {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_mut() else { return false };
         let Begun { version, upload, part_bytes, .. } = begun;
-        let line = Line::Begun {
-            etag: version.etag.as_str().to_owned(),
-            modified: version.modified.millis(),
-            size: version.size,
-            tags: version.tags,
-            upload: upload.0.clone(),
-            part_bytes: *part_bytes,
+        let (upload, part_bytes) = (upload.0.clone(), *part_bytes);
+        let line = match version {
+            Some(version) => Line::Begun {
+                etag: version.etag.as_str().to_owned(),
+                modified: version.modified.millis(),
+                size: version.size,
+                tags: version.tags,
+                upload,
+                part_bytes,
+            },
+            None => Line::Made { upload, part_bytes },
         };
         let added = entry.begin_anew().and_then(|()| entry.add(&line));
         if let Err(e) = &added {

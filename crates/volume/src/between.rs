@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use tokio::task::JoinSet;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::{CompletePart, PartInfo, PartNumber};
+use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::{
@@ -138,7 +138,7 @@ impl Between {
                 let upload =
                     Upload::begin(&self.carrier, &self.to, &self.address, (metadata, algorithm)).await?;
                 let begun = || Begun {
-                    version: Version::of(&info),
+                    version: Some(Version::of(&info)),
                     upload: upload.id().clone(),
                     part_bytes,
                     parts: Vec::new(),
@@ -185,34 +185,19 @@ impl Between {
         algorithm: Algorithm,
     ) -> Result<Option<(Upload, u64, Vec<Passed>)>> {
         let Some(begun) = self.memory.as_ref().and_then(|memory| memory.earlier()) else { return Ok(None) };
-        let upload = Upload::of(&self.carrier, &self.to, &self.address, begun.upload);
-        if begun.version != Version::of(info) {
-            upload.give_up().await;
+        if begun.version != Some(Version::of(info)) {
+            Upload::of(&self.carrier, &self.to, &self.address, begun.upload).give_up().await;
             return Ok(None);
         }
-        let there = match upload.listed().await {
-            Ok(Some(there)) => there,
-            Ok(None) => return Ok(None),
-            Err(e) if e.kind().is_retryable() => return Err(e),
-            Err(e) => {
-                tracing::debug!(error = %e, "a copy cannot go on");
-                upload.give_up().await;
-                return Ok(None);
-            }
-        };
-        let stored = |part: &CopiedPart| {
-            let CopiedPart { number, ref etag, checksum, length } = *part;
-            ((CompletePart { number, etag: etag.clone(), checksum: Some(checksum) }, length), checksum)
-        };
-        // Of a part that was stored again the last one counts.
-        let last_of = |there: &PartInfo| begun.parts.iter().rfind(|part| part.number == there.number);
+        let found = Upload::remembered(&self.carrier, &self.to, &self.address, &begun).await?;
+        let Some((upload, parts)) = found else { return Ok(None) };
         let is_whole = |part: &&CopiedPart| {
             let offset = u64::from(part.number.get() - 1) * begun.part_bytes;
             part.checksum.algorithm() == algorithm
                 && part.length == begun.part_bytes.min(info.size.saturating_sub(offset))
         };
-        let parts = there.iter().filter_map(|there| last_of(there).filter(|part| part.is(there)));
-        let done: Vec<Passed> = parts.filter(is_whole).map(stored).collect();
+        let done: Vec<Passed> =
+            parts.iter().filter(is_whole).map(|part| (part.stored(), part.checksum)).collect();
         for ((_, length), _) in &done {
             (self.told)(i64::try_from(*length).unwrap_or(i64::MAX));
         }

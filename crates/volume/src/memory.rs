@@ -1,8 +1,14 @@
-//! What is remembered of a copy between two stores, so that one that was cut off goes on where it was.
+//! What is remembered of an upload whose source cannot be asked which of its bytes are there: an object of another
+//! store, or one that is stored while it is made. One that was cut off goes on where it was.
 
-use tradewind_core::checksum::crc64nvme;
-use tradewind_core::multipart::{PartInfo, PartNumber, UploadId};
+use tradewind_core::checksum::{Hasher, crc64nvme};
+use tradewind_core::multipart::{CompletePart, PartInfo, PartNumber, UploadId};
 use tradewind_core::{Checksum, ETag, ObjectInfo, Timestamp};
+use tradewind_model::plan::Plan;
+
+use super::buffers::BUFFER_BYTES;
+use super::store::Source;
+use super::upload::StoredPart;
 
 /// Remembers one copy at a time.
 pub trait Memory: Send + Sync {
@@ -23,8 +29,8 @@ pub trait Memory: Send + Sync {
 /// A copy under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// What is copied.
-    pub version: Version,
+    /// What is copied. `None`: it is made, and each of its parts is compared with what was made before.
+    pub version: Option<Version>,
     /// What becomes of it at the destination.
     pub upload: UploadId,
     /// The size of its parts.
@@ -73,6 +79,26 @@ pub struct CopiedPart {
 }
 
 impl CopiedPart {
+    /// Whether it is of these bytes, all of them.
+    pub(crate) fn is_of(&self, source: &impl Source, length: u64) -> bool {
+        let mut hasher = Hasher::new(self.checksum.algorithm());
+        let mut buffer = vec![0; BUFFER_BYTES];
+        self.length == length
+            && Plan::chunks(length, BUFFER_BYTES as u64).all(|(offset, length)| {
+                let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
+                let is_read = source.read_at(offset, piece).is_ok();
+                hasher.update(piece);
+                is_read
+            })
+            && hasher.finish() == self.checksum
+    }
+
+    /// What completes the upload with it, and its length.
+    pub(crate) fn stored(&self) -> StoredPart {
+        let Self { number, ref etag, checksum, length } = *self;
+        (CompletePart { number, etag: etag.clone(), checksum: Some(checksum) }, length)
+    }
+
     /// Whether it is what the destination has: of another transfer's part the tag is another.
     pub(crate) fn is(&self, there: &PartInfo) -> bool {
         let mut same_kind = there.checksums.iter().filter(|c| c.algorithm() == self.checksum.algorithm());

@@ -1,18 +1,20 @@
 //! An object that is stored while it is made, from its beginning to its end: gathered part by part, each sent while the
 //! next is gathered. A part stays in memory until the store has it, so that one that fails is sent again and no other.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::task::{JoinError, JoinSet};
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::PartNumber;
+use tradewind_core::multipart::{CompletePart, PartNumber};
 use tradewind_core::object::Committed;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
 use tradewind_model::plan::LEAST_PART;
 
 use super::buffers::{BUFFER_BYTES, Buffer, Buffers};
 use super::carrier::Carrier;
+use super::memory::{Begun, CopiedPart};
 use super::store::{Source, store};
 use super::upload::{StoredPart, Upload};
 
@@ -92,6 +94,11 @@ pub struct Sequence {
     void: Vec<Range<u16>>,
     under_way: JoinSet<(u16, Result<StoredPart>)>,
     done: Vec<StoredPart>,
+    memory: Option<Arc<dyn super::Memory>>,
+    /// What was sent is remembered: after a failure that passes it stays in the store.
+    is_remembered: bool,
+    /// Parts that an earlier attempt sent and the store has, by their numbers.
+    earlier: HashMap<u16, CopiedPart>,
 }
 
 /// A place in an object that is being made, to go back to.
@@ -126,7 +133,17 @@ impl Sequence {
             void: Vec::new(),
             under_way: JoinSet::new(),
             done: Vec::new(),
+            memory: None,
+            is_remembered: false,
+            earlier: HashMap::new(),
         }
+    }
+
+    /// The same, remembered: one that was cut off goes on with the parts that were sent and are the same bytes now.
+    #[must_use]
+    pub fn remembered(mut self, memory: Option<Arc<dyn super::Memory>>) -> Self {
+        self.memory = memory;
+        self
     }
 
     /// Bytes in it so far.
@@ -190,7 +207,7 @@ impl Sequence {
             let (carrier, to, address) = (self.carrier.clone(), self.store.clone(), self.address.clone());
             let metadata = std::mem::take(&mut self.metadata);
             // Of one that was begun, everything was taken back.
-            self.give_up().await;
+            self.forget().await;
             return store(&carrier, &to, &address, Arc::new(source), size, metadata).await;
         };
         let stored = async {
@@ -201,18 +218,66 @@ impl Sequence {
             upload.complete(std::mem::take(&mut self.done)).await
         };
         let stored = stored.await;
-        if stored.is_err() {
-            self.give_up().await;
+        match &stored {
+            Ok(_) => {
+                if let Some(memory) = &self.memory {
+                    memory.over();
+                }
+            }
+            Err(e) => self.fail(e).await,
         }
         stored
     }
 
-    /// Frees what was stored of it.
-    pub async fn give_up(mut self) {
+    /// Ends it where it failed: what is remembered stays for another time, if it may succeed then; anything else that was
+    /// stored of it is freed.
+    pub async fn fail(mut self, error: &Error) {
         self.under_way.shutdown().await;
-        if let Some(upload) = &self.upload {
-            upload.give_up().await;
+        let stays = self.is_remembered || self.upload.is_none();
+        if !(stays && error.may_go_on()) {
+            self.forget().await;
         }
+    }
+
+    /// Frees what was stored of it, now and before.
+    pub async fn forget(mut self) {
+        self.under_way.shutdown().await;
+        let earlier =
+            self.memory.as_ref().filter(|_| self.upload.is_none()).and_then(|memory| memory.earlier());
+        let of_earlier = |begun: Begun| Upload::of(&self.carrier, &self.store, &self.address, begun.upload);
+        let is_freed = match (&self.upload, earlier.map(of_earlier)) {
+            (Some(upload), _) => upload.give_up().await,
+            (None, Some(upload)) => upload.give_up().await,
+            (None, None) => true,
+        };
+        // What is left is freed another time.
+        if let Some(memory) = self.memory.as_ref().filter(|_| is_freed) {
+            memory.over();
+        }
+    }
+
+    /// The upload that its parts go to: that of an earlier attempt, or another.
+    async fn begin(&mut self) -> Result<Upload> {
+        let to = (&self.carrier, &self.store, &self.address);
+        let earlier = self.memory.as_ref().and_then(|memory| memory.earlier());
+        if let Some(begun) = earlier
+            && let Some((upload, parts)) = Upload::remembered(to.0, to.1, to.2, &begun).await?
+        {
+            self.earlier = parts.into_iter().map(|part| (part.number.get(), part)).collect();
+            self.is_remembered = true;
+            return Ok(upload);
+        }
+        let of = (self.metadata.clone(), Algorithm::Crc64Nvme);
+        let upload = Upload::begin(to.0, to.1, to.2, of).await?;
+        if let Some(memory) = &self.memory {
+            let part_bytes = self.carrier.plan().chunk_bytes;
+            let begun = Begun { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
+            self.is_remembered = memory.begun(&begun);
+        }
+        if self.is_remembered {
+            upload.keep();
+        }
+        Ok(upload)
     }
 
     fn part_bytes(&self) -> usize {
@@ -225,8 +290,7 @@ impl Sequence {
         let upload = match &self.upload {
             Some(upload) => upload.clone(),
             None => {
-                let of = (self.metadata.clone(), Algorithm::Crc64Nvme);
-                let begun = Upload::begin(&self.carrier, &self.store, &self.address, of).await?;
+                let begun = self.begin().await?;
                 self.upload.insert(Arc::new(begun)).clone()
             }
         };
@@ -235,8 +299,19 @@ impl Sequence {
         if let Some(mark) = self.mark.as_mut().filter(|mark| mark.number == self.number) {
             mark.sent = Some(source.clone());
         }
-        self.under_way.spawn(async move { (number.get(), upload.part(&*source, number, (0, size)).await) });
         self.number += 1;
+        if let Some(part) = self.earlier.remove(&number.get()).filter(|part| part.is_of(&*source, size)) {
+            self.done.push(part.stored());
+            return Ok(());
+        }
+        let memory = self.memory.clone().filter(|_| self.is_remembered);
+        self.under_way.spawn(async move {
+            let part = upload.part(&*source, number, (0, size)).await;
+            if let (Some(memory), Ok(part)) = (memory, &part) {
+                remember(&*memory, part);
+            }
+            (number.get(), part)
+        });
         let fit = self.carrier.plan().memory_bytes / size.max(1);
         self.settle(usize::try_from(fit).unwrap_or(usize::MAX).max(1)).await
     }
@@ -258,5 +333,12 @@ impl Sequence {
 
     fn is_void(&self, number: u16) -> bool {
         self.void.iter().any(|numbers| numbers.contains(&number))
+    }
+}
+
+fn remember(memory: &dyn super::Memory, (part, length): &StoredPart) {
+    let &CompletePart { number, ref etag, checksum } = part;
+    if let Some(checksum) = checksum {
+        memory.stored(&CopiedPart { number, length: *length, etag: etag.clone(), checksum });
     }
 }

@@ -29,7 +29,7 @@ pub async fn store_stream(
     match written.await {
         Ok(()) => sequence.finish().await,
         Err(e) => {
-            sequence.give_up().await;
+            sequence.fail(&e).await;
             Err(e)
         }
     }

@@ -17,6 +17,7 @@ use tradewind_model::plan::Plan;
 
 use super::buffers::BUFFER_BYTES;
 use super::carrier::Carrier;
+use super::memory::{Begun, CopiedPart};
 use super::store::{Source, pour};
 
 /// An upload that is under way. Dropped before its end, it is given up, unless it is kept.
@@ -100,6 +101,32 @@ impl Upload {
         Self { carrier: carrier.clone(), store, address, id, is_over: AtomicBool::new(true) }
     }
 
+    /// One that was remembered, and those of its remembered parts that the store has; `None` where it cannot go on, and
+    /// is given up.
+    pub async fn remembered(
+        carrier: &Arc<Carrier>,
+        store: &Arc<dyn ObjectStore>,
+        address: &Address,
+        begun: &Begun,
+    ) -> Result<Option<(Self, Vec<CopiedPart>)>> {
+        let upload = Self::of(carrier, store, address, begun.upload.clone());
+        let there = match upload.listed().await {
+            Ok(Some(there)) => there,
+            Ok(None) => return Ok(None),
+            Err(e) if e.kind().is_retryable() || e.is_for_all() => return Err(e),
+            Err(e) => {
+                tracing::debug!(error = %e, "an upload cannot go on");
+                upload.give_up().await;
+                return Ok(None);
+            }
+        };
+        // Of a part that was stored again the last one counts.
+        let last_of = |there: &PartInfo| begun.parts.iter().rfind(|part| part.number == there.number);
+        let parts = there.iter().filter_map(|there| last_of(there).filter(|part| part.is(there)));
+        let parts = parts.cloned().collect();
+        Ok(Some((upload, parts)))
+    }
+
     /// It stays in the store where it is dropped: somebody remembers it.
     pub fn keep(&self) {
         self.is_over.store(true, Ordering::Relaxed);
@@ -146,15 +173,19 @@ impl Upload {
         }
     }
 
-    /// Frees what was stored of one that failed.
-    pub async fn give_up(&self) {
+    /// Frees what was stored of one that failed; false where it is left in the store.
+    pub async fn give_up(&self) -> bool {
         self.is_over.store(true, Ordering::Relaxed);
         let given_up = async {
             let slot = self.carrier.slot(0).await?;
             self.store.abort_upload(&slot.context, &self.address, &self.id).await
         };
-        if let Err(e) = given_up.await {
-            tracing::warn!(error = %e, upload = %self.id, "an upload that failed is left in the store");
+        match given_up.await {
+            Err(e) if e.reason() != Reason::NoSuchUpload => {
+                tracing::warn!(error = %e, upload = %self.id, "an upload that failed is left in the store");
+                false
+            }
+            _ => true,
         }
     }
 

@@ -12,7 +12,8 @@ use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, 
 use tradewind_core::{Address, Budget, Checksum, Metadata, ObjectStore, SystemClock};
 use tradewind_model::plan::{LEAST_PART, Plan};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Carrier, Ranges, Sequence, Sink};
+use tradewind_volume::memory::{Begun, CopiedPart};
+use tradewind_volume::{Carrier, Memory as _, Ranges, Sequence, Sink};
 
 fn carrier() -> Arc<Carrier> {
     let plan = Plan { chunk_bytes: 100_000, requests: 4, stream_bytes: 30_000, memory_bytes: 2 * LEAST_PART };
@@ -85,13 +86,158 @@ async fn what_fails_leaves_nothing() {
     let failed = match written {
         Ok(()) => sequence.finish().await.map(drop),
         failed => {
-            sequence.give_up().await;
+            sequence.fail(failed.as_ref().unwrap_err()).await;
             failed
         }
     };
     assert_eq!(failed.unwrap_err().reason(), Reason::AccessDenied);
     assert_eq!(uploads(&store).await, 0);
     assert_eq!(read(&store).await.unwrap_err().reason(), Reason::NoSuchKey);
+}
+
+/// What is remembered of one object.
+#[derive(Default)]
+struct Remembered(Mutex<Option<Begun>>);
+
+impl tradewind_volume::Memory for Remembered {
+    fn earlier(&self) -> Option<Begun> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn begun(&self, begun: &Begun) -> bool {
+        *self.0.lock().unwrap() = Some(begun.clone());
+        true
+    }
+
+    fn stored(&self, part: &CopiedPart) {
+        self.0.lock().unwrap().as_mut().unwrap().parts.push(part.clone());
+    }
+
+    fn over(&self) {
+        self.0.lock().unwrap().take();
+    }
+}
+
+/// An object that is made again from its beginning, as whoever was killed makes it.
+struct Making {
+    store: Arc<dyn ObjectStore>,
+    faults: Arc<Faulty<dyn ObjectStore>>,
+    memory: Arc<Remembered>,
+}
+
+impl Making {
+    /// Its store was overloaded when the third part came: what is there of the two before it is remembered.
+    async fn cut_off(bytes: &[u8]) -> Self {
+        let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
+        below.create_bucket(&context(), &at().bucket).await.unwrap();
+        let busy = Fault::FailBefore(Reason::Overloaded);
+        let faults = Faulty::new(below, FaultPlan::none().on(Operation::StagePart, When::From(3), busy));
+        let making = Self { store: faults.clone(), faults, memory: Arc::default() };
+        assert_eq!(making.write(bytes).await.unwrap_err().reason(), Reason::Overloaded);
+        assert_eq!(uploads(&making.store).await, 1, "what was sent stays");
+        assert!((1..=2).contains(&making.kept()));
+        making.faults.follow(FaultPlan::none());
+        making
+    }
+
+    /// Parts that are remembered.
+    fn kept(&self) -> u64 {
+        self.memory.earlier().map_or(0, |begun| begun.parts.len() as u64)
+    }
+
+    async fn write(&self, bytes: &[u8]) -> Result<()> {
+        let memory: Arc<dyn tradewind_volume::Memory> = self.memory.clone();
+        let sequence = Sequence::new(&carrier(), &self.store, &at(), Metadata::default());
+        let mut sequence = sequence.remembered(Some(memory));
+        match sequence.write(bytes).await {
+            Ok(()) => sequence.finish().await.map(drop),
+            Err(e) => {
+                sequence.fail(&e).await;
+                Err(e)
+            }
+        }
+    }
+
+    /// The object is there, for so many parts that were sent; nothing else is left.
+    async fn is_made_with(&self, bytes: &[u8], parts: u64) {
+        let before = self.faults.calls(Operation::StagePart);
+        self.write(bytes).await.unwrap();
+        assert_eq!(self.faults.calls(Operation::StagePart) - before, parts);
+        assert!(read(&self.store).await.unwrap() == bytes);
+        assert_eq!(uploads(&self.store).await, 0);
+        assert_eq!(self.memory.earlier(), None, "nobody goes on with it");
+    }
+}
+
+const PART: usize = LEAST_PART as usize;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_cut_off_goes_on() {
+    let bytes = pattern(4 * PART + 5, 1);
+    let making = Making::cut_off(&bytes).await;
+    making.is_made_with(&bytes, 5 - making.kept()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_that_is_made_otherwise_is_sent_again() {
+    let bytes = pattern(4 * PART + 5, 1);
+    let making = Making::cut_off(&bytes).await;
+    let mut others = bytes.clone();
+    let first = making.memory.earlier().unwrap().parts[0].number.get();
+    others[usize::from(first - 1) * PART] ^= 1;
+    making.is_made_with(&others, 6 - making.kept()).await;
+    // Everything behind what came in between is elsewhere.
+    let making = Making::cut_off(&bytes).await;
+    making.is_made_with(&[&b"x"[..], &bytes].concat(), 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_store_lost_is_sent_again() {
+    let bytes = pattern(4 * PART + 5, 1);
+    let making = Making::cut_off(&bytes).await;
+    let upload = making.memory.earlier().unwrap().upload;
+    making.store.abort_upload(&context(), &at(), &upload).await.unwrap();
+    making.is_made_with(&bytes, 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_looked_at_now_is_not_forgotten() {
+    let bytes = pattern(4 * PART + 5, 1);
+    let making = Making::cut_off(&bytes).await;
+    let (before, busy) = (making.kept(), Fault::FailBefore(Reason::Overloaded));
+    making.faults.follow(FaultPlan::none().on(Operation::ListParts, When::Always, busy));
+    assert_eq!(making.write(&bytes).await.unwrap_err().reason(), Reason::Overloaded);
+    making.faults.follow(FaultPlan::none());
+    assert_eq!((uploads(&making.store).await, making.kept()), (1, before));
+    making.is_made_with(&bytes, 5 - before).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_freed_is_freed_another_time() {
+    let making = Making::cut_off(&pattern(4 * PART + 5, 1)).await;
+    let busy = Fault::FailBefore(Reason::Overloaded);
+    making.faults.follow(FaultPlan::none().on(Operation::AbortUpload, When::Always, busy));
+    making.write(&pattern(1000, 1)).await.unwrap();
+    assert_eq!(uploads(&making.store).await, 1);
+    making.faults.follow(FaultPlan::none());
+    making.is_made_with(&pattern(1000, 2), 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_became_small_leaves_nothing_of_what_was_large() {
+    let making = Making::cut_off(&pattern(4 * PART + 5, 1)).await;
+    making.is_made_with(&pattern(1000, 1), 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_will_not_succeed_is_not_left() {
+    let bytes = pattern(4 * PART + 5, 1);
+    let making = Making::cut_off(&bytes).await;
+    let refused = Fault::FailBefore(Reason::InvalidRequest);
+    making.faults.follow(FaultPlan::none().on(Operation::StagePart, When::Always, refused));
+    assert_eq!(making.write(&bytes).await.unwrap_err().reason(), Reason::InvalidRequest);
+    assert_eq!(uploads(&making.store).await, 0);
+    assert_eq!(making.memory.earlier(), None);
 }
 
 #[derive(Default)]

@@ -98,14 +98,16 @@ impl BundleFlags {
         }
         let mut limits = Limits::default();
         limits.bytes = self.bundle_size.map_or(limits.bytes, |size| size.0);
+        let objects = objects(session, to)?;
         let packer = Packer {
             from: from.to_owned(),
             links: tree.links,
-            to: objects(session, to)?,
+            to: objects.clone(),
             key: to.key.clone(),
             carrier: session.carrier.clone(),
             progress: session.progress.clone(),
             limits,
+            journal: session.journal_of(&[&objects.store]),
         };
         let report = tree.report.begin(session);
         let packed = packer.pack(decided).await?;

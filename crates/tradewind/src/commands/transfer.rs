@@ -228,18 +228,22 @@ impl Session {
         Ok(End::Files(Directory::new(path)?, links))
     }
 
+    /// Where transfers with a store, or between two, are remembered.
+    pub fn journal_of(&self, stores: &[&Arc<dyn ObjectStore>]) -> Option<Journal> {
+        let names: Vec<String> = stores.iter().map(|store| format!("{store:?}")).collect();
+        Some(Journal::new(self.journals.clone()?, names.join("\n")))
+    }
+
     /// What carries between two ends; whether it keeps what files have besides their bytes.
     pub fn copier(&self, from: End, to: End, preserves: bool) -> Arc<Copier> {
         let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
-        let stores = match (&from, &to) {
+        let journal = match (&from, &to) {
             (End::Files(..), End::Objects(objects)) | (End::Objects(objects), End::Files(..)) => {
-                Some(format!("{:?}", objects.store))
+                self.journal_of(&[&objects.store])
             }
-            (End::Objects(from), End::Objects(to)) => Some(format!("{:?}\n{:?}", from.store, to.store)),
+            (End::Objects(from), End::Objects(to)) => self.journal_of(&[&from.store, &to.store]),
             (End::Files(..), End::Files(..)) => None,
         };
-        let journal = stores.zip(self.journals.clone());
-        let journal = journal.map(|(stores, directory)| Journal::new(directory, stores));
         Arc::new(Copier { from, to, carrier, progress, journal, preserves })
     }
 

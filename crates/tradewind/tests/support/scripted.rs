@@ -138,7 +138,8 @@ impl Object {
 struct State {
     script: Script,
     objects: Mutex<BTreeMap<String, Object>>,
-    parts: Mutex<BTreeMap<u32, Vec<u8>>>,
+    /// Of the upload that each key has at most, by key and number.
+    parts: Mutex<BTreeMap<(String, u32), Vec<u8>>>,
     seen: Mutex<Vec<Request>>,
     /// Bodies that are held, so that a test can wait for one.
     held: Mutex<usize>,
@@ -212,10 +213,15 @@ impl Scripted {
         counts.into_iter().collect()
     }
 
+    /// How many bodies are held, or were.
+    pub fn held(&self) -> usize {
+        *self.state.held.lock().unwrap()
+    }
+
     /// Waits until so many bodies are held.
     pub fn wait_until_held(&self, number: usize) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while *self.state.held.lock().unwrap() < number {
+        while self.held() < number {
             assert!(Instant::now() < deadline, "nobody reads what is held");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -343,12 +349,13 @@ impl State {
             "CreateMultipartUpload" => Answer::document(
                 "<InitiateMultipartUploadResult><UploadId>upload</UploadId></InitiateMultipartUploadResult>",
             ),
-            "ListParts" if self.parts.lock().unwrap().is_empty() => {
-                Answer::refusal(404, "NoSuchUpload", "The specified upload does not exist.")
-            }
             "ListParts" => {
                 let parts = self.parts.lock().unwrap();
-                let lines: String = parts.iter().map(|(number, bytes)| part_line(*number, bytes)).collect();
+                let of_key = parts.iter().filter(|((key, _), _)| *key == request.key);
+                let lines: String = of_key.map(|((_, number), bytes)| part_line(*number, bytes)).collect();
+                if lines.is_empty() {
+                    return Answer::refusal(404, "NoSuchUpload", "The specified upload does not exist.");
+                }
                 Answer::document(&format!("<ListPartsResult>{lines}</ListPartsResult>"))
             }
             "CompleteMultipartUpload" => {
@@ -369,7 +376,8 @@ impl State {
         let named =
             text.split("<PartNumber>").skip(1).map(|rest| rest.split('<').next().unwrap().parse().unwrap());
         let parts = self.parts.lock().unwrap();
-        named.flat_map(|number: u32| parts.get(&number).cloned().unwrap_or_default()).collect()
+        let part = |number: u32| parts.get(&(request.key.clone(), number)).cloned().unwrap_or_default();
+        named.flat_map(part).collect()
     }
 
     /// Does what was answered with success.
@@ -386,13 +394,14 @@ impl State {
             "DeleteObject" => drop(self.objects.lock().unwrap().remove(&key)),
             "UploadPart" => {
                 let number = request.parameter("partNumber").parse().unwrap();
-                self.parts.lock().unwrap().insert(number, body);
+                self.parts.lock().unwrap().insert((key, number), body);
             }
             "CompleteMultipartUpload" => {
                 let whole = self.whole(request);
+                self.parts.lock().unwrap().retain(|(of, _), _| *of != key);
                 self.objects.lock().unwrap().insert(key, Object::new(whole));
-                self.parts.lock().unwrap().clear();
             }
+            "AbortMultipartUpload" => self.parts.lock().unwrap().retain(|(of, _), _| *of != key),
             _ => {}
         }
     }

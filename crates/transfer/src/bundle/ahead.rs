@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt as _};
-use tokio::sync::mpsc;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::Source as _;
@@ -15,14 +14,9 @@ use tradewind_volume::Source as _;
 use super::archive::{self, BLOCK_BYTES};
 use super::crew::Crew;
 use super::index::{MOST_NAME_BYTES, Member};
-use crate::Item;
+use super::waiting::{BATCH_BYTES, Found, Waiting, size_of_found};
 use crate::files::{FileSource, Links};
-use crate::moves::Next;
 
-/// Files of one batch: a thread is not worth waking for one of 4 KiB.
-const BATCH_FILES: usize = 64;
-/// Bytes of one batch. Larger files are not read ahead.
-const BATCH_BYTES: u64 = 512 << 10;
 /// Batches that are read at a time.
 const BATCHES: usize = 4;
 
@@ -51,62 +45,32 @@ impl Drop for Batch {
 
 /// What became of a file.
 pub enum Read {
-    /// It is in the batch; the member's offset is from there on.
-    Whole(Member, Range<usize>),
+    /// It is in the batch; the member's offset is from there on. Of which version of the file it is.
+    Whole(Member, Range<usize>, u64),
     /// It is too large for that.
     Large(FileSource),
     /// It cannot be read, or was written to meanwhile.
     Failed(Error),
 }
 
-type Found = Result<Item, (String, Error)>;
-
-/// Reads everything that is decided, below a directory.
+/// Reads everything that waits, below a directory.
 pub fn read_ahead(
     root: PathBuf,
     links: Links,
-    decided: mpsc::Receiver<Next>,
+    waiting: Waiting,
 ) -> impl Stream<Item = Result<Batch>> + Unpin {
     let root: Arc<Path> = root.into();
     let spare = Spare::default();
     let crew = Crew::new(BATCHES);
-    let batches = futures::stream::unfold((decided, None), |(mut decided, first)| async move {
-        let (batch, next) = gather(&mut decided, first).await;
-        (!batch.is_empty()).then_some((batch, (decided, next)))
+    let batches = futures::stream::unfold(waiting, |mut waiting| async move {
+        let batch = waiting.batch().await;
+        (!batch.is_empty()).then_some((batch, waiting))
     });
     let read = batches.map(move |found| {
         let (root, archive, spare) = (root.clone(), room_for(&found, &spare), spare.clone());
         crew.begin(move || read_batch((&root, links), found, archive, spare))
     });
     Box::pin(read.buffered(BATCHES))
-}
-
-/// The files of the next batch, and the one that did not fit. It waits for the first one only.
-async fn gather(decided: &mut mpsc::Receiver<Next>, first: Option<Found>) -> (Vec<Found>, Option<Found>) {
-    let item = |next: Next| next.map(|action| action.item().clone());
-    let first = match first {
-        Some(first) => first,
-        None => match decided.recv().await {
-            Some(first) => item(first),
-            None => return (Vec::new(), None),
-        },
-    };
-    let (mut bytes, mut batch) = (size_of_found(&first), vec![first]);
-    while batch.len() < BATCH_FILES
-        && let Ok(next) = decided.try_recv()
-    {
-        let next = item(next);
-        bytes = bytes.saturating_add(size_of_found(&next));
-        if bytes > BATCH_BYTES {
-            return (batch, Some(next));
-        }
-        batch.push(next);
-    }
-    (batch, None)
-}
-
-fn size_of_found(found: &Found) -> u64 {
-    found.as_ref().map_or(0, |item| item.size)
 }
 
 /// Memory for a batch. It is always asked for on the same thread: each that asks for as much gets megabytes to itself.
@@ -154,7 +118,8 @@ fn read_file((root, links): (&Path, Links), name: &str, archive: &mut Vec<u8>) -
     source.check()?;
     let checksum = crc64nvme(&archive[data..]);
     archive::pad(archive, size);
-    Ok(Read::Whole(Member { offset: data as u64, checksum, ..member }, start..archive.len()))
+    let member = Member { offset: data as u64, checksum, ..member };
+    Ok(Read::Whole(member, start..archive.len(), source.version()))
 }
 
 /// Appends what stands before a file's bytes. The member has neither place nor checksum yet.

@@ -101,6 +101,12 @@ impl Writer {
         self.members
     }
 
+    /// The CRC-64/NVME of all entries.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        crc64nvme(&self.bytes)
+    }
+
     /// All that stands behind the archive.
     #[must_use]
     pub fn finish(mut self, set: u64, number: u32, has_next: bool) -> Vec<u8> {
@@ -110,7 +116,7 @@ impl Writer {
             has_next,
             members: self.members,
             index_bytes: self.bytes.len() as u64,
-            index_checksum: crc64nvme(&self.bytes),
+            index_checksum: self.checksum(),
         };
         self.bytes.extend_from_slice(&footer.encode());
         self.bytes

@@ -52,6 +52,21 @@ impl Bundle {
         Ok(Self { carrier, objects, first, key, ranges, footer, members })
     }
 
+    /// Whether it is this one of this set.
+    pub(super) const fn is_of(&self, set: u64, number: u32) -> bool {
+        self.footer.set == set && self.footer.number == number
+    }
+
+    /// Whether another one follows in its set.
+    pub(super) const fn has_next(&self) -> bool {
+        self.footer.has_next
+    }
+
+    /// Of its index, which has the checksums of its members.
+    pub(super) const fn index_checksum(&self) -> u64 {
+        self.footer.index_checksum
+    }
+
     /// The key of the one that follows in its set, whether it is there or not.
     fn next_key(&self) -> String {
         name_of_bundle(&self.first, self.footer.number.saturating_add(1))
@@ -74,13 +89,18 @@ impl Bundle {
                 let why = "it follows the bundle before it, and is not there: not all was packed, or it was removed";
                 Err(Error::new(Reason::NoSuchKey, why))
             }
-            Ok(next) if (next.footer.set, next.footer.number) != (self.footer.set, number) => {
+            Ok(next) if !next.is_of(self.footer.set, number) => {
                 let why = "it was not packed together with the bundle before it; pack all of it again";
                 Err(Error::new(Reason::InvalidRequest, why))
             }
             next => next,
         };
         next.map(Some).map_err(|e| at(&self.objects, &key, e))
+    }
+
+    /// Its key.
+    pub(super) fn key(&self) -> &str {
+        &self.key
     }
 
     /// Its place, as people write it.
@@ -174,5 +194,5 @@ fn at(objects: &Objects, key: &str, error: Error) -> Error {
     if message.contains(key) {
         return error;
     }
-    Error::with_source(error.reason(), format!("{}: {message}", objects.describe(key)), error)
+    error.retold(format!("{}: {message}", objects.describe(key)))
 }

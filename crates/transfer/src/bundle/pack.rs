@@ -12,14 +12,19 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::{Filling, Limits};
 use tradewind_model::plan::Plan;
 use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Carrier, Sequence, Source as _};
+use tradewind_volume::{Carrier, Memory, Sequence, Source as _};
 
 use super::ahead::{self, Batch, Read, read_ahead};
 use super::archive;
 use super::index::{Member, Writer};
-use crate::copy::metadata_of;
+use super::open::Bundle;
+use super::set::{Ended, Files, Set};
+use super::waiting::Waiting;
+use crate::copy::{describe, metadata_of};
 use crate::files::{FileSource, Links};
-use crate::moves::{Next, Outcome};
+use crate::journal::{Entry, Journal};
+use crate::memory::CopyMemory;
+use crate::moves::{Done, Next, Outcome};
 use crate::objects::Objects;
 use crate::progress::Progress;
 
@@ -43,6 +48,8 @@ pub struct Packer {
     pub progress: Arc<Progress>,
     /// Where a bundle ends.
     pub limits: Limits,
+    /// Remembers bundles under way; without one a packing that is killed begins anew.
+    pub journal: Option<Journal>,
 }
 
 /// What was packed.
@@ -52,6 +59,26 @@ pub struct Packed {
     pub outcome: Outcome,
     /// The keys of the bundles that are stored.
     pub bundles: Vec<String>,
+}
+
+impl Packed {
+    /// A bundle is there already.
+    pub(super) fn add(&mut self, bundle: &Bundle, progress: &Progress) {
+        for member in bundle.members() {
+            self.outcome.add(String::new(), Ok(Done::Copied(member.size)), progress);
+            progress.carried(i64::try_from(member.size).unwrap_or(i64::MAX));
+        }
+        self.bundles.push(bundle.key().to_owned());
+    }
+}
+
+/// Whether a file of so many bytes can be a member.
+pub(super) fn check_size(bytes: u64) -> Result<()> {
+    if bytes <= MOST_MEMBER_BYTES {
+        return Ok(());
+    }
+    let why = "it is larger than 64 GiB, too large for a bundle; exclude it, and copy it by itself";
+    Err(Error::new(Reason::EntityTooLarge, why))
 }
 
 /// The key of a bundle of a set: `photos.tar`, `photos-00002.tar`, and so on.
@@ -71,6 +98,7 @@ struct Filled {
     sequence: Sequence,
     filling: Filling,
     index: Writer,
+    files: Files,
     /// Behind the last member.
     end: u64,
     /// Of files.
@@ -81,25 +109,40 @@ impl Packer {
     /// Packs everything that is decided. A file that cannot be read, or is written to meanwhile, is in no bundle, and told
     /// of; where a bundle cannot be stored, packing ends.
     pub async fn pack(&self, decided: mpsc::Receiver<Next>) -> Result<Packed> {
-        let set = getrandom::u64()
-            .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
+        let set = format!("all of {}", self.to.describe(&self.key));
+        let set = Set::open(self.remember(&set), self.limits.bytes)?;
         let mut packing = Packing { packer: self, set, packed: Packed::default(), open: None };
-        let mut batches = read_ahead(self.from.clone(), self.links, decided);
-        while let Some(batch) = batches.next().await {
-            if packing.batch(batch?).await.is_err() {
-                return Ok(packing.packed);
-            }
+        let mut waiting = Waiting::new(decided);
+        // Where it fails that is told already.
+        if packing.go_on(&mut waiting).await.is_err() {
+            return Ok(packing.packed);
         }
-        packing.end().await;
-        Ok(packing.packed)
+        packing.all(waiting).await
     }
 
     fn begin(&self, number: u32) -> Result<Filled> {
+        let (key, sequence) = self.sequence(number)?;
+        let (filling, index) = (Filling::new(self.limits), Writer::new(self.limits.index_bytes));
+        Ok(Filled { number, key, sequence, filling, index, files: Files::default(), end: 0, bytes: 0 })
+    }
+
+    fn sequence(&self, number: u32) -> Result<(String, Sequence)> {
         let key = name_of_bundle(&self.key, number);
         let address = self.to.address(&key)?;
+        let memory = self.remember(&describe(&address)).map(CopyMemory::new);
         let sequence = Sequence::new(&self.carrier, &self.to.store, &address, metadata_of(&key));
-        let (filling, index) = (Filling::new(self.limits), Writer::new(self.limits.index_bytes));
-        Ok(Filled { number, key, sequence, filling, index, end: 0, bytes: 0 })
+        Ok((key, sequence.remembered(memory.map(|memory| Arc::new(memory) as Arc<dyn Memory>))))
+    }
+
+    /// Frees what an earlier packing sent of a bundle that it did not complete.
+    pub(super) async fn discard(&self, number: u32) -> Result<()> {
+        self.sequence(number)?.1.forget().await;
+        Ok(())
+    }
+
+    fn remember(&self, to: &str) -> Option<Entry> {
+        let from = std::path::absolute(&self.from).ok()?;
+        self.journal.as_ref()?.remember(&from.display().to_string(), to, true)
     }
 }
 
@@ -108,16 +151,49 @@ struct Failed;
 
 struct Packing<'a> {
     packer: &'a Packer,
-    set: u64,
+    set: Set,
     packed: Packed,
     open: Option<Filled>,
 }
 
 impl Packing<'_> {
+    /// Goes on behind bundles that an earlier packing stored.
+    async fn go_on(&mut self, waiting: &mut Waiting) -> Result<(), Failed> {
+        let number = match self.set.pass_over(self.packer, waiting, &mut self.packed).await {
+            Ok(1) => return Ok(()),
+            Ok(number) => number,
+            Err(e) => {
+                let key = self.packer.key.clone();
+                return self.tell(&key, e);
+            }
+        };
+        // Those that are stored say that it follows, even if nothing goes into it.
+        self.open(number).await.map(drop)
+    }
+
+    /// Packs what waits.
+    async fn all(mut self, waiting: Waiting) -> Result<Packed> {
+        let mut batches = read_ahead(self.packer.from.clone(), self.packer.links, waiting);
+        while let Some(batch) = batches.next().await {
+            if self.batch(batch?).await.is_err() {
+                return Ok(self.packed);
+            }
+        }
+        if self.end().await.is_ok() {
+            // What an earlier packing began behind the last one.
+            let last = u32::try_from(self.packed.bundles.len()).unwrap_or(u32::MAX);
+            for behind in last.saturating_add(1)..=self.set.last() {
+                self.packer.discard(behind).await?;
+            }
+            self.set.over();
+        }
+        Ok(self.packed)
+    }
+
     async fn batch(&mut self, mut batch: Batch) -> Result<(), Failed> {
         for (name, read) in std::mem::take(&mut batch.files) {
             match read {
-                Read::Whole(mut member, frame) => {
+                Read::Whole(mut member, frame, version) => {
                     let open = self.room_for(frame.len() as u64, &member).await?;
                     member.offset = open.sequence.written() + member.offset - frame.start as u64;
                     let size = member.size;
@@ -125,7 +201,7 @@ impl Packing<'_> {
                     if let Err(e) = written {
                         return self.fail(e).await;
                     }
-                    open.add(&member);
+                    open.add(&member, version);
                     self.packer.progress.carried(i64::try_from(size).unwrap_or(i64::MAX));
                     self.packer.progress.done();
                 }
@@ -140,10 +216,8 @@ impl Packing<'_> {
     /// Where they are not, the bundle goes on from where the file began.
     async fn large(&mut self, name: String, source: FileSource) -> Result<(), Failed> {
         let progress = self.packer.progress.clone();
-        if source.size() > MOST_MEMBER_BYTES {
-            let why = "it is larger than 64 GiB, too large for a bundle; exclude it, and copy it by itself";
-            let error = Error::new(Reason::EntityTooLarge, why);
-            self.packed.outcome.add(name, Err(error), &progress);
+        if let Err(e) = check_size(source.size()) {
+            self.packed.outcome.add(name, Err(e), &progress);
             return Ok(());
         }
         let mut head = Vec::new();
@@ -174,7 +248,7 @@ impl Packing<'_> {
             Ok(Ok(())) => {
                 open.sequence.keep();
                 member.checksum = hasher.finish().crc64_value();
-                open.add(&member);
+                open.add(&member, source.version());
                 progress.done();
             }
             Ok(Err(e)) => {
@@ -209,16 +283,19 @@ impl Packing<'_> {
     }
 
     async fn close(&mut self, full: Filled, has_next: bool) -> Result<(), Failed> {
-        let Filled { number, key, mut sequence, index, bytes, .. } = full;
+        let Filled { number, key, mut sequence, index, files, bytes, .. } = full;
         let members = u64::from(index.members());
+        if has_next {
+            self.set.ends(number, Ended { files: files.finish(), index: index.checksum() });
+        }
         let written = async {
             sequence.write(&archive::END).await?;
-            sequence.write(&index.finish(self.set, number, has_next)).await
+            sequence.write(&index.finish(self.set.id, number, has_next)).await
         };
         let stored = match written.await {
             Ok(()) => sequence.finish().await,
             Err(e) => {
-                sequence.give_up().await;
+                sequence.fail(&e).await;
                 Err(e)
             }
         };
@@ -233,21 +310,22 @@ impl Packing<'_> {
 
     /// Stores what is left. Of nothing a bundle is made too, unless there was something that could not be packed: then what
     /// has its name stays.
-    async fn end(&mut self) {
+    async fn end(&mut self) -> Result<(), Failed> {
         let is_nothing = self.open.is_none() && self.packed.bundles.is_empty();
-        if is_nothing && (self.packed.outcome.failed > 0 || self.open(1).await.is_err()) {
-            return;
+        if is_nothing && self.packed.outcome.failed > 0 {
+            return Ok(());
         }
-        if let Some(last) = self.open.take() {
-            // Where it fails that is told already.
-            let _ = self.close(last, false).await;
+        self.open(1).await?;
+        match self.open.take() {
+            Some(last) => self.close(last, false).await,
+            None => Ok(()),
         }
     }
 
     /// Gives the open bundle up.
     async fn fail(&mut self, error: Error) -> Result<(), Failed> {
         let Some(open) = self.open.take() else { return Err(Failed) };
-        open.sequence.give_up().await;
+        open.sequence.fail(&error).await;
         self.tell(&open.key, error)
     }
 
@@ -259,7 +337,8 @@ impl Packing<'_> {
 }
 
 impl Filled {
-    fn add(&mut self, member: &Member) {
+    fn add(&mut self, member: &Member, version: u64) {
+        self.files.add(&member.name, version);
         // Members follow each other without a gap.
         let end = member.end() + archive::padding(member.size) as u64;
         self.filling.add(end - self.end, member.index_bytes());

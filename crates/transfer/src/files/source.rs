@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
+use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::UploadId;
 use tradewind_volume::Source;
@@ -125,6 +126,15 @@ impl FileSource {
     pub fn modified(&self) -> Timestamp {
         let (seconds, nanos) = self.seen.modified;
         Timestamp::from_millis(seconds * 1000 + nanos / 1_000_000)
+    }
+
+    /// What tells it from itself after it was written to.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        let Seen { inode, size, modified, changed } = self.seen;
+        let numbers = [inode, size].map(u64::to_le_bytes);
+        let times = [modified.0, modified.1, changed.0, changed.1].map(i64::to_le_bytes);
+        crc64nvme([numbers.as_flattened(), times.as_flattened()].concat().as_slice())
     }
 
     /// Whether an upload that was begun before is of these bytes, and carries what this one would.
