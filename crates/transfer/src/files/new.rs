@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{FallocateFlags, Mode, fallocate, fchmod};
+use rustix::fs::{FallocateFlags, FsWord, Mode, StatFs, fallocate, fchmod, fstatfs};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
@@ -25,6 +26,8 @@ use crate::progress::Progress;
 /// Of larger files, which are written in several places at a time, the file system is told beforehand how large they
 /// become.
 const WORTH_PREALLOCATING: u64 = 8 << 20;
+/// What `statfs` calls a file system in memory (`linux/magic.h`).
+const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 /// What the name of an unfinished file ends with.
@@ -123,7 +126,8 @@ impl Directory {
                 draft.map_err(|e| failed("make", &unfinished, e))?
             }
         };
-        let new = NewFile { draft, path, spare, size, is_private, is_kept: false, progress, resumable: None };
+        let (is_kept, turn) = (false, Mutex::default());
+        let new = NewFile { draft, path, spare, size, is_private, is_kept, progress, resumable: None, turn };
         if size > WORTH_PREALLOCATING {
             new.preallocate()?;
         }
@@ -172,7 +176,8 @@ impl Directory {
             }
             let draft = Draft { file, name: Some(unfinished) };
             let spare = self.spare_name();
-            return Ok(NewFile { draft, path, spare, size, is_private, is_kept: false, progress, resumable });
+            let (is_kept, turn) = (false, Mutex::default());
+            return Ok(NewFile { draft, path, spare, size, is_private, is_kept, progress, resumable, turn });
         }
         if let Some(Line::Begun { unfinished, .. }) = begun
             && let Err(e) = fs::remove_file(&unfinished)
@@ -245,6 +250,8 @@ pub struct NewFile {
     is_kept: bool,
     progress: Arc<Progress>,
     resumable: Option<Resumable>,
+    /// Most file systems take one write at a time to a file. Whoever waits for that in the kernel keeps a processor busy.
+    turn: Mutex<()>,
 }
 
 /// What is remembered of a file, for another transfer to go on.
@@ -266,11 +273,14 @@ enum Line {
 
 impl NewFile {
     fn preallocate(&self) -> Result<()> {
-        match fallocate(&self.draft.file, FallocateFlags::KEEP_SIZE, 0, self.size) {
+        let reserved = match fstatfs(&self.draft.file) {
+            // In memory nothing lies side by side: to get all of it beforehand only keeps the first byte waiting.
+            Ok(of) if of.f_type == TMPFS_MAGIC => has_room(&of, self.size),
+            _ => fallocate(&self.draft.file, FallocateFlags::KEEP_SIZE, 0, self.size),
+        };
+        match reserved {
             // Better told now than after the bytes were fetched.
-            Err(rustix::io::Errno::NOSPC) => {
-                Err(failed("reserve room for", &self.path, rustix::io::Errno::NOSPC))
-            }
+            Err(Errno::NOSPC) => Err(failed("reserve room for", &self.path, Errno::NOSPC)),
             // Some file systems cannot: the file grows then.
             _ => Ok(()),
         }
@@ -314,6 +324,12 @@ impl NewFile {
     }
 }
 
+/// Whether a file system has room for so many bytes; one without a limit always.
+fn has_room(of: &StatFs, bytes: u64) -> rustix::io::Result<()> {
+    let free = of.f_bavail.saturating_mul(u64::try_from(of.f_bsize).unwrap_or(0));
+    if of.f_blocks == 0 || bytes <= free { Ok(()) } else { Err(Errno::NOSPC) }
+}
+
 /// What is no file is not replaced by one.
 fn check_place(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
@@ -331,7 +347,9 @@ fn check_place(path: &Path) -> Result<()> {
 
 impl Sink for NewFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.draft.file.write_all_at(bytes, offset).map_err(|e| failed("write", &self.path, e))?;
+        drop(turn);
         self.progress.carried(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
         Ok(())
     }
