@@ -176,3 +176,41 @@ fn told(error: &anyhow::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// Words as a shell makes them of a line: what stands in quotes is one.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut quote) = (vec![String::new()], None);
+        for letter in line.chars() {
+            match letter {
+                '\'' | '"' if quote.is_none() => quote = Some(letter),
+                _ if quote == Some(letter) => quote = None,
+                ' ' if quote.is_none() => words.push(String::new()),
+                _ => words.last_mut().unwrap().push(letter),
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn every_command_shows_examples_that_it_understands() {
+        let mut commands = vec![CommandLine::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines = help.lines().flat_map(|line| line.split(" | ")).flat_map(|line| line.split(" && "));
+            let examples: Vec<&str> =
+                lines.map(str::trim).filter(|line| line.starts_with("tradewind ")).collect();
+            assert!(command.has_subcommands() || !examples.is_empty(), "{} has none", command.get_name());
+            for example in examples {
+                let parsed = CommandLine::try_parse_from(words(example));
+                assert!(parsed.is_ok(), "{example}: {}", parsed.unwrap_err());
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
+    }
+}
