@@ -9,13 +9,22 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::{Carrier, Ranges};
 
 use super::index::{self, FOOTER_BYTES, Footer, Member};
-use super::pack::name_of_bundle;
 use crate::objects::Objects;
 
 /// Bytes at the end of a bundle that are fetched first: the index of some 1,000 members is among them.
 const TAIL_BYTES: u64 = 64 << 10;
 /// Members up to this size are in memory before any byte of them goes on.
 pub(super) const WHOLE_BYTES: u64 = 512 << 10;
+
+/// The key of a bundle of a set: `photos.tar`, `photos-00002.tar`, and so on.
+#[must_use]
+pub fn name_of_bundle(key: &str, number: u32) -> String {
+    if number == 1 {
+        return key.to_owned();
+    }
+    let (stem, end) = key.strip_suffix(".tar").map_or((key, ""), |stem| (stem, ".tar"));
+    format!("{stem}-{number:05}{end}")
+}
 
 /// A bundle in a store, all of one version.
 pub struct Bundle {
@@ -195,4 +204,20 @@ fn at(objects: &Objects, key: &str, error: Error) -> Error {
         return error;
     }
     error.retold(format!("{}: {message}", objects.describe(key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_bundles() {
+        for (key, second) in [
+            ("photos.tar", "photos-00002.tar"),
+            ("a.tar/photos", "a.tar/photos-00002"),
+            ("photos.tgz", "photos.tgz-00002"),
+        ] {
+            assert_eq!((name_of_bundle(key, 1), name_of_bundle(key, 2)), (key.to_owned(), second.to_owned()));
+        }
+    }
 }

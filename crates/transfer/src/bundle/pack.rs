@@ -1,95 +1,25 @@
 //! Packing: files become members of a bundle in the order in which they are found, and of the next one where a bundle is
 //! full. A bundle is sent while it is made, and is there when all of it is.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tradewind_core::Algorithm;
 use tradewind_core::checksum::Hasher;
-use tradewind_core::error::{Error, Reason, Result};
-use tradewind_model::bundle::{Filling, Limits};
+use tradewind_core::error::{Error, Result};
+use tradewind_model::bundle::Filling;
 use tradewind_model::plan::Plan;
 use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Carrier, Memory, Sequence, Source as _};
+use tradewind_volume::{Sequence, Source as _};
 
 use super::ahead::{self, Batch, Read, read_ahead};
 use super::archive;
 use super::index::{Member, Writer};
-use super::open::Bundle;
+use super::open::name_of_bundle;
+use super::packer::{Packed, Packer, check_size};
 use super::set::{Ended, Files, Set};
 use super::waiting::Waiting;
-use crate::copy::{describe, metadata_of};
-use crate::files::{FileSource, Links};
-use crate::journal::{Entry, Journal};
-use crate::memory::CopyMemory;
-use crate::moves::{Done, Next, Outcome};
-use crate::objects::Objects;
-use crate::progress::Progress;
-
-/// The largest file that becomes a member, in bytes: in parts of 8 MiB S3 takes some 78 GiB.
-const MOST_MEMBER_BYTES: u64 = 64 << 30;
-
-/// Packs files below a directory into bundles.
-#[derive(Debug)]
-pub struct Packer {
-    /// The directory.
-    pub from: PathBuf,
-    /// What becomes of links in it.
-    pub links: Links,
-    /// The bucket that bundles go to.
-    pub to: Objects,
-    /// The key of the first bundle; [`name_of_bundle`] has those of the others.
-    pub key: String,
-    /// How they are carried.
-    pub carrier: Arc<Carrier>,
-    /// Where it is told how far they are.
-    pub progress: Arc<Progress>,
-    /// Where a bundle ends.
-    pub limits: Limits,
-    /// Remembers bundles under way; without one a packing that is killed begins anew.
-    pub journal: Option<Journal>,
-}
-
-/// What was packed.
-#[derive(Debug, Default)]
-pub struct Packed {
-    /// Files are what is counted.
-    pub outcome: Outcome,
-    /// The keys of the bundles that are stored.
-    pub bundles: Vec<String>,
-}
-
-impl Packed {
-    /// A bundle is there already.
-    pub(super) fn add(&mut self, bundle: &Bundle, progress: &Progress) {
-        for member in bundle.members() {
-            self.outcome.add(String::new(), Ok(Done::Copied(member.size)), progress);
-            progress.carried(i64::try_from(member.size).unwrap_or(i64::MAX));
-        }
-        self.bundles.push(bundle.key().to_owned());
-    }
-}
-
-/// Whether a file of so many bytes can be a member.
-pub(super) fn check_size(bytes: u64) -> Result<()> {
-    if bytes <= MOST_MEMBER_BYTES {
-        return Ok(());
-    }
-    let why = "it is larger than 64 GiB, too large for a bundle; exclude it, and copy it by itself";
-    Err(Error::new(Reason::EntityTooLarge, why))
-}
-
-/// The key of a bundle of a set: `photos.tar`, `photos-00002.tar`, and so on.
-#[must_use]
-pub fn name_of_bundle(key: &str, number: u32) -> String {
-    if number == 1 {
-        return key.to_owned();
-    }
-    let (stem, end) = key.strip_suffix(".tar").map_or((key, ""), |stem| (stem, ".tar"));
-    format!("{stem}-{number:05}{end}")
-}
+use crate::files::FileSource;
+use crate::moves::Next;
 
 /// A bundle that is being made.
 struct Filled {
@@ -118,31 +48,6 @@ impl Packer {
             return Ok(packing.packed);
         }
         packing.all(waiting).await
-    }
-
-    fn begin(&self, number: u32) -> Result<Filled> {
-        let (key, sequence) = self.sequence(number)?;
-        let (filling, index) = (Filling::new(self.limits), Writer::new(self.limits.index_bytes));
-        Ok(Filled { number, key, sequence, filling, index, files: Files::default(), end: 0, bytes: 0 })
-    }
-
-    fn sequence(&self, number: u32) -> Result<(String, Sequence)> {
-        let key = name_of_bundle(&self.key, number);
-        let address = self.to.address(&key)?;
-        let memory = self.remember(&describe(&address)).map(CopyMemory::new);
-        let sequence = Sequence::new(&self.carrier, &self.to.store, &address, metadata_of(&key));
-        Ok((key, sequence.remembered(memory.map(|memory| Arc::new(memory) as Arc<dyn Memory>))))
-    }
-
-    /// Frees what an earlier packing sent of a bundle that it did not complete.
-    pub(super) async fn discard(&self, number: u32) -> Result<()> {
-        self.sequence(number)?.1.forget().await;
-        Ok(())
-    }
-
-    fn remember(&self, to: &str) -> Option<Entry> {
-        let from = std::path::absolute(&self.from).ok()?;
-        self.journal.as_ref()?.remember(&from.display().to_string(), to, true)
     }
 }
 
@@ -274,7 +179,7 @@ impl Packing<'_> {
 
     async fn open(&mut self, number: u32) -> Result<&mut Filled, Failed> {
         if self.open.is_none() {
-            match self.packer.begin(number) {
+            match Filled::begin(self.packer, number) {
                 Ok(begun) => self.open = Some(begun),
                 Err(e) => self.tell(&name_of_bundle(&self.packer.key, number), e)?,
             }
@@ -337,6 +242,12 @@ impl Packing<'_> {
 }
 
 impl Filled {
+    fn begin(packer: &Packer, number: u32) -> Result<Self> {
+        let (key, sequence) = packer.sequence(number)?;
+        let (filling, index) = (Filling::new(packer.limits), Writer::new(packer.limits.index_bytes));
+        Ok(Self { number, key, sequence, filling, index, files: Files::default(), end: 0, bytes: 0 })
+    }
+
     fn add(&mut self, member: &Member, version: u64) {
         self.files.add(&member.name, version);
         // Members follow each other without a gap.
@@ -345,21 +256,5 @@ impl Filled {
         self.end = end;
         self.index.add(member);
         self.bytes += member.size;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_bundles() {
-        for (key, second) in [
-            ("photos.tar", "photos-00002.tar"),
-            ("a.tar/photos", "a.tar/photos-00002"),
-            ("photos.tgz", "photos.tgz-00002"),
-        ] {
-            assert_eq!((name_of_bundle(key, 1), name_of_bundle(key, 2)), (key.to_owned(), second.to_owned()));
-        }
     }
 }

@@ -9,8 +9,8 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::index::Member;
-use super::open::Bundle;
-use super::pack::{Packed, Packer, check_size, name_of_bundle};
+use super::open::{Bundle, name_of_bundle};
+use super::packer::{Packed, Packer, check_size};
 use super::waiting::{Found, Waiting};
 use crate::Item;
 use crate::files::FileSource;
