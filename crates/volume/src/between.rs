@@ -19,10 +19,10 @@ use tradewind_core::{
 use tradewind_model::plan::Plan;
 
 use super::carrier::{Carrier, Slot};
-use super::fetch::{Origin, check_place};
-use super::memory::{Begun, CopiedPart, Memory, Version};
+use super::memory::{Begun, CopiedPart, Memory, StoredPart, Version};
+use super::origin::{Origin, check_place};
 use super::sent::Sent;
-use super::upload::{StoredPart, Upload};
+use super::upload::Upload;
 
 /// Is told of bytes that have left for the destination; of those of an attempt that failed as a negative number.
 pub type Told = Arc<dyn Fn(i64) + Send + Sync>;

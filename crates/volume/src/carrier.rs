@@ -16,7 +16,7 @@ use tradewind_model::plan::Plan;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 use super::buffers::{BUFFER_BYTES, Buffers};
-use super::store::Source;
+use super::source::Source;
 
 /// The memory of one request: pieces of a body that are read, waiting, handed over and being sent. One more than that,
 /// so that a store which takes nothing is noticed by whoever sends.

@@ -18,7 +18,7 @@ use tradewind_core::{Body, ObjectInfo};
 use tradewind_model::hedge::Chunk;
 
 use super::carrier::{Carrier, Slot};
-use super::fetch::{Origin, expected};
+use super::origin::{Origin, expected};
 
 /// The first bytes of an object: the request for them has been answered.
 pub(crate) struct Begun<'a> {

@@ -7,8 +7,7 @@ use tradewind_core::{Checksum, ETag, ObjectInfo, Timestamp};
 use tradewind_model::plan::Plan;
 
 use super::buffers::BUFFER_BYTES;
-use super::store::Source;
-use super::upload::StoredPart;
+use super::source::Source;
 
 /// Remembers one copy at a time.
 pub trait Memory: Send + Sync {
@@ -64,6 +63,9 @@ impl Version {
         Self { etag, modified: info.modified, size: info.size, tags }
     }
 }
+
+/// A part that is stored: what completes the upload, and its length.
+pub(crate) type StoredPart = (CompletePart, u64);
 
 /// A part that was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]

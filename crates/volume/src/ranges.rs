@@ -12,7 +12,8 @@ use tradewind_core::{Address, ByteRange, Checksum, ObjectInfo, ObjectStore, Read
 use tradewind_model::plan::Plan;
 
 use super::carrier::Carrier;
-use super::fetch::{AbortOnDrop, Origin, Part, Sink, buffered, check_place, chunk};
+use super::fetch::{AbortOnDrop, Part, Sink, buffered, chunk};
+use super::origin::{Origin, check_place};
 
 /// An object that ranges are fetched of.
 pub struct Ranges {

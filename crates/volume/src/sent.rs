@@ -1,4 +1,12 @@
-//! Bytes that were told of as sent while nobody knows yet whether the store takes them.
+//! Bytes on their way to a store, which are told of as sent while nobody knows yet whether it takes them.
+
+use tradewind_core::Staged;
+use tradewind_core::error::Result;
+use tradewind_core::object::{Committed, Expected};
+use tradewind_model::plan::Plan;
+
+use super::carrier::{Carrier, Slot};
+use super::source::Source;
 
 /// What an attempt told of as sent; dropped before it is kept, it is taken back.
 pub(crate) struct Sent<F: Fn(i64)> {
@@ -31,6 +39,31 @@ impl<F: Fn(i64)> Drop for Sent<F> {
             (self.tell)(-self.bytes);
         }
     }
+}
+
+/// Stages what a source holds at an offset, and commits it.
+pub(crate) async fn pour(
+    carrier: &Carrier,
+    slot: &mut Slot<'_>,
+    mut staged: Box<dyn Staged>,
+    source: &dyn Source,
+    (offset, length): (u64, u64),
+) -> Result<Committed> {
+    let mut sent = Sent::new(|bytes| source.sent(bytes));
+    for (at, size) in Plan::chunks(length, carrier.piece_bytes()) {
+        slot.pass(size).await;
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let reservation = slot.context.window.reserve_own(size).await;
+        let mut piece = carrier.buffers().take(size);
+        source.read_at(offset + at, piece.bytes_mut())?;
+        staged.write(reservation.attach(piece)).await?;
+        sent.more(size);
+    }
+    source.check()?;
+    let (committed, _) = staged.commit(Expected::default()).await?;
+    sent.keep();
+    carrier.stored();
+    Ok(committed)
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use tradewind_model::plan::LEAST_PART;
 
 use super::buffers::{BUFFER_BYTES, Buffer, Buffers};
 use super::carrier::Carrier;
-use super::memory::{Begun, CopiedPart};
-use super::store::{Source, store};
-use super::upload::{StoredPart, Upload};
+use super::memory::{Begun, CopiedPart, StoredPart};
+use super::source::Source;
+use super::store::store;
+use super::upload::Upload;
 
 /// Parts of one size; those behind them are twice as large, so that S3's 10,000 are enough for 400 GiB and more.
 const PARTS_OF_A_SIZE: u16 = 2000;

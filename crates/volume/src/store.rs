@@ -4,48 +4,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::{PartNumber, UploadId};
-use tradewind_core::object::{Committed, Expected};
+use tradewind_core::multipart::PartNumber;
+use tradewind_core::object::Committed;
 use tradewind_core::store::StageRequest;
-use tradewind_core::{Address, Algorithm, Metadata, ObjectStore, Staged};
+use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
 use tradewind_model::plan::Plan;
 
-use super::carrier::{Carrier, Slot};
-use super::sent::Sent;
-use super::upload::{StoredPart, Upload};
-
-/// Bytes that can be read again, at any offset.
-pub trait Source: Send + Sync {
-    /// Fills the buffer with the bytes at `offset`. Short of blocking calls of the file system it does not wait.
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
-
-    /// `bytes` more have left for the store. Those of an attempt that failed are told as a negative number.
-    fn sent(&self, bytes: i64) {
-        let _ = bytes;
-    }
-
-    /// An error where the bytes are not those that they were when reading began.
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// An upload of these bytes that was begun before, with the size of its parts: it goes on.
-    fn earlier(&self) -> Option<(UploadId, u64)> {
-        None
-    }
-
-    /// An upload that was begun before, of bytes that are no longer these: it is given up.
-    fn outdated(&self) -> Option<UploadId> {
-        None
-    }
-
-    /// An upload begins, in parts of so many bytes. True where it is remembered: then what fails for now is left in the
-    /// store, for it to go on another time.
-    fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
-        let _ = (upload, part_bytes);
-        false
-    }
-}
+use super::carrier::Carrier;
+use super::memory::StoredPart;
+use super::sent::pour;
+use super::source::Source;
+use super::upload::Upload;
 
 /// Stores an object of `size` bytes.
 pub async fn store(
@@ -90,31 +59,6 @@ async fn store_whole(
             pour(carrier, &mut slot, staged, source, (0, size)).await
         })
         .await
-}
-
-/// Stages what a source holds at an offset, and commits it.
-pub(crate) async fn pour(
-    carrier: &Carrier,
-    slot: &mut Slot<'_>,
-    mut staged: Box<dyn Staged>,
-    source: &dyn Source,
-    (offset, length): (u64, u64),
-) -> Result<Committed> {
-    let mut sent = Sent::new(|bytes| source.sent(bytes));
-    for (at, size) in Plan::chunks(length, carrier.piece_bytes()) {
-        slot.pass(size).await;
-        let size = usize::try_from(size).unwrap_or(usize::MAX);
-        let reservation = slot.context.window.reserve_own(size).await;
-        let mut piece = carrier.buffers().take(size);
-        source.read_at(offset + at, piece.bytes_mut())?;
-        staged.write(reservation.attach(piece)).await?;
-        sent.more(size);
-    }
-    source.check()?;
-    let (committed, _) = staged.commit(Expected::default()).await?;
-    sent.keep();
-    carrier.stored();
-    Ok(committed)
 }
 
 async fn store_in_parts(

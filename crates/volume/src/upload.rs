@@ -17,8 +17,9 @@ use tradewind_model::plan::Plan;
 
 use super::buffers::BUFFER_BYTES;
 use super::carrier::Carrier;
-use super::memory::{Begun, CopiedPart};
-use super::store::{Source, pour};
+use super::memory::{Begun, CopiedPart, StoredPart};
+use super::sent::pour;
+use super::source::Source;
 
 /// An upload that is under way. Dropped before its end, it is given up, unless it is kept.
 pub(crate) struct Upload {
@@ -76,9 +77,6 @@ fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<St
     let named = CompletePart { number: part.number, etag: part.etag, checksum: Some(checksum) };
     Ok(is_same.then_some((named, part.size)))
 }
-
-/// A part that is stored: what completes the upload, and its length.
-pub(crate) type StoredPart = (CompletePart, u64);
 
 impl Upload {
     /// Begins one whose whole gets a checksum of this algorithm, which is a CRC.

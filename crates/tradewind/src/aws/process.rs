@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 use serde_json::Value as Json;
 use tradewind_wire::sigv4::Credentials;
 
-use super::login::Issued;
 use super::{moment, words};
+use tradewind_backend::s3::Issued;
 
 /// How long the program may take.
 const MOST_TIME: Duration = Duration::from_secs(30);
