@@ -2,6 +2,7 @@
 //! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong), 130 or 143 stopped by a signal.
 
 mod bundle;
+mod carry;
 mod cp;
 mod filter;
 mod grep;
@@ -11,6 +12,7 @@ mod report;
 mod serve;
 mod settings;
 mod signals;
+mod standard;
 mod store;
 mod sync;
 mod transfer;

@@ -21,9 +21,9 @@ use tradewind_transfer::writer::Writer;
 use tradewind_transfer::{End, Item};
 
 use super::Ended;
-use super::cp::{destination, written};
-use super::objects::rfc3339;
-use super::report::{ReportFlags, complain};
+use super::carry::destination;
+use super::report::{ReportFlags, complain, rfc3339};
+use super::standard::written;
 use super::transfer::Session;
 use crate::places::{ObjectsPlace, Place};
 use crate::settings::ByteSize;

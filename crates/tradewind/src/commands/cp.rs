@@ -1,30 +1,23 @@
 //! `tradewind cp`: files and objects from one place to another.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use bytes::Bytes;
 use clap::Args;
 use tokio::sync::mpsc;
-use tradewind_core::Address;
-use tradewind_core::error::{Error, Reason};
-use tradewind_transfer::copy::metadata_of;
 use tradewind_transfer::files::Links;
 use tradewind_transfer::moves::{self, Done, copy_all};
-use tradewind_transfer::writer::Writer;
 use tradewind_transfer::{End, Item, Outcome};
-use tradewind_volume::{Fetch, store_stream};
 
 use super::Ended;
 use super::bundle::{BundleFlags, Tree};
+use super::carry::{carry_out, destination, rehearse};
 use super::filter::FilterFlags;
-use super::report::{ReportFlags, is_named};
-use super::transfer::{LimitFlags, Session, StoreFlags, block_on, rehearse};
-use crate::places::{ObjectsPlace, Place};
-
-/// Bytes that are read from standard input at once.
-const PIECE_BYTES: usize = 256 << 10;
+use super::report::ReportFlags;
+use super::standard::{from_standard, to_standard};
+use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
+use crate::places::Place;
 
 /// Copy files and objects
 ///
@@ -131,7 +124,7 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     if arguments.dry_run {
         return rehearse(&copier, decided).await;
     }
-    session.carry_out(copier, decided, arguments.report).await
+    carry_out(session, copier, decided, arguments.report).await
 }
 
 /// The end that a single source is at, its name there, and its name for people.
@@ -157,26 +150,6 @@ fn source(session: &Session, from: &Place) -> anyhow::Result<(End, String, Strin
     }
 }
 
-/// The end that a single source goes to, and its name there.
-pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End, String)> {
-    match to {
-        Place::Path(path) => {
-            if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-                return Ok((Session::directory(path, Links::Skip)?, name.to_owned()));
-            }
-            let own = path.file_name().and_then(|name| name.to_str());
-            let own = own.with_context(|| format!("{} has no name in UTF-8", path.display()))?;
-            Ok((Session::directory(path.parent().unwrap_or(Path::new("")), Links::Skip)?, own.to_owned()))
-        }
-        Place::Objects(place) => {
-            let is_below = place.key.is_empty() || place.key.ends_with('/');
-            let key = if is_below { format!("{}{name}", place.key) } else { place.key.clone() };
-            Ok((session.bucket(place)?, key))
-        }
-        Place::Standard => bail!("- is no file"),
-    }
-}
-
 async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place) -> anyhow::Result<Ended> {
     let (from, name, shown) = source(session, from)?;
     let (to, to_name) = destination(session, to, &shown)?;
@@ -193,64 +166,4 @@ async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place)
     })
     .await?;
     Ok(report.conclude(&outcome)?)
-}
-
-async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<Ended> {
-    if to.key.is_empty() || to.key.ends_with('/') {
-        bail!("{to} is not one object; what comes from standard input needs a whole key");
-    }
-    let (pieces, mut received) = mpsc::channel(2);
-    // A read that nobody waits for any more ends with the process.
-    std::thread::spawn(move || {
-        let mut input = io::stdin().lock();
-        loop {
-            let mut piece = vec![0; PIECE_BYTES];
-            let read = match input.read(&mut piece) {
-                Ok(0) => return,
-                Ok(read) => {
-                    piece.truncate(read);
-                    Ok(Bytes::from(piece))
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => {
-                    Err(Error::with_source(Reason::Defect, format!("cannot read standard input: {e}"), e))
-                }
-            };
-            let is_over = read.is_err();
-            if pieces.blocking_send(read).is_err() || is_over {
-                return;
-            }
-        }
-    });
-    let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
-    let address = Address::parse(to.bucket.as_str(), &to.key)?;
-    store_stream(&session.carrier, &session.store(&to.scheme)?, &address, input, metadata_of(&to.key))
-        .await?;
-    Ok(Ended::Done)
-}
-
-/// Writes an object to standard output.
-pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
-    let address = Address::parse(from.bucket.as_str(), &from.key)?;
-    let fetch = Fetch::open(&session.carrier, &session.store(&from.scheme)?, &address, None).await?;
-    let writer = Writer::new(io::stdout());
-    let all = match fetch.write_in_order(|piece| writer.write(piece)).await {
-        Ok(_) => writer.finish().await,
-        Err(e) => Err(e),
-    };
-    written(all, from)
-}
-
-/// How a command ends that has written what is at a place to standard output.
-pub(super) fn written(all: tradewind_core::Result<()>, from: &ObjectsPlace) -> anyhow::Result<Ended> {
-    match all {
-        // Whoever reads has had enough: nothing to complain of.
-        Err(e) if e.reason() == Reason::Cancelled => {
-            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
-        }
-        Err(e) if is_named(&e.to_string(), &from.key) => return Err(e.into()),
-        Err(e) => return Err(anyhow::Error::new(e).context(from.to_string())),
-        Ok(()) => {}
-    }
-    Ok(Ended::Done)
 }

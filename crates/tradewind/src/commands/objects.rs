@@ -7,14 +7,16 @@ use clap::Args;
 use serde_json::json;
 use tradewind_core::listing::ListEntry;
 use tradewind_core::store::GetRequest;
-use tradewind_core::{Address, BucketName, Timestamp};
+use tradewind_core::{Address, BucketName};
 use tradewind_transfer::End;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::moves::{self, Done, copy_all};
 
 use super::Ended;
+use super::bundle;
 use super::filter::FilterFlags;
-use super::report::ReportFlags;
+use super::report::{ReportFlags, rfc3339};
+use super::standard::to_standard;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
 use crate::places::{ObjectsPlace, StorePlace};
 use crate::stores::{Absent, S3};
@@ -134,7 +136,7 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
             let Ok(place) = place else {
                 bail!("{scheme}:// is no bundle; write {scheme}://BUCKET/NAME.tar")
             };
-            return super::bundle::list(&session, place, arguments.json).await;
+            return bundle::list(&session, place, arguments.json).await;
         }
         let mut out = BufWriter::new(io::stdout().lock());
         let Ok(place) = place else {
@@ -237,8 +239,8 @@ pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
         let session = store.open(arguments.places.iter().map(|place| Some(&*place.scheme)))?;
         for place in &arguments.places {
             match &arguments.member {
-                Some(name) => super::bundle::member_to_standard(&session, place, name).await?,
-                None => super::cp::to_standard(&session, place).await?,
+                Some(name) => bundle::member_to_standard(&session, place, name).await?,
+                None => to_standard(&session, place).await?,
             };
         }
         Ok(Ended::Done)
@@ -331,16 +333,4 @@ pub(super) fn rb(arguments: Rb) -> anyhow::Result<Ended> {
         session.store(scheme)?.delete_bucket(&slot.context, bucket).await?;
         Ok(Ended::Done)
     })
-}
-
-/// To the second, in UTC.
-pub(super) fn rfc3339(time: Timestamp) -> String {
-    let date = tradewind_wire::sigv4::AmzDate::from_timestamp(time);
-    let Some(text) = date.and_then(|date| String::from_utf8(date.text().to_vec()).ok()) else {
-        return String::new();
-    };
-    let (day, clock) = text.trim_end_matches('Z').split_once('T').unwrap_or((&text, ""));
-    let part = |text: &str, range: std::ops::Range<usize>| text.get(range).unwrap_or_default().to_owned();
-    let day = format!("{}-{}-{}", part(day, 0..4), part(day, 4..6), part(day, 6..8));
-    format!("{day}T{}:{}:{}Z", part(clock, 0..2), part(clock, 2..4), part(clock, 4..6))
 }

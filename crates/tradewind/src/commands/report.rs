@@ -9,6 +9,7 @@ use clap::Args;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value as Json, json};
 use tradewind_core::ObjectStore as _;
+use tradewind_core::Timestamp;
 use tradewind_model::store_model::{Operation, Outcomes};
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::Snapshot;
@@ -202,6 +203,18 @@ pub(super) fn is_named(message: &str, name: &str) -> bool {
         }
     };
     message.contains(&format!("{name:?}")) || message.match_indices(name).any(|(at, _)| stands(at))
+}
+
+/// To the second, in UTC.
+pub(super) fn rfc3339(time: Timestamp) -> String {
+    let date = tradewind_wire::sigv4::AmzDate::from_timestamp(time);
+    let Some(text) = date.and_then(|date| String::from_utf8(date.text().to_vec()).ok()) else {
+        return String::new();
+    };
+    let (day, clock) = text.trim_end_matches('Z').split_once('T').unwrap_or((&text, ""));
+    let part = |text: &str, range: std::ops::Range<usize>| text.get(range).unwrap_or_default().to_owned();
+    let day = format!("{}-{}-{}", part(day, 0..4), part(day, 4..6), part(day, 6..8));
+    format!("{day}T{}:{}:{}Z", part(clock, 0..2), part(clock, 2..4), part(clock, 4..6))
 }
 
 #[cfg(test)]

@@ -12,10 +12,11 @@ use tradewind_transfer::watch::Watch;
 use tradewind_transfer::{Copier, End};
 
 use super::Ended;
+use super::carry::{carry_out, rehearse};
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
 use super::signals::Caught;
-use super::transfer::{LimitFlags, Session, StoreFlags, block_on, block_until_signal, rehearse};
+use super::transfer::{LimitFlags, Session, StoreFlags, block_on, block_until_signal};
 use super::watch::{self, WatchFlags};
 use crate::places::Place;
 
@@ -83,7 +84,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         if arguments.dry_run {
             return rehearse(&copier, decided).await;
         }
-        session.carry_out(copier, decided, arguments.report).await
+        carry_out(&session, copier, decided, arguments.report).await
     })
 }
 

@@ -2,7 +2,6 @@
 //! end.
 
 use std::future::Future;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +10,18 @@ use anyhow::Context as _;
 use clap::Args;
 use rustix::thread::disable_transparent_huge_pages;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
-use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Next};
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, End, Progress};
 use tradewind_volume::buffers::BUFFER_BYTES;
 use tradewind_volume::{Carrier, Observed};
 
-use super::report::{ReportFlags, complain};
+use super::Stopped;
 use super::signals::{Caught, Signals};
-use super::{Ended, Stopped};
 use crate::logs;
 use crate::places::ObjectsPlace;
 use crate::remote;
@@ -246,22 +242,6 @@ impl Session {
         };
         Arc::new(Copier { from, to, carrier, progress, journal, preserves })
     }
-
-    /// Does what is decided.
-    pub async fn carry_out(
-        &self,
-        copier: Arc<Copier>,
-        decided: mpsc::Receiver<Next>,
-        report: ReportFlags,
-    ) -> anyhow::Result<Ended> {
-        let report = report.begin(self);
-        let workers = self.carrier.plan().requests;
-        let outcome = moves::run(workers, decided, &self.progress, move |action| {
-            let copier = copier.clone();
-            async move { copier.act(&action).await }
-        });
-        Ok(report.conclude(&outcome.await?)?)
-    }
 }
 
 /// Where transfers under way are remembered: where caches belong on this system.
@@ -333,38 +313,6 @@ async fn settle() {
     while runtime.metrics().num_alive_tasks() > 1 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-}
-
-/// Says what would be done, and does nothing.
-pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>) -> anyhow::Result<Ended> {
-    let mut out = io::stdout().lock();
-    let mut ended = Ended::Done;
-    while let Some(next) = decided.recv().await {
-        match next {
-            Ok(Action::Copy(item)) => {
-                writeln!(
-                    out,
-                    "copy    {} to {}",
-                    copier.from.describe(&item.name),
-                    copier.to.describe(&item.name)
-                )?;
-            }
-            Ok(Action::Compare(item) | Action::CompareTimes(item)) => {
-                writeln!(
-                    out,
-                    "compare {} with {}",
-                    copier.from.describe(&item.name),
-                    copier.to.describe(&item.name)
-                )?;
-            }
-            Ok(Action::Remove(item)) => writeln!(out, "remove  {}", copier.to.describe(&item.name))?,
-            Err((name, error)) => {
-                complain(&name, &error)?;
-                ended = Ended::FoundFaults;
-            }
-        }
-    }
-    Ok(ended)
 }
 
 #[cfg(test)]

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use rustix::io::Errno;
 
+/// What the name of an unfinished file ends with.
+pub(super) const UNFINISHED: &str = ".tradewind-part";
+
 /// The file, open to read and write.
 #[derive(Debug)]
 pub(super) struct Draft {

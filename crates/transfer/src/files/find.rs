@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
 
+use super::draft::UNFINISHED;
 use super::failed;
-use super::new::UNFINISHED;
 use crate::moves::FOUND_AHEAD;
 use crate::names::name_of;
 use crate::{FoundItem, Item};

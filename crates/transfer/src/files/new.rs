@@ -17,7 +17,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum};
 use tradewind_volume::Sink;
 
-use super::draft::{Draft, can_do_without_name, usual_mode};
+use super::draft::{Draft, UNFINISHED, can_do_without_name, usual_mode};
 use super::failed;
 use crate::journal::Entry;
 use crate::preserve::Attributes;
@@ -30,8 +30,6 @@ const WORTH_PREALLOCATING: u64 = 8 << 20;
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
-/// What the name of an unfinished file ends with.
-pub(super) const UNFINISHED: &str = ".tradewind-part";
 
 /// A directory that files are written into, and the directories below it that are known to be there.
 #[derive(Debug)]

@@ -1,0 +1,85 @@
+//! What is decided, carried out or only told.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use tokio::sync::mpsc;
+use tradewind_transfer::files::Links;
+use tradewind_transfer::merge::Action;
+use tradewind_transfer::moves::{self, Next};
+use tradewind_transfer::{Copier, End};
+
+use super::Ended;
+use super::report::{ReportFlags, complain};
+use super::transfer::Session;
+use crate::places::Place;
+
+/// The end that a single source goes to, and its name there.
+pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End, String)> {
+    match to {
+        Place::Path(path) => {
+            if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+                return Ok((Session::directory(path, Links::Skip)?, name.to_owned()));
+            }
+            let own = path.file_name().and_then(|name| name.to_str());
+            let own = own.with_context(|| format!("{} has no name in UTF-8", path.display()))?;
+            Ok((Session::directory(path.parent().unwrap_or(Path::new("")), Links::Skip)?, own.to_owned()))
+        }
+        Place::Objects(place) => {
+            let is_below = place.key.is_empty() || place.key.ends_with('/');
+            let key = if is_below { format!("{}{name}", place.key) } else { place.key.clone() };
+            Ok((session.bucket(place)?, key))
+        }
+        Place::Standard => bail!("- is no file"),
+    }
+}
+
+/// Does what is decided.
+pub(super) async fn carry_out(
+    session: &Session,
+    copier: Arc<Copier>,
+    decided: mpsc::Receiver<Next>,
+    report: ReportFlags,
+) -> anyhow::Result<Ended> {
+    let report = report.begin(session);
+    let workers = session.carrier.plan().requests;
+    let outcome = moves::run(workers, decided, &session.progress, move |action| {
+        let copier = copier.clone();
+        async move { copier.act(&action).await }
+    });
+    Ok(report.conclude(&outcome.await?)?)
+}
+
+/// Says what would be done, and does nothing.
+pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>) -> anyhow::Result<Ended> {
+    let mut out = io::stdout().lock();
+    let mut ended = Ended::Done;
+    while let Some(next) = decided.recv().await {
+        match next {
+            Ok(Action::Copy(item)) => {
+                writeln!(
+                    out,
+                    "copy    {} to {}",
+                    copier.from.describe(&item.name),
+                    copier.to.describe(&item.name)
+                )?;
+            }
+            Ok(Action::Compare(item) | Action::CompareTimes(item)) => {
+                writeln!(
+                    out,
+                    "compare {} with {}",
+                    copier.from.describe(&item.name),
+                    copier.to.describe(&item.name)
+                )?;
+            }
+            Ok(Action::Remove(item)) => writeln!(out, "remove  {}", copier.to.describe(&item.name))?,
+            Err((name, error)) => {
+                complain(&name, &error)?;
+                ended = Ended::FoundFaults;
+            }
+        }
+    }
+    Ok(ended)
+}

@@ -1,0 +1,81 @@
+//! Standard input and output as places.
+
+use std::io::{self, Read as _};
+
+use anyhow::bail;
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tradewind_core::Address;
+use tradewind_core::error::{Error, Reason};
+use tradewind_transfer::copy::metadata_of;
+use tradewind_transfer::writer::Writer;
+use tradewind_volume::{Fetch, store_stream};
+
+use super::Ended;
+use super::report::is_named;
+use super::transfer::Session;
+use crate::places::ObjectsPlace;
+
+/// Bytes that are read from standard input at once.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Stores what comes from standard input.
+pub(super) async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<Ended> {
+    if to.key.is_empty() || to.key.ends_with('/') {
+        bail!("{to} is not one object; what comes from standard input needs a whole key");
+    }
+    let (pieces, mut received) = mpsc::channel(2);
+    // A read that nobody waits for any more ends with the process.
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        loop {
+            let mut piece = vec![0; PIECE_BYTES];
+            let read = match input.read(&mut piece) {
+                Ok(0) => return,
+                Ok(read) => {
+                    piece.truncate(read);
+                    Ok(Bytes::from(piece))
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => {
+                    Err(Error::with_source(Reason::Defect, format!("cannot read standard input: {e}"), e))
+                }
+            };
+            let is_over = read.is_err();
+            if pieces.blocking_send(read).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
+    let address = Address::parse(to.bucket.as_str(), &to.key)?;
+    store_stream(&session.carrier, &session.store(&to.scheme)?, &address, input, metadata_of(&to.key))
+        .await?;
+    Ok(Ended::Done)
+}
+
+/// Writes an object to standard output.
+pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
+    let address = Address::parse(from.bucket.as_str(), &from.key)?;
+    let fetch = Fetch::open(&session.carrier, &session.store(&from.scheme)?, &address, None).await?;
+    let writer = Writer::new(io::stdout());
+    let all = match fetch.write_in_order(|piece| writer.write(piece)).await {
+        Ok(_) => writer.finish().await,
+        Err(e) => Err(e),
+    };
+    written(all, from)
+}
+
+/// How a command ends that has written what is at a place to standard output.
+pub(super) fn written(all: tradewind_core::Result<()>, from: &ObjectsPlace) -> anyhow::Result<Ended> {
+    match all {
+        // Whoever reads has had enough: nothing to complain of.
+        Err(e) if e.reason() == Reason::Cancelled => {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        Err(e) if is_named(&e.to_string(), &from.key) => return Err(e.into()),
+        Err(e) => return Err(anyhow::Error::new(e).context(from.to_string())),
+        Ok(()) => {}
+    }
+    Ok(Ended::Done)
+}
