@@ -18,7 +18,7 @@ use tradewind_gateway::keys;
 use tradewind_gateway::s3;
 
 use crate::remote::Overrides;
-use crate::settings::{ByteSize, ETag, LocalOptions, Permissions, Settings, Span, StoreKind};
+use crate::settings::{ETag, Permissions, Settings, Span, StoreKind};
 use crate::stores;
 
 /// The store that is served.
@@ -51,43 +51,12 @@ pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<
         Some(StoreKind::Swift(set)) => {
             return Ok(Served::Remote(SwiftStore::new(stores::swift_options(set)?, clock)?));
         }
-        Some(StoreKind::Local { options, .. }) => local_options(options),
+        Some(StoreKind::Local { options, .. }) => stores::local_options(options),
         None => local::LocalOptions::default(),
     };
     let directory = settings.store_directory().unwrap_or(settings.data_directory());
     let store = LocalStore::open(directory, options, clock);
     store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
-}
-
-/// The options of a local store that a command works with itself. What it gathers counts towards the window of its
-/// writer, who waits for room in it: more than that is never gathered.
-#[must_use]
-pub fn local_options_of_commands(set: &LocalOptions) -> local::LocalOptions {
-    local::LocalOptions { gather_bytes: 0, ..local_options(set) }
-}
-
-fn local_options(set: &LocalOptions) -> local::LocalOptions {
-    let defaults = local::LocalOptions::default();
-    let bytes = |size: ByteSize| size.0;
-    let narrow = |size: ByteSize| u32::try_from(size.0).unwrap_or(u32::MAX);
-    local::LocalOptions {
-        segment_bytes: set.segment_size.as_ref().map_or(defaults.segment_bytes, |s| narrow(s.value)),
-        inline_bytes: set.inline_size.as_ref().map_or(defaults.inline_bytes, |s| s.value.as_usize()),
-        checkpoint_bytes: set.checkpoint_size.as_ref().map_or(defaults.checkpoint_bytes, |s| bytes(s.value)),
-        reserve_bytes: set.reserve.as_ref().map_or(defaults.reserve_bytes, |s| bytes(s.value)),
-        io_threads: set.io_threads.as_ref().map_or(defaults.io_threads, |s| s.value.get()),
-        hash_threads: set.hash_threads.as_ref().map_or(defaults.hash_threads, |s| s.value.get()),
-        compact_below: set
-            .compact_below
-            .as_ref()
-            .map_or(defaults.compact_below, |s| f64::from(s.value.0) / 100.0),
-        compact_bytes_per_second: set
-            .compact_rate
-            .as_ref()
-            .map_or(defaults.compact_bytes_per_second, |s| bytes(s.value)),
-        compact_interval: set.compact_interval.as_ref().map_or(defaults.compact_interval, |s| s.value.0),
-        ..defaults
-    }
 }
 
 /// The gateway's plain data. Reads the TLS files.

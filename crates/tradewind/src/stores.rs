@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use tradewind_backend::local::LocalStore;
+use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::s3::S3Store;
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_model::retry::RetryOptions;
 
-use crate::assemble;
 use crate::aws::{self, Origin, Traced};
 use crate::openstack::{self, Access, Openrc};
 use crate::remote::{self, Overrides};
-use crate::settings::{Inputs, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings};
+use crate::settings::{
+    ByteSize, Inputs, LocalOptions, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings,
+};
 
 /// The names that there is always a store for.
 pub const S3: &str = "s3";
@@ -117,7 +118,7 @@ impl Stores {
                     let shown = directory.display();
                     bail!("there is no store in {shown}; make one with tradewind mb {scheme}://BUCKET");
                 }
-                let options = assemble::local_options_of_commands(options);
+                let options = local_options_of_commands(options);
                 let store = LocalStore::open(directory, options, self.clock.clone());
                 let store =
                     store.with_context(|| format!("cannot open the store in {}", directory.display()))?;
@@ -185,6 +186,38 @@ impl Stores {
 
 fn text(set: &Option<Sourced<String>>) -> Option<String> {
     set.as_ref().map(|set| set.value.clone())
+}
+
+/// The options of a local store that a command works with itself. What it gathers counts towards the window of its
+/// writer, who waits for room in it: more than that is never gathered.
+fn local_options_of_commands(set: &LocalOptions) -> local::LocalOptions {
+    local::LocalOptions { gather_bytes: 0, ..local_options(set) }
+}
+
+/// The options of a local store.
+#[must_use]
+pub fn local_options(set: &LocalOptions) -> local::LocalOptions {
+    let defaults = local::LocalOptions::default();
+    let bytes = |size: ByteSize| size.0;
+    let narrow = |size: ByteSize| u32::try_from(size.0).unwrap_or(u32::MAX);
+    local::LocalOptions {
+        segment_bytes: set.segment_size.as_ref().map_or(defaults.segment_bytes, |s| narrow(s.value)),
+        inline_bytes: set.inline_size.as_ref().map_or(defaults.inline_bytes, |s| s.value.as_usize()),
+        checkpoint_bytes: set.checkpoint_size.as_ref().map_or(defaults.checkpoint_bytes, |s| bytes(s.value)),
+        reserve_bytes: set.reserve.as_ref().map_or(defaults.reserve_bytes, |s| bytes(s.value)),
+        io_threads: set.io_threads.as_ref().map_or(defaults.io_threads, |s| s.value.get()),
+        hash_threads: set.hash_threads.as_ref().map_or(defaults.hash_threads, |s| s.value.get()),
+        compact_below: set
+            .compact_below
+            .as_ref()
+            .map_or(defaults.compact_below, |s| f64::from(s.value.0) / 100.0),
+        compact_bytes_per_second: set
+            .compact_rate
+            .as_ref()
+            .map_or(defaults.compact_bytes_per_second, |s| bytes(s.value)),
+        compact_interval: set.compact_interval.as_ref().map_or(defaults.compact_interval, |s| s.value.0),
+        ..defaults
+    }
 }
 
 /// What is to be known of an S3 service: flags cover the settings, which cover what S3 users have.

@@ -4,19 +4,15 @@
 
 use std::sync::atomic::Ordering;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::metadata::MAX_USER_METADATA_BYTES;
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Checksum, Context, Metadata, Precondition};
 
 use super::S3Store;
-use super::headers;
-use super::stage::Answered;
+use super::headers::{self, Answered, WRITE};
 use crate::remote::client::Call;
-
-/// The name of a conditional write, as metadata of what it wrote.
-pub(super) const WRITE: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
 
 /// The length of such a name.
 const NAME_BYTES: usize = 32;

@@ -8,7 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{
-    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Precondition, ReadConditions, Tags, Timestamp,
+    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Observation, Precondition, ReadConditions, Tags,
+    Timestamp,
 };
 use tradewind_wire::headers::{
     CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
@@ -16,8 +17,13 @@ use tradewind_wire::headers::{
 use tradewind_wire::sigv4::encode_query;
 
 use super::dialect::Dialect;
-use super::doubt::WRITE;
 use crate::remote::fields::{date, text, value};
+
+/// The name of a conditional write, as metadata of what it wrote.
+pub(super) const WRITE: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
+
+/// The headers of an answer that says nothing more.
+pub(super) type Answered = (HeaderMap, Observation);
 
 /// Writes an object's metadata into the request that makes it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {

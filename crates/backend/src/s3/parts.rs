@@ -16,12 +16,12 @@ use tradewind_core::{
 
 use super::S3Store;
 use super::doubt::Named;
-use super::headers;
-use super::stage::{Answered, part_query};
+use super::headers::{self, Answered};
 use crate::remote::client::Call;
 use crate::remote::client::Subject;
 use crate::remote::fields;
 use crate::remote::payload::Held;
+use crate::remote::query::Query;
 
 /// The parts.
 pub(super) struct Parts {
@@ -182,4 +182,9 @@ impl Parts {
             store.put(context, address, call, (Some(checksum), None), named).await?;
         Ok((store.committed(&answered, self.size, computed)?, observation))
     }
+}
+
+/// Which part of which upload.
+pub(super) fn part_query(upload: &UploadId, number: PartNumber) -> Query {
+    Query::default().with("partNumber", &number.get().to_string()).with("uploadId", &upload.0)
 }

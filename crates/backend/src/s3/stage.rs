@@ -17,9 +17,9 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Obser
 
 use super::chunks::{Chunks, Frame, SignedChunks};
 use super::dialect::Dialect;
-use super::doubt::{Named, WRITE};
-use super::headers;
-use super::parts::{Gathered, Parts};
+use super::doubt::Named;
+use super::headers::{self, Answered, WRITE};
+use super::parts::{Gathered, Parts, part_query};
 use super::places::Sent;
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::{Framing, S3Store};
@@ -28,7 +28,6 @@ use crate::remote::client::Subject;
 use crate::remote::fields;
 use crate::remote::fields::generation;
 use crate::remote::payload::Held;
-use crate::remote::query::Query;
 use crate::remote::sending::Sending;
 
 /// An answer that says nothing but headers.
@@ -307,9 +306,6 @@ impl StagedWrite {
     }
 }
 
-/// The headers of an answer that says nothing more.
-pub(super) type Answered = (HeaderMap, Observation);
-
 #[async_trait::async_trait]
 impl Staged for StagedWrite {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
@@ -413,9 +409,4 @@ impl S3Store {
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
     }
-}
-
-/// Which part of which upload.
-pub(super) fn part_query(upload: &UploadId, number: PartNumber) -> Query {
-    Query::default().with("partNumber", &number.get().to_string()).with("uploadId", &upload.0)
 }
