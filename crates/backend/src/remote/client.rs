@@ -6,18 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, EXPECT, HOST};
+use http::header::{CONTENT_LENGTH, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use tokio::sync::Notify;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
 
 use super::answer::Answer;
-use super::payload::{Fed, Held, Payload};
+use super::payload::{Held, Payload};
 use super::pool::{Connection, Pool};
 use super::query::Query;
-use super::sending::Sending;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_wire::sigv4::ChunkSigner;
 
@@ -180,7 +178,7 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    fn unsent(error: Error) -> Self {
+    pub(super) fn unsent(error: Error) -> Self {
         let is_passing = error.kind().is_retryable();
         Self { error, is_unsent: true, is_passing }
     }
@@ -209,48 +207,14 @@ impl Client {
         }
     }
 
-    /// Begins a request whose body is handed over while it is sent: once. `length` is that of the body on the wire, in
-    /// bytes, where it is known. Where the request expects to be told to go on, see [`Sending::invited`].
-    pub async fn begin(
-        self: &Arc<Self>,
-        context: &Context,
-        call: &Call<'_>,
-        length: Option<u64>,
-    ) -> Result<Sending> {
-        let begun = self.clock.now();
-        let mut attempt = 1;
-        let mut connection = loop {
-            self.pool.check()?;
-            match context.guard(self.pool.take(call.holds_one)).await? {
-                Ok(connection) => break connection,
-                Err(error) => self.wait(context, Failed::unsent(error), true, attempt).await?,
-            }
-            attempt += 1;
-        };
-        let (feed, fed) = Fed::new(length);
-        let (mut request, signer) = self.request(call, Payload::Fed(fed), length)?;
-        let invitation = request.headers().contains_key(EXPECT).then(|| {
-            let invitation = Arc::new(Notify::new());
-            let told = invitation.clone();
-            hyper::ext::on_informational(&mut request, move |_| told.notify_one());
-            invitation
-        });
-        let about = Box::new(self.about(call, begun, length.unwrap_or_default()));
-        let answered = connection.sender().send_request(request);
-        connection.drive_apart();
-        Ok(Sending::new(
-            self.clone(),
-            context.clone(),
-            about,
-            (feed, length.is_none()),
-            signer,
-            invitation,
-            (answered, connection),
-        ))
-    }
-
     /// Waits before another attempt, or fails where there is to be none.
-    async fn wait(&self, context: &Context, failed: Failed, may_repeat: bool, attempt: u32) -> Result<()> {
+    pub(super) async fn wait(
+        &self,
+        context: &Context,
+        failed: Failed,
+        may_repeat: bool,
+        attempt: u32,
+    ) -> Result<()> {
         let is_safe = failed.is_unsent || may_repeat;
         if !is_safe || !failed.is_passing {
             return Err(failed.error);
@@ -286,7 +250,7 @@ impl Client {
         answered.map_err(|failed| Failed { is_unsent: is_unsent || failed.is_unsent, ..failed })
     }
 
-    fn about(&self, call: &Call<'_>, begun: Duration, length: u64) -> About {
+    pub(super) fn about(&self, call: &Call<'_>, begun: Duration, length: u64) -> About {
         About {
             scheme: self.protocol.scheme(),
             endpoint: self.peer.clone(),
@@ -342,7 +306,7 @@ impl Client {
         Failed { error, is_unsent: is_before_all, is_passing }
     }
 
-    fn request(
+    pub(super) fn request(
         &self,
         call: &Call<'_>,
         payload: Payload,

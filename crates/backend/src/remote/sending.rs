@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
+use http::header::EXPECT;
 use hyper::body::Incoming;
 use tokio::sync::{Notify, mpsc};
 use tradewind_core::Context;
@@ -14,7 +15,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::ChunkSigner;
 
 use super::answer::Answer;
-use super::client::{About, Client};
+use super::client::{About, Call, Client, Failed};
+use super::payload::{Fed, Payload};
 use super::pool::Connection;
 
 type Answered = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
@@ -32,6 +34,48 @@ pub(crate) struct Sending {
     /// Comes where the service says that it wants the body, where it was asked to say so.
     invitation: Option<Arc<Notify>>,
     under_way: Option<(Answered, Connection)>,
+}
+
+impl Client {
+    /// Begins a request whose body is handed over while it is sent: once. `length` is that of the body on the wire, in
+    /// bytes, where it is known. Where the request expects to be told to go on, see [`Sending::invited`].
+    pub async fn begin(
+        self: &Arc<Self>,
+        context: &Context,
+        call: &Call<'_>,
+        length: Option<u64>,
+    ) -> Result<Sending> {
+        let begun = self.clock.now();
+        let mut attempt = 1;
+        let mut connection = loop {
+            self.pool.check()?;
+            match context.guard(self.pool.take(call.holds_one)).await? {
+                Ok(connection) => break connection,
+                Err(error) => self.wait(context, Failed::unsent(error), true, attempt).await?,
+            }
+            attempt += 1;
+        };
+        let (feed, fed) = Fed::new(length);
+        let (mut request, signer) = self.request(call, Payload::Fed(fed), length)?;
+        let invitation = request.headers().contains_key(EXPECT).then(|| {
+            let invitation = Arc::new(Notify::new());
+            let told = invitation.clone();
+            hyper::ext::on_informational(&mut request, move |_| told.notify_one());
+            invitation
+        });
+        let about = Box::new(self.about(call, begun, length.unwrap_or_default()));
+        let answered = connection.sender().send_request(request);
+        connection.drive_apart();
+        Ok(Sending::new(
+            self.clone(),
+            context.clone(),
+            about,
+            (feed, length.is_none()),
+            signer,
+            invitation,
+            (answered, connection),
+        ))
+    }
 }
 
 impl Sending {
