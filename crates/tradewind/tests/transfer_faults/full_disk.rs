@@ -14,18 +14,36 @@ use crate::support::skip;
 struct Disk(PathBuf);
 
 impl Disk {
+    /// In memory.
+    fn tmpfs(caller: &Caller, mebibytes: u32) -> Option<Self> {
+        Self::mount(caller, &["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "tmpfs"])
+    }
+
+    /// In a file.
+    fn ext4(caller: &Caller, mebibytes: u64) -> Option<Self> {
+        let image = caller.path("image");
+        fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
+        match Command::new("mkfs.ext4").arg("-q").arg(&image).output() {
+            Ok(made) if made.status.success() => {
+                Self::mount(caller, &["-o", "loop", image.to_str().unwrap()])
+            }
+            made => {
+                skip("full_disk", &format!("no ext4 can be made: {made:?}"));
+                None
+            }
+        }
+    }
+
     /// `None`, with a line that says why, where nothing can be mounted.
-    fn mount(caller: &Caller, mebibytes: u32) -> Option<Self> {
+    fn mount(caller: &Caller, what: &[&str]) -> Option<Self> {
         let place = caller.path("disk");
         fs::create_dir(&place).unwrap();
-        let size = format!("size={mebibytes}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&place).output();
-        let why = match mounted {
+        let why = match Command::new("mount").args(what).arg(&place).output() {
             Ok(output) if output.status.success() => return Some(Self(place)),
             Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
-        skip("full_disk", &format!("no tmpfs can be mounted: {why}"));
+        skip("full_disk", &format!("{what:?} cannot be mounted: {why}"));
         None
     }
 }
@@ -38,7 +56,7 @@ impl Drop for Disk {
 
 fn stage(mebibytes: u32) -> Option<(Scripted, Caller, Disk)> {
     let (server, caller) = scene(|_, answer| Reply::Answer(answer));
-    let disk = Disk::mount(&caller, mebibytes)?;
+    let disk = Disk::tmpfs(&caller, mebibytes)?;
     Some((server, caller, disk))
 }
 
@@ -68,16 +86,22 @@ fn what_fits_is_there_and_what_does_not_is_asked_for_once() {
     assert_eq!(there.len() as u64 + ((free.f_bavail * free.f_frsize) >> 20), 8);
 }
 
+/// Of some file systems room is taken beforehand, of others it is only looked for.
 #[test]
 fn a_large_one_that_does_not_fit_is_refused_before_it_comes() {
-    let Some((server, caller, _disk)) = stage(12) else { return };
-    server.lay("large", content(1, 16 << 20));
-    let why = "cannot reserve room for disk/large: No space left on device (os error 28)";
-    caller.fails(&["cp", "s3://bucket/large", "disk/large"], &[why]);
-    assert_eq!(of_disk(&caller), [""; 0]);
-    assert_eq!(server.of("GetObject").len(), 1, "{:?}", server.counts());
-    let left: Vec<_> = fs::read_dir(caller.path("disk")).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
+    type Mount = fn(&Caller) -> Option<Disk>;
+    let disks: [Mount; 2] = [|caller| Disk::tmpfs(caller, 12), |caller| Disk::ext4(caller, 16)];
+    for mount in disks {
+        let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+        let Some(_disk) = mount(&caller) else { continue };
+        server.lay("large", content(1, 16 << 20));
+        let why = "cannot reserve room for disk/large: No space left on device (os error 28)";
+        caller.fails(&["cp", "s3://bucket/large", "disk/large"], &[why]);
+        assert_eq!(server.of("GetObject").len(), 1, "{:?}", server.counts());
+        let left = fs::read_dir(caller.path("disk")).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> = left.filter(|name| name != "lost+found").collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
 }
 
 #[test]
