@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::moves::{self, Next};
-use tradewind_transfer::{Copier, End};
+use tradewind_transfer::{Copier, End, Item};
 
 use super::Ended;
 use super::report::{ReportFlags, complain};
@@ -56,25 +56,15 @@ pub(super) async fn carry_out(
 pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>) -> anyhow::Result<Ended> {
     let mut out = io::stdout().lock();
     let mut ended = Ended::Done;
+    let (from, to) =
+        (|item: &Item| copier.from.describe(&item.name), |item: &Item| copier.to.describe(&item.name));
     while let Some(next) = decided.recv().await {
         match next {
-            Ok(Action::Copy(item)) => {
-                writeln!(
-                    out,
-                    "copy    {} to {}",
-                    copier.from.describe(&item.name),
-                    copier.to.describe(&item.name)
-                )?;
-            }
+            Ok(Action::Copy(item)) => writeln!(out, "copy    {} to {}", from(&item), to(&item))?,
             Ok(Action::Compare(item) | Action::CompareTimes(item)) => {
-                writeln!(
-                    out,
-                    "compare {} with {}",
-                    copier.from.describe(&item.name),
-                    copier.to.describe(&item.name)
-                )?;
+                writeln!(out, "compare {} with {}", from(&item), to(&item))?;
             }
-            Ok(Action::Remove(item)) => writeln!(out, "remove  {}", copier.to.describe(&item.name))?,
+            Ok(Action::Remove(item)) => writeln!(out, "remove  {}", to(&item))?,
             Err((name, error)) => {
                 complain(&name, &error)?;
                 ended = Ended::FoundFaults;
