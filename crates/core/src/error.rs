@@ -192,6 +192,12 @@ impl Error {
         self.is_for_all || self.reason == Reason::NoSuchBucket
     }
 
+    /// Whether it is of this moment or of whoever asks, and so says nothing of what was asked for.
+    #[must_use]
+    pub fn says_nothing(&self) -> bool {
+        self.kind().is_retryable() || self.is_for_all()
+    }
+
     /// Whether what was begun may go on another time: the failure may pass by itself, or with other keys.
     #[must_use]
     pub const fn may_go_on(&self) -> bool {

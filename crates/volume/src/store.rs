@@ -78,7 +78,7 @@ async fn store_in_parts(
             let upload = Arc::new(Upload::of(carrier, store, address, id));
             match upload.parts_of(&source, (size, part_bytes)).await {
                 Ok(found) => found.map(|parts| (upload, part_bytes, parts)),
-                Err(e) if e.kind().is_retryable() || e.is_for_all() => return Err(e),
+                Err(e) if e.says_nothing() => return Err(e),
                 Err(e) => {
                     tracing::debug!(error = %e, "an upload cannot go on");
                     upload.give_up().await;

@@ -111,7 +111,7 @@ impl Upload {
         let there = match upload.listed().await {
             Ok(Some(there)) => there,
             Ok(None) => return Ok(None),
-            Err(e) if e.kind().is_retryable() || e.is_for_all() => return Err(e),
+            Err(e) if e.says_nothing() => return Err(e),
             Err(e) => {
                 tracing::debug!(error = %e, "an upload cannot go on");
                 upload.give_up().await;

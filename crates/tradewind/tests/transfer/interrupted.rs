@@ -165,6 +165,32 @@ fn an_upload_that_is_stopped_goes_on_another_time() {
     }
 }
 
+/// Keys that ran out say nothing of the upload: it is not given up.
+#[test]
+fn an_upload_outlives_keys_that_ran_out() {
+    let server =
+        Scripted::start(|request: &Request, answer: Answer| match (request.operation, request.number) {
+            ("UploadPart", 2) => Reply::Silence,
+            ("ListParts", 1) => {
+                Reply::Answer(Answer::refusal(400, "ExpiredToken", "The provided token has expired."))
+            }
+            _ => Reply::Answer(answer),
+        });
+    let caller = Caller::new(server.address);
+    caller.write("here", content(1, 15 << 20));
+    let up = ["cp", "--quiet", "--chunk-size=5MiB", "here", &format!("s3://{BUCKET}/x")];
+    let running = caller.begin(&up);
+    server.wait_until_held(1);
+    eventually("the others are sent", || server.of("UploadPart").len() == 3);
+    running.signal(Signal::KILL);
+    running.end();
+    assert_eq!(caller.run(&up).status.code(), Some(1));
+    assert!(server.of("AbortMultipartUpload").is_empty());
+    caller.done(&up);
+    assert_eq!(server.of("UploadPart").len(), 4, "the others were there");
+    assert!(server.object("x").unwrap() == content(1, 15 << 20));
+}
+
 /// Whoever writes to a pipe that nobody reads can be stopped too.
 #[test]
 fn a_full_pipe_can_be_interrupted() {

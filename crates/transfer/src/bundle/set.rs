@@ -159,7 +159,7 @@ impl Set {
         if number == 1 {
             self.begin_anew()?;
         } else if let Err(e) = self.remove_behind(packer, number).await {
-            if !(e.kind().is_retryable() || e.is_for_all()) {
+            if !e.says_nothing() {
                 // Whoever may not remove them packs everything anew the next time.
                 self.begin_anew()?;
                 self.write(None);
@@ -189,7 +189,7 @@ impl Set {
     async fn stored(&self, packer: &Packer, number: u32) -> Result<Option<Bundle>> {
         match Bundle::open(&packer.carrier, &packer.to, &name_of_bundle(&packer.key, number)).await {
             Ok(bundle) => Ok(Some(bundle).filter(|bundle| bundle.is_of(self.id, number))),
-            Err(e) if e.kind().is_retryable() || e.is_for_all() => Err(e),
+            Err(e) if e.says_nothing() => Err(e),
             Err(e) => {
                 tracing::debug!(error = %e, number, "a bundle cannot be gone on from");
                 Ok(None)
