@@ -10,6 +10,7 @@ mod peer;
 pub(crate) mod pool;
 pub(crate) mod query;
 pub(crate) mod sending;
+mod socket;
 pub(crate) mod time;
 
 pub use self::peer::Peer;

@@ -124,10 +124,11 @@ impl Copier {
         to_name: &str,
     ) -> Result<u64> {
         let path = path_of(to_name)?;
-        let fetch = Fetch::open(&self.carrier, &from.store, &from.address(name)?, size).await?;
+        let address = from.address(name)?;
+        let fetch = Fetch::open(&self.carrier, &from.store, &address, size).await?;
         let size = fetch.info().size;
         let is_large = size > self.carrier.plan().chunk_bytes;
-        let journal = self.remember(&to.root().join(&path), &from.address(name)?, is_large);
+        let journal = self.remember(&to.root().join(&path), &address, is_large);
         let version = (size, fetch.info().etag.as_str());
         let journal = (journal, self.preserves);
         let file = Arc::new(to.resume(&path, version, self.progress.clone(), journal)?);
@@ -160,8 +161,11 @@ impl Copier {
     /// The journal of a file and an object. Without one a transfer does as well, until it is killed. Of a small one there
     /// is a journal where it was large before: what that left is to be removed.
     fn remember(&self, path: &Path, address: &Address, is_large: bool) -> Option<Entry> {
-        let path = std::path::absolute(path).ok()?;
-        self.journal.as_ref()?.remember(&path.display().to_string(), &describe(address), is_large)
+        let journal = self.journal.as_ref()?;
+        journal.remember(is_large, || {
+            let path = std::path::absolute(path).ok()?;
+            Some((path.display().to_string(), describe(address)))
+        })
     }
 
     /// Within the store: no byte of it comes here.
@@ -191,7 +195,8 @@ impl Copier {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
         let is_large = size.is_none_or(|size| self.carrier.plan().part_bytes(size).is_some());
         let journal = self.journal.as_ref();
-        let journal = journal.and_then(|j| j.remember(&describe(&source), &describe(&destination), is_large));
+        let between = || Some((describe(&source), describe(&destination)));
+        let journal = journal.and_then(|journal| journal.remember(is_large, between));
         let memory = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn Memory>);
         let progress = self.progress.clone();
         let told: Told = Arc::new(move |bytes| progress.carried(bytes));

@@ -1,11 +1,14 @@
 //! What is remembered of a large object that is under way, so that a transfer that was killed goes on where it was: one
 //! file for each, of lines that are appended. It need not be durable: what it says is compared with what is there.
 
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -18,6 +21,9 @@ pub struct Journal {
     directory: PathBuf,
     /// Tells them from others.
     stores: String,
+    /// Names that may be there: those that were when it was first asked, and those that were made here since. What is
+    /// small, of which there is much, then costs no look at the disk.
+    known: Arc<Mutex<Option<HashSet<OsString>>>>,
 }
 
 /// The journal of one object. Nobody else has it meanwhile.
@@ -36,8 +42,8 @@ pub struct Entry {
 impl Journal {
     /// In a directory that need not be there; `stores` tells the store or stores from others.
     #[must_use]
-    pub const fn new(directory: PathBuf, stores: String) -> Self {
-        Self { directory, stores }
+    pub fn new(directory: PathBuf, stores: String) -> Self {
+        Self { directory, stores, known: Arc::default() }
     }
 
     /// The journal of what `from` becomes at `to`; `None` where another process writes it.
@@ -46,8 +52,11 @@ impl Journal {
         self.open_as(from, to, true)
     }
 
-    /// The same where an earlier transfer left one.
+    /// The same where an earlier transfer left one. Of what other processes leave behind the first call nothing is known.
     pub fn find(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
+        if !self.knows(|known| known.contains(&*Self::name(&self.identity(from, to))))? {
+            return Ok(None);
+        }
         match self.open_as(from, to, false) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             opened => opened,
@@ -56,8 +65,19 @@ impl Journal {
 
     /// The journal of what may be large, else that of what was large before; without one a transfer does as well, until
     /// it is killed.
-    pub(crate) fn remember(&self, from: &str, to: &str, is_large: bool) -> Option<Entry> {
-        match if is_large { self.open(from, to) } else { self.find(from, to) } {
+    pub(crate) fn remember(
+        &self,
+        is_large: bool,
+        between: impl FnOnce() -> Option<(String, String)>,
+    ) -> Option<Entry> {
+        let found = || {
+            if !is_large && !self.knows(|known| !known.is_empty())? {
+                return Ok(None);
+            }
+            let Some((from, to)) = between() else { return Ok(None) };
+            if is_large { self.open(&from, &to) } else { self.find(&from, &to) }
+        };
+        match found() {
             Ok(entry) => entry,
             Err(e) => {
                 tracing::warn!(error = %e, "transfers are not remembered: killed, they would begin anew");
@@ -66,10 +86,36 @@ impl Journal {
         }
     }
 
+    fn identity(&self, from: &str, to: &str) -> String {
+        format!("{}\n{from}\n{to}", self.stores)
+    }
+
+    /// Two of them with one name would each find that what is there is not theirs, and begin anew.
+    fn name(identity: &str) -> OsString {
+        format!("{:016x}.journal", crc64nvme(identity.as_bytes())).into()
+    }
+
+    /// Asks of the names that may be there.
+    fn knows(&self, what: impl FnOnce(&mut HashSet<OsString>) -> bool) -> io::Result<bool> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none() {
+            let entries = match fs::read_dir(&self.directory) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+                entries => Some(entries?),
+            };
+            let names = entries.into_iter().flatten().map(|entry| Ok(entry?.file_name()));
+            *known = Some(names.collect::<io::Result<_>>()?);
+        }
+        Ok(known.as_mut().is_some_and(what))
+    }
+
     fn open_as(&self, from: &str, to: &str, makes: bool) -> io::Result<Option<Entry>> {
-        let identity = format!("{}\n{from}\n{to}", self.stores);
-        // Two of them with one name would each find that what is there is not theirs, and begin anew.
-        let path = self.directory.join(format!("{:016x}.journal", crc64nvme(identity.as_bytes())));
+        let identity = self.identity(from, to);
+        let name = Self::name(&identity);
+        let path = self.directory.join(&name);
+        if makes {
+            self.knows(|known| known.insert(name))?;
+        }
         let mut file = loop {
             let file = OpenOptions::new().read(true).append(true).create(makes).open(&path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -212,6 +258,24 @@ mod tests {
         assert_eq!(journal.find("a", "b").unwrap().unwrap().earlier::<u64>(), [1]);
         journal.open("a", "b").unwrap().unwrap().begin_anew().unwrap();
         assert_eq!(left(), 0);
+    }
+
+    #[test]
+    fn what_is_small_finds_what_was_left_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("j");
+        let journal = || Journal::new(path.clone(), "s".to_owned());
+        let between = |to: &str| Some(("a".to_owned(), to.to_owned()));
+        let small = |journal: &Journal, to: &str| journal.remember(false, || between(to)).is_some();
+        let first = journal();
+        assert!(first.remember(false, || panic!("nothing is there to look for")).is_none());
+        first.remember(true, || between("b")).unwrap().add(&1).unwrap();
+        assert!(small(&first, "b") && !small(&first, "c"));
+        let second = journal();
+        assert!(small(&second, "b") && !small(&second, "c"));
+        // Whoever made it knows of it, others no more than was there when they looked.
+        first.open("a", "c").unwrap().unwrap().add(&1).unwrap();
+        assert!(small(&first, "c") && !small(&second, "c") && small(&journal(), "c"));
     }
 
     /// One is removed by its path: it must be the one that is there.

@@ -20,6 +20,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::payload::Payload;
 use super::peer::Peer;
+use super::socket::Socket;
 
 /// A connection that waited longer than this may be closed by the store the moment it is used.
 const MOST_IDLE: Duration = Duration::from_secs(20);
@@ -222,7 +223,7 @@ impl Pool {
             TcpStream::connect((host.as_str(), *port)).await.map_err(|e| failed("connecting to", e))?;
         socket.set_nodelay(true).map_err(|e| failed("setting up the connection to", e))?;
         match &self.tls {
-            None => self.speak(TokioIo::new(socket)).await,
+            None => self.speak(Socket::new(socket)).await,
             Some(tls) => {
                 let name = ServerName::try_from(host.clone()).map_err(|e| {
                     Error::with_source(Reason::InvalidArgument, format!("{host:?} is no host name"), e)

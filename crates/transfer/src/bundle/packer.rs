@@ -87,7 +87,9 @@ impl Packer {
 
     /// What is remembered of what the directory becomes.
     pub(super) fn remember(&self, to: &str) -> Option<Entry> {
-        let from = std::path::absolute(&self.from).ok()?;
-        self.journal.as_ref()?.remember(&from.display().to_string(), to, true)
+        self.journal.as_ref()?.remember(true, || {
+            let from = std::path::absolute(&self.from).ok()?;
+            Some((from.display().to_string(), to.to_owned()))
+        })
     }
 }
