@@ -156,7 +156,7 @@ impl S3Store {
         let shared = Arc::new(Shared { login, compares: AtomicBool::new(false) });
         let client = Client {
             peer,
-            protocol: Arc::new(S3 { endpoint: endpoint.clone(), region: None, shared: shared.clone() }),
+            protocol: Arc::new(S3::new(endpoint.clone(), None, shared.clone())),
             pool: Arc::new(pool),
             retries: options.retries,
             budget: Arc::new(RetryBudget::new()),
@@ -198,7 +198,8 @@ impl S3Store {
     /// Whether the service is radosgw. It is asked for something where it has answered nothing yet.
     async fn is_ceph(&self, context: &Context) -> Result<bool> {
         if self.dialect.get().is_none() {
-            match self.send(context, &Call::service(Method::HEAD)).await {
+            // Boxed: it is asked once.
+            match Box::pin(self.send(context, &Call::service(Method::HEAD))).await {
                 Ok(answer) => drop(answer.collect(0).await?),
                 // Who may not list buckets is answered all the same.
                 Err(e) if e.kind().is_retryable() => return Err(e),

@@ -267,7 +267,7 @@ async fn begin<'a>(
     slot.pass_first_of(bytes).await;
     let mut watch = Watch::begin(carrier, bytes);
     let open = |slot| origin.open(slot, chunk, size);
-    let (slot, info, (body, length)) = watch.first(bytes, open(slot), open).await?;
+    let (slot, info, (body, length)) = watch.first(bytes, slot, open).await?;
     Ok((info, Begun { watch, slot, body, length }))
 }
 

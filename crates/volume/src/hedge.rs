@@ -68,15 +68,15 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The first success of a request and, where that is late, of a second one that `again` begins with a spare slot;
-    /// the last error where both fail.
+    /// The first success of a request that `ask` begins with a slot and, where it is late, of a second one with a spare
+    /// slot; the last error where both fail.
     pub async fn first<T, F: Future<Output = Result<T>>>(
         &mut self,
         bytes: u64,
-        first: F,
-        again: impl Fn(Slot<'a>) -> F,
+        slot: Slot<'a>,
+        ask: impl Fn(Slot<'a>) -> F,
     ) -> Result<T> {
-        let (mut first, mut second) = (Some(Box::pin(first)), None);
+        let (mut first, mut second) = (Some(Box::pin(ask(slot))), None);
         self.wait();
         loop {
             let (done, failing) = tokio::select! {
@@ -84,7 +84,7 @@ impl<'a> Watch<'a> {
                 done = ended(&mut first) => (done, &mut first),
                 done = ended(&mut second) => (done, &mut second),
                 () = self.late() => {
-                    second = self.spare(bytes).map(|slot| Box::pin(again(slot)));
+                    second = self.spare(bytes).map(|slot| Box::pin(ask(slot)));
                     continue;
                 }
             };

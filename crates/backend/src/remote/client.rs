@@ -1,7 +1,8 @@
-//! Sends requests to one service over pooled connections, again where that is safe and likely to help.
+//! Sends requests to one service over pooled connections, again where that is safe and likely to help. What is rare lies
+//! in boxes of its own: a request's future is made and moved for each request, whatever comes of it.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -200,7 +201,7 @@ impl Client {
                     if failed.is_passing && !failed.is_unsent {
                         call.doubt.store(true, Ordering::Relaxed);
                     }
-                    self.wait(context, failed, call.may_repeat, attempt).await?;
+                    Box::pin(self.wait(context, failed, call.may_repeat, attempt)).await?;
                 }
             }
             attempt += 1;
@@ -240,13 +241,15 @@ impl Client {
         let about = self.about(call, begun, length);
         let mut is_unsent = false;
         let sending = connection.sender().try_send_request(request);
-        let sending = async {
-            sending.await.map_err(|mut e| {
-                is_unsent = e.take_message().is_some();
-                e.into_error()
-            })
+        let answered = {
+            let sending = pin!(async {
+                sending.await.map_err(|mut e| {
+                    is_unsent = e.take_message().is_some();
+                    e.into_error()
+                })
+            });
+            self.answered(&about, sending, connection).await
         };
-        let answered = self.answered(&about, sending, connection).await;
         answered.map_err(|failed| Failed { is_unsent: is_unsent || failed.is_unsent, ..failed })
     }
 
@@ -269,15 +272,14 @@ impl Client {
     pub async fn answered(
         &self,
         about: &About,
-        answered: impl Future<Output = hyper::Result<Response<Incoming>>>,
+        answered: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
         mut connection: Connection,
     ) -> Result<Answer, Failed> {
         let kib = u32::try_from(about.length >> 10).unwrap_or(u32::MAX);
         let patience = self.answer_time.saturating_add(TIME_PER_KIB.saturating_mul(kib));
         let patience = if about.is_work { patience.saturating_mul(TIMES_OF_WORK) } else { patience };
         let lost = |error| Failed { error, is_unsent: false, is_passing: true };
-        let mut answered = pin!(answered);
-        let answered = tokio::time::timeout(patience, connection.drive(answered.as_mut()));
+        let answered = tokio::time::timeout(patience, connection.drive(answered));
         let answered = answered.await.map_err(|_| {
             let (what, seconds) = (about.what(), patience.as_secs());
             lost(Error::new(Reason::Io, format!("{what}: no answer within {seconds} s")))
@@ -294,7 +296,10 @@ impl Client {
             wire_bytes: about.length,
         };
         let answer = Answer::new(response, (self.pool.clone(), connection), self.stall_time, observation);
-        if answer.head.status.is_success() { Ok(answer) } else { Err(self.refused(about, answer).await) }
+        if answer.head.status.is_success() {
+            return Ok(answer);
+        }
+        Err(Box::pin(self.refused(about, answer)).await)
     }
 
     async fn refused(&self, about: &About, mut answer: Answer) -> Failed {

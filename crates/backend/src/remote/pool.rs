@@ -216,23 +216,28 @@ impl Pool {
 
     async fn connect(&self) -> Result<Link> {
         let Peer { host, port, .. } = &self.peer;
-        let failed = |what: &str, e: std::io::Error| {
-            Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
-        };
-        let socket =
-            TcpStream::connect((host.as_str(), *port)).await.map_err(|e| failed("connecting to", e))?;
-        socket.set_nodelay(true).map_err(|e| failed("setting up the connection to", e))?;
+        let socket = TcpStream::connect((host.as_str(), *port)).await;
+        let socket = socket.map_err(|e| self.failed("connecting to", e))?;
+        socket.set_nodelay(true).map_err(|e| self.failed("setting up the connection to", e))?;
         match &self.tls {
             None => self.speak(Socket::new(socket)).await,
-            Some(tls) => {
-                let name = ServerName::try_from(host.clone()).map_err(|e| {
-                    Error::with_source(Reason::InvalidArgument, format!("{host:?} is no host name"), e)
-                })?;
-                let secured = TlsConnector::from(tls.clone()).connect(name, socket).await;
-                let secured = secured.map_err(|e| failed("TLS with", e))?;
-                self.speak(TokioIo::new(secured)).await
-            }
+            // Boxed: where there is none, no connection pays for its room.
+            Some(tls) => Box::pin(self.secure(tls, socket)).await,
         }
+    }
+
+    async fn secure(&self, tls: &Arc<ClientConfig>, socket: TcpStream) -> Result<Link> {
+        let host = &self.peer.host;
+        let name = ServerName::try_from(host.clone()).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, format!("{host:?} is no host name"), e)
+        })?;
+        let secured = TlsConnector::from(tls.clone()).connect(name, socket).await;
+        let secured = secured.map_err(|e| self.failed("TLS with", e))?;
+        self.speak(TokioIo::new(secured)).await
+    }
+
+    fn failed(&self, what: &str, e: std::io::Error) -> Error {
+        Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
     }
 
     async fn speak<T>(&self, io: T) -> Result<Link>

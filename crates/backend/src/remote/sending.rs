@@ -1,7 +1,7 @@
 //! A request that is under way while its body is handed over. It goes out once: what was sent of it is gone.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Client {
             self.pool.check()?;
             match context.guard(self.pool.take(call.holds_one)).await? {
                 Ok(connection) => break connection,
-                Err(error) => self.wait(context, Failed::unsent(error), true, attempt).await?,
+                Err(error) => Box::pin(self.wait(context, Failed::unsent(error), true, attempt)).await?,
             }
             attempt += 1;
         };
@@ -179,6 +179,7 @@ impl Sending {
         answered: impl Future<Output = hyper::Result<Response<Incoming>>>,
         connection: Connection,
     ) -> Result<Answer> {
+        let answered = pin!(answered);
         let answering = self.client.answered(&self.about, answered, connection);
         self.context.guard(answering).await?.map_err(|failed| failed.error)
     }

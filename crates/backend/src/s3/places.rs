@@ -60,7 +60,7 @@ impl S3Store {
                     self.heed(Dialect::of(&answer.head.headers).or(Some(Dialect::Plain)));
                     return Ok(answer);
                 }
-                Err(e) => match self.learn(context, call.bucket, sent, &e).await? {
+                Err(e) => match Box::pin(self.learn(context, call.bucket, sent, &e)).await? {
                     // Nothing is learned twice from one request.
                     Some(lesson) if !learned.contains(&lesson) => learned.push(lesson),
                     _ => return Err(e),
@@ -158,6 +158,6 @@ impl S3Store {
             (endpoint.peer.to_string().into(), Arc::new(pool))
         };
         let (region, shared) = (Some(region.to_owned()), self.shared.clone());
-        Client { protocol: Arc::new(S3 { endpoint, region, shared }), peer, pool, ..client }
+        Client { protocol: Arc::new(S3::new(endpoint, region, shared)), peer, pool, ..client }
     }
 }

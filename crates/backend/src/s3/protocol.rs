@@ -8,7 +8,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::{ChunkSigner, Payload as SignedBody};
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Style};
 use super::failure::Refusal;
 use super::login::Login;
 use crate::remote::client::{Call, Protocol, Refused, Subject};
@@ -30,13 +30,20 @@ pub(super) struct Shared {
 
 /// Where to ask, and as whom.
 pub(super) struct S3 {
-    pub endpoint: Endpoint,
+    endpoint: Endpoint,
+    /// The `Host` of every request whose bucket stands in the path; `None` where it cannot be written.
+    host: Option<HeaderValue>,
     /// The region that signatures name, where it is another than the usual one.
-    pub region: Option<String>,
-    pub shared: Arc<Shared>,
+    region: Option<String>,
+    shared: Arc<Shared>,
 }
 
 impl S3 {
+    pub fn new(endpoint: Endpoint, region: Option<String>, shared: Arc<Shared>) -> Self {
+        let host = endpoint.host_header(None).ok();
+        Self { endpoint, host, region, shared }
+    }
+
     /// What the signature says of a body. What TLS does not protect is signed, or the store compares it with a checksum
     /// that is signed.
     fn payload(&self, headers: &HeaderMap, body: &Payload) -> SignedBody {
@@ -60,7 +67,11 @@ impl Protocol for S3 {
 
     fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
         let uri = self.endpoint.target(call.bucket, call.key, &call.query)?;
-        Ok((uri, self.endpoint.host_header(call.bucket)?))
+        let host = match &self.host {
+            Some(host) if self.endpoint.style == Style::Path => host.clone(),
+            _ => self.endpoint.host_header(call.bucket)?,
+        };
+        Ok((uri, host))
     }
 
     fn authorize(

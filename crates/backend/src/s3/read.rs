@@ -112,7 +112,7 @@ impl S3Store {
         }
         let mut metadata = headers::read_metadata(answered)?;
         if headers::has_tags(answered) {
-            metadata.tags = self.read_tags(context, address).await?;
+            metadata.tags = Box::pin(self.read_tags(context, address)).await?;
         }
         let (mut checksums, scope) = headers::checksums(answered)?;
         let (etag, modified) = (fields::etag(answered)?, headers::modified(answered)?);
