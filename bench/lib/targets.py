@@ -140,8 +140,9 @@ def move_targets(samples: list[dict]) -> list[Target]:
         wall, cpu = MOVE_LIMITS[workload]
         for (server,), here in group(same, "server").items():
             by_client = {name: found for (name,), found in group(here, "client").items()}
-            ceiling = by_client.pop(CEILING, [])
-            by_client.pop(FLOOR, None)
+            # Both show what the server can give; of a large download only the bare copy does.
+            floor = by_client.pop(FLOOR, [])
+            ceiling = by_client.pop(CEILING, floor)
             ours = by_client.get(OURS, [])
             for what, measure, limit in (("wall", "seconds", wall), ("CPU", "cpu_seconds", cpu)):
                 if peer := cheapest_peer(by_client, measure):
