@@ -20,6 +20,7 @@ pub mod multipart;
 pub mod name;
 pub mod object;
 pub mod observation;
+pub mod quantity;
 pub mod random;
 pub mod range;
 pub mod store;

@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
+use md5::{Digest as _, Md5};
 use tokio::task::LocalSet;
 
 use crate::arguments::{EtagRule, Fill, Load, Run, Target};
-use crate::content::{Content, ContentId, mix};
 use crate::drive::worker::Worker;
 pub use crate::drive::worker::refusal;
 use crate::keys::{Keys, Shuffle};
 use crate::record::{Failure, Report, Tally};
 use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer};
 use crate::wire::{BUFFER_BYTES, Connection};
+use tradewind_pattern::{Content, ContentId, mix};
 
 /// One connection that failed so often gives up: the server is gone or answers nothing right.
 const MOST_FAILURES: u64 = 200;
@@ -244,6 +245,19 @@ fn create_bucket(target: &Target) -> anyhow::Result<()> {
 }
 
 /// The MD5 of every object, computed on all processors before the clock starts.
+/// MD5 of the first `size` bytes; `scratch` only saves an allocation.
+fn md5(content: &Content, id: ContentId, size: u64, scratch: &mut [u8]) -> [u8; 16] {
+    let mut hash = Md5::new();
+    let mut position = 0;
+    while position < size {
+        let length = scratch.len().min((size - position) as usize);
+        content.fill(id, position, &mut scratch[..length]);
+        hash.update(&scratch[..length]);
+        position += length as u64;
+    }
+    hash.finalize().into()
+}
+
 fn all_etags(content: &Content, keys: &Keys, size: u64) -> anyhow::Result<Vec<[u8; 16]>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut etags = vec![[0; 16]; usize::try_from(keys.count()).context("count")?];
@@ -254,7 +268,7 @@ fn all_etags(content: &Content, keys: &Keys, size: u64) -> anyhow::Result<Vec<[u
                 let (mut key, mut scratch) = (String::new(), vec![0; BUFFER_BYTES]);
                 for (offset, etag) in part.iter_mut().enumerate() {
                     keys.write((number * share + offset) as u64, &mut key);
-                    *etag = content.md5(ContentId::of(&key, size), size, &mut scratch);
+                    *etag = md5(content, ContentId::of(&key, size), size, &mut scratch);
                 }
             });
         }

@@ -9,11 +9,11 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use crate::arguments::{KeyArguments, Presign};
-use crate::content::{Content, ContentId};
 use crate::keys::Keys;
 use crate::record::{Report, Tally};
 use crate::sign::Signer;
 use crate::wire::BUFFER_BYTES;
+use tradewind_pattern::{Content, ContentId};
 
 /// Writes every object as `directory/bucket/key`.
 pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Report> {

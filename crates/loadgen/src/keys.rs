@@ -81,8 +81,8 @@ pub struct Shuffle {
 impl Shuffle {
     /// An order of `count` items that depends on `seed`.
     pub fn new(count: u64, seed: u64) -> Self {
-        let start = crate::content::mix(seed) % count;
-        let mut step = crate::content::mix(seed ^ 1) % count;
+        let start = tradewind_pattern::mix(seed) % count;
+        let mut step = tradewind_pattern::mix(seed ^ 1) % count;
         while greatest_common_divisor(step, count) != 1 {
             step = (step + 1) % count.max(2);
         }

@@ -7,12 +7,12 @@ use anyhow::Context as _;
 use memchr::memmem;
 
 use crate::arguments::{List, ListMode};
-use crate::content::mix;
 use crate::drive::{event_loop, refusal, within};
 use crate::keys::Keys;
 use crate::record::{Failure, Report, Tally};
 use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer, encode};
 use crate::wire::Connection;
+use tradewind_pattern::mix;
 
 const PAGE_KEYS: usize = 1000;
 

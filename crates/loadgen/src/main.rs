@@ -4,7 +4,6 @@
 //! server it measures. One JSON document on standard output; exit status 1 if anything was wrong.
 
 mod arguments;
-mod content;
 mod drive;
 mod files;
 mod keys;

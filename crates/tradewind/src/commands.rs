@@ -1,6 +1,7 @@
 //! The command line: flags as plain data, one module a command, and the only place that turns an error
 //! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong), 130 or 143 stopped by a signal.
 
+mod bench;
 mod bundle;
 mod carry;
 mod cp;
@@ -34,11 +35,12 @@ use crate::stores::Unknown;
 #[command(
     name = "tradewind",
     version,
-    about = "An S3 server, and cp, sync, ls, grep and more for any S3 store, Swift and directories",
+    about = "An S3 server; cp, sync, ls, grep and more for any S3 store, Swift and directories; and what measures them",
     after_help = "Examples:\n  \
         tradewind serve --data ./data\n  \
         tradewind cp -r ./photos s3://photos/2026/\n  \
         tradewind sync s3://photos/2026/ swift://photos/2026/\n  \
+        tradewind bench object s3://photos\n  \
         tradewind settings show --config tradewind.toml\n  \
         tradewind store check ./data\n\n\
         Sizes: 64KiB, 8MiB, 5GiB, 1TiB, or K, M, G and T for the same; 5GB is 5,000,000,000 bytes.\n\
@@ -61,6 +63,9 @@ enum Command {
     Stat(objects::Stat),
     Mb(objects::Mb),
     Rb(objects::Rb),
+    #[command(subcommand)]
+    Bench(bench::Command),
+    Report(bench::page::Arguments),
     #[command(subcommand)]
     Store(store::Command),
     #[command(subcommand)]
@@ -125,6 +130,8 @@ pub fn main() -> ExitCode {
         Command::Stat(arguments) => objects::stat(arguments),
         Command::Mb(arguments) => objects::mb(arguments),
         Command::Rb(arguments) => objects::rb(arguments),
+        Command::Bench(command) => bench::run(command),
+        Command::Report(arguments) => bench::page::run(&arguments),
         Command::Store(command) => store::run(command),
         Command::Settings(command) => settings::run(command),
         Command::Lab(command) => lab::run(command),

@@ -64,6 +64,8 @@ pub struct Lines {
     pub connections: usize,
     /// What one of them reads at once at the most, in bytes.
     pub most_read_bytes: usize,
+    /// How often a request is sent at the most; `None` as each store has it.
+    pub attempts: Option<u32>,
 }
 
 /// A store that is open.
@@ -131,6 +133,7 @@ impl Stores {
                     options.connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
+                options.retries.attempts = self.lines.attempts.unwrap_or(options.retries.attempts);
                 let retries = Some(options.retries);
                 Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries })
             }
@@ -140,6 +143,7 @@ impl Stores {
                     options.connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
+                options.retries.attempts = self.lines.attempts.unwrap_or(options.retries.attempts);
                 Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
             }
         }

@@ -24,7 +24,9 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("tradewind-gateway", &["tradewind-core", "tradewind-wire"]),
     ("tradewind-lab", &[]),
     ("tradewind-powerloss", &[]),
-    ("tradewind-loadgen", &[]),
+    ("tradewind-loadgen", &["tradewind-pattern"]),
+    ("tradewind-pattern", &[]),
+    ("tradewind-bench", &["tradewind-core", "tradewind-pattern"]),
     (
         "tradewind",
         &[
@@ -33,6 +35,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
             "tradewind-model",
             "tradewind-wire",
             "tradewind-backend",
+            "tradewind-bench",
             "tradewind-gateway",
             "tradewind-volume",
             "tradewind-transfer",

@@ -2,10 +2,10 @@
 //! the key says it must be.
 
 use crate::arguments::EtagRule;
-use crate::content::ContentId;
-use crate::drive::{Job, Method};
+use crate::drive::{Job, Method, md5};
 use crate::record::Failure;
 use crate::wire::{BUFFER_BYTES, Connection, Head};
+use tradewind_pattern::ContentId;
 
 const ERROR_TEXT_BYTES: usize = 400;
 
@@ -39,7 +39,7 @@ impl<'a> Worker<'a> {
                 Some(etag) => *etag,
                 None => {
                     self.out.resize(BUFFER_BYTES, 0);
-                    job.content.md5(self.id, size, &mut self.out)
+                    md5(&job.content, self.id, size, &mut self.out)
                 }
             };
         }

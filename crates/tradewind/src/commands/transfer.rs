@@ -25,7 +25,7 @@ use super::signals::{Caught, Signals};
 use crate::logs;
 use crate::places::ObjectsPlace;
 use crate::remote;
-use crate::settings::ByteSize;
+use crate::settings::{ByteSize, Problems};
 use crate::stores::{Absent, Lines, Stores};
 
 /// What is held in memory unless flags say otherwise.
@@ -33,9 +33,9 @@ const MEMORY: usize = 48 << 20;
 /// What a command takes to stop, at the most.
 const TIME_TO_STOP: Duration = Duration::from_secs(3);
 
-/// Flags of every command that speaks with a store.
+/// Flags about where stores are, and who asks.
 #[derive(Debug, Clone, Args)]
-pub(super) struct StoreFlags {
+pub(super) struct AccessFlags {
     /// Profile of s3:// in ~/.aws [default: AWS_PROFILE, or default]
     #[arg(long, value_name = "NAME", help_heading = "Store")]
     profile: Option<String>,
@@ -51,6 +51,13 @@ pub(super) struct StoreFlags {
     /// Settings file whose [store.NAME] are places NAME://BUCKET/KEY [default: TRADEWIND_CONFIG]
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     config: Option<PathBuf>,
+}
+
+/// Flags of every command that works with a store.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StoreFlags {
+    #[command(flatten)]
+    access: AccessFlags,
     /// Requests at a time
     #[arg(long, value_name = "N", value_parser = jobs, help_heading = "Tuning")]
     jobs: Option<usize>,
@@ -110,16 +117,20 @@ pub(super) struct Session {
     journals: Option<PathBuf>,
 }
 
-impl StoreFlags {
-    fn overrides(&self) -> remote::Overrides {
-        remote::Overrides {
+impl AccessFlags {
+    /// All stores that places can name.
+    pub fn stores(&self, clock: Arc<dyn Clock>, lines: Lines) -> Result<Stores, Problems> {
+        let overrides = remote::Overrides {
             profile: self.profile.clone(),
             endpoint_url: self.endpoint_url.clone(),
             region: self.region.clone(),
             is_anonymous: self.no_sign_request,
-        }
+        };
+        Stores::find(self.config.clone(), overrides, clock, lines)
     }
+}
 
+impl StoreFlags {
     /// Unless the flags say how many, so many requests at a time.
     pub fn with_jobs(&self, usual: usize) -> Self {
         Self { jobs: self.jobs.or(Some(usual)), ..self.clone() }
@@ -164,8 +175,8 @@ impl StoreFlags {
         // Of what is held, requests take half, and what waits for its turn the other.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
-        let lines = Lines { connections: plan.requests, most_read_bytes };
-        let known = Stores::find(self.config.clone(), self.overrides(), clock.clone(), lines)?;
+        let lines = Lines { connections: plan.requests, most_read_bytes, attempts: None };
+        let known = self.access.stores(clock.clone(), lines)?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
         known.check(&schemes)?;
         schemes.sort_unstable();

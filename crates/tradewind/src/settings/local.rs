@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 
 use super::fields::Fields;
 use super::problem::Problems;
-use super::quantity::{ByteSize, Span};
 use super::source::{Source, Sourced};
 use super::value::{Percent, Value};
+use tradewind_core::quantity::{ByteSize, Span};
 
 macro_rules! options {
     ($($(#[$doc:meta])* $key:ident: $value:ty,)*) => {

@@ -3,10 +3,10 @@
 
 use super::fields::Fields;
 use super::problem::Problems;
-use super::quantity::ByteSize;
 use super::source::{Source, Sourced};
 use super::value::Value;
 use std::num::NonZeroUsize;
+use tradewind_core::quantity::ByteSize;
 
 /// A `[store.NAME]` of type `s3`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

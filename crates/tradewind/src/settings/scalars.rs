@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
-use super::quantity::{ByteSize, Span};
 use super::source::{Source, Sourced};
 use super::value::{ETag, HostName, LogFilter, LogFormat, Value};
+use tradewind_core::quantity::{ByteSize, Span};
 
 macro_rules! scalars {
     ($($(#[$section_doc:meta])* $section:ident: $type:ident {

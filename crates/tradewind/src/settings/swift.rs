@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use super::Inputs;
 use super::fields::Fields;
 use super::problem::Problems;
-use super::quantity::ByteSize;
 use super::source::{Source, Sourced};
 use super::value::Value;
+use tradewind_core::quantity::ByteSize;
 
 /// A `[store.NAME]` of type `swift`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tracing_subscriber::EnvFilter;
 
-use super::quantity::{ByteSize, Span};
+use tradewind_core::quantity::{ByteSize, Span};
 
 /// A value of one setting.
 pub trait Value: Sized {

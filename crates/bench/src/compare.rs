@@ -1,0 +1,226 @@
+//! Whether two results differ. A difference is told where repetitions of the same measurement vary too little for chance to
+//! explain it (Welch's test on logarithms, since speeds and latencies differ by factors), with all measurements of a
+//! comparison judged together: of unchanged things, at most one comparison of twenty finds any difference.
+
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
+
+use crate::result::Cell;
+
+/// So often a comparison of the same with the same may find a difference.
+const CHANCE: f64 = 0.05;
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// Requests a second.
+    Throughput,
+    /// Half of all requests took no longer.
+    Median,
+    /// 99 of a hundred did not.
+    P99,
+}
+
+impl Measure {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
+
+    fn of(self, cell: &Cell) -> Option<f64> {
+        let latency = |of: fn(&crate::result::Latency) -> u64| {
+            let mut all = cell.operations.values().filter(|figures| figures.latency_us.count > 0);
+            // Of a mix it is the throughput that is compared.
+            let only = all.next().filter(|_| all.next().is_none())?;
+            Some(of(&only.latency_us) as f64)
+        };
+        let value = match self {
+            Self::Throughput => Some(cell.operations_per_second.mean),
+            Self::Median => latency(|latency| latency.p50),
+            Self::P99 => latency(|latency| latency.p99),
+        };
+        value.filter(|value| *value > 0.0)
+    }
+
+    /// Whether more of it is better.
+    #[must_use]
+    pub const fn is_speed(self) -> bool {
+        matches!(self, Self::Throughput)
+    }
+}
+
+/// What came of comparing one measure of one measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// Chance explains what is seen: no difference.
+    Same,
+    /// It does not.
+    Differs,
+    /// There are too few repetitions to know: two on each side at the least.
+    Unknown,
+}
+
+/// A measure of a measurement on both sides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compared {
+    /// What was measured, for people.
+    pub what: String,
+    /// Which figure of it.
+    pub measure: Measure,
+    /// Geometric means over the repetitions.
+    pub before: f64,
+    /// Of the second result.
+    pub after: f64,
+    /// The ratio of the two lies between these with 95 % confidence, where that can be known.
+    pub ratio: Option<(f64, f64)>,
+    /// What it comes to.
+    pub verdict: Verdict,
+}
+
+/// What tells measurements apart.
+fn name(cell: &Cell) -> String {
+    let at = cell.rate.map_or_else(|| format!("x {}", cell.parallel), |rate| format!("at {rate}/s"));
+    format!("{} {} {at}", cell.mix, cell.sizes)
+}
+
+/// Compares all measurements that both results have, in the order of the first.
+#[must_use]
+pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
+    let mut names: Vec<String> = Vec::new();
+    for cell in before {
+        let name = name(cell);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let values = |cells: &[Cell], what: &str, measure: Measure| -> Vec<f64> {
+        let those = cells.iter().filter(|cell| !cell.partial && name(cell) == what);
+        those.filter_map(|cell| measure.of(cell)).map(f64::ln).collect()
+    };
+    let mut compared = Vec::new();
+    for what in names {
+        for measure in Measure::ALL {
+            let (a, b) = (values(before, &what, measure), values(after, &what, measure));
+            if !a.is_empty() && !b.is_empty() {
+                compared.push((what.clone(), measure, a, b));
+            }
+        }
+    }
+    let tests: Vec<Option<Welch>> = compared.iter().map(|(.., a, b)| Welch::of(a, b)).collect();
+    let differs = holm(&tests);
+    (compared.into_iter().zip(tests).zip(differs))
+        .map(|(((what, measure, a, b), test), differs)| Compared {
+            what,
+            measure,
+            before: mean(&a).exp(),
+            after: mean(&b).exp(),
+            ratio: test.map(|test| test.interval()),
+            verdict: match (test, differs) {
+                (None, _) => Verdict::Unknown,
+                (Some(_), true) => Verdict::Differs,
+                (Some(_), false) => Verdict::Same,
+            },
+        })
+        .collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Welch's test of two means.
+#[derive(Debug, Clone, Copy)]
+struct Welch {
+    difference: f64,
+    error: f64,
+    freedom: f64,
+}
+
+impl Welch {
+    /// `None` where either side has but one value.
+    fn of(a: &[f64], b: &[f64]) -> Option<Self> {
+        if a.len() < 2 || b.len() < 2 {
+            return None;
+        }
+        let part = |values: &[f64]| {
+            let mean = mean(values);
+            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+            // What is equal to the last digit was rounded: a thousandth is what latencies are kept to.
+            let variance = (squares / (values.len() - 1) as f64).max(1e-6);
+            (variance / values.len() as f64, (values.len() - 1) as f64)
+        };
+        let ((a_part, a_freedom), (b_part, b_freedom)) = (part(a), part(b));
+        let sum = a_part + b_part;
+        let freedom = sum.powi(2) / (a_part.powi(2) / a_freedom + b_part.powi(2) / b_freedom);
+        Some(Self { difference: mean(b) - mean(a), error: sum.sqrt(), freedom })
+    }
+
+    fn student(&self) -> Option<StudentsT> {
+        StudentsT::new(0.0, 1.0, self.freedom).ok()
+    }
+
+    /// How likely chance alone brings about so much or more.
+    fn chance(&self) -> f64 {
+        let far = (self.difference / self.error).abs();
+        self.student().map_or(1.0, |student| 2.0 * student.sf(far))
+    }
+
+    /// The ratio, with 95 % confidence.
+    fn interval(&self) -> (f64, f64) {
+        let reach = self.student().map_or(f64::INFINITY, |student| student.inverse_cdf(0.975)) * self.error;
+        ((self.difference - reach).exp(), (self.difference + reach).exp())
+    }
+}
+
+/// Which of several tests find a difference, so that all together err no more often than [`CHANCE`] (Holm 1979).
+fn holm(tests: &[Option<Welch>]) -> Vec<bool> {
+    let mut chances: Vec<(usize, f64)> =
+        tests.iter().enumerate().filter_map(|(n, test)| Some((n, test.as_ref()?.chance()))).collect();
+    chances.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    let mut differs = vec![false; tests.len()];
+    let count = chances.len();
+    for (rank, (n, chance)) in chances.into_iter().enumerate() {
+        if chance > CHANCE / (count - rank) as f64 {
+            break;
+        }
+        differs[n] = true;
+    }
+    differs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::{mix, share};
+
+    /// About normal: the sum of twelve even shares.
+    fn normal(seed: u64) -> f64 {
+        (0..12).map(|n| share(mix(mix(seed) ^ n))).sum::<f64>() - 6.0
+    }
+
+    fn values(seed: u64, count: u64, factor: f64, noise: f64) -> Vec<f64> {
+        (0..count).map(|n| f64::ln(1000.0 * factor) + noise * normal(mix(seed) ^ n)).collect()
+    }
+
+    fn finds(run: u64, factor: f64) -> bool {
+        let tests: Vec<Option<Welch>> = (0..24)
+            .map(|cell| {
+                let seed = mix(run) ^ mix(cell);
+                Welch::of(&values(seed, 5, 1.0, 0.02), &values(!seed, 5, factor, 0.02))
+            })
+            .collect();
+        holm(&tests).contains(&true)
+    }
+
+    #[test]
+    fn the_same_is_hardly_ever_told_apart_and_a_tenth_nearly_always() {
+        let wrong = (0..1000).filter(|run| finds(*run, 1.0)).count();
+        assert!(wrong <= 60, "{wrong} of 1000 comparisons of the same found a difference");
+        let seen = (0..200).filter(|run| finds(*run, 1.1)).count();
+        assert!(seen >= 198, "{seen} of 200 saw a tenth");
+    }
+
+    #[test]
+    fn one_of_each_says_nothing() {
+        assert!(Welch::of(&[1.0], &[2.0, 2.1]).is_none());
+        let test = Welch::of(&[1.0, 1.0, 1.0], &[1.0, 1.0, 1.0]).unwrap();
+        assert!(test.chance() > 0.99 && test.interval().0 < 1.0 && test.interval().1 > 1.0);
+    }
+}

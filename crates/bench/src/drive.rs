@@ -1,0 +1,216 @@
+//! Drives a load against a store, and records what came of it.
+
+mod pacer;
+mod shared;
+mod worker;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+use tradewind_core::deadline::Deadline;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore};
+use tradewind_pattern::Content;
+
+use self::pacer::Pacer;
+use self::shared::Shared;
+pub use self::shared::{Gauge, Stop};
+use self::worker::Worker;
+use crate::load::{Load, Pace};
+use crate::record::Record;
+use crate::stock::Stock;
+use crate::summary;
+use crate::usage::Usage;
+
+/// How often it is looked whether it is enough.
+const LOOK: Duration = Duration::from_millis(20);
+/// Throughput is looked at in stretches of this.
+const TENTH: Duration = Duration::from_millis(100);
+/// Before so many of them nothing counts as stable.
+const LEAST_TENTHS: usize = 20;
+/// What is under way at the end is waited for so long.
+const DRAIN: Duration = Duration::from_secs(60);
+
+/// Where a load runs.
+#[derive(Debug, Clone)]
+pub struct Bed {
+    /// What is asked.
+    pub store: Arc<dyn ObjectStore>,
+    /// In which bucket.
+    pub bucket: BucketName,
+    /// What objects hold.
+    pub content: Arc<Content>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Memory that requests may hold.
+    pub budget: Budget,
+}
+
+/// What came of a load.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How long it counted.
+    pub time: Duration,
+    /// What was seen.
+    pub record: Record,
+    /// What the generator took meanwhile.
+    pub usage: Usage,
+    /// How late requests of an open loop were released, in microseconds: that is the generator's own doing.
+    pub lag: Histogram<u64>,
+    /// Requests and bytes that ended in each tenth of a second.
+    pub tenths: Vec<(u64, u64)>,
+    /// Reads of objects that had been read before.
+    pub repeats: u64,
+    /// Requests that were meant to start and never did.
+    pub abandoned: u64,
+    /// Why it ended.
+    pub ending: Ending,
+}
+
+/// Why a load ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Its time was over.
+    Time,
+    /// Its throughput was known well enough.
+    Stable,
+    /// All requests were made that were to be, or no object was left to read or remove.
+    Exhausted,
+    /// Somebody stopped it.
+    Stopped,
+}
+
+/// Runs a load to its end, or until it is stopped. Objects that it makes and leaves are in `stock`. What was under way at
+/// the end is waited for; dropping the future breaks it off.
+pub async fn drive(
+    bed: &Bed,
+    stock: &Arc<Stock>,
+    load: &Load,
+    stop: &Stop,
+    gauge: &Arc<Gauge>,
+) -> Result<Outcome> {
+    let shared = Arc::new(Shared::new(bed.clock.clone(), load, gauge.clone()));
+    let pacer = match load.pace {
+        Pace::Closed => None,
+        Pace::Open { per_second, spacing } => {
+            Some(Pacer::start(shared.clone(), (spacing, per_second, load.seed)).map_err(failed)?)
+        }
+    };
+    // Without a warm-up the first request counts.
+    let begun = load.warm_up.is_zero().then(|| shared.begin());
+    let before = Usage::now().map_err(failed)?;
+    let mut workers = JoinSet::new();
+    for hand in stock.deal(load.parallel, load.seed) {
+        let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await?;
+        let context = Context::new(Deadline::none(bed.clock.clone()), window);
+        let worker =
+            Worker::new(bed.clone(), stock.clone(), hand, (shared.clone(), pacer.is_some()), context);
+        workers.spawn(worker.run(load.mix.clone(), load.seed));
+    }
+    let (begin, before) = match begun {
+        Some(begin) => (begin, before),
+        None => {
+            wait_until(&shared, stop, shared.now() + load.warm_up).await;
+            (shared.begin(), Usage::now().map_err(failed)?)
+        }
+    };
+    let mut tenths = Vec::new();
+    let ending = wait_for_end(&shared, stop, load, begin, &mut tenths).await;
+    let mut ended = None;
+    if ending != Ending::Exhausted {
+        ended = Some((shared.end(), Usage::now().map_err(failed)?));
+    }
+    // Those whose moment has come still start, late as they are.
+    shared.last();
+    let mut outcome = Outcome {
+        time: Duration::ZERO,
+        record: Record::default(),
+        usage: Usage::default(),
+        lag: pacer.map_or_else(shared::micros, Pacer::stop),
+        tenths,
+        repeats: 0,
+        abandoned: 0,
+        ending,
+    };
+    let given_up = tokio::time::sleep(DRAIN);
+    tokio::pin!(given_up);
+    loop {
+        let done = tokio::select! {
+            done = workers.join_next() => done,
+            () = &mut given_up, if ending != Ending::Exhausted && !shared.over.is_cancelled() => {
+                shared.give_up();
+                continue;
+            }
+        };
+        let Some(done) = done else { break };
+        let (record, hand) = done.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
+        outcome.record.add(&record);
+        outcome.repeats += hand.repeats;
+        stock.give_back(hand);
+    }
+    let (end, after) = match ended {
+        Some(ended) => ended,
+        None => (shared.end(), Usage::now().map_err(failed)?),
+    };
+    outcome.time = end - begin;
+    outcome.usage = after.since(&before);
+    outcome.abandoned = shared.left();
+    Ok(outcome)
+}
+
+fn failed(e: io::Error) -> Error {
+    Error::with_source(Reason::Io, format!("the generator cannot be measured: {e}"), e)
+}
+
+async fn wait_until(shared: &Shared, stop: &Stop, until: Duration) {
+    while shared.now() < until && !stop.is_asked() && !shared.is_over() {
+        tokio::time::sleep(LOOK.min(until.saturating_sub(shared.now()))).await;
+    }
+}
+
+async fn wait_for_end(
+    shared: &Shared,
+    stop: &Stop,
+    load: &Load,
+    begin: Duration,
+    tenths: &mut Vec<(u64, u64)>,
+) -> Ending {
+    let until = begin + load.until.time;
+    let (mut counted, mut next) = (shared.gauge.read(), begin + TENTH);
+    loop {
+        if stop.is_asked() {
+            return Ending::Stopped;
+        }
+        if shared.is_over() {
+            return Ending::Exhausted;
+        }
+        let now = shared.now();
+        if now >= next {
+            let read = shared.gauge.read();
+            tenths.push((read.0 - counted.0, read.1 - counted.1));
+            (counted, next) = (read, next + TENTH);
+            if load.until.stable.is_some_and(|part| is_stable(tenths, part)) {
+                return Ending::Stable;
+            }
+        }
+        if now >= until {
+            return Ending::Time;
+        }
+        tokio::time::sleep(LOOK.min(until - now)).await;
+    }
+}
+
+/// Whether the rate is known to within a part of it.
+fn is_stable(tenths: &[(u64, u64)], part: f64) -> bool {
+    if tenths.len() < LEAST_TENTHS {
+        return false;
+    }
+    let amounts: Vec<f64> = tenths.iter().map(|(operations, _)| *operations as f64).collect();
+    summary::rate(&amounts).is_some_and(|rate| rate.mean > 0.0 && rate.within <= part * rate.mean)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,71 @@
+//! Releases the requests of an open loop at their moments, from a thread that does nothing else: timers of an event loop
+//! are late by what the loop is busy with, and round to milliseconds.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::shared::{Shared, micros};
+use crate::arrivals::{Arrivals, Spacing};
+use crate::record::record;
+
+/// It looks up at least so often.
+const NAP: Duration = Duration::from_millis(50);
+/// What the kernel may be late by, in nanoseconds: as little as there is. Usually it is 50,000.
+const SLACK: NonZeroU64 = NonZeroU64::MIN;
+
+/// The thread.
+pub(super) struct Pacer {
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Histogram<u64>>>,
+}
+
+impl Pacer {
+    pub fn start(shared: Arc<Shared>, (spacing, per_second, seed): (Spacing, f64, u64)) -> io::Result<Self> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let seen = stopped.clone();
+        let pace = move || {
+            // It is late by a little more where that is refused.
+            let _ = rustix::thread::set_current_timer_slack(Some(SLACK));
+            let (origin, mut lag) = (shared.now(), micros());
+            for start in Arrivals::new(spacing, per_second, seed) {
+                let intended = origin + start;
+                loop {
+                    let now = shared.now();
+                    if seen.load(Ordering::Relaxed) || (shared.has_ended() && intended >= shared.window().end)
+                    {
+                        return lag;
+                    }
+                    if now >= intended {
+                        let late = u64::try_from((now - intended).as_micros()).unwrap_or(u64::MAX);
+                        record(&mut lag, late.max(1), 1);
+                        shared.release(intended);
+                        break;
+                    }
+                    std::thread::sleep((intended - now).min(NAP));
+                }
+            }
+            lag
+        };
+        let thread = Some(std::thread::Builder::new().name("pacer".to_owned()).spawn(pace)?);
+        Ok(Self { stopped, thread })
+    }
+
+    /// Releases no more; how late requests were released, in microseconds.
+    pub fn stop(mut self) -> Histogram<u64> {
+        self.stopped.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().and_then(|thread| thread.join().ok());
+        ended.unwrap_or_else(micros)
+    }
+}
+
+impl Drop for Pacer {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,175 @@
+//! What the workers of one load share: the window that counts, the numbers of requests, and what is seen from outside.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tradewind_core::Clock;
+
+use crate::load::Load;
+use crate::record::Window;
+
+/// A wish to end early: what was measured by then is kept.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(CancellationToken);
+
+impl Stop {
+    /// Ends whatever looks at it.
+    pub fn ask(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether somebody did.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+/// What a load has done so far, for whoever watches. Everything counts, the warm-up too.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl Gauge {
+    /// Requests that ended with success, their bytes, and those that failed.
+    #[must_use]
+    pub fn read(&self) -> (u64, u64, u64) {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        (read(&self.operations), read(&self.bytes), read(&self.failures))
+    }
+
+    pub(super) fn success(&self, bytes: u64) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// See the module.
+pub(super) struct Shared {
+    clock: Arc<dyn Clock>,
+    /// In nanoseconds of the clock.
+    begin: AtomicU64,
+    end: AtomicU64,
+    numbers: AtomicU64,
+    most: u64,
+    workers: usize,
+    /// Requests of an open loop whose moment has come, and a permit for each.
+    due: Mutex<VecDeque<Duration>>,
+    pub starts: Semaphore,
+    /// Requests that are under way are given up.
+    pub over: CancellationToken,
+    /// Workers that have not ended.
+    active: AtomicUsize,
+    pub gauge: Arc<Gauge>,
+}
+
+/// Latencies in microseconds.
+pub(super) fn micros() -> Histogram<u64> {
+    crate::record::histogram()
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Shared {
+    pub fn new(clock: Arc<dyn Clock>, load: &Load, gauge: Arc<Gauge>) -> Self {
+        Self {
+            clock,
+            begin: AtomicU64::new(u64::MAX),
+            end: AtomicU64::new(u64::MAX),
+            numbers: AtomicU64::new(0),
+            most: load.until.requests.unwrap_or(u64::MAX),
+            workers: load.parallel,
+            due: Mutex::default(),
+            starts: Semaphore::new(0),
+            over: CancellationToken::new(),
+            active: AtomicUsize::new(load.parallel),
+            gauge,
+        }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// It counts from now on.
+    pub fn begin(&self) -> Duration {
+        let now = self.now();
+        self.begin.store(nanos(now), Ordering::Relaxed);
+        now
+    }
+
+    /// It counts no longer, and nothing more is begun.
+    pub fn end(&self) -> Duration {
+        let now = self.now();
+        self.end.store(nanos(now), Ordering::Relaxed);
+        now
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.end.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    pub fn window(&self) -> Window {
+        let read = |at: &AtomicU64| Duration::from_nanos(at.load(Ordering::Relaxed));
+        Window { begin: read(&self.begin), end: read(&self.end) }
+    }
+
+    /// The number of the next request; `None` where there is to be none.
+    pub fn next(&self) -> Option<u64> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        (number < self.most).then_some(number)
+    }
+
+    /// A worker has ended.
+    pub fn leave(&self) {
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Nothing is left to be begun.
+    pub fn is_over(&self) -> bool {
+        self.active.load(Ordering::Relaxed) == 0 || self.numbers.load(Ordering::Relaxed) >= self.most
+    }
+
+    /// A request is to start: it was meant to at that moment.
+    pub fn release(&self, intended: Duration) {
+        self.due.lock().push_back(intended);
+        self.starts.add_permits(1);
+    }
+
+    /// When the request whose permit this worker has was meant to start.
+    pub fn intended(&self) -> Option<Duration> {
+        self.due.lock().pop_front()
+    }
+
+    /// No request is released any more: whoever waits for one ends when those that were are begun.
+    pub fn last(&self) {
+        // One for each worker, which finds no request with it.
+        self.starts.add_permits(self.workers);
+    }
+
+    /// Requests that are under way, and those that are to start, are given up.
+    pub fn give_up(&self) {
+        self.starts.close();
+        self.over.cancel();
+    }
+
+    /// Requests that were to start and did not.
+    pub fn left(&self) -> u64 {
+        self.due.lock().len() as u64
+    }
+}

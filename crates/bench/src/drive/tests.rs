@@ -1,0 +1,105 @@
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::testing::MemoryStore;
+use tradewind_core::{Address, SystemClock};
+
+use super::*;
+use crate::arrivals::Spacing;
+use crate::load::Until;
+use crate::operation::Operation;
+
+pub(crate) async fn bed() -> Bed {
+    let clock = SystemClock::shared();
+    let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
+    let bucket = BucketName::new("bench").unwrap();
+    let bed = Bed { store, bucket, content: Arc::new(Content::new()), clock, budget: Budget::new(64 << 20) };
+    bed.store.create_bucket(&context(&bed).await, &bed.bucket).await.unwrap();
+    bed
+}
+
+async fn context(bed: &Bed) -> Context {
+    let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await.unwrap();
+    Context::new(Deadline::none(bed.clock.clone()), window)
+}
+
+fn load(mix: &str, requests: Option<u64>, time: Duration) -> Load {
+    Load {
+        mix: mix.parse().unwrap(),
+        parallel: 4,
+        pace: Pace::Closed,
+        until: Until { requests, time, stable: None },
+        warm_up: Duration::ZERO,
+        seed: 1,
+    }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn stock(sizes: &str) -> Arc<Stock> {
+    Arc::new(Stock::new("run/".to_owned(), sizes.parse().unwrap()))
+}
+
+async fn run(bed: &Bed, stock: &Arc<Stock>, load: &Load) -> Outcome {
+    drive(bed, stock, load, &Stop::default(), &Arc::default()).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_and_removed() {
+    let (bed, stock) = (bed().await, stock("0B-600KiB"));
+    let put = run(&bed, &stock, &load("put", Some(40), LONG)).await;
+    let tally = &put.record.tallies()[&Operation::Put];
+    assert_eq!((tally.operations, tally.failed(), put.ending, stock.len()), (40, 0, Ending::Exhausted, 40));
+    assert_eq!(tally.bytes, (0..40).map(|number| stock.size(number)).sum::<u64>());
+    assert_eq!(tally.latency.len(), 40);
+    let read = run(&bed, &stock, &load("get=6,head=2,list=1", Some(90), LONG)).await;
+    let ended: u64 = read.record.tallies().values().map(|tally| tally.operations).sum();
+    assert_eq!((ended, read.record.tallies().len()), (90, 3));
+    assert!(read.record.tallies().values().all(|tally| tally.failed() == 0), "{:?}", read.record);
+    assert!(read.repeats > 0, "40 objects and some 80 reads of them");
+    let removed = run(&bed, &stock, &load("delete", None, LONG)).await;
+    assert_eq!(removed.record.tallies()[&Operation::Delete].operations, 40);
+    assert_eq!((removed.ending, stock.len()), (Ending::Exhausted, 0));
+}
+
+#[tokio::test]
+async fn objects_with_other_bytes_are_found() {
+    let (bed, stock) = (bed().await, stock("10KiB"));
+    run(&bed, &stock, &load("put", Some(8), LONG)).await;
+    // One of the same size, where another is looked for.
+    let address = |number| Address::parse("bench", &stock.key(number)).unwrap();
+    let context = context(&bed).await;
+    let found = bed.store.get(&context, &address(1), GetRequest::default()).await.unwrap();
+    let mut staged = bed.store.stage(&context, &address(5), StageRequest::default()).await.unwrap();
+    staged.write(found.body.collect().await.unwrap()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+    let read = run(&bed, &stock, &Load { parallel: 1, ..load("get", Some(8), LONG) }).await;
+    let tally = &read.record.tallies()[&Operation::Get];
+    assert_eq!((tally.operations, tally.failures["WrongAnswer"]), (7, 1));
+    assert!(tally.samples[0].contains("has another byte at"), "{}", tally.samples[0]);
+}
+
+#[tokio::test]
+async fn an_open_loop_starts_what_it_is_meant_to() {
+    let (bed, stock) = (bed().await, stock("1KiB"));
+    let pace = Pace::Open { per_second: 500.0, spacing: Spacing::Poisson };
+    let open = Load { pace, ..load("put", None, Duration::from_millis(600)) };
+    let outcome = run(&bed, &stock, &open).await;
+    let tally = &outcome.record.tallies()[&Operation::Put];
+    assert!((200..400).contains(&tally.latency.len()), "{}", tally.latency.len());
+    assert_eq!((outcome.ending, outcome.abandoned), (Ending::Time, 0));
+    assert!(outcome.lag.len() >= tally.latency.len());
+}
+
+#[tokio::test]
+async fn a_stopped_load_keeps_what_was_measured() {
+    let (bed, stock) = (bed().await, stock("1KiB"));
+    let stop = Stop::default();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stopping.ask();
+    });
+    let outcome = drive(&bed, &stock, &load("put", None, LONG), &stop, &Arc::default()).await.unwrap();
+    assert_eq!(outcome.ending, Ending::Stopped);
+    assert!(outcome.time < LONG && outcome.record.tallies()[&Operation::Put].operations > 0);
+}

@@ -1,0 +1,239 @@
+//! One worker: begins a request when its time has come, and checks what comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use tradewind_core::condition::Precondition;
+use tradewind_core::error::{Error, Result as StoreResult};
+use tradewind_core::listing::{ListEntry, ListRequest};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::{Address, Context};
+use tradewind_pattern::ContentId;
+
+use super::Bed;
+use super::shared::Shared;
+use crate::operation::{Mix, Operation};
+use crate::random::mix;
+use crate::record::{Record, Timing};
+use crate::stock::{Hand, Stock};
+
+/// Bytes that are handed to a store at once.
+const PIECE_BYTES: u64 = 256 << 10;
+/// Keys of a listing, at the most.
+const PAGE: usize = 1000;
+/// A worker whose requests fail one behind the other waits so long before the next: a store that refuses at once would
+/// otherwise be asked as fast as the generator can.
+const AFTER_FAILURE: Duration = Duration::from_millis(10);
+
+/// What a request came to.
+struct Answered {
+    first: Duration,
+    bytes: u64,
+}
+
+/// Why it counts as failed: a short name to count by, and what was seen.
+struct Failed {
+    kind: String,
+    what: String,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { kind: format!("{:?}", error.reason()), what: error.to_string() }
+    }
+}
+
+impl Failed {
+    fn wrong(what: String) -> Self {
+        Self { kind: "WrongAnswer".to_owned(), what }
+    }
+}
+
+/// See the module.
+pub(super) struct Worker {
+    bed: Bed,
+    stock: Arc<Stock>,
+    hand: Hand,
+    shared: Arc<Shared>,
+    context: Context,
+    record: Record,
+    is_open: bool,
+}
+
+impl Worker {
+    pub fn new(
+        bed: Bed,
+        stock: Arc<Stock>,
+        hand: Hand,
+        (shared, is_open): (Arc<Shared>, bool),
+        context: Context,
+    ) -> Self {
+        Self { bed, stock, hand, shared, context, record: Record::default(), is_open }
+    }
+
+    /// Until nothing more is to be begun.
+    pub async fn run(mut self, shares: Mix, seed: u64) -> (Record, Hand) {
+        while let Some(intended) = self.turn().await {
+            // A store that always answers at once would never let anybody else have a turn.
+            tokio::task::coop::consume_budget().await;
+            let Some(number) = self.shared.next() else { break };
+            let operation = self.possible(shares.at(mix(seed ^ mix(number))), &shares);
+            let over = self.shared.over.clone();
+            let ended = tokio::select! {
+                biased;
+                answered = self.ask(operation, number) => answered,
+                () = over.cancelled() => Some(Err(Failed {
+                    kind: "Unanswered".to_owned(),
+                    what: format!("{operation} was not answered by the end"),
+                })),
+            };
+            let Some(answered) = ended else { break };
+            let (window, ended) = (self.shared.window(), self.shared.now());
+            match answered {
+                Ok(Answered { first, bytes }) => {
+                    self.shared.gauge.success(bytes);
+                    self.record.success(window, operation, Timing { intended, first, ended }, bytes);
+                }
+                Err(Failed { kind, what }) => {
+                    self.shared.gauge.failure();
+                    self.record.failure(window, operation, (intended, ended), &kind, &what);
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                }
+            }
+        }
+        self.shared.leave();
+        (self.record, self.hand)
+    }
+
+    /// Waits for the moment of the next request; when it was meant to start.
+    async fn turn(&self) -> Option<Duration> {
+        if !self.is_open {
+            return (!self.shared.has_ended()).then(|| self.shared.now());
+        }
+        self.shared.starts.acquire().await.ok()?.forget();
+        self.shared.intended()
+    }
+
+    /// What is asked for where something else cannot be: a mix that writes too makes an object where none is left.
+    fn possible(&self, operation: Operation, shares: &Mix) -> Operation {
+        let needs_one = matches!(operation, Operation::Get | Operation::Head | Operation::Delete);
+        if needs_one && self.hand.is_empty() && shares.share(Operation::Put) > 0.0 {
+            return Operation::Put;
+        }
+        operation
+    }
+
+    /// One request; `None` where there is nothing that it could be about.
+    async fn ask(&mut self, operation: Operation, number: u64) -> Option<Result<Answered, Failed>> {
+        match operation {
+            Operation::Put => Some(self.put().await),
+            Operation::Get => {
+                let number = self.hand.draw()?;
+                Some(self.get(number).await)
+            }
+            Operation::Head => {
+                let number = self.hand.draw()?;
+                Some(self.head(number).await)
+            }
+            Operation::List => Some(self.list(number).await),
+            Operation::Delete => {
+                let number = self.hand.take()?;
+                Some(self.delete(number).await)
+            }
+        }
+    }
+
+    fn address(&self, number: u64) -> StoreResult<Address> {
+        Address::parse(self.bed.bucket.as_str(), &self.stock.key(number))
+    }
+
+    /// What an object holds follows from its key, which no other object has.
+    fn content(address: &Address, size: u64) -> ContentId {
+        ContentId::of(address.key.as_str(), size)
+    }
+
+    async fn put(&mut self) -> Result<Answered, Failed> {
+        let number = self.stock.new_number();
+        let (address, size) = (self.address(number)?, self.stock.size(number));
+        let content = Self::content(&address, size);
+        let request = StageRequest { size: Some(size), ..StageRequest::default() };
+        let mut staged = self.bed.store.stage(&self.context, &address, request).await?;
+        let mut at = 0;
+        while at < size {
+            let piece = self.piece(content, at, PIECE_BYTES.min(size - at));
+            at += piece.len() as u64;
+            staged.write(piece).await?;
+        }
+        staged.commit(Expected { size: Some(size), ..Expected::default() }).await?;
+        self.hand.put(number);
+        Ok(Answered { first: self.shared.now(), bytes: size })
+    }
+
+    fn piece(&self, content: ContentId, at: u64, length: u64) -> Bytes {
+        let mut piece = BytesMut::zeroed(usize::try_from(length).unwrap_or(usize::MAX));
+        self.bed.content.fill(content, at, &mut piece);
+        piece.freeze()
+    }
+
+    async fn get(&self, number: u64) -> Result<Answered, Failed> {
+        let (address, size) = (self.address(number)?, self.stock.size(number));
+        let content = Self::content(&address, size);
+        let mut found = self.bed.store.get(&self.context, &address, GetRequest::default()).await?;
+        let (mut first, mut at) = (None, 0);
+        while let Some(piece) = found.body.next().await {
+            let piece = piece?;
+            first.get_or_insert_with(|| self.shared.now());
+            if let Some(wrong) = self.bed.content.first_difference(content, at, &piece) {
+                let key = address.key.as_str();
+                return Err(Failed::wrong(format!("{key} has another byte at {wrong} than was written")));
+            }
+            at += piece.len() as u64;
+        }
+        if at != size {
+            let key = address.key.as_str();
+            return Err(Failed::wrong(format!("{key} has {at} bytes, {size} were written")));
+        }
+        Ok(Answered { first: first.unwrap_or_else(|| self.shared.now()), bytes: size })
+    }
+
+    async fn head(&self, number: u64) -> Result<Answered, Failed> {
+        let (address, size) = (self.address(number)?, self.stock.size(number));
+        let found = self.bed.store.head(&self.context, &address, GetRequest::default()).await?;
+        if found.info.size != size {
+            let (key, found) = (address.key.as_str(), found.info.size);
+            return Err(Failed::wrong(format!("{key} is said to have {found} bytes, {size} were written")));
+        }
+        Ok(Answered { first: self.shared.now(), bytes: 0 })
+    }
+
+    /// A page from anywhere in the stock, in order and with the right sizes.
+    async fn list(&self, number: u64) -> Result<Answered, Failed> {
+        let from = mix(number) % self.stock.given_out().max(1);
+        let prefix = self.stock.prefix().to_owned();
+        let request = ListRequest { prefix, delimiter: None, after: Some(self.stock.key(from)), limit: PAGE };
+        let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
+        let mut last = self.stock.key(from);
+        for entry in &page.entries {
+            let ListEntry::Key(key, summary) = entry else {
+                return Err(Failed::wrong(format!("{} is listed, which is no key", entry.name())));
+            };
+            let size = self.stock.number(key).map(|number| self.stock.size(number));
+            if size != Some(summary.size) || *key <= last {
+                return Err(Failed::wrong(format!(
+                    "{key} is listed with {} bytes behind {last}",
+                    summary.size
+                )));
+            }
+            last.clone_from(key);
+        }
+        Ok(Answered { first: self.shared.now(), bytes: 0 })
+    }
+
+    async fn delete(&self, number: u64) -> Result<Answered, Failed> {
+        self.bed.store.delete(&self.context, &self.address(number)?, Precondition::None).await?;
+        Ok(Answered { first: self.shared.now(), bytes: 0 })
+    }
+}

@@ -1,0 +1,28 @@
+//! The measuring instrument. A *load* says what is asked of a store, how much of it at a time and for how long; it is
+//! driven in a closed loop (so many workers, each asks when it has been answered) or an open one (requests start when they
+//! are meant to, whatever became of those before them) over any [`ObjectStore`](tradewind_core::ObjectStore). Whatever is
+//! read is compared with what was written; what a run recorded are histograms, which can be added up.
+//!
+//! Its first duty is to be right: a latency counts from the moment a request was meant to start, throughput is what ended
+//! within the window that counts, and a run whose generator could not keep up says so (Hou 2017, section 3).
+
+pub mod arrivals;
+pub mod compare;
+pub mod drive;
+pub mod load;
+pub mod operation;
+mod random;
+pub mod record;
+pub mod report;
+pub mod result;
+pub mod sizes;
+pub mod stock;
+pub mod summary;
+pub mod survey;
+pub mod usage;
+
+pub use self::load::Load;
+pub use self::operation::{Mix, Operation};
+pub use self::sizes::Sizes;
+pub use self::stock::Stock;
+pub use tradewind_pattern::Content;

@@ -1,0 +1,212 @@
+//! What requests were like: latencies as histograms, operations and bytes second by second, failures by kind. Records of
+//! several workers, processes and machines are added up as they are, never as averages of averages.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::operation::Operation;
+
+/// Failures that are told of in full.
+const SAMPLES: usize = 5;
+/// Significant digits of latencies: within a thousandth.
+const DIGITS: u8 = 3;
+
+/// A request that has ended. Times are since the origin of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// When it was meant to start: in a closed loop when it did.
+    pub intended: Duration,
+    /// When the first byte of what was asked for was there; the answer, where it has no bytes.
+    pub first: Duration,
+    /// When all of it was.
+    pub ended: Duration,
+}
+
+/// The time that counts. What ends in it is throughput; what was meant to start in it is latency, whenever it ends:
+/// otherwise the slowest would be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Since the origin of the run.
+    pub begin: Duration,
+    /// The first moment that does not count.
+    pub end: Duration,
+}
+
+impl Window {
+    fn has(&self, at: Duration) -> bool {
+        self.begin <= at && at < self.end
+    }
+}
+
+/// A second of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Second {
+    /// Requests that ended in it with success.
+    pub operations: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// The sum of their latencies, in microseconds.
+    pub latency_sum: u64,
+    /// The longest of them, in microseconds.
+    pub latency_most: u64,
+}
+
+impl Second {
+    fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.failures += other.failures;
+        self.latency_sum += other.latency_sum;
+        self.latency_most = self.latency_most.max(other.latency_most);
+    }
+}
+
+/// Requests of one kind.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    /// Those that ended with success while it counted.
+    pub operations: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// In microseconds, of those that were meant to start while it counted.
+    pub latency: Histogram<u64>,
+    /// The same up to the first byte.
+    pub first_byte: Histogram<u64>,
+    /// From the beginning of the window on.
+    pub seconds: Vec<Second>,
+    /// How often each kind of failure came.
+    pub failures: BTreeMap<String, u64>,
+    /// Some of them in full.
+    pub samples: Vec<String>,
+}
+
+/// An empty one.
+pub(crate) fn histogram() -> Histogram<u64> {
+    // It grows as it needs to. The digits are within what it takes.
+    Histogram::new(DIGITS).unwrap_or_else(|_| unreachable!("{DIGITS} digits are possible"))
+}
+
+/// Adds a value so often. The histogram grows for it: to saturate would cut off what is slowest.
+pub(crate) fn record(histogram: &mut Histogram<u64>, value: u64, count: u64) {
+    // Every time that a clock can say fits.
+    let _ = histogram.record_n(value, count);
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            operations: 0,
+            bytes: 0,
+            latency: histogram(),
+            first_byte: histogram(),
+            seconds: Vec::new(),
+            failures: BTreeMap::new(),
+            samples: Vec::new(),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
+}
+
+impl Tally {
+    fn second(&mut self, window: Window, at: Duration) -> &mut Second {
+        let number = usize::try_from(at.saturating_sub(window.begin).as_secs()).unwrap_or(usize::MAX);
+        if self.seconds.len() <= number {
+            self.seconds.resize(number + 1, Second::default());
+        }
+        &mut self.seconds[number]
+    }
+
+    fn success(&mut self, window: Window, timing: Timing, bytes: u64) {
+        let latency = micros(timing.ended.saturating_sub(timing.intended));
+        if window.has(timing.intended) {
+            record(&mut self.latency, latency, 1);
+            record(&mut self.first_byte, micros(timing.first.saturating_sub(timing.intended)), 1);
+        }
+        if window.has(timing.ended) {
+            self.operations += 1;
+            self.bytes += bytes;
+            let one =
+                Second { operations: 1, bytes, failures: 0, latency_sum: latency, latency_most: latency };
+            self.second(window, timing.ended).add(&one);
+        }
+    }
+
+    /// One that was meant to start in the window counts, whenever it failed.
+    fn failure(&mut self, window: Window, (intended, ended): (Duration, Duration), kind: &str, what: &str) {
+        if !window.has(intended) && !window.has(ended) {
+            return;
+        }
+        *self.failures.entry(kind.to_owned()).or_default() += 1;
+        if self.samples.len() < SAMPLES {
+            self.samples.push(what.to_owned());
+        }
+        self.second(window, ended).failures += 1;
+    }
+
+    /// Failures of all kinds.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
+    /// Adds what others recorded in the same window.
+    pub fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        // They grow as they need to.
+        let _ = self.latency.add(&other.latency);
+        let _ = self.first_byte.add(&other.first_byte);
+        if self.seconds.len() < other.seconds.len() {
+            self.seconds.resize(other.seconds.len(), Second::default());
+        }
+        self.seconds.iter_mut().zip(&other.seconds).for_each(|(mine, others)| mine.add(others));
+        for (kind, count) in &other.failures {
+            *self.failures.entry(kind.clone()).or_default() += count;
+        }
+        let room = SAMPLES.saturating_sub(self.samples.len());
+        self.samples.extend(other.samples.iter().take(room).cloned());
+    }
+}
+
+/// What one worker saw, by kind of request.
+#[derive(Debug, Clone, Default)]
+pub struct Record(BTreeMap<Operation, Tally>);
+
+impl Record {
+    /// Counts a request that was answered rightly.
+    pub fn success(&mut self, window: Window, operation: Operation, timing: Timing, bytes: u64) {
+        self.0.entry(operation).or_default().success(window, timing, bytes);
+    }
+
+    /// Counts one that was not, with the times when it was meant to start and when it failed.
+    pub fn failure(
+        &mut self,
+        window: Window,
+        operation: Operation,
+        times: (Duration, Duration),
+        kind: &str,
+        what: &str,
+    ) {
+        self.0.entry(operation).or_default().failure(window, times, kind, what);
+    }
+
+    /// Adds what others saw.
+    pub fn add(&mut self, other: &Self) {
+        for (operation, tally) in &other.0 {
+            self.0.entry(*operation).or_default().add(tally);
+        }
+    }
+
+    /// By kind of request.
+    #[must_use]
+    pub const fn tallies(&self) -> &BTreeMap<Operation, Tally> {
+        &self.0
+    }
+}

@@ -1,0 +1,85 @@
+//! One page of HTML that says what results mean: plain words first, then charts, then tables. It needs no network and no
+//! script, can be read on a telephone and printed, and follows the reader's light or dark.
+
+mod charts;
+mod page;
+mod words;
+
+use std::fmt;
+
+use serde_json::Error as JsonError;
+
+use crate::result::{Cell, Line, Run, SCHEMA};
+
+/// A result as it was kept.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// What it is called: its file's name.
+    pub name: String,
+    /// What ran where.
+    pub run: Run,
+    /// What was measured.
+    pub cells: Vec<Cell>,
+    /// It was stopped before all was measured.
+    pub is_partial: bool,
+}
+
+/// Why a result cannot be read: the line, from 1 on, and what is wrong with it.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// Which line.
+    pub line: usize,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Json(JsonError),
+    Schema(String),
+    NoRun,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: ", self.line)?;
+        match &self.why {
+            Why::Json(e) => write!(f, "{e}"),
+            Why::Schema(schema) => write!(f, "it is written as {schema:?}; this version reads {SCHEMA:?}"),
+            Why::NoRun => write!(f, "the first line does not say what ran where: this is no result"),
+        }
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+impl Kept {
+    /// Reads the lines of a result. The last may be torn, where the process ended in the middle of it.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Unreadable> {
+        let (mut run, mut cells, mut is_partial) = (None, Vec::new(), true);
+        let count = text.lines().count();
+        for (n, line) in text.lines().enumerate() {
+            let bad = |why| Unreadable { line: n + 1, why };
+            match serde_json::from_str(line) {
+                Ok(Line::Run(said)) if said.schema != SCHEMA => return Err(bad(Why::Schema(said.schema))),
+                Ok(Line::Run(said)) if n == 0 => run = Some(said),
+                Ok(Line::Run(_)) => return Err(bad(Why::NoRun)),
+                Ok(_) if run.is_none() => return Err(bad(Why::NoRun)),
+                Ok(Line::Cell(cell)) => cells.push(*cell),
+                Ok(Line::End { partial }) => is_partial = partial,
+                Err(_) if n > 0 && n + 1 == count && !text.ends_with('\n') => {}
+                Err(e) => return Err(bad(Why::Json(e))),
+            }
+        }
+        let run = run.ok_or(Unreadable { line: 1, why: Why::NoRun })?;
+        Ok(Self { name: name.to_owned(), run, cells, is_partial })
+    }
+}
+
+/// The page about one result or several, the first of which the others are compared with.
+#[must_use]
+pub fn page(results: &[Kept]) -> String {
+    page::write(results)
+}
+
+#[cfg(test)]
+mod tests;

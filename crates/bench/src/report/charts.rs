@@ -1,0 +1,229 @@
+//! Charts as SVG. What is ink and what is grid has a colour of its own, which the page's style replaces by that of the
+//! reader's light or dark.
+
+use std::error::Error;
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::prelude::*;
+
+/// Replaced by the style of the page.
+pub(super) const INK: RGBColor = RGBColor(1, 1, 1);
+pub(super) const GRID: RGBColor = RGBColor(2, 2, 2);
+/// Told apart by people who see few colours, on white and on black.
+const SERIES: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(150, 120, 90),
+];
+const SIZE: (u32, u32) = (640, 360);
+const FONT: &str = "sans-serif";
+
+type Drawn = Result<String, Box<dyn Error>>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// A line of a chart.
+#[derive(Debug, Clone)]
+pub(super) struct Series {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+    /// It belongs to the one before it, and has its colour.
+    pub is_second: bool,
+}
+
+/// How an axis is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Axis {
+    Linear,
+    Logarithmic,
+}
+
+fn text(size: u32) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&INK)
+}
+
+fn drawn(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Error>>) -> Drawn {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        draw(&area)?;
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+/// A number as an axis has it: 0.25, 1, 30, 4k, 2M.
+pub(super) fn short(value: f64) -> String {
+    let (value, unit) = match value.abs() {
+        large if large >= 1e9 => (value / 1e9, "G"),
+        large if large >= 1e6 => (value / 1e6, "M"),
+        large if large >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = match value.abs() {
+        few if few >= 100.0 || few == 0.0 => 0,
+        few if few >= 10.0 => 1,
+        few if few >= 1.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.digits$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{unit}")
+}
+
+/// The room that values take, with a little around them.
+fn room(values: impl Iterator<Item = f64>, axis: Axis) -> Range<f64> {
+    let (least, most) = values
+        .filter(|value| value.is_finite() && (axis == Axis::Linear || *value > 0.0))
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
+    match axis {
+        _ if !least.is_finite() => 0.1..1.0,
+        Axis::Linear => 0.0..(most * 1.08).max(f64::MIN_POSITIVE),
+        Axis::Logarithmic => least / 1.15..most * 1.15,
+    }
+}
+
+/// Lines over two axes.
+pub(super) fn lines((x, x_name): (Axis, &str), (y, y_name): (Axis, &str), series: &[Series]) -> Drawn {
+    let points = || series.iter().flat_map(|series| &series.points);
+    let (across, up) = (room(points().map(|point| point.0), x), room(points().map(|point| point.1), y));
+    drawn(SIZE, |area| match (x, y) {
+        (Axis::Linear, Axis::Linear) => plot(area, across, up, (x_name, y_name), series),
+        (Axis::Linear, Axis::Logarithmic) => plot(area, across, up.log_scale(), (x_name, y_name), series),
+        (Axis::Logarithmic, Axis::Linear) => plot(area, across.log_scale(), up, (x_name, y_name), series),
+        (Axis::Logarithmic, Axis::Logarithmic) => {
+            plot(area, across.log_scale(), up.log_scale(), (x_name, y_name), series)
+        }
+    })
+}
+
+fn plot<X, Y>(
+    area: &Area<'_>,
+    x: X,
+    y: Y,
+    (x_name, y_name): (&str, &str),
+    series: &[Series],
+) -> Result<(), Box<dyn Error>>
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
+{
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(60)
+        .build_cartesian_2d(x, y)?;
+    chart
+        .configure_mesh()
+        .axis_style(INK)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style(text(13))
+        .axis_desc_style(text(14))
+        .x_desc(x_name)
+        .y_desc(y_name)
+        .x_label_formatter(&|value| short(*value))
+        .y_label_formatter(&|value| short(*value))
+        .draw()?;
+    let mut colour = 0;
+    for (n, each) in series.iter().enumerate() {
+        if n > 0 && !each.is_second {
+            colour += 1;
+        }
+        let style = SERIES[colour % SERIES.len()].stroke_width(2);
+        let points = each.points.iter().copied();
+        let drawn = if each.is_second {
+            chart.draw_series(DashedLineSeries::new(points, 5, 4, style))?
+        } else {
+            chart.draw_series(LineSeries::new(points, style))?
+        };
+        drawn.label(&each.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    if series.len() > 1 {
+        chart
+            .configure_series_labels()
+            .label_font(text(13))
+            .border_style(GRID)
+            .position(SeriesLabelPosition::UpperLeft)
+            .draw()?;
+    }
+    Ok(())
+}
+
+/// A table of values as a map: the darker the more. `values` has a row for each of `down`.
+pub(super) fn heat(
+    (across_name, across): (&str, &[String]),
+    down: &[String],
+    values: &[Vec<Option<f64>>],
+) -> Drawn {
+    const LEFT: i32 = 110;
+    const TOP: i32 = 50;
+    const CELL: (i32, i32) = (76, 40);
+    let (width, height) = (across.len() as i32 * CELL.0 + LEFT + 10, down.len() as i32 * CELL.1 + TOP + 10);
+    let most = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
+    drawn((width.unsigned_abs(), height.unsigned_abs()), |area| {
+        let middle = |style: TextStyle<'static>| {
+            style.pos(plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Center,
+                plotters::style::text_anchor::VPos::Center,
+            ))
+        };
+        area.draw(&Text::new(across_name.to_owned(), (LEFT, 6), text(13)))?;
+        for (n, name) in across.iter().enumerate() {
+            let at = (LEFT + n as i32 * CELL.0 + CELL.0 / 2, TOP - 14);
+            area.draw(&Text::new(name.clone(), at, middle(text(13))))?;
+        }
+        for (row, (name, values)) in down.iter().zip(values).enumerate() {
+            let y = TOP + row as i32 * CELL.1;
+            area.draw(&Text::new(name.clone(), (8, y + CELL.1 / 2 - 7), text(13)))?;
+            for (column, value) in values.iter().enumerate() {
+                let x = LEFT + column as i32 * CELL.0;
+                let Some(value) = value else { continue };
+                let part = if most > 0.0 { value / most } else { 0.0 };
+                let style = SERIES[0].mix(0.06 + 0.74 * part).filled();
+                area.draw(&Rectangle::new([(x + 1, y + 1), (x + CELL.0 - 1, y + CELL.1 - 1)], style))?;
+                let at = (x + CELL.0 / 2, y + CELL.1 / 2);
+                area.draw(&Text::new(short(*value), at, middle(text(14))))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let said: Vec<String> =
+            [0.0, 0.25, 1.0, 2.5, 30.0, 999.0, 1234.0, 45_600.0, 2e6, 3.21e9].map(short).to_vec();
+        assert_eq!(said, ["0", "0.25", "1", "2.5", "30", "999", "1234", "45.6k", "2M", "3.21G"]);
+    }
+
+    #[test]
+    fn charts_can_be_drawn_whatever_they_are_of() {
+        let line = |points: Vec<(f64, f64)>| Series { name: "<a & b>".to_owned(), points, is_second: false };
+        for points in [vec![], vec![(1.0, 0.0)], vec![(1.0, 3.0), (64.0, 3000.0)]] {
+            for x in [Axis::Linear, Axis::Logarithmic] {
+                for y in [Axis::Linear, Axis::Logarithmic] {
+                    let series = [line(points.clone()), Series { is_second: true, ..line(points.clone()) }];
+                    let svg = lines((x, "x"), (y, "y"), &series).unwrap();
+                    assert!(svg.starts_with("<svg") && !svg.contains("<a &"), "{svg}");
+                }
+            }
+        }
+        let names = ["1".to_owned(), "2".to_owned()];
+        let svg = heat(("at a time", &names), &names, &[vec![Some(1.0), None], vec![Some(0.0), Some(5.0)]])
+            .unwrap();
+        assert!(svg.contains("at a time"));
+        assert!(heat(("none", &[]), &[], &[]).is_ok());
+    }
+}

@@ -1,0 +1,297 @@
+//! The page itself.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::compare::{Compared, Measure, Verdict, compare};
+use crate::operation::Operation;
+use crate::report::Kept;
+use crate::report::charts::{Axis, Series, heat, lines, short};
+use crate::report::words::{Row, rows, summary};
+use crate::result::{Cell, Latency};
+
+const STYLE: &str = include_str!("page.css");
+
+/// One result or several.
+pub(super) fn write(results: &[Kept]) -> String {
+    let title = results.first().map_or_else(|| "nothing".to_owned(), |first| first.run.place.clone());
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) " as measured" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    h1 { (title) " as measured" }
+                    @for (n, result) in results.iter().enumerate() {
+                        (one(result))
+                        @if n > 0 { (against(&results[0], result)) }
+                    }
+                    (method())
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn one(result: &Kept) -> Markup {
+    let rows = rows(&result.cells);
+    html! {
+        section {
+            h2 { (result.name) }
+            @for said in summary(result) { p.said { (said) } }
+            (circumstances(result))
+            @for operation in Operation::ALL {
+                @let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
+                @if !of_kind.is_empty() { (kind(operation, &of_kind)) }
+            }
+            (distributions(&result.cells))
+            (table(&result.cells))
+        }
+    }
+}
+
+fn circumstances(result: &Kept) -> Markup {
+    let run = &result.run;
+    let client = &run.client;
+    html! {
+        p.quiet {
+            "Measured from " (client.name) " (" (client.cores) " cores, " (client.processor) ", "
+            (short(client.memory as f64 / 1e9)) " GB, Linux " (client.kernel) ") against " (run.place) ", a store of kind "
+            (run.store) ", with tradewind " (run.version) "."
+        }
+    }
+}
+
+/// A chart with what it is of; where it cannot be drawn, why.
+fn figure(caption: &str, drawn: Result<String, Box<dyn std::error::Error>>) -> Markup {
+    html! {
+        figure {
+            @match drawn {
+                Ok(svg) => { (PreEscaped(svg)) }
+                Err(e) => { p { "This chart cannot be drawn: " (e) } }
+            }
+            figcaption { (caption) }
+        }
+    }
+}
+
+/// Maps and curves of one kind of request.
+fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
+    let mut across: Vec<usize> =
+        of_kind.iter().flat_map(|row| row.by_parallel.iter().map(|(parallel, _)| *parallel)).collect();
+    across.sort_unstable();
+    across.dedup();
+    let names: Vec<String> = across.iter().map(ToString::to_string).collect();
+    let sizes: Vec<String> = of_kind.iter().map(|row| row.size.clone()).collect();
+    let values = |of: &dyn Fn(&Row<'_>) -> Vec<(usize, f64)>| -> Vec<Vec<Option<f64>>> {
+        let row = |row: &&Row<'_>| {
+            let found = of(row);
+            let at = |parallel: &usize| found.iter().find(|(p, _)| p == parallel).map(|(_, value)| *value);
+            across.iter().map(at).collect()
+        };
+        of_kind.iter().map(row).collect()
+    };
+    let megabytes = values(&|row| row.bandwidths().into_iter().map(|(p, rate)| (p, rate / 1e6)).collect());
+    let rates = values(&|row| row.rates());
+    let latencies = of_kind.iter().flat_map(|row| {
+        let points = |of: fn(&Latency) -> u64| -> Vec<(f64, f64)> {
+            let found = row.latencies(|figures| of(&figures.latency_us));
+            found.into_iter().map(|(parallel, micros)| (parallel as f64, micros / 1e3)).collect()
+        };
+        [
+            Series { name: format!("{} p50", row.size), points: points(|l| l.p50), is_second: false },
+            Series { name: format!("{} p99", row.size), points: points(|l| l.p99), is_second: true },
+        ]
+    });
+    let latencies: Vec<Series> = latencies.collect();
+    let has_bytes = megabytes.iter().flatten().flatten().any(|rate| *rate > 0.0);
+    html! {
+        h3 { (operation) }
+        @if has_bytes {
+            (figure("MB/s by size and requests at a time", heat(("requests at a time", &names), &sizes, &megabytes)))
+        }
+        (figure("requests a second by size and requests at a time", heat(("requests at a time", &names), &sizes, &rates)))
+        @if across.len() > 1 {
+            (figure(
+                "how long requests take",
+                lines((Axis::Logarithmic, "requests at a time"), (Axis::Logarithmic, "milliseconds"), &latencies),
+            ))
+        }
+    }
+}
+
+fn name(cell: &Cell) -> String {
+    let at = cell.rate.map_or_else(|| format!("x {}", cell.parallel), |rate| format!("at {}/s", short(rate)));
+    format!("{} {} {at}", cell.mix, cell.sizes)
+}
+
+/// Distributions and the course of what was measured longest: a line for each of the first few.
+fn distributions(cells: &[Cell]) -> Markup {
+    const MOST: usize = 7;
+    let first = || cells.iter().filter(|cell| cell.repeat == 1).rev().take(MOST);
+    let distributions: Vec<Series> = first()
+        .filter_map(|cell| {
+            let figures = cell.operations.values().max_by_key(|figures| figures.latency_us.count)?;
+            let latency = &figures.latency_us;
+            let mut seen = 0;
+            let points = latency.counts.iter().map(|(value, count)| {
+                seen += count;
+                (*value as f64 / 1e3, seen as f64 / latency.count.max(1) as f64)
+            });
+            Some(Series { name: name(cell), points: points.collect(), is_second: false })
+        })
+        .collect();
+    let course: Vec<Series> = first()
+        .map(|cell| {
+            let points = cell.tenths.iter().enumerate();
+            let points = points.map(|(n, (operations, _))| (n as f64 / 10.0, *operations as f64 * 10.0));
+            Series { name: name(cell), points: points.collect(), is_second: false }
+        })
+        .collect();
+    html! {
+        h3 { "how even it is" }
+        (figure(
+            "the part of requests that took no longer",
+            lines((Axis::Logarithmic, "milliseconds"), (Axis::Linear, "of all requests"), &distributions),
+        ))
+        (figure("as time went on", lines((Axis::Linear, "seconds"), (Axis::Linear, "requests a second"), &course)))
+    }
+}
+
+fn table(cells: &[Cell]) -> Markup {
+    let millis = |micros: u64| short(micros as f64 / 1e3);
+    html! {
+        h3 { "all figures" }
+        div.wide {
+            table {
+                thead {
+                    tr {
+                        th { "what" } th { "round" } th { "requests/s" } th { "+-" } th { "MB/s" } th { "first byte p50, ms" }
+                        th { "p50" } th { "p90" } th { "p99" } th { "p99.9" } th { "max, ms" } th { "CPU, us each" } th { "failed" }
+                    }
+                }
+                tbody {
+                    @for cell in cells {
+                        @for (operation, figures) in &cell.operations {
+                            @let latency = &figures.latency_us;
+                            tr {
+                                th { (operation) " in " (name(cell)) }
+                                td { (cell.repeat) }
+                                td { (short(figures.operations as f64 / cell.seconds.max(1e-9))) }
+                                td { (within(cell)) }
+                                td { (short(figures.bytes as f64 / cell.seconds.max(1e-9) / 1e6)) }
+                                td { (millis(figures.first_byte_us.p50)) }
+                                td { (millis(latency.p50)) } td { (millis(latency.p90)) } td { (millis(latency.p99)) }
+                                td { (millis(latency.p999)) } td { (millis(latency.max)) }
+                                td { (cell.cpu_us_per_operation().map_or_else(String::new, short)) }
+                                td { (figures.failures.values().sum::<u64>()) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        ul.notes {
+            @for cell in cells {
+                @for note in &cell.notes { li { (name(cell)) ": " (note) } }
+                @for sample in cell.operations.values().flat_map(|figures| &figures.samples) {
+                    li { (name(cell)) ": " (sample) }
+                }
+            }
+        }
+    }
+}
+
+fn within(cell: &Cell) -> String {
+    let rate = cell.operations_per_second;
+    rate.within
+        .filter(|_| rate.mean > 0.0)
+        .map_or_else(String::new, |within| format!("{} %", short(100.0 * within / rate.mean)))
+}
+
+/// What differs between two results.
+fn against(first: &Kept, other: &Kept) -> Markup {
+    let compared = compare(&first.cells, &other.cells);
+    let differing: Vec<&Compared> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
+    let unknown = compared.iter().all(|each| each.verdict == Verdict::Unknown);
+    html! {
+        section {
+            h2 { (other.name) " against " (first.name) }
+            @if compared.is_empty() {
+                p.said { "They have no measurement in common." }
+            } @else if unknown {
+                p.said { "Whether they differ cannot be known from one round each: measure with --repeat 3 or more." }
+            } @else if differing.is_empty() {
+                p.said { "No difference: chance explains all that is seen." }
+            } @else {
+                @for each in &differing { p.said { (difference(each)) } }
+            }
+            div.wide {
+                table {
+                    thead { tr { th { "what" } th { "figure" } th { "before" } th { "after" } th { "ratio, 95 %" } th { "" } } }
+                    tbody {
+                        @for each in &compared {
+                            tr {
+                                th { (each.what) } td { (measure(each.measure)) }
+                                td { (short(each.before)) } td { (short(each.after)) }
+                                td { (each.ratio.map_or_else(String::new, |(low, high)| format!("{low:.3} to {high:.3}"))) }
+                                td { (verdict(each.verdict)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+const fn measure(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Throughput => "requests/s",
+        Measure::Median => "p50, us",
+        Measure::P99 => "p99, us",
+    }
+}
+
+const fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Same => "no difference",
+        Verdict::Differs => "differs",
+        Verdict::Unknown => "unknown",
+    }
+}
+
+fn difference(each: &Compared) -> String {
+    let ratio = each.after / each.before;
+    let is_better = (ratio > 1.0) == each.measure.is_speed();
+    let percent = 100.0 * (ratio - 1.0).abs();
+    let (low, high) = each.ratio.unwrap_or((ratio, ratio));
+    let word = if ratio > 1.0 { "higher" } else { "lower" };
+    format!(
+        "{}: {} {percent:.0} % {word}, which is {} (between {low:.2} and {high:.2} times).",
+        each.what,
+        measure(each.measure),
+        if is_better { "better" } else { "worse" }
+    )
+}
+
+fn method() -> Markup {
+    html! {
+        section.quiet {
+            h2 { "how it was measured" }
+            p {
+                "Throughput is what ended with success within the time that counted, after a warm-up. A latency counts from \
+                 the moment a request was meant to start: in a closed loop when its worker was free, in an open loop (a rate) \
+                 when its moment came, whether or not the store had answered those before it. A closed loop asks less of a \
+                 store that is slow, and so shows fewer slow requests than independent users would meet; for those, measure \
+                 with a rate. The range behind a throughput is a 95 % confidence interval from batch means. Every byte that \
+                 was read was compared with what was written."
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a result means, in plain words.
+
+use crate::operation::Operation;
+use crate::report::Kept;
+use crate::report::charts::short;
+use crate::result::{Cell, Figures};
+
+/// So much of the best is as good as the best.
+const AS_GOOD: f64 = 0.95;
+
+/// The cells that are of one kind of request alone, of a size, by parallelism, several repetitions of each.
+pub(super) struct Row<'a> {
+    pub operation: Operation,
+    pub size: String,
+    /// Parallelism, and the cells that have it.
+    pub by_parallel: Vec<(usize, Vec<&'a Cell>)>,
+}
+
+impl Row<'_> {
+    /// Requests a second, in the mean of the repetitions, by parallelism.
+    pub fn rates(&self) -> Vec<(usize, f64)> {
+        self.means(|cell| cell.operations_per_second.mean)
+    }
+
+    /// Bytes a second.
+    pub fn bandwidths(&self) -> Vec<(usize, f64)> {
+        self.means(|cell| cell.bytes_per_second.mean)
+    }
+
+    /// Some figure of the requests.
+    pub fn latencies(&self, of: impl Fn(&Figures) -> u64) -> Vec<(usize, f64)> {
+        self.means(|cell| cell.operations.get(&self.operation).map_or(0.0, |figures| of(figures) as f64))
+    }
+
+    fn means(&self, of: impl Fn(&Cell) -> f64) -> Vec<(usize, f64)> {
+        let mean =
+            |cells: &[&Cell]| cells.iter().map(|cell| of(cell)).sum::<f64>() / cells.len().max(1) as f64;
+        self.by_parallel.iter().map(|(parallel, cells)| (*parallel, mean(cells))).collect()
+    }
+}
+
+/// The rows of a result, in their order. What is mixed or has a rate of its own is in none.
+pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for cell in cells.iter().filter(|cell| cell.rate.is_none() && !cell.partial) {
+        let mut kinds = cell.mix.operations();
+        let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
+        let size = cell.sizes.to_string();
+        let found = rows.iter().position(|row| row.operation == operation && row.size == size);
+        let row = found.unwrap_or_else(|| {
+            rows.push(Row { operation, size, by_parallel: Vec::new() });
+            rows.len() - 1
+        });
+        let by_parallel = &mut rows[row].by_parallel;
+        match by_parallel.iter_mut().find(|(parallel, _)| *parallel == cell.parallel) {
+            Some((_, cells)) => cells.push(cell),
+            None => by_parallel.push((cell.parallel, vec![cell])),
+        }
+    }
+    rows.iter_mut().for_each(|row| row.by_parallel.sort_by_key(|(parallel, _)| *parallel));
+    rows
+}
+
+/// The best, and the least parallelism that is as good.
+fn knee(rates: &[(usize, f64)]) -> Option<(f64, usize)> {
+    let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let (parallel, _) = rates.iter().find(|(_, rate)| *rate >= AS_GOOD * best)?;
+    (best > 0.0).then_some((best, *parallel))
+}
+
+/// A paragraph for each thing that is worth saying.
+pub(super) fn summary(result: &Kept) -> Vec<String> {
+    let mut said = Vec::new();
+    let rows = rows(&result.cells);
+    for (operation, verb) in [(Operation::Put, "Writing"), (Operation::Get, "Reading")] {
+        let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
+        let fastest = of_kind.iter().filter_map(|row| Some((row, knee(&row.bandwidths())?)));
+        if let Some((row, (best, parallel))) = fastest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
+            said.push(format!(
+                "{verb} reaches {} MB/s, with objects of {} and {parallel} at a time.",
+                short(best / 1e6),
+                row.size
+            ));
+        }
+        let busiest = of_kind.iter().filter_map(|row| Some((row, knee(&row.rates())?)));
+        if let Some((row, (best, parallel))) = busiest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
+            let alone = row.latencies(|figures| figures.latency_us.p50).first().copied();
+            let alone = alone
+                .filter(|(parallel, _)| *parallel == 1)
+                .map(|(_, micros)| format!(" One alone takes {} ms.", short(micros / 1e3)));
+            said.push(format!(
+                "{verb} small objects ({}) goes at {} a second, with {parallel} at a time.{}",
+                row.size,
+                short(best),
+                alone.unwrap_or_default()
+            ));
+        }
+    }
+    let failed: u64 = result.cells.iter().map(Cell::failed).sum();
+    if failed > 0 {
+        said.push(format!("{failed} requests failed or were answered wrongly: see the tables."));
+    }
+    if result.is_partial {
+        said.push("It was stopped before all was measured.".to_owned());
+    }
+    let busy = result
+        .cells
+        .iter()
+        .filter(|cell| cell.notes.iter().any(|note| note.contains("busy") || note.contains("bottleneck")));
+    let busy = busy.count();
+    if busy > 0 {
+        said.push(format!(
+            "In {busy} of {} measurements the machine that asked had no processor time left: the store may be faster.",
+            result.cells.len()
+        ));
+    }
+    said
+}

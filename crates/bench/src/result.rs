@@ -1,0 +1,337 @@
+//! Results as they are kept: lines of JSON, the first of which says what ran where, and one for each measurement. Latencies
+//! are whole histograms, so that results of several runs and machines can be added up and compared.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::arrivals::Spacing;
+use crate::drive::{Ending, Outcome};
+use crate::load::{Load, Pace};
+use crate::operation::{Mix, Operation};
+use crate::record::{Tally, histogram, record};
+use crate::sizes::Sizes;
+use crate::summary;
+
+/// The form of the lines. It changes where a reader of the one before would misread them.
+pub const SCHEMA: &str = "tradewind-bench/1";
+
+/// A line of a result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "lowercase")]
+pub enum Line {
+    /// The first: what ran where.
+    Run(Run),
+    /// A measurement.
+    Cell(Box<Cell>),
+    /// The last: whether all was measured that was to be.
+    End {
+        /// It was stopped before that.
+        partial: bool,
+    },
+}
+
+/// What ran where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Of the generator.
+    pub version: String,
+    /// In milliseconds since 1970 UTC.
+    pub started: i64,
+    /// The machine that asked.
+    pub client: Client,
+    /// What was asked: the place as it was given, and what kind of store it is.
+    pub place: String,
+    /// `s3`, `swift`, `local`.
+    pub store: String,
+    /// Where chance began.
+    pub seed: u64,
+}
+
+/// The machine that asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// Its name.
+    pub name: String,
+    /// What its processors call themselves.
+    pub processor: String,
+    /// How many of them this process may use.
+    pub cores: usize,
+    /// In bytes.
+    pub memory: u64,
+    /// Which Linux.
+    pub kernel: String,
+}
+
+/// A measurement: one load on one store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// What was asked.
+    pub mix: Mix,
+    /// How large the objects were.
+    pub sizes: Sizes,
+    /// Requests at a time; of an open loop the most.
+    pub parallel: usize,
+    /// Requests a second that were meant to start: an open loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// How those lay apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spacing: Option<Spacing>,
+    /// Which of several of the same, from 1 on.
+    pub repeat: u32,
+    /// How long it counted.
+    pub seconds: f64,
+    /// All requests a second, and how sure that is.
+    pub operations_per_second: Rate,
+    /// The same of bytes.
+    pub bytes_per_second: Rate,
+    /// By kind of request.
+    pub operations: BTreeMap<Operation, Figures>,
+    /// Requests and bytes in each tenth of a second.
+    pub tenths: Vec<(u64, u64)>,
+    /// Processor time of the generator, in seconds.
+    pub cpu_seconds: f64,
+    /// The same by name of the threads.
+    pub cpu_threads: BTreeMap<String, f64>,
+    /// How much of the machine was busy, by whomever: 0 to 1.
+    pub machine_busy: f64,
+    /// How late an open loop released its requests: the generator's own doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_us: Option<Latency>,
+    /// Reads of objects that had been read before.
+    pub repeated_reads: u64,
+    /// Requests that were meant to start and never did.
+    pub abandoned: u64,
+    /// It was stopped before its end.
+    pub partial: bool,
+    /// What is to be known of the figures.
+    pub notes: Vec<String>,
+}
+
+/// A rate, and how far from it the true one may be with 95 % confidence, where that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// The mean over the time that counted.
+    pub mean: f64,
+    /// The true one is within so much of it.
+    pub within: Option<f64>,
+}
+
+/// Requests of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Those that ended with success.
+    pub operations: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that failed, by kind.
+    pub failures: BTreeMap<String, u64>,
+    /// Some of those in full.
+    pub samples: Vec<String>,
+    /// Up to the last byte.
+    pub latency_us: Latency,
+    /// Up to the first.
+    pub first_byte_us: Latency,
+    /// Second by second: requests, bytes, failures, the mean and the longest latency in microseconds.
+    pub seconds: Vec<[u64; 5]>,
+}
+
+/// Latencies, in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// So long half of them took at the most.
+    pub p50: u64,
+    /// Nine of ten.
+    pub p90: u64,
+    /// 99 of a hundred.
+    pub p99: u64,
+    /// 999 of a thousand.
+    pub p999: u64,
+    /// All of them.
+    pub max: u64,
+    /// The histogram: latencies, to three digits, and how often each came.
+    pub counts: Vec<(u64, u64)>,
+}
+
+impl Latency {
+    /// What a histogram holds.
+    #[must_use]
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        let counts = histogram.iter_recorded();
+        Self {
+            count: histogram.len(),
+            mean: histogram.mean(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: histogram.max(),
+            counts: counts.map(|each| (each.value_iterated_to(), each.count_at_value())).collect(),
+        }
+    }
+
+    /// The histogram again.
+    #[must_use]
+    pub fn histogram(&self) -> Histogram<u64> {
+        let mut all = histogram();
+        for (value, count) in &self.counts {
+            record(&mut all, *value, *count);
+        }
+        all
+    }
+}
+
+impl Figures {
+    fn of(tally: &Tally) -> Self {
+        let seconds = tally.seconds.iter().map(|second| {
+            let mean = second.latency_sum / second.operations.max(1);
+            [second.operations, second.bytes, second.failures, mean, second.latency_most]
+        });
+        Self {
+            operations: tally.operations,
+            bytes: tally.bytes,
+            failures: tally.failures.clone(),
+            samples: tally.samples.clone(),
+            latency_us: Latency::of(&tally.latency),
+            first_byte_us: Latency::of(&tally.first_byte),
+            seconds: seconds.collect(),
+        }
+    }
+}
+
+/// A generator that used more than this part of the processors, or of one that one of its threads has, was the bottleneck.
+const BUSY: f64 = 0.9;
+/// An open loop that released a request of a hundred so much later than it was meant to start was not the one that was
+/// asked for.
+const LATE: Duration = Duration::from_millis(5);
+
+impl Cell {
+    /// What came of a load, the `repeat`-th time, on a machine with so many cores.
+    #[must_use]
+    pub fn of(load: &Load, sizes: &Sizes, repeat: u32, outcome: &Outcome, cores: usize) -> Self {
+        let seconds = outcome.time.as_secs_f64();
+        let tallies = outcome.record.tallies();
+        let per_second = |all: u64, of: fn(&(u64, u64)) -> f64| {
+            let amounts: Vec<f64> = outcome.tenths.iter().map(of).collect();
+            let within = summary::rate(&amounts).map(|rate| rate.within * 10.0);
+            Rate { mean: if seconds > 0.0 { all as f64 / seconds } else { 0.0 }, within }
+        };
+        let (operations, bytes) =
+            tallies.values().fold((0, 0), |(n, bytes), tally| (n + tally.operations, bytes + tally.bytes));
+        let (rate, spacing) = match load.pace {
+            Pace::Closed => (None, None),
+            Pace::Open { per_second, spacing } => (Some(per_second), Some(spacing)),
+        };
+        let usage = &outcome.usage;
+        Self {
+            mix: load.mix.clone(),
+            sizes: sizes.clone(),
+            parallel: load.parallel,
+            rate,
+            spacing,
+            repeat,
+            seconds,
+            operations_per_second: per_second(operations, |(operations, _)| *operations as f64),
+            bytes_per_second: per_second(bytes, |(_, bytes)| *bytes as f64),
+            operations: tallies.iter().map(|(kind, tally)| (*kind, Figures::of(tally))).collect(),
+            tenths: outcome.tenths.clone(),
+            cpu_seconds: usage.total().as_secs_f64(),
+            cpu_threads: usage
+                .threads
+                .iter()
+                .map(|(name, time)| (name.clone(), time.as_secs_f64()))
+                .collect(),
+            machine_busy: usage.machine(),
+            lag_us: rate.map(|_| Latency::of(&outcome.lag)),
+            repeated_reads: outcome.repeats,
+            abandoned: outcome.abandoned,
+            partial: outcome.ending == Ending::Stopped,
+            notes: notes(outcome, cores),
+        }
+    }
+
+    /// Processor time of the generator for each request, in microseconds.
+    #[must_use]
+    pub fn cpu_us_per_operation(&self) -> Option<f64> {
+        let operations: u64 = self.operations.values().map(|figures| figures.operations).sum();
+        (operations > 0).then(|| self.cpu_seconds * 1e6 / operations as f64)
+    }
+
+    /// Requests that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.operations.values().flat_map(|figures| figures.failures.values()).sum()
+    }
+}
+
+/// What makes the figures say something else than they seem to.
+fn notes(outcome: &Outcome, cores: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    let seconds = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
+    let used = outcome.usage.total().as_secs_f64() / seconds;
+    let most = outcome.usage.threads.iter().max_by_key(|(_, time)| **time);
+    if used > BUSY * cores as f64 {
+        notes.push(format!(
+            "the generator was the bottleneck: it used {used:.2} of {cores} processors; the store may be faster"
+        ));
+    } else if outcome.usage.machine() > BUSY {
+        notes.push(format!(
+            "this machine was busy ({:.0} %): the store may be faster from a machine of its own",
+            outcome.usage.machine() * 100.0
+        ));
+    } else if let Some((name, time)) =
+        most.filter(|(_, time)| time.as_secs_f64() > BUSY * seconds && cores > 1)
+    {
+        notes.push(format!("the thread {name:?} was busy for {:.2} s of {seconds:.2} s", time.as_secs_f64()));
+    }
+    let late = Duration::from_micros(outcome.lag.value_at_quantile(0.99));
+    if late > LATE {
+        notes.push(format!(
+            "the generator was late: it released one request of a hundred more than {:.1} ms behind its moment",
+            late.as_secs_f64() * 1e3
+        ));
+    }
+    if outcome.abandoned > 0 {
+        notes.push(format!(
+            "{} requests were meant to start and never did: the store was slower than the rate, and latencies say less \
+             than the truth",
+            outcome.abandoned
+        ));
+    }
+    if outcome.repeats > 0 {
+        notes.push(format!(
+            "{} reads were of objects that had been read before: a cache may have helped",
+            outcome.repeats
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_comes_back_as_it_was() {
+        let mut all = histogram();
+        for value in [1, 7, 7, 1234, 99_999, 3_600_000_000] {
+            record(&mut all, value, 1);
+        }
+        let said = Latency::of(&all);
+        assert_eq!((said.count, said.p50), (6, 7));
+        assert!(said.max.abs_diff(3_600_000_000) < 3_600_000, "{}", said.max);
+        let text = serde_json::to_string(&said).unwrap();
+        let read: Latency = serde_json::from_str(&text).unwrap();
+        assert_eq!(Latency::of(&read.histogram()), said);
+    }
+}

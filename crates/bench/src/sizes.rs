@@ -1,0 +1,194 @@
+//! How large the objects of a workload are: the same number has the same size in every run, so that whoever reads an
+//! object knows what to expect of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tradewind_core::quantity::ByteSize;
+
+use crate::random::{mix, share};
+
+/// A distribution of sizes, in bytes. As text: `4KiB`; `4KiB-1MiB` for any size between the two; `lognormal:60KiB:1.5` for
+/// a median and the standard deviation of the logarithm; `60%4KiB+40%1MiB` for shares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Sizes {
+    /// All the same.
+    Fixed(u64),
+    /// All between the two as likely, the ends among them.
+    Between(u64, u64),
+    /// The logarithm is normal. None is larger than a thousand times the median.
+    LogNormal {
+        /// Half are smaller.
+        median: u64,
+        /// The standard deviation of the natural logarithm.
+        sigma: f64,
+    },
+    /// Each with its share of the objects; the shares need not add up to one.
+    Shares(Vec<(f64, Self)>),
+}
+
+/// Of the median: the most that one of a logarithmic normal distribution has.
+const MOST_OF_MEDIAN: u64 = 1000;
+
+impl Sizes {
+    /// The size of the object that has a number.
+    #[must_use]
+    pub fn of(&self, number: u64) -> u64 {
+        let drawn = mix(number ^ 0x0073_697a_6573);
+        match self {
+            Self::Fixed(size) => *size,
+            Self::Between(least, most) => {
+                let span = u128::from(most - least) + 1;
+                least + u64::try_from((u128::from(drawn) * span) >> 64).unwrap_or(0)
+            }
+            Self::LogNormal { median, sigma } => {
+                // Box and Muller: two even shares make a normal one.
+                let radius = (-2.0 * (1.0 - share(drawn)).ln()).sqrt();
+                let normal = radius * (std::f64::consts::TAU * share(mix(drawn))).cos();
+                let size = *median as f64 * (sigma * normal).exp();
+                (size.round() as u64).clamp(1, median.saturating_mul(MOST_OF_MEDIAN))
+            }
+            Self::Shares(parts) => {
+                let mut left = share(drawn) * parts.iter().map(|(share, _)| share).sum::<f64>();
+                let found = parts.iter().find(|(share, _)| {
+                    left -= share;
+                    left < 0.0
+                });
+                found.or(parts.last()).map_or(0, |(_, sizes)| sizes.of(mix(drawn)))
+            }
+        }
+    }
+
+    /// The mean.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        match self {
+            Self::Fixed(size) => *size as f64,
+            Self::Between(least, most) => (*least as f64 + *most as f64) / 2.0,
+            Self::LogNormal { median, sigma } => *median as f64 * (sigma * sigma / 2.0).exp(),
+            Self::Shares(parts) => {
+                let all: f64 = parts.iter().map(|(share, _)| share).sum();
+                parts.iter().map(|(share, sizes)| share * sizes.mean()).sum::<f64>() / all
+            }
+        }
+    }
+
+    /// None is larger.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        match self {
+            Self::Fixed(size) => *size,
+            Self::Between(_, most) => *most,
+            Self::LogNormal { median, .. } => median.saturating_mul(MOST_OF_MEDIAN),
+            Self::Shares(parts) => parts.iter().map(|(_, sizes)| sizes.most()).max().unwrap_or(0),
+        }
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.contains('%') {
+            let parts = text.split('+').map(|part| {
+                let (share, sizes) = part.split_once('%').ok_or_else(|| format!("{part:?} has no share"))?;
+                let share: f64 = share.trim().parse().map_err(|_| format!("{share:?} is not a number"))?;
+                if !(share > 0.0 && share.is_finite()) {
+                    return Err(format!("a share must be more than 0, not {share}"));
+                }
+                Ok((share, sizes.parse()?))
+            });
+            return Ok(Self::Shares(parts.collect::<Result<_, String>>()?));
+        }
+        let size = |text: &str| ByteSize::parse(text).map(|size| size.0);
+        if let Some(normal) = text.strip_prefix("lognormal:") {
+            let (median, sigma) = normal.split_once(':').ok_or("write lognormal:MEDIAN:SIGMA")?;
+            let sigma: f64 = sigma.parse().map_err(|_| format!("{sigma:?} is not a number"))?;
+            let median = size(median)?;
+            return match median > 0 && (0.0..=5.0).contains(&sigma) {
+                true => Ok(Self::LogNormal { median, sigma }),
+                false => Err("the median must be more than 0, and sigma 0 to 5".to_owned()),
+            };
+        }
+        match text.split_once('-') {
+            Some((least, most)) => {
+                let (least, most) = (size(least)?, size(most)?);
+                if least > most {
+                    return Err(format!("{text:?}: the first size is the larger one"));
+                }
+                Ok(Self::Between(least, most))
+            }
+            None => Ok(Self::Fixed(size(text)?)),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(size) => ByteSize(*size).fmt(f),
+            Self::Between(least, most) => write!(f, "{}-{}", ByteSize(*least), ByteSize(*most)),
+            Self::LogNormal { median, sigma } => write!(f, "lognormal:{}:{sigma}", ByteSize(*median)),
+            Self::Shares(parts) => parts.iter().enumerate().try_for_each(|(n, (share, sizes))| {
+                write!(f, "{}{share}%{sizes}", if n == 0 { "" } else { "+" })
+            }),
+        }
+    }
+}
+
+impl TryFrom<String> for Sizes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Sizes> for String {
+    fn from(sizes: Sizes) -> Self {
+        sizes.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        for text in
+            ["4KiB", "4KiB-1MiB", "lognormal:60KiB:1.5", "60%4KiB+40%1MiB", "1%1B-5B+2.5%lognormal:1MiB:0"]
+        {
+            let sizes: Sizes = text.parse().unwrap();
+            assert_eq!(sizes.to_string(), text);
+        }
+        for bad in
+            ["", "4", "5KiB-4KiB", "lognormal:60KiB", "lognormal:0:1", "lognormal:1KiB:9", "0%4KiB", "x%4KiB"]
+        {
+            assert!(bad.parse::<Sizes>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_as_they_are_said_to_be() {
+        for text in ["4KiB", "1B-3B", "4KiB-1MiB", "lognormal:60KiB:1.2", "75%4KiB+25%1MiB"] {
+            let sizes: Sizes = text.parse().unwrap();
+            let drawn: Vec<u64> = (0..200_000).map(|number| sizes.of(number)).collect();
+            let mean = drawn.iter().map(|size| *size as f64).sum::<f64>() / drawn.len() as f64;
+            let ratio = mean / sizes.mean();
+            assert!((0.97..1.03).contains(&ratio), "{text}: {mean} of {}", sizes.mean());
+            assert!(drawn.iter().all(|size| *size <= sizes.most()), "{text}");
+        }
+        let sizes: Sizes = "1B-3B".parse().unwrap();
+        let mut seen: Vec<u64> = (0..100).map(|number| sizes.of(number)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, [1, 2, 3]);
+        let median: Sizes = "lognormal:60KiB:1.2".parse().unwrap();
+        let below = (0..100_000).filter(|number| median.of(*number) < 60 << 10).count();
+        assert!((49_000..51_000).contains(&below), "{below}");
+    }
+}

@@ -1,0 +1,166 @@
+//! The objects that a run made and may read, ask about and remove: numbers, from which names, sizes and contents follow.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::random::mix;
+use crate::sizes::Sizes;
+
+/// Objects of one distribution of sizes.
+#[derive(Debug)]
+pub struct Stock {
+    /// All of their names begin with this.
+    prefix: String,
+    sizes: Sizes,
+    next: AtomicU64,
+    live: Mutex<Vec<u64>>,
+}
+
+impl Stock {
+    /// None yet.
+    #[must_use]
+    pub fn new(prefix: String, sizes: Sizes) -> Self {
+        Self { prefix, sizes, next: AtomicU64::new(0), live: Mutex::default() }
+    }
+
+    /// The name of an object. Listings have them in the order of their numbers.
+    #[must_use]
+    pub fn key(&self, number: u64) -> String {
+        format!("{}{number:010}", self.prefix)
+    }
+
+    /// The number of the object that has a name.
+    #[must_use]
+    pub fn number(&self, key: &str) -> Option<u64> {
+        key.strip_prefix(&*self.prefix)?.parse().ok()
+    }
+
+    /// The size of an object, in bytes.
+    #[must_use]
+    pub fn size(&self, number: u64) -> u64 {
+        self.sizes.of(number)
+    }
+
+    /// What all names begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A number that no object had.
+    pub fn new_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How many numbers were given out: no object has a higher one.
+    #[must_use]
+    pub fn given_out(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// How many are there, apart from those that are dealt.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.live.lock().len()
+    }
+
+    /// Whether none is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives each of so many workers its own, in an order that nobody foresees.
+    pub fn deal(&self, workers: usize, seed: u64) -> Vec<Hand> {
+        let mut live = std::mem::take(&mut *self.live.lock());
+        for last in (1..live.len()).rev() {
+            let other = mix(seed ^ mix(last as u64)) % (last as u64 + 1);
+            live.swap(last, usize::try_from(other).unwrap_or(0));
+        }
+        let mut hands = vec![Hand::default(); workers.max(1)];
+        let count = hands.len();
+        for (n, number) in live.into_iter().enumerate() {
+            hands[n % count].numbers.push(number);
+        }
+        hands
+    }
+
+    /// Takes back what was dealt.
+    pub fn give_back(&self, hand: Hand) {
+        self.live.lock().extend(hand.numbers);
+    }
+}
+
+/// The objects of one worker, of which nobody else takes any.
+#[derive(Debug, Clone, Default)]
+pub struct Hand {
+    numbers: Vec<u64>,
+    at: usize,
+    /// Objects that were read a second time, and more.
+    pub repeats: u64,
+    seen: usize,
+}
+
+impl Hand {
+    /// The next to be read; each once before any is read again.
+    pub fn draw(&mut self) -> Option<u64> {
+        if self.at >= self.numbers.len() {
+            self.at = 0;
+        }
+        let number = self.numbers.get(self.at).copied()?;
+        self.at += 1;
+        self.seen += 1;
+        if self.seen > self.numbers.len() {
+            self.repeats += 1;
+        }
+        Some(number)
+    }
+
+    /// Whether none is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// One to be removed.
+    pub fn take(&mut self) -> Option<u64> {
+        self.numbers.pop()
+    }
+
+    /// One that is there now.
+    pub fn put(&mut self, number: u64) {
+        self.numbers.push(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_gets_a_share_and_reads_all_of_it_before_any_again() {
+        let stock = Stock::new("p/".to_owned(), Sizes::Fixed(1));
+        let mut all = Hand::default();
+        (0..10).for_each(|_| all.put(stock.new_number()));
+        stock.give_back(all);
+        let mut hands = stock.deal(3, 1);
+        assert!(stock.is_empty());
+        let mut seen: Vec<u64> = hands
+            .iter_mut()
+            .flat_map(|hand| (0..3).map(|_| hand.draw().unwrap()).collect::<Vec<_>>())
+            .collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 9);
+        let hand = &mut hands[2];
+        assert_eq!(hand.repeats, 0);
+        hand.draw();
+        assert_eq!(hand.repeats, 1);
+        assert!(hand.take().is_some());
+        hands.into_iter().for_each(|hand| stock.give_back(hand));
+        assert_eq!((stock.len(), stock.given_out()), (9, 10));
+        assert_eq!(stock.key(7), "p/0000000007");
+        assert_eq!((stock.number("p/0000000007"), stock.number("q/0000000007")), (Some(7), None));
+    }
+}

@@ -1,0 +1,100 @@
+//! What the generator itself took: processor time by thread, and how busy the machine was. A generator that is the
+//! bottleneck measures itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// Processor time that was used up to a moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// By name of the threads; those of one name together.
+    pub threads: BTreeMap<String, Duration>,
+    /// Of the whole machine, busy and in all, in ticks of the kernel.
+    machine: (u64, u64),
+}
+
+impl Usage {
+    /// Up to now.
+    pub fn now() -> io::Result<Self> {
+        let mut threads = BTreeMap::new();
+        for task in fs::read_dir("/proc/self/task")? {
+            let task = task?.path();
+            // One that has just ended is not there any more.
+            let Ok(spent) = fs::read_to_string(task.join("schedstat")) else { continue };
+            let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
+            let nanos = spent.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
+            *threads.entry(name.trim().to_owned()).or_default() += Duration::from_nanos(nanos);
+        }
+        Ok(Self { threads, machine: machine(&fs::read_to_string("/proc/stat")?) })
+    }
+
+    /// What was used since an earlier moment.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let spent = |(name, spent): (&String, &Duration)| {
+            let before = earlier.threads.get(name).copied().unwrap_or_default();
+            (name.clone(), spent.saturating_sub(before))
+        };
+        let machine = (
+            self.machine.0.saturating_sub(earlier.machine.0),
+            self.machine.1.saturating_sub(earlier.machine.1),
+        );
+        Self { threads: self.threads.iter().map(spent).collect(), machine }
+    }
+
+    /// Of all threads.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.threads.values().sum()
+    }
+
+    /// How much of the machine's processors was busy, by whomever: 0 to 1.
+    #[must_use]
+    pub fn machine(&self) -> f64 {
+        let (busy, all) = self.machine;
+        if all == 0 { 0.0 } else { busy as f64 / all as f64 }
+    }
+}
+
+/// Busy ticks and all of them, from the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+fn machine(stat: &str) -> (u64, u64) {
+    let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<u64> = fields.take(8).map(|field| field.parse().unwrap_or(0)).collect();
+    let all: u64 = ticks.iter().sum();
+    let idle: u64 = ticks.iter().skip(3).take(2).sum();
+    (all - idle, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn what_a_thread_takes_is_seen() {
+        let before = Usage::now().unwrap();
+        let spinning = std::thread::Builder::new().name("spinning".to_owned()).spawn(|| {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(100) {
+                std::hint::spin_loop();
+            }
+            // It is there when it is looked at.
+            std::thread::sleep(Duration::from_millis(300));
+        });
+        std::thread::sleep(Duration::from_millis(250));
+        let used = Usage::now().unwrap().since(&before);
+        spinning.unwrap().join().unwrap();
+        assert!(used.threads["spinning"] > Duration::from_millis(20), "{used:?}");
+        assert!(used.total() >= used.threads["spinning"]);
+        assert!((0.0..=1.0).contains(&used.machine()), "{used:?}");
+    }
+
+    #[test]
+    fn the_machines_time() {
+        let stat = "cpu  100 5 50 800 40 3 2 0 0 0\ncpu0 1 2 3\n";
+        assert_eq!(machine(stat), (160, 1000));
+        assert_eq!(machine(""), (0, 0));
+    }
+}

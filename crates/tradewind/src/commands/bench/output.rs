@@ -1,0 +1,268 @@
+//! What a measurement says: a table as it goes on, with a line of what is under way on a terminal, and a file of results.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tradewind_bench::drive::Gauge;
+use tradewind_bench::result::{Cell, Client, Line, Run, SCHEMA};
+use tradewind_bench::survey::Event;
+use tradewind_core::Timestamp;
+
+use crate::commands::Ended;
+use crate::commands::report::rfc3339;
+
+/// How often the line is drawn.
+const FRAME: Duration = Duration::from_millis(200);
+
+/// Flags about what a measurement says.
+#[derive(Debug, Args)]
+pub(super) struct OutputFlags {
+    /// Keep the results here, for `tradewind report` [default: bench-TIME.jsonl]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Keep no results
+    #[arg(long, conflicts_with = "out", help_heading = "Output")]
+    no_out: bool,
+    /// The results as JSON lines on standard output, in place of the table
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+/// What is measured where.
+pub(super) struct Told {
+    pub place: String,
+    pub kind: &'static str,
+    pub seed: u64,
+    pub cores: usize,
+    pub cells: usize,
+}
+
+/// See the module. Dropping it takes the line away.
+pub(super) struct Output {
+    is_json: bool,
+    file: Option<(BufWriter<File>, PathBuf)>,
+    shown: Option<Shown>,
+    cells: usize,
+    done: usize,
+    failed: u64,
+    /// The first that could not be said.
+    lost: Option<io::Error>,
+}
+
+struct Shown {
+    bar: ProgressBar,
+    drawn: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.drawn.abort();
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Output {
+    pub fn begin(flags: &OutputFlags, told: &Told, now: Timestamp) -> anyhow::Result<Self> {
+        let path = flags.out.clone().or_else(|| (!flags.no_out).then(|| usual_path(now)));
+        let file = match path {
+            Some(path) => {
+                let file = File::create_new(&path);
+                let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+                Some((BufWriter::new(file), path))
+            }
+            None => None,
+        };
+        let mut output = Self {
+            is_json: flags.json,
+            file,
+            shown: None,
+            cells: told.cells,
+            done: 0,
+            failed: 0,
+            lost: None,
+        };
+        let run = Run {
+            schema: SCHEMA.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: now.millis(),
+            client: client(told.cores),
+            place: told.place.clone(),
+            store: told.kind.to_owned(),
+            seed: told.seed,
+        };
+        output.keep(&Line::Run(run));
+        if !flags.json {
+            output.print(&format!("{} from {}", told.place, client(told.cores).name));
+            output.print(HEAD);
+        }
+        Ok(output)
+    }
+
+    /// Says what is going on.
+    pub fn tell(&mut self, event: Event<'_>) {
+        self.shown = None;
+        match event {
+            Event::Begins { what, time, gauge } => {
+                if io::stderr().is_terminal() {
+                    self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauge));
+                }
+            }
+            Event::Measured(cell) => {
+                self.done += 1;
+                self.failed += cell.failed();
+                self.keep(&Line::Cell(Box::new(cell.clone())));
+                if !self.is_json {
+                    rows(cell).iter().for_each(|row| self.print(row));
+                }
+            }
+        }
+    }
+
+    /// Says how it ended.
+    pub fn end(mut self, is_whole: bool) -> anyhow::Result<Ended> {
+        self.shown = None;
+        self.keep(&Line::End { partial: !is_whole });
+        if let Some((mut file, path)) = self.file.take() {
+            file.flush().with_context(|| format!("cannot write {}", path.display()))?;
+            writeln!(io::stderr(), "results are in {}", path.display())?;
+        }
+        if let Some(lost) = self.lost {
+            return Err(lost).context("results are missing");
+        }
+        Ok(if self.failed > 0 { Ended::FoundFaults } else { Ended::Done })
+    }
+
+    fn keep(&mut self, line: &Line) {
+        let kept = (|| {
+            let text = serde_json::to_string(line)?;
+            if let Some((file, _)) = &mut self.file {
+                // Whoever ends the process finds what was measured.
+                writeln!(file, "{text}")?;
+                file.flush()?;
+            }
+            if self.is_json { writeln!(io::stdout(), "{text}") } else { Ok(()) }
+        })();
+        self.lose(kept);
+    }
+
+    fn print(&mut self, row: &str) {
+        let printed = writeln!(io::stdout(), "{row}");
+        self.lose(printed);
+    }
+
+    fn lose(&mut self, said: io::Result<()>) {
+        if let Err(e) = said {
+            self.lost.get_or_insert(e);
+        }
+    }
+}
+
+fn usual_path(now: Timestamp) -> PathBuf {
+    let stamp: String = rfc3339(now).chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+    PathBuf::from(format!("bench-{stamp}.jsonl"))
+}
+
+/// This machine.
+fn client(cores: usize) -> Client {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    };
+    let memory = field(&read("/proc/meminfo"), "MemTotal");
+    let kib: u64 = memory.split_whitespace().next().and_then(|kib| kib.parse().ok()).unwrap_or(0);
+    Client {
+        name: read("/proc/sys/kernel/hostname").trim().to_owned(),
+        processor: field(&read("/proc/cpuinfo"), "model name"),
+        cores,
+        memory: kib << 10,
+        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+    }
+}
+
+fn show(what: String, time: Option<Duration>, gauge: Arc<Gauge>) -> Shown {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+        bar.set_style(style);
+    }
+    let drawing = bar.clone();
+    let drawn = tokio::spawn(async move {
+        let (begun, mut last) = (Instant::now(), gauge.read());
+        loop {
+            tokio::time::sleep(FRAME).await;
+            let now = gauge.read();
+            let frames = 1.0 / FRAME.as_secs_f64();
+            let (operations, bytes) =
+                ((now.0 - last.0) as f64 * frames, ((now.1 - last.1) as f64 * frames) as u64);
+            let failed = if now.2 > 0 { format!(", {} failed", HumanCount(now.2)) } else { String::new() };
+            let left = time.map(|time| time.saturating_sub(begun.elapsed()).as_secs_f64());
+            let left = left.map(|left| format!(", {left:.1} s left")).unwrap_or_default();
+            drawing.set_message(format!(
+                "{what}: {} requests/s, {}/s{failed}{left}",
+                HumanCount(operations as u64),
+                HumanBytes(bytes)
+            ));
+            drawing.tick();
+            last = now;
+        }
+    });
+    Shown { bar, drawn }
+}
+
+const HEAD: &str = "\
+what                     size           at a time  requests/s          MB/s   p50 ms   p99 ms   max ms  CPU us  failed";
+
+/// A row for each kind of request, and what is to be known of them.
+fn rows(cell: &Cell) -> Vec<String> {
+    let millis = |micros: u64| micros as f64 / 1e3;
+    let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
+    let operations: u64 = cell.operations.values().map(|figures| figures.operations).sum();
+    let sure = cell.operations_per_second;
+    let sure =
+        sure.within.map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean))).unwrap_or_default();
+    let cpu = cell.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
+    let mut rows: Vec<String> = (cell.operations.iter())
+        .map(|(kind, figures)| {
+            let part = share(figures.operations as f64, operations as f64);
+            let latency = &figures.latency_us;
+            let failed: u64 = figures.failures.values().sum();
+            let at_a_time = match cell.rate {
+                Some(rate) => format!("{rate}/s"),
+                None => cell.parallel.to_string(),
+            };
+            format!(
+                "{:<24} {:<14} {at_a_time:>9} {:>11.1} {sure:>5} {:>8.1} {:>8.2} {:>8.2} {:>8.2} {cpu:>7} {failed:>7}",
+                kind.to_string(),
+                cell.sizes.to_string(),
+                cell.operations_per_second.mean * part,
+                figures.bytes as f64 / cell.seconds.max(f64::MIN_POSITIVE) / 1e6,
+                millis(latency.p50),
+                millis(latency.p99),
+                millis(latency.max),
+            )
+        })
+        .collect();
+    let samples = cell.operations.values().filter_map(|figures| figures.samples.first());
+    rows.extend(samples.map(|sample| format!("  failed: {sample}")));
+    rows.extend(cell.notes.iter().map(|note| format!("  note: {note}")));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_usual_file_has_the_time_in_its_name() {
+        let path = usual_path(Timestamp::from_millis(1_369_353_600_000));
+        assert_eq!(path, Path::new("bench-20130524T000000Z.jsonl"));
+    }
+}

@@ -1,0 +1,47 @@
+//! `tradewind report`: results as a page.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use tradewind_bench::report::{Kept, page};
+
+use crate::commands::Ended;
+
+/// Make a page of results, and compare them
+///
+/// The page is one file of HTML that needs no network: plain words first, then charts and tables. Of several results the
+/// others are compared with the first.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind report bench-20261122T200000Z.jsonl -o report.html\n  \
+    tradewind report before.jsonl after.jsonl -o compared.html")]
+pub(in crate::commands) struct Arguments {
+    /// Results that `tradewind bench` kept
+    #[arg(required = true, value_name = "RESULT")]
+    results: Vec<PathBuf>,
+    /// Where the page goes; - for standard output
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    out: PathBuf,
+}
+
+pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
+    let results = arguments.results.iter().map(|path| {
+        let shown = path.display();
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+        let name =
+            path.file_stem().map_or_else(|| shown.to_string(), |stem| stem.to_string_lossy().into_owned());
+        Kept::parse(&name, &text).with_context(|| format!("{shown} cannot be read as a result"))
+    });
+    let page = page(&results.collect::<anyhow::Result<Vec<_>>>()?);
+    if arguments.out.as_os_str() == "-" {
+        io::stdout().write_all(page.as_bytes())?;
+    } else {
+        fs::write(&arguments.out, page)
+            .with_context(|| format!("cannot write {}", arguments.out.display()))?;
+        writeln!(io::stderr(), "the page is {}", arguments.out.display())?;
+    }
+    Ok(Ended::Done)
+}
