@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore};
+use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore, Timestamp};
 use tradewind_pattern::Content;
 
 use self::pacer::Pacer;
@@ -52,6 +52,8 @@ pub struct Bed {
 /// What came of a load.
 #[derive(Debug)]
 pub struct Outcome {
+    /// When the load began, before any warm-up: what arrivals are counted from.
+    pub began: Timestamp,
     /// How long it counted.
     pub time: Duration,
     /// What was seen.
@@ -93,6 +95,7 @@ pub async fn drive(
     gauge: &Arc<Gauge>,
 ) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(bed.clock.clone(), load, gauge.clone()));
+    let began = bed.clock.wall();
     let pacer = match load.pace {
         Pace::Closed => None,
         Pace::Open { per_second, spacing } => {
@@ -126,6 +129,7 @@ pub async fn drive(
     // Those whose moment has come still start, late as they are.
     shared.last();
     let mut outcome = Outcome {
+        began,
         time: Duration::ZERO,
         record: Record::default(),
         usage: Usage::default(),

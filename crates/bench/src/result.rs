@@ -84,6 +84,10 @@ pub struct Cell {
     pub spacing: Option<Spacing>,
     /// Which of several of the same, from 1 on.
     pub repeat: u32,
+    /// When the load began, in milliseconds since 1970 UTC: before the warm-up.
+    pub began: i64,
+    /// For so long nothing counted.
+    pub warm_up: f64,
     /// How long it counted.
     pub seconds: f64,
     /// All requests a second, and how sure that is.
@@ -240,6 +244,8 @@ impl Cell {
             rate,
             spacing,
             repeat,
+            began: outcome.began.millis(),
+            warm_up: load.warm_up.as_secs_f64(),
             seconds,
             operations_per_second: per_second(operations, |(operations, _)| *operations as f64),
             bytes_per_second: per_second(bytes, |(_, bytes)| *bytes as f64),
