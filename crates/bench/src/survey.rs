@@ -155,6 +155,8 @@ impl Survey {
             return Ok(true);
         }
         let usual = (MOST_PREPARED_BYTES / sizes.mean().max(1.0)) as u64;
+        // Of what reads so often, no more are read.
+        let usual = usual.min(self.until.requests.unwrap_or(u64::MAX));
         let most = self.parallel.iter().copied().max().unwrap_or(1) as u64;
         let wanted = self.objects.unwrap_or_else(|| usual.clamp(1, MOST_PREPARED)).max(most);
         let missing = wanted.saturating_sub(stock.len() as u64);

@@ -144,6 +144,18 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What a command was told cannot be, for a reason that its flags alone do not show.
+#[derive(Debug)]
+struct Misused(String);
+
+impl fmt::Display for Misused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Misused {}
+
 /// A signal ended a command before it was done.
 #[derive(Debug)]
 struct Stopped(Caught);
@@ -170,7 +182,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let _ = writeln!(stderr, "tradewind: {}", told(error));
-    let otherwise = if error.is::<Unknown>() { 2 } else { 1 };
+    let otherwise = if error.is::<Unknown>() || error.is::<Misused>() { 2 } else { 1 };
     ExitCode::from(error.downcast_ref::<Stopped>().map_or(otherwise, |Stopped(caught)| caught.exit_status()))
 }
 

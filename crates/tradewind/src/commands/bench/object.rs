@@ -14,7 +14,7 @@ use tradewind_core::{Budget, Clock, SystemClock};
 
 use super::output::{Output, OutputFlags, Told};
 use crate::commands::transfer::{AccessFlags, block_until_signal};
-use crate::commands::{Ended, Stopped};
+use crate::commands::{Ended, Misused, Stopped};
 use crate::places::ObjectsPlace;
 use crate::settings::Span;
 use crate::stores::{Absent, Lines};
@@ -170,7 +170,7 @@ async fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     known.check(&[scheme])?;
     // It may replay a log.
     let store = tokio::task::block_in_place(|| known.open(scheme, Absent::Refuse))?.store;
-    survey.check(store.capabilities().max_object_bytes).map_err(anyhow::Error::msg)?;
+    survey.check(store.capabilities().max_object_bytes).map_err(Misused)?;
     let kind = store.capabilities().kind;
     let bucket = arguments.place.bucket.clone();
     let content = Arc::new(Content::new());

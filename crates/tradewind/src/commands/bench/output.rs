@@ -47,6 +47,8 @@ pub(super) struct Told {
 pub(super) struct Output {
     is_json: bool,
     file: Option<(BufWriter<File>, PathBuf)>,
+    /// Nobody said where the results go.
+    is_usual: bool,
     shown: Option<Shown>,
     cells: usize,
     done: usize,
@@ -81,6 +83,7 @@ impl Output {
         let mut output = Self {
             is_json: flags.json,
             file,
+            is_usual: flags.out.is_none(),
             shown: None,
             cells: told.cells,
             done: 0,
@@ -130,7 +133,9 @@ impl Output {
         self.keep(&Line::End { partial: !is_whole });
         if let Some((mut file, path)) = self.file.take() {
             file.flush().with_context(|| format!("cannot write {}", path.display()))?;
-            writeln!(io::stderr(), "results are in {}", path.display())?;
+            if self.is_usual {
+                writeln!(io::stderr(), "the results are in {}", path.display())?;
+            }
         }
         if let Some(lost) = self.lost {
             return Err(lost).context("results are missing");
