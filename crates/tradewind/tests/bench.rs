@@ -40,7 +40,10 @@ fn lines(text: &str, kind: &str) -> Vec<Json> {
 
 fn failures(cell: &Json) -> u64 {
     let kinds = cell["operations"].as_object().unwrap().values();
-    kinds.flat_map(|figures| figures["failures"].as_object().unwrap().values()).map(|n| n.as_u64().unwrap()).sum()
+    kinds
+        .flat_map(|figures| figures["failures"].as_object().unwrap().values())
+        .map(|n| n.as_u64().unwrap())
+        .sum()
 }
 
 #[test]
@@ -50,8 +53,25 @@ fn a_store_is_measured_and_left_as_it_was() {
     caller.write("mine", b"not to be touched");
     caller.done(&["cp", "mine", "s3://bucket/there/tradewind-bench/mine"]);
     let table = caller.done(&[
-        "bench", "object", "s3://bucket/there", "--mix", "put", "--mix", "get", "--mix", "get=2,head=1,list=1,delete=1,put=1",
-        "--size", "1KiB,1KiB-100KiB", "--parallel", "1,4", "--count", "40", "--repeat", "2", "-o", "result.jsonl",
+        "bench",
+        "object",
+        "s3://bucket/there",
+        "--mix",
+        "put",
+        "--mix",
+        "get",
+        "--mix",
+        "get=2,head=1,list=1,delete=1,put=1",
+        "--size",
+        "1KiB,1KiB-100KiB",
+        "--parallel",
+        "1,4",
+        "--count",
+        "40",
+        "--repeat",
+        "2",
+        "-o",
+        "result.jsonl",
     ]);
     // A row for each kind of request: twice put, get and five of the mix, of two sizes with two parallelisms.
     let rows = table.lines().filter(|row| row.contains("KiB")).count();
@@ -71,8 +91,23 @@ fn a_store_is_measured_and_left_as_it_was() {
 fn an_open_loop_asks_as_often_as_it_is_told_to() {
     let scene = Scene::new();
     let said = scene.caller.done(&[
-        "bench", "object", "s3://bucket", "--mix", "get", "--size", "1KiB", "--objects", "50", "--rate", "200", "--parallel",
-        "32", "--time", "2s", "--json", "--no-out",
+        "bench",
+        "object",
+        "s3://bucket",
+        "--mix",
+        "get",
+        "--size",
+        "1KiB",
+        "--objects",
+        "50",
+        "--rate",
+        "200",
+        "--parallel",
+        "32",
+        "--time",
+        "2s",
+        "--json",
+        "--no-out",
     ]);
     let cell = &lines(&said, "cell")[0];
     let asked = cell["operations"]["get"]["latency_us"]["count"].as_u64().unwrap();
@@ -85,8 +120,21 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
     for signal in [Signal::INT, Signal::TERM] {
         let scene = Scene::new();
         let running = scene.caller.begin(&[
-            "bench", "object", "s3://bucket", "--mix", "put", "--size", "1KiB", "--parallel", "2", "--time", "30s",
-            "--warm-up", "0s", "-o", "result.jsonl",
+            "bench",
+            "object",
+            "s3://bucket",
+            "--mix",
+            "put",
+            "--size",
+            "1KiB",
+            "--parallel",
+            "2",
+            "--time",
+            "30s",
+            "--warm-up",
+            "0s",
+            "-o",
+            "result.jsonl",
         ]);
         support::eventually("objects are made", || !scene.caller.keys("s3://bucket").is_empty());
         std::thread::sleep(Duration::from_millis(100));
@@ -96,7 +144,10 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
         assert_eq!(status.code(), Some(expected), "{err}");
         let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
         let cell = &lines(&kept, "cell")[0];
-        assert!(cell["partial"] == true && cell["operations"]["put"]["operations"].as_u64().unwrap() > 0, "{kept}");
+        assert!(
+            cell["partial"] == true && cell["operations"]["put"]["operations"].as_u64().unwrap() > 0,
+            "{kept}"
+        );
         assert_eq!(lines(&kept, "end")[0]["partial"], true);
         assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
         let page = scene.caller.done(&["report", "result.jsonl", "-o", "-"]);
@@ -112,11 +163,27 @@ fn a_store_that_damages_bytes_is_found_out() {
     });
     let caller = Caller::new(server.address);
     let ran = caller.run(&[
-        "bench", "object", "s3://bucket", "--mix", "get", "--size", "1KiB", "--parallel", "2", "--count", "30", "--json", "--no-out",
+        "bench",
+        "object",
+        "s3://bucket",
+        "--mix",
+        "get",
+        "--size",
+        "1KiB",
+        "--parallel",
+        "2",
+        "--count",
+        "30",
+        "--json",
+        "--no-out",
     ]);
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let said = String::from_utf8(ran.out).unwrap();
-    assert_eq!(failures(&lines(&said, "cell")[0]), 10, "each one counts, and none is asked for again: {said}");
+    assert_eq!(
+        failures(&lines(&said, "cell")[0]),
+        10,
+        "each one counts, and none is asked for again: {said}"
+    );
 }
 
 #[test]
