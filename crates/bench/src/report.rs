@@ -9,6 +9,7 @@ use std::fmt;
 
 use serde_json::Error as JsonError;
 
+use crate::compare::compare;
 use crate::result::{Cell, Line, Run, SCHEMA};
 
 /// A result as it was kept.
@@ -73,6 +74,21 @@ impl Kept {
         let run = run.ok_or(Unreadable { line: 1, why: Why::NoRun })?;
         Ok(Self { name: name.to_owned(), run, cells, is_partial })
     }
+}
+
+/// What the results mean, in plain words: a heading and what is said below it, for each of them and for each comparison with
+/// the first.
+#[must_use]
+pub fn words(results: &[Kept]) -> Vec<(String, Vec<String>)> {
+    let mut said: Vec<(String, Vec<String>)> =
+        results.iter().map(|result| (result.name.clone(), words::summary(result))).collect();
+    if let Some((first, others)) = results.split_first() {
+        said.extend(others.iter().map(|other| {
+            let heading = format!("{} against {}", other.name, first.name);
+            (heading, words::comparison(&compare(&first.cells, &other.cells)))
+        }));
+    }
+    said
 }
 
 /// The page about one result or several, the first of which the others are compared with.

@@ -2,11 +2,11 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::compare::{Compared, Measure, Verdict, compare};
+use crate::compare::{Verdict, compare};
 use crate::operation::Operation;
 use crate::report::Kept;
 use crate::report::charts::{Axis, Series, heat, lines, short};
-use crate::report::words::{Row, rows, summary};
+use crate::report::words::{Row, comparison, measure, rows, summary};
 use crate::result::{Cell, Latency};
 
 const STYLE: &str = include_str!("page.css");
@@ -217,20 +217,10 @@ fn within(cell: &Cell) -> String {
 /// What differs between two results.
 fn against(first: &Kept, other: &Kept) -> Markup {
     let compared = compare(&first.cells, &other.cells);
-    let differing: Vec<&Compared> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
-    let unknown = compared.iter().all(|each| each.verdict == Verdict::Unknown);
     html! {
         section {
             h2 { (other.name) " against " (first.name) }
-            @if compared.is_empty() {
-                p.said { "They have no measurement in common." }
-            } @else if unknown {
-                p.said { "Whether they differ cannot be known from one round each: measure with --repeat 3 or more." }
-            } @else if differing.is_empty() {
-                p.said { "No difference: chance explains all that is seen." }
-            } @else {
-                @for each in &differing { p.said { (difference(each)) } }
-            }
+            @for said in comparison(&compared) { p.said { (said) } }
             div.wide {
                 table {
                     thead { tr { th { "what" } th { "figure" } th { "before" } th { "after" } th { "ratio, 95 %" } th { "" } } }
@@ -250,34 +240,12 @@ fn against(first: &Kept, other: &Kept) -> Markup {
     }
 }
 
-const fn measure(measure: Measure) -> &'static str {
-    match measure {
-        Measure::Throughput => "requests/s",
-        Measure::Median => "p50, us",
-        Measure::P99 => "p99, us",
-    }
-}
-
 const fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Same => "no difference",
         Verdict::Differs => "differs",
         Verdict::Unknown => "unknown",
     }
-}
-
-fn difference(each: &Compared) -> String {
-    let ratio = each.after / each.before;
-    let is_better = (ratio > 1.0) == each.measure.is_speed();
-    let percent = 100.0 * (ratio - 1.0).abs();
-    let (low, high) = each.ratio.unwrap_or((ratio, ratio));
-    let word = if ratio > 1.0 { "higher" } else { "lower" };
-    format!(
-        "{}: {} {percent:.0} % {word}, which is {} (between {low:.2} and {high:.2} times).",
-        each.what,
-        measure(each.measure),
-        if is_better { "better" } else { "worse" }
-    )
 }
 
 fn method() -> Markup {

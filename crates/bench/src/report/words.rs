@@ -1,5 +1,6 @@
 //! What a result means, in plain words.
 
+use crate::compare::{Compared, Measure, Verdict};
 use crate::operation::Operation;
 use crate::report::Kept;
 use crate::report::charts::short;
@@ -115,4 +116,42 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
         ));
     }
     said
+}
+
+/// What a comparison comes to.
+pub(super) fn comparison(compared: &[Compared]) -> Vec<String> {
+    let differing: Vec<&Compared> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
+    if compared.is_empty() {
+        return vec!["They have no measurement in common.".to_owned()];
+    }
+    if compared.iter().all(|each| each.verdict == Verdict::Unknown) {
+        let why = "Whether they differ cannot be known from one round each: measure with --repeat 3 or more.";
+        return vec![why.to_owned()];
+    }
+    if differing.is_empty() {
+        return vec!["No difference: chance explains all that is seen.".to_owned()];
+    }
+    differing.into_iter().map(difference).collect()
+}
+
+pub(super) const fn measure(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Throughput => "requests/s",
+        Measure::Median => "p50, us",
+        Measure::P99 => "p99, us",
+    }
+}
+
+fn difference(each: &Compared) -> String {
+    let ratio = each.after / each.before;
+    let is_better = (ratio > 1.0) == each.measure.is_speed();
+    let percent = 100.0 * (ratio - 1.0).abs();
+    let (low, high) = each.ratio.unwrap_or((ratio, ratio));
+    let word = if ratio > 1.0 { "higher" } else { "lower" };
+    format!(
+        "{}: {} {percent:.0} % {word}, which is {} (between {low:.2} and {high:.2} times).",
+        each.what,
+        measure(each.measure),
+        if is_better { "better" } else { "worse" }
+    )
 }

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use tradewind_bench::report::{Kept, page};
+use tradewind_bench::report::{Kept, page, words};
 
 use crate::commands::Ended;
 
 /// Make a page of results, and compare them
 ///
-/// The page is one file of HTML that needs no network: plain words first, then charts and tables. Of several results the
-/// others are compared with the first.
+/// The page is one file of HTML that needs no network: plain words first, which are printed too, then charts and tables. Of
+/// several results the others are compared with the first.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind report bench-20261122T200000Z.jsonl -o report.html\n  \
@@ -35,13 +35,18 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
             path.file_stem().map_or_else(|| shown.to_string(), |stem| stem.to_string_lossy().into_owned());
         Kept::parse(&name, &text).with_context(|| format!("{shown} cannot be read as a result"))
     });
-    let page = page(&results.collect::<anyhow::Result<Vec<_>>>()?);
+    let results = results.collect::<anyhow::Result<Vec<_>>>()?;
+    let page = page(&results);
     if arguments.out.as_os_str() == "-" {
         io::stdout().write_all(page.as_bytes())?;
-    } else {
-        fs::write(&arguments.out, page)
-            .with_context(|| format!("cannot write {}", arguments.out.display()))?;
-        writeln!(io::stderr(), "the page is {}", arguments.out.display())?;
+        return Ok(Ended::Done);
     }
+    fs::write(&arguments.out, page).with_context(|| format!("cannot write {}", arguments.out.display()))?;
+    let mut out = io::stdout().lock();
+    for (heading, said) in words(&results) {
+        writeln!(out, "{heading}:")?;
+        said.iter().try_for_each(|said| writeln!(out, "  {said}"))?;
+    }
+    writeln!(out, "charts and tables are in {}", arguments.out.display())?;
     Ok(Ended::Done)
 }
