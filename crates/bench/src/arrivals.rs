@@ -17,6 +17,9 @@ pub enum Spacing {
     Fixed,
 }
 
+/// Tells what is drawn here from what others draw of one seed.
+const STREAM: u64 = 0x6172_7269_7661_6c73;
+
 /// The starts, in order, without an end.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
@@ -33,7 +36,8 @@ impl Arrivals {
     /// So many a second in the mean.
     #[must_use]
     pub fn new(spacing: Spacing, per_second: f64, seed: u64) -> Self {
-        Self { spacing, gap: 1.0 / per_second, seed, number: 0, at: 0.0 }
+        // What is asked for is drawn from the same seed: when must not depend on what.
+        Self { spacing, gap: 1.0 / per_second, seed: mix(seed ^ STREAM), number: 0, at: 0.0 }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
+use crate::arrivals::Spacing;
 use crate::result::Cell;
 
 /// So often a comparison of the same with the same may find a difference.
@@ -75,9 +76,13 @@ pub struct Compared {
 }
 
 /// What tells measurements apart.
-fn name(cell: &Cell) -> String {
-    let at = cell.rate.map_or_else(|| format!("x {}", cell.parallel), |rate| format!("at {rate}/s"));
-    format!("{} {} {at}", cell.mix, cell.sizes)
+pub(crate) fn name(cell: &Cell) -> String {
+    let rate = match (cell.rate, cell.spacing) {
+        (Some(rate), Some(Spacing::Fixed)) => format!(" at {rate}/s evenly"),
+        (Some(rate), _) => format!(" at {rate}/s"),
+        (None, _) => String::new(),
+    };
+    format!("{} {} x {}{rate}", cell.mix, cell.sizes, cell.parallel)
 }
 
 /// Compares all measurements that both results have, in the order of the first.

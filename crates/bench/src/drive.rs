@@ -157,7 +157,7 @@ pub async fn drive(
     }
     let (end, after) = match ended {
         Some(ended) => ended,
-        None => (shared.end(), Usage::now().map_err(failed)?),
+        None => (shared.end_with_the_last().max(begin), Usage::now().map_err(failed)?),
     };
     outcome.time = end - begin;
     outcome.usage = after.since(&before);

@@ -138,16 +138,15 @@ impl Tally {
         }
     }
 
-    /// One that was meant to start in the window counts, whenever it failed.
-    fn failure(&mut self, window: Window, (intended, ended): (Duration, Duration), kind: &str, what: &str) {
-        if !window.has(intended) && !window.has(ended) {
-            return;
-        }
+    /// It counts whenever it was: nothing wrong is left out because it came too early or too late.
+    fn failure(&mut self, window: Window, ended: Duration, kind: &str, what: &str) {
         *self.failures.entry(kind.to_owned()).or_default() += 1;
         if self.samples.len() < SAMPLES {
             self.samples.push(what.to_owned());
         }
-        self.second(window, ended).failures += 1;
+        if window.has(ended) {
+            self.second(window, ended).failures += 1;
+        }
     }
 
     /// Failures of all kinds.
@@ -185,16 +184,9 @@ impl Record {
         self.0.entry(operation).or_default().success(window, timing, bytes);
     }
 
-    /// Counts one that was not, with the times when it was meant to start and when it failed.
-    pub fn failure(
-        &mut self,
-        window: Window,
-        operation: Operation,
-        times: (Duration, Duration),
-        kind: &str,
-        what: &str,
-    ) {
-        self.0.entry(operation).or_default().failure(window, times, kind, what);
+    /// Counts one that was not.
+    pub fn failure(&mut self, window: Window, operation: Operation, ended: Duration, kind: &str, what: &str) {
+        self.0.entry(operation).or_default().failure(window, ended, kind, what);
     }
 
     /// Adds what others saw.

@@ -74,6 +74,8 @@ impl Stock {
     /// Gives each of so many workers its own, in an order that nobody foresees.
     pub fn deal(&self, workers: usize, seed: u64) -> Vec<Hand> {
         let mut live = std::mem::take(&mut *self.live.lock());
+        // Others draw from the same seed.
+        let seed = mix(seed ^ 0x6465_616c);
         for last in (1..live.len()).rev() {
             let other = mix(seed ^ mix(last as u64)) % (last as u64 + 1);
             live.swap(last, usize::try_from(other).unwrap_or(0));

@@ -12,7 +12,7 @@ pub struct Rate {
 /// Fewer batches say nothing of how they vary.
 const LEAST_BATCHES: usize = 5;
 /// Neighbours within a run are alike; means of so few long stretches hardly are.
-const MOST_BATCHES: usize = 20;
+const MOST_BATCHES: usize = 10;
 
 /// The rate from amounts in equal stretches of time, in units of amount per stretch, by the method of batch means. `None`
 /// where there are too few of them.
@@ -22,12 +22,12 @@ pub fn rate(amounts: &[f64]) -> Option<Rate> {
     if batches < LEAST_BATCHES {
         return None;
     }
-    let each = amounts.len() / batches;
-    // What does not fill a batch is left out at the beginning, where a run is the least even.
-    let skipped = amounts.len() - each * batches;
-    let means: Vec<f64> =
-        amounts[skipped..].chunks(each).map(|batch| batch.iter().sum::<f64>() / each as f64).collect();
-    Some(of_independent(&means))
+    let bound = |n: usize| n * amounts.len() / batches;
+    let mean = |n: usize| {
+        let batch = &amounts[bound(n)..bound(n + 1)];
+        batch.iter().sum::<f64>() / batch.len() as f64
+    };
+    Some(of_independent(&(0..batches).map(mean).collect::<Vec<f64>>()))
 }
 
 /// The same of values that do not depend on each other, two at the least.

@@ -71,6 +71,8 @@ pub(super) struct Shared {
     pub starts: Semaphore,
     /// Requests that are under way are given up.
     pub over: CancellationToken,
+    /// When the last request ended, in nanoseconds of the clock.
+    last: AtomicU64,
     /// Workers that have not ended.
     active: AtomicUsize,
     pub gauge: Arc<Gauge>,
@@ -97,6 +99,7 @@ impl Shared {
             due: Mutex::default(),
             starts: Semaphore::new(0),
             over: CancellationToken::new(),
+            last: AtomicU64::new(0),
             active: AtomicUsize::new(load.parallel),
             gauge,
         }
@@ -115,9 +118,22 @@ impl Shared {
 
     /// It counts no longer, and nothing more is begun.
     pub fn end(&self) -> Duration {
-        let now = self.now();
-        self.end.store(nanos(now), Ordering::Relaxed);
-        now
+        self.end_at(self.now())
+    }
+
+    /// It counted until the last request ended.
+    pub fn end_with_the_last(&self) -> Duration {
+        self.end_at(Duration::from_nanos(self.last.load(Ordering::Relaxed)))
+    }
+
+    fn end_at(&self, at: Duration) -> Duration {
+        self.end.store(nanos(at), Ordering::Relaxed);
+        at
+    }
+
+    /// A request has ended.
+    pub fn ended(&self, at: Duration) {
+        self.last.fetch_max(nanos(at), Ordering::Relaxed);
     }
 
     pub fn has_ended(&self) -> bool {

@@ -76,9 +76,14 @@ impl Worker {
 
     /// Until nothing more is to be begun.
     pub async fn run(mut self, shares: Mix, seed: u64) -> (Record, Hand) {
-        while let Some(intended) = self.turn().await {
+        loop {
             // A store that always answers at once would never let anybody else have a turn.
             tokio::task::coop::consume_budget().await;
+            // Whoever can do nothing takes nothing from those who can.
+            if self.has_nothing_to_do(&shares) {
+                break;
+            }
+            let Some(intended) = self.turn().await else { break };
             let Some(number) = self.shared.next() else { break };
             let operation = self.possible(shares.at(mix(seed ^ mix(number))), &shares);
             let over = self.shared.over.clone();
@@ -91,7 +96,9 @@ impl Worker {
                 })),
             };
             let Some(answered) = ended else { break };
-            let (window, ended) = (self.shared.window(), self.shared.now());
+            let ended = self.shared.now();
+            let window = self.shared.window();
+            self.shared.ended(ended);
             match answered {
                 Ok(Answered { first, bytes }) => {
                     self.shared.gauge.success(bytes);
@@ -99,7 +106,7 @@ impl Worker {
                 }
                 Err(Failed { kind, what }) => {
                     self.shared.gauge.failure();
-                    self.record.failure(window, operation, (intended, ended), &kind, &what);
+                    self.record.failure(window, operation, ended, &kind, &what);
                     tokio::time::sleep(AFTER_FAILURE).await;
                 }
             }
@@ -115,6 +122,11 @@ impl Worker {
         }
         self.shared.starts.acquire().await.ok()?.forget();
         self.shared.intended()
+    }
+
+    fn has_nothing_to_do(&self, shares: &Mix) -> bool {
+        let needs_one = |operation| matches!(operation, Operation::Get | Operation::Head | Operation::Delete);
+        self.hand.is_empty() && shares.operations().all(needs_one)
     }
 
     /// What is asked for where something else cannot be: a mix that writes too makes an object where none is left.

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::compare::{Verdict, compare};
+use crate::compare::{Verdict, compare, name};
 use crate::operation::Operation;
 use crate::report::Kept;
 use crate::report::charts::{Axis, Series, heat, lines, short};
@@ -123,11 +123,6 @@ fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
             ))
         }
     }
-}
-
-fn name(cell: &Cell) -> String {
-    let at = cell.rate.map_or_else(|| format!("x {}", cell.parallel), |rate| format!("at {}/s", short(rate)));
-    format!("{} {} {at}", cell.mix, cell.sizes)
 }
 
 /// Distributions and the course of what was measured longest: a line for each of the first few.
