@@ -33,6 +33,8 @@ const TENTH: Duration = Duration::from_millis(100);
 const LEAST_TENTHS: usize = 20;
 /// What is under way at the end is waited for so long.
 const DRAIN: Duration = Duration::from_secs(60);
+/// The same of one that was stopped.
+const DRAIN_STOPPED: Duration = Duration::from_secs(3);
 
 /// Where a load runs.
 #[derive(Debug, Clone)]
@@ -68,6 +70,8 @@ pub struct Outcome {
     pub repeats: u64,
     /// Requests that were meant to start and never did.
     pub abandoned: u64,
+    /// Requests of an open loop that waited for a worker when it ended.
+    pub waiting: u64,
     /// Why it ended.
     pub ending: Ending,
 }
@@ -127,24 +131,32 @@ pub async fn drive(
         ended = Some((shared.end(), Usage::now().map_err(failed)?));
     }
     // Those whose moment has come still start, late as they are.
+    let waiting = shared.left();
+    let lag = pacer.map_or_else(shared::micros, |pacer| pacer.stop(ending == Ending::Exhausted));
     shared.last();
     let mut outcome = Outcome {
         began,
         time: Duration::ZERO,
         record: Record::default(),
         usage: Usage::default(),
-        lag: pacer.map_or_else(shared::micros, Pacer::stop),
+        lag,
         tenths,
         repeats: 0,
         abandoned: 0,
+        waiting,
         ending,
     };
-    let given_up = tokio::time::sleep(DRAIN);
-    tokio::pin!(given_up);
+    let patience = async {
+        tokio::select! {
+            () = tokio::time::sleep(DRAIN) => {}
+            () = stop.patience(DRAIN_STOPPED) => {}
+        }
+    };
+    tokio::pin!(patience);
     loop {
         let done = tokio::select! {
             done = workers.join_next() => done,
-            () = &mut given_up, if ending != Ending::Exhausted && !shared.over.is_cancelled() => {
+            () = &mut patience, if !shared.over.is_cancelled() => {
                 shared.give_up();
                 continue;
             }

@@ -62,7 +62,7 @@ impl Kept {
             let bad = |why| Unreadable { line: n + 1, why };
             match serde_json::from_str(line) {
                 Ok(Line::Run(said)) if said.schema != SCHEMA => return Err(bad(Why::Schema(said.schema))),
-                Ok(Line::Run(said)) if n == 0 => run = Some(said),
+                Ok(Line::Run(said)) if n == 0 => run = Some(*said),
                 Ok(Line::Run(_)) => return Err(bad(Why::NoRun)),
                 Ok(_) if run.is_none() => return Err(bad(Why::NoRun)),
                 Ok(Line::Cell(cell)) => cells.push(*cell),
@@ -85,7 +85,7 @@ pub fn words(results: &[Kept]) -> Vec<(String, Vec<String>)> {
     if let Some((first, others)) = results.split_first() {
         said.extend(others.iter().map(|other| {
             let heading = format!("{} against {}", other.name, first.name);
-            (heading, words::comparison(&compare(&first.cells, &other.cells)))
+            (heading, words::comparison(first, other, &compare(&first.cells, &other.cells)))
         }));
     }
     said

@@ -23,7 +23,7 @@ pub const SCHEMA: &str = "tradewind-bench/1";
 #[serde(tag = "line", rename_all = "lowercase")]
 pub enum Line {
     /// The first: what ran where.
-    Run(Run),
+    Run(Box<Run>),
     /// A measurement.
     Cell(Box<Cell>),
     /// The last: whether all was measured that was to be.
@@ -48,6 +48,8 @@ pub struct Run {
     pub place: String,
     /// `s3`, `swift`, `local`.
     pub store: String,
+    /// What the names of all objects that are made begin with.
+    pub prefix: String,
     /// Where chance began.
     pub seed: u64,
 }
@@ -215,6 +217,8 @@ impl Figures {
 
 /// A generator that used more than this part of the processors, or of one that one of its threads has, was the bottleneck.
 const BUSY: f64 = 0.9;
+/// Of requests that take longer than this part of the time that counts, too few end within it.
+const WAVES: f64 = 5.0;
 /// An open loop that released a request of a hundred so much later than it was meant to start was not the one that was
 /// asked for.
 const LATE: Duration = Duration::from_millis(5);
@@ -252,25 +256,29 @@ impl Cell {
             operations: tallies.iter().map(|(kind, tally)| (*kind, Figures::of(tally))).collect(),
             tenths: outcome.tenths.clone(),
             cpu_seconds: usage.total().as_secs_f64(),
-            cpu_threads: usage
-                .threads
-                .iter()
-                .map(|(name, time)| (name.clone(), time.as_secs_f64()))
+            cpu_threads: (usage.by_name().into_iter())
+                .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
                 .collect(),
             machine_busy: usage.machine(),
             lag_us: rate.map(|_| Latency::of(&outcome.lag)),
             repeated_reads: outcome.repeats,
             abandoned: outcome.abandoned,
             partial: outcome.ending == Ending::Stopped,
-            notes: notes(outcome, cores),
+            notes: notes(load, outcome, cores),
         }
     }
 
     /// Processor time of the generator for each request, in microseconds.
     #[must_use]
     pub fn cpu_us_per_operation(&self) -> Option<f64> {
-        let operations: u64 = self.operations.values().map(|figures| figures.operations).sum();
+        let operations = self.ended();
         (operations > 0).then(|| self.cpu_seconds * 1e6 / operations as f64)
+    }
+
+    /// Requests that ended with success within the time that counted.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.operations.values().map(|figures| figures.operations).sum()
     }
 
     /// Requests that failed.
@@ -281,11 +289,11 @@ impl Cell {
 }
 
 /// What makes the figures say something else than they seem to.
-fn notes(outcome: &Outcome, cores: usize) -> Vec<String> {
+fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
     let mut notes = Vec::new();
     let seconds = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
     let used = outcome.usage.total().as_secs_f64() / seconds;
-    let most = outcome.usage.threads.iter().max_by_key(|(_, time)| **time);
+    let most = outcome.usage.busiest();
     if used > BUSY * cores as f64 {
         notes.push(format!(
             "the generator was the bottleneck: it used {used:.2} of {cores} processors; the store may be faster"
@@ -305,6 +313,26 @@ fn notes(outcome: &Outcome, cores: usize) -> Vec<String> {
         notes.push(format!(
             "the generator was late: it released one request of a hundred more than {:.1} ms behind its moment",
             late.as_secs_f64() * 1e3
+        ));
+    }
+    let tallies = outcome.record.tallies();
+    let ended: u64 = tallies.values().map(|tally| tally.operations).sum();
+    let longest = tallies.values().map(|tally| tally.latency.max()).max().unwrap_or(0);
+    let longest = Duration::from_micros(longest).as_secs_f64();
+    if ended == 0 {
+        notes.push(
+            "nothing was measured: no request ended with success within the time that counted".to_owned(),
+        );
+    } else if longest > seconds / WAVES && outcome.ending != Ending::Exhausted {
+        notes.push(format!(
+            "requests took up to {longest:.1} s of the {seconds:.1} s that counted: the throughput is coarse, measure longer"
+        ));
+    }
+    if outcome.waiting > load.parallel as u64 {
+        notes.push(format!(
+            "{} requests waited for one of {} at a time when it ended: the store, or so many at a time, cannot keep up \
+             with the rate",
+            outcome.waiting, load.parallel
         ));
     }
     if outcome.abandoned > 0 {

@@ -24,6 +24,9 @@ const MOST_PREPARED: u64 = 10_000;
 const MOST_PREPARED_BYTES: f64 = 512e6;
 /// Requests at a time that prepare and clean up.
 const HANDS: usize = 32;
+/// How often it is tried to remove everything, and how long is waited between two times.
+const ROUNDS: u32 = 4;
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
 /// Keys that are removed before the next are listed.
 const PAGE: usize = 1000;
 
@@ -110,6 +113,9 @@ impl Survey {
             for (sizes, stock) in self.sizes.iter().zip(&stocks) {
                 for shares in &self.mixes {
                     for parallel in &self.parallel {
+                        if stop.is_asked() {
+                            return Ok(false);
+                        }
                         if !self.prepare(bed, (shares, sizes), stock, stop, &mut tell).await? {
                             return Ok(false);
                         }
@@ -133,7 +139,10 @@ impl Survey {
 
     fn load(&self, shares: &Mix, parallel: usize, repeat: u32) -> Load {
         let seed = mix(self.seed ^ mix(u64::from(repeat)));
-        let (mix, pace, until, warm_up) = (shares.clone(), self.pace, self.until, self.warm_up);
+        let (mix, pace, until) = (shares.clone(), self.pace, self.until);
+        // What was removed before it counts cannot be removed again.
+        let is_consuming = mix.operations().all(|operation| operation == Operation::Delete);
+        let warm_up = if is_consuming { Duration::ZERO } else { self.warm_up };
         Load { mix, parallel, pace, until, warm_up, seed }
     }
 
@@ -186,29 +195,47 @@ impl Survey {
     }
 }
 
-/// Removes all objects below a prefix; how many there were.
+/// Removes all objects below a prefix; how many there were. What cannot be removed is tried again, a few times, after
+/// everything else.
 pub async fn clean(bed: &Bed, prefix: &str) -> Result<u64> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
-    let mut removed = 0;
-    let mut after = None;
+    let (mut removed, mut round) = (0, 1);
+    loop {
+        match remove_all(bed, &context, prefix, &mut removed).await {
+            Ok(()) => return Ok(removed),
+            Err(e) if round == ROUNDS => return Err(e),
+            Err(e) => {
+                tracing::debug!(error = %e, round, "objects could not be removed");
+                round += 1;
+                tokio::time::sleep(BETWEEN_ROUNDS).await;
+            }
+        }
+    }
+}
+
+/// Goes through all objects once, past those that cannot be removed; the error says why one could not.
+async fn remove_all(bed: &Bed, context: &Context, prefix: &str, removed: &mut u64) -> Result<()> {
+    let (mut after, mut failed) = (None, Ok(()));
     loop {
         let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE };
-        let page = bed.store.list(&context, &bed.bucket, &request).await?;
+        let page = bed.store.list(context, &bed.bucket, &request).await?;
         let removing = page.entries.iter().map(|entry| async {
             let address = Address::parse(bed.bucket.as_str(), entry.name())?;
-            bed.store.delete(&context, &address, Precondition::None).await
+            bed.store.delete(context, &address, Precondition::None).await
         });
         let mut removing = futures::stream::iter(removing).buffer_unordered(HANDS);
         while let Some(done) = removing.next().await {
-            done?;
-            removed += 1;
+            match done {
+                Ok(_) => *removed += 1,
+                Err(e) => failed = Err(e),
+            }
         }
         drop(removing);
         after = page.next;
         if after.is_none() {
-            return Ok(removed);
+            return failed;
         }
     }
 }

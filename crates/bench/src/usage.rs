@@ -9,8 +9,10 @@ use std::time::Duration;
 /// Processor time that was used up to a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// By name of the threads; those of one name together.
-    pub threads: BTreeMap<String, Duration>,
+    /// By number and name of the threads that are there.
+    threads: BTreeMap<(u32, String), Duration>,
+    /// Of all threads, those that have ended among them.
+    total: Duration,
     /// Of the whole machine, busy and in all, in ticks of the kernel.
     machine: (u64, u64),
 }
@@ -20,34 +22,53 @@ impl Usage {
     pub fn now() -> io::Result<Self> {
         let mut threads = BTreeMap::new();
         for task in fs::read_dir("/proc/self/task")? {
-            let task = task?.path();
+            let task = task?;
+            let number = task.file_name().to_str().and_then(|number| number.parse().ok()).unwrap_or(0);
             // One that has just ended is not there any more.
-            let Ok(spent) = fs::read_to_string(task.join("schedstat")) else { continue };
-            let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
+            let Ok(spent) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
             let nanos = spent.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
-            *threads.entry(name.trim().to_owned()).or_default() += Duration::from_nanos(nanos);
+            threads.insert((number, name.trim().to_owned()), Duration::from_nanos(nanos));
         }
-        Ok(Self { threads, machine: machine(&fs::read_to_string("/proc/stat")?) })
+        let total = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let total = Duration::try_from(total).unwrap_or_default();
+        Ok(Self { threads, total, machine: machine(&fs::read_to_string("/proc/stat")?) })
     }
 
     /// What was used since an earlier moment.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let spent = |(name, spent): (&String, &Duration)| {
-            let before = earlier.threads.get(name).copied().unwrap_or_default();
-            (name.clone(), spent.saturating_sub(before))
+        let spent = |(thread, spent): (&(u32, String), &Duration)| {
+            let before = earlier.threads.get(thread).copied().unwrap_or_default();
+            (thread.clone(), spent.saturating_sub(before))
         };
-        let machine = (
-            self.machine.0.saturating_sub(earlier.machine.0),
-            self.machine.1.saturating_sub(earlier.machine.1),
-        );
-        Self { threads: self.threads.iter().map(spent).collect(), machine }
+        let (busy, all) = earlier.machine;
+        let machine = (self.machine.0.saturating_sub(busy), self.machine.1.saturating_sub(all));
+        let total = self.total.saturating_sub(earlier.total);
+        Self { threads: self.threads.iter().map(spent).collect(), total, machine }
     }
 
     /// Of all threads.
     #[must_use]
-    pub fn total(&self) -> Duration {
-        self.threads.values().sum()
+    pub const fn total(&self) -> Duration {
+        self.total
+    }
+
+    /// By name of the threads; those of one name together.
+    #[must_use]
+    pub fn by_name(&self) -> BTreeMap<&str, Duration> {
+        let mut names: BTreeMap<&str, Duration> = BTreeMap::new();
+        for ((_, name), spent) in &self.threads {
+            *names.entry(name).or_default() += *spent;
+        }
+        names
+    }
+
+    /// The one thread that took the most.
+    #[must_use]
+    pub fn busiest(&self) -> Option<(&str, Duration)> {
+        let most = self.threads.iter().max_by_key(|(_, spent)| **spent);
+        most.map(|((_, name), spent)| (&**name, *spent))
     }
 
     /// How much of the machine's processors was busy, by whomever: 0 to 1.
@@ -86,8 +107,9 @@ mod tests {
         std::thread::sleep(Duration::from_millis(250));
         let used = Usage::now().unwrap().since(&before);
         spinning.unwrap().join().unwrap();
-        assert!(used.threads["spinning"] > Duration::from_millis(20), "{used:?}");
-        assert!(used.total() >= used.threads["spinning"]);
+        let spun = used.by_name()["spinning"];
+        assert!(spun > Duration::from_millis(20) && used.total() >= spun, "{used:?}");
+        assert!(used.busiest().is_some_and(|(_, spent)| spent >= spun));
         assert!((0.0..=1.0).contains(&used.machine()), "{used:?}");
     }
 

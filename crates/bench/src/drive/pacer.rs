@@ -33,7 +33,7 @@ impl Pacer {
             // It is late by a little more where that is refused.
             let _ = rustix::thread::set_current_timer_slack(Some(SLACK));
             let (origin, mut lag) = (shared.now(), micros());
-            for start in Arrivals::new(spacing, per_second, seed) {
+            for start in Arrivals::new(spacing, per_second, seed).take(shared.most()) {
                 let intended = origin + start;
                 loop {
                     let now = shared.now();
@@ -56,9 +56,12 @@ impl Pacer {
         Ok(Self { stopped, thread })
     }
 
-    /// Releases no more; how late requests were released, in microseconds.
-    pub fn stop(mut self) -> Histogram<u64> {
-        self.stopped.store(true, Ordering::Relaxed);
+    /// Waits until everything is released that was meant to start before the end, which has come; `at_once` releases no more.
+    /// How late requests were released, in microseconds.
+    pub fn stop(mut self, at_once: bool) -> Histogram<u64> {
+        if at_once {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
         let ended = self.thread.take().and_then(|thread| thread.join().ok());
         ended.unwrap_or_else(micros)
     }

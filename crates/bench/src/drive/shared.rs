@@ -24,6 +24,12 @@ impl Stop {
         self.0.cancel();
     }
 
+    /// Waits until so long after somebody did.
+    pub async fn patience(&self, time: Duration) {
+        self.0.cancelled().await;
+        tokio::time::sleep(time).await;
+    }
+
     /// Whether somebody did.
     #[must_use]
     pub fn is_asked(&self) -> bool {
@@ -159,6 +165,11 @@ impl Shared {
     /// Nothing is left to be begun.
     pub fn is_over(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 0 || self.numbers.load(Ordering::Relaxed) >= self.most
+    }
+
+    /// So many requests there are to be at the most.
+    pub fn most(&self) -> usize {
+        usize::try_from(self.most).unwrap_or(usize::MAX)
     }
 
     /// A request is to start: it was meant to at that moment.

@@ -56,8 +56,9 @@ async fn what_was_written_is_read_and_removed() {
     assert_eq!((ended, read.record.tallies().len()), (90, 3));
     assert!(read.record.tallies().values().all(|tally| tally.failed() == 0), "{:?}", read.record);
     assert!(read.repeats > 0, "40 objects and some 80 reads of them");
-    let removed = run(&bed, &stock, &load("delete", None, LONG)).await;
-    assert_eq!(removed.record.tallies()[&Operation::Delete].operations, 40);
+    let removed = run(&bed, &stock, &load("delete", Some(40), LONG)).await;
+    assert_eq!(removed.record.tallies()[&Operation::Delete].operations, 40, "no turn is lost");
+    assert!(removed.time < Duration::from_secs(1), "{:?}", removed.time);
     assert_eq!((removed.ending, stock.len()), (Ending::Exhausted, 0));
 }
 
@@ -102,4 +103,30 @@ async fn a_stopped_load_keeps_what_was_measured() {
     let outcome = drive(&bed, &stock, &load("put", None, LONG), &stop, &Arc::default()).await.unwrap();
     assert_eq!(outcome.ending, Ending::Stopped);
     assert!(outcome.time < LONG && outcome.record.tallies()[&Operation::Put].operations > 0);
+}
+
+#[tokio::test]
+async fn what_fails_before_it_counts_is_told_too() {
+    let (mut bed, stock) = (bed().await, stock("1KiB"));
+    bed.bucket = BucketName::new("not-there").unwrap();
+    // It is stopped in its warm-up: nothing of it counts.
+    let stop = Stop::default();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stopping.ask();
+    });
+    let load = Load { warm_up: LONG, ..load("put", None, LONG) };
+    let outcome = drive(&bed, &stock, &load, &stop, &Arc::default()).await.unwrap();
+    let tally = &outcome.record.tallies()[&Operation::Put];
+    assert!(tally.failures["NoSuchBucket"] > 0 && tally.operations == 0, "{tally:?}");
+}
+
+#[tokio::test]
+async fn an_open_loop_releases_as_many_as_there_are_to_be() {
+    let (bed, stock) = (bed().await, stock("1KiB"));
+    let pace = Pace::Open { per_second: 20_000.0, spacing: Spacing::Fixed };
+    let outcome = run(&bed, &stock, &Load { pace, ..load("put", Some(100), LONG) }).await;
+    let tally = &outcome.record.tallies()[&Operation::Put];
+    assert_eq!((tally.latency.len(), outcome.abandoned, outcome.ending), (100, 0, Ending::Exhausted));
 }

@@ -215,7 +215,7 @@ fn against(first: &Kept, other: &Kept) -> Markup {
     html! {
         section {
             h2 { (other.name) " against " (first.name) }
-            @for said in comparison(&compared) { p.said { (said) } }
+            @for said in comparison(first, other, &compared) { p.said { (said) } }
             div.wide {
                 table {
                     thead { tr { th { "what" } th { "figure" } th { "before" } th { "after" } th { "ratio, 95 %" } th { "" } } }

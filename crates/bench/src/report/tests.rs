@@ -3,7 +3,7 @@ use super::*;
 fn run_line() -> String {
     let client = r#"{"name":"here","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}"#;
     format!(
-        r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started":0,"client":{client},"place":"s3://b/<&>","store":"s3","seed":1}}"#
+        r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started":0,"client":{client},"place":"s3://b/<&>","store":"s3","prefix":"p/","seed":1}}"#
     )
 }
 

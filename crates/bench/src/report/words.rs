@@ -1,6 +1,8 @@
 //! What a result means, in plain words.
 
-use crate::compare::{Compared, Measure, Verdict};
+use std::collections::BTreeSet;
+
+use crate::compare::{Compared, Measure, Verdict, name};
 use crate::operation::Operation;
 use crate::report::Kept;
 use crate::report::charts::short;
@@ -118,8 +120,26 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
     said
 }
 
-/// What a comparison comes to.
-pub(super) fn comparison(compared: &[Compared]) -> Vec<String> {
+/// What a comparison comes to, and what cannot be compared.
+pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> Vec<String> {
+    let mut said = figures(compared);
+    let failed = |kept: &Kept| kept.cells.iter().map(Cell::failed).sum::<u64>();
+    let (was, is) = (failed(before), failed(after));
+    if was + is > 0 {
+        said.insert(0, format!("{is} requests failed, {was} before: latencies are those of the others."));
+    }
+    let names = |kept: &Kept| -> BTreeSet<String> {
+        kept.cells.iter().filter(|cell| cell.ended() > 0).map(name).collect()
+    };
+    let (first, second) = (names(before), names(after));
+    let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();
+    if !alone.is_empty() {
+        said.insert(0, format!("Measured with success on one side only: {}.", alone.join("; ")));
+    }
+    said
+}
+
+fn figures(compared: &[Compared]) -> Vec<String> {
     let differing: Vec<&Compared> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
     if compared.is_empty() {
         return vec!["They have no measurement in common.".to_owned()];
@@ -129,7 +149,10 @@ pub(super) fn comparison(compared: &[Compared]) -> Vec<String> {
         return vec![why.to_owned()];
     }
     if differing.is_empty() {
-        return vec!["No difference: chance explains all that is seen.".to_owned()];
+        let unknown = compared.iter().filter(|each| each.verdict == Verdict::Unknown).count();
+        let beside =
+            if unknown > 0 { format!(" Of {unknown} figures it cannot be known.") } else { String::new() };
+        return vec![format!("No difference: chance explains all that is seen.{beside}")];
     }
     differing.into_iter().map(difference).collect()
 }

@@ -1,9 +1,9 @@
 //! `tradewind bench object`: requests of chosen kinds, sizes and parallelisms to a store.
 
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
 use tradewind_bench::arrivals::Spacing;
 use tradewind_bench::drive::{Bed, Stop};
@@ -56,7 +56,7 @@ pub(in crate::commands) struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = Span::parse)]
     time: Span,
     /// End earlier: after so many requests
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End earlier: when the throughput is known to within this part of it, as 5%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
@@ -149,9 +149,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             caught
         });
         let ended = measure(&arguments, &stop).await;
-        if stop.is_asked()
-            && let Ok(Some(caught)) = caught.await
-        {
+        if !stop.is_asked() {
+            // It would wait for a signal that nobody needs any more.
+            caught.abort();
+            return ended;
+        }
+        if let Ok(Some(caught)) = caught.await {
             ended?;
             return Err(Stopped(caught).into());
         }
@@ -179,14 +182,20 @@ async fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let run = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
     let prefix = format!("{}tradewind-bench-{run:08x}/", below(&arguments.place.key));
     let place = format!("{scheme}://{}/{}", arguments.place.bucket, arguments.place.key);
-    let told = Told { place, kind, seed: arguments.seed, cores, cells: survey.cells() };
+    let (prefix_told, seed, cells) = (prefix.clone(), arguments.seed, survey.cells());
+    let told = Told { place, kind, prefix: prefix_told, seed, cores, cells };
     let mut output = Output::begin(&arguments.output, &told, clock.wall())?;
     let measured = survey.run(&bed, &prefix, stop, |event| output.tell(event)).await;
     let cleaned = if arguments.keep { Ok(0) } else { clean(&bed, &prefix).await };
     let ended = output.end(matches!(measured, Ok(true)));
+    if let Err(e) = &cleaned {
+        // Whatever else went wrong is told too.
+        let place = format!("{scheme}://{}/{prefix}", bed.bucket);
+        writeln!(io::stderr(), "tradewind: objects are left below {place} and cannot be removed: {e}")?;
+    }
     measured?;
-    cleaned.with_context(|| format!("objects are left below {prefix}"))?;
-    ended
+    let ended = ended?;
+    Ok(if cleaned.is_err() { Ended::FoundFaults } else { ended })
 }
 
 /// A prefix that ends where a directory would.

@@ -1,7 +1,7 @@
 //! What a measurement says: a table as it goes on, with a line of what is under way on a terminal, and a file of results.
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +38,8 @@ pub(super) struct OutputFlags {
 pub(super) struct Told {
     pub place: String,
     pub kind: &'static str,
+    /// What the names of all objects begin with.
+    pub prefix: String,
     pub seed: u64,
     pub cores: usize,
     pub cells: usize,
@@ -46,13 +48,15 @@ pub(super) struct Told {
 /// See the module. Dropping it takes the line away.
 pub(super) struct Output {
     is_json: bool,
-    file: Option<(BufWriter<File>, PathBuf)>,
+    file: Option<(File, PathBuf)>,
     /// Nobody said where the results go.
     is_usual: bool,
     shown: Option<Shown>,
     cells: usize,
     done: usize,
     failed: u64,
+    /// Measurements in which nothing succeeded.
+    empty: u32,
     /// The first that could not be said.
     lost: Option<io::Error>,
 }
@@ -76,7 +80,7 @@ impl Output {
             Some(path) => {
                 let file = File::create_new(&path);
                 let file = file.with_context(|| format!("cannot make {}", path.display()))?;
-                Some((BufWriter::new(file), path))
+                Some((file, path))
             }
             None => None,
         };
@@ -88,6 +92,7 @@ impl Output {
             cells: told.cells,
             done: 0,
             failed: 0,
+            empty: 0,
             lost: None,
         };
         let run = Run {
@@ -97,9 +102,10 @@ impl Output {
             client: client(told.cores),
             place: told.place.clone(),
             store: told.kind.to_owned(),
+            prefix: told.prefix.clone(),
             seed: told.seed,
         };
-        output.keep(&Line::Run(run));
+        output.keep(&Line::Run(Box::new(run)));
         if !flags.json {
             output.print(&format!("{} from {}", told.place, client(told.cores).name));
             output.print(HEAD);
@@ -119,6 +125,7 @@ impl Output {
             Event::Measured(cell) => {
                 self.done += 1;
                 self.failed += cell.failed();
+                self.empty += u32::from(cell.ended() == 0 && !cell.partial);
                 self.keep(&Line::Cell(Box::new(cell.clone())));
                 if !self.is_json {
                     rows(cell).iter().for_each(|row| self.print(row));
@@ -131,29 +138,37 @@ impl Output {
     pub fn end(mut self, is_whole: bool) -> anyhow::Result<Ended> {
         self.shown = None;
         self.keep(&Line::End { partial: !is_whole });
-        if let Some((mut file, path)) = self.file.take() {
-            file.flush().with_context(|| format!("cannot write {}", path.display()))?;
-            if self.is_usual {
-                writeln!(io::stderr(), "the results are in {}", path.display())?;
-            }
+        if let Some((_, path)) = self.file.take().filter(|_| self.is_usual) {
+            writeln!(io::stderr(), "the results are in {}", path.display())?;
         }
         if let Some(lost) = self.lost {
             return Err(lost).context("results are missing");
         }
-        Ok(if self.failed > 0 { Ended::FoundFaults } else { Ended::Done })
+        Ok(if self.failed > 0 || self.empty > 0 { Ended::FoundFaults } else { Ended::Done })
     }
 
+    /// Keeps a line, in one piece: whoever ends the process finds whole lines. A file that cannot be written is told of at
+    /// once and left alone, and standard output gets the line nevertheless.
     fn keep(&mut self, line: &Line) {
-        let kept = (|| {
-            let text = serde_json::to_string(line)?;
-            if let Some((file, _)) = &mut self.file {
-                // Whoever ends the process finds what was measured.
-                writeln!(file, "{text}")?;
-                file.flush()?;
-            }
-            if self.is_json { writeln!(io::stdout(), "{text}") } else { Ok(()) }
-        })();
-        self.lose(kept);
+        let text = match serde_json::to_string(line) {
+            Ok(text) => text + "\n",
+            Err(e) => return self.lose(Err(e.into())),
+        };
+        if let Some((file, path)) = &mut self.file
+            && let Err(e) = file.write_all(text.as_bytes())
+        {
+            let _ = writeln!(
+                io::stderr(),
+                "tradewind: {} cannot be written: {e}; it is not whole",
+                path.display()
+            );
+            self.file = None;
+            self.lose(Err(e));
+        }
+        if self.is_json {
+            let printed = io::stdout().write_all(text.as_bytes());
+            self.lose(printed);
+        }
     }
 
     fn print(&mut self, row: &str) {
