@@ -85,6 +85,9 @@ fn a_store_is_measured_and_left_as_it_was() {
     assert_eq!(lines(&kept, "run")[0]["place"], "s3://bucket/there");
     let page = caller.done(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
     assert!(page.contains("No difference: chance explains all that is seen."), "{page}");
+    let ran = caller.run(&["report", "result.jsonl", "-o", "result.jsonl"]);
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
+    assert_eq!(std::fs::read_to_string(caller.path("result.jsonl")).unwrap(), kept);
     let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
     assert!(words.contains("Writing reaches") && words.contains("tables are in page.html"), "{words}");
     assert!(caller.path("page.html").exists());

@@ -188,6 +188,9 @@ async fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let measured = survey.run(&bed, &prefix, stop, |event| output.tell(event)).await;
     let cleaned = if arguments.keep { Ok(0) } else { clean(&bed, &prefix).await };
     let ended = output.end(matches!(measured, Ok(true)));
+    if arguments.keep {
+        writeln!(io::stderr(), "objects are kept below {scheme}://{}/{prefix}", bed.bucket)?;
+    }
     if let Err(e) = &cleaned {
         // Whatever else went wrong is told too.
         let place = format!("{scheme}://{}/{prefix}", bed.bucket);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tradewind_bench::Operation;
 use tradewind_bench::drive::Gauge;
 use tradewind_bench::result::{Cell, Client, Line, Run, SCHEMA};
 use tradewind_bench::survey::Event;
@@ -247,6 +248,8 @@ fn rows(cell: &Cell) -> Vec<String> {
     let sure =
         sure.within.map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean))).unwrap_or_default();
     let cpu = cell.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
+    let is_mixed = cell.mix.operations().count() > 1;
+    let what = |kind: Operation| if is_mixed { format!("{kind} of {}", cell.mix) } else { kind.to_string() };
     let mut rows: Vec<String> = (cell.operations.iter())
         .map(|(kind, figures)| {
             let part = share(figures.operations as f64, operations as f64);
@@ -258,7 +261,7 @@ fn rows(cell: &Cell) -> Vec<String> {
             };
             format!(
                 "{:<24} {:<14} {at_a_time:>9} {:>11.1} {sure:>5} {:>8.1} {:>8.2} {:>8.2} {:>8.2} {cpu:>7} {failed:>7}",
-                kind.to_string(),
+                what(*kind),
                 cell.sizes.to_string(),
                 cell.operations_per_second.mean * part,
                 figures.bytes as f64 / cell.seconds.max(f64::MIN_POSITIVE) / 1e6,

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use tradewind_bench::report::{Kept, page, words};
 
-use crate::commands::Ended;
+use crate::commands::{Ended, Misused};
 
 /// Make a page of results, and compare them
 ///
@@ -28,6 +28,15 @@ pub(in crate::commands) struct Arguments {
 }
 
 pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
+    if arguments.results.contains(&arguments.out)
+        || arguments.out.extension().is_some_and(|end| end == "jsonl")
+    {
+        let out = arguments.out.display();
+        return Err(Misused(format!(
+            "{out} is a result, and would be lost: name the page with -o, as report.html"
+        ))
+        .into());
+    }
     let results = arguments.results.iter().map(|path| {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
