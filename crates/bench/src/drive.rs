@@ -124,8 +124,7 @@ pub async fn drive(
             (shared.begin(), Usage::now().map_err(failed)?)
         }
     };
-    let mut tenths = Vec::new();
-    let ending = wait_for_end(&shared, stop, load, begin, &mut tenths).await;
+    let ending = wait_for_end(&shared, stop, load, begin).await;
     let mut ended = None;
     if ending != Ending::Exhausted {
         ended = Some((shared.end(), Usage::now().map_err(failed)?));
@@ -140,7 +139,7 @@ pub async fn drive(
         record: Record::default(),
         usage: Usage::default(),
         lag,
-        tenths,
+        tenths: Vec::new(),
         repeats: 0,
         abandoned: 0,
         waiting,
@@ -172,6 +171,7 @@ pub async fn drive(
         None => (shared.end_with_the_last().max(begin), Usage::now().map_err(failed)?),
     };
     outcome.time = end - begin;
+    outcome.tenths = outcome.record.tenths(outcome.time);
     outcome.usage = after.since(&before);
     outcome.abandoned = shared.left();
     Ok(outcome)
@@ -187,14 +187,9 @@ async fn wait_until(shared: &Shared, stop: &Stop, until: Duration) {
     }
 }
 
-async fn wait_for_end(
-    shared: &Shared,
-    stop: &Stop,
-    load: &Load,
-    begin: Duration,
-    tenths: &mut Vec<(u64, u64)>,
-) -> Ending {
+async fn wait_for_end(shared: &Shared, stop: &Stop, load: &Load, begin: Duration) -> Ending {
     let until = begin + load.until.time;
+    let mut tenths = Vec::new();
     let (mut counted, mut next) = (shared.gauge.read(), begin + TENTH);
     loop {
         if stop.is_asked() {
@@ -208,7 +203,7 @@ async fn wait_for_end(
             let read = shared.gauge.read();
             tenths.push((read.0 - counted.0, read.1 - counted.1));
             (counted, next) = (read, next + TENTH);
-            if load.until.stable.is_some_and(|part| is_stable(tenths, part)) {
+            if load.until.stable.is_some_and(|part| is_stable(&tenths, part)) {
                 return Ending::Stable;
             }
         }

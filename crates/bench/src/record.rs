@@ -8,6 +8,8 @@ use hdrhistogram::Histogram;
 
 use crate::operation::Operation;
 
+/// Milliseconds of a tenth of a second.
+const TENTH_MILLIS: u128 = 100;
 /// Failures that are told of in full.
 const SAMPLES: usize = 5;
 /// Significant digits of latencies: within a thousandth.
@@ -174,31 +176,58 @@ impl Tally {
     }
 }
 
-/// What one worker saw, by kind of request.
+/// What one worker saw.
 #[derive(Debug, Clone, Default)]
-pub struct Record(BTreeMap<Operation, Tally>);
+pub struct Record {
+    tallies: BTreeMap<Operation, Tally>,
+    /// Requests that ended with success, and their bytes, in each tenth of a second of the window.
+    tenths: Vec<(u64, u64)>,
+}
 
 impl Record {
     /// Counts a request that was answered rightly.
     pub fn success(&mut self, window: Window, operation: Operation, timing: Timing, bytes: u64) {
-        self.0.entry(operation).or_default().success(window, timing, bytes);
+        self.tallies.entry(operation).or_default().success(window, timing, bytes);
+        if window.has(timing.ended) {
+            let tenth = (timing.ended - window.begin).as_millis() / TENTH_MILLIS;
+            let tenth = usize::try_from(tenth).unwrap_or(usize::MAX);
+            if self.tenths.len() <= tenth {
+                self.tenths.resize(tenth + 1, (0, 0));
+            }
+            self.tenths[tenth].0 += 1;
+            self.tenths[tenth].1 += bytes;
+        }
     }
 
     /// Counts one that was not.
     pub fn failure(&mut self, window: Window, operation: Operation, ended: Duration, kind: &str, what: &str) {
-        self.0.entry(operation).or_default().failure(window, ended, kind, what);
+        self.tallies.entry(operation).or_default().failure(window, ended, kind, what);
     }
 
     /// Adds what others saw.
     pub fn add(&mut self, other: &Self) {
-        for (operation, tally) in &other.0 {
-            self.0.entry(*operation).or_default().add(tally);
+        for (operation, tally) in &other.tallies {
+            self.tallies.entry(*operation).or_default().add(tally);
+        }
+        if self.tenths.len() < other.tenths.len() {
+            self.tenths.resize(other.tenths.len(), (0, 0));
+        }
+        for (mine, others) in self.tenths.iter_mut().zip(&other.tenths) {
+            *mine = (mine.0 + others.0, mine.1 + others.1);
         }
     }
 
     /// By kind of request.
     #[must_use]
     pub const fn tallies(&self) -> &BTreeMap<Operation, Tally> {
-        &self.0
+        &self.tallies
+    }
+
+    /// Requests and bytes that ended in each whole tenth of a second of a window that was so long.
+    #[must_use]
+    pub fn tenths(&self, time: Duration) -> Vec<(u64, u64)> {
+        let mut tenths = self.tenths.clone();
+        tenths.resize(usize::try_from(time.as_millis() / TENTH_MILLIS).unwrap_or(0), (0, 0));
+        tenths
     }
 }

@@ -1,6 +1,6 @@
 //! The objects that a run made and may read, ask about and remove: numbers, from which names, sizes and contents follow.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -15,13 +15,21 @@ pub struct Stock {
     sizes: Sizes,
     next: AtomicU64,
     live: Mutex<Vec<u64>>,
+    /// Some of them have been read.
+    was_read: AtomicBool,
 }
 
 impl Stock {
     /// None yet.
     #[must_use]
     pub fn new(prefix: String, sizes: Sizes) -> Self {
-        Self { prefix, sizes, next: AtomicU64::new(0), live: Mutex::default() }
+        Self {
+            prefix,
+            sizes,
+            next: AtomicU64::new(0),
+            live: Mutex::default(),
+            was_read: AtomicBool::new(false),
+        }
     }
 
     /// The name of an object. Listings have them in the order of their numbers.
@@ -85,11 +93,16 @@ impl Stock {
         for (n, number) in live.into_iter().enumerate() {
             hands[n % count].numbers.push(number);
         }
+        if self.was_read.load(Ordering::Relaxed) {
+            // Each of them may be read again from the first on.
+            hands.iter_mut().for_each(|hand| hand.seen = hand.numbers.len());
+        }
         hands
     }
 
     /// Takes back what was dealt.
     pub fn give_back(&self, hand: Hand) {
+        self.was_read.fetch_or(hand.seen > 0, Ordering::Relaxed);
         self.live.lock().extend(hand.numbers);
     }
 }
@@ -162,6 +175,9 @@ mod tests {
         assert!(hand.take().is_some());
         hands.into_iter().for_each(|hand| stock.give_back(hand));
         assert_eq!((stock.len(), stock.given_out()), (9, 10));
+        let mut later = stock.deal(1, 1).remove(0);
+        assert!(later.draw().is_some());
+        assert_eq!(later.repeats, 1, "another measurement read it");
         assert_eq!(stock.key(7), "p/0000000007");
         assert_eq!((stock.number("p/0000000007"), stock.number("q/0000000007")), (Some(7), None));
     }

@@ -51,6 +51,8 @@ pub struct Survey {
     pub objects: Option<u64>,
     /// What is drawn by chance follows from it.
     pub seed: u64,
+    /// Objects stay when they were measured.
+    pub keeps: bool,
     /// Processors that the generator may use.
     pub cores: usize,
 }
@@ -106,12 +108,18 @@ impl Survey {
         stop: &Stop,
         mut tell: impl FnMut(Event<'_>),
     ) -> Result<bool> {
-        let stocks: Vec<Arc<Stock>> = (self.sizes.iter().enumerate())
-            .map(|(n, sizes)| Arc::new(Stock::new(format!("{prefix}{n}/"), sizes.clone())))
-            .collect();
+        let stocks = |what: &str| -> Vec<Arc<Stock>> {
+            let stock =
+                |(n, sizes): (usize, &Sizes)| Stock::new(format!("{prefix}{what}{n}/"), sizes.clone());
+            self.sizes.iter().enumerate().map(|each| Arc::new(stock(each))).collect()
+        };
+        // What is read does not depend on how fast was written.
+        let (written, read) = (stocks("written"), stocks("read"));
         for repeat in 1..=self.repeats {
-            for (sizes, stock) in self.sizes.iter().zip(&stocks) {
+            for ((sizes, written), read) in self.sizes.iter().zip(&written).zip(&read) {
                 for shares in &self.mixes {
+                    let writes_only = shares.operations().all(|operation| operation == Operation::Put);
+                    let stock = if writes_only { written } else { read };
                     for parallel in &self.parallel {
                         if stop.is_asked() {
                             return Ok(false);
@@ -129,6 +137,15 @@ impl Survey {
                         tell(Event::Measured(&cell));
                         if outcome.ending == Ending::Stopped {
                             return Ok(false);
+                        }
+                        if writes_only && !self.keeps {
+                            // No measurement needs them, and a fast store would be full of them at the end.
+                            tell(Event::Begins {
+                                what: "cleaning".to_owned(),
+                                time: None,
+                                gauge: Arc::default(),
+                            });
+                            clean(bed, stock.prefix()).await?;
                         }
                     }
                 }

@@ -12,6 +12,7 @@ fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
         repeats: 2,
         objects: Some(20),
         seed: 1,
+        keeps: false,
         cores: 2,
     }
 }
@@ -34,7 +35,7 @@ async fn everything_is_measured_and_nothing_is_left() {
     assert!(cells.iter().all(|cell| cell.operations.values().map(|f| f.operations).sum::<u64>() == 30));
     assert_eq!((cells[0].repeat, cells[12].repeat), (1, 2));
     let removed = clean(&bed, "there/").await.unwrap();
-    assert!(removed > 100, "{removed}");
+    assert!((20..200).contains(&removed), "those that were read: {removed}");
     assert_eq!(clean(&bed, "").await.unwrap(), 0, "nothing was made elsewhere");
 }
 

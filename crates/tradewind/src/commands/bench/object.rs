@@ -134,6 +134,7 @@ impl Arguments {
             repeats: self.repeat,
             objects: self.objects,
             seed: self.seed,
+            keeps: self.keep,
             cores,
         })
     }
