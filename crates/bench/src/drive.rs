@@ -99,6 +99,9 @@ pub async fn drive(
     gauge: &Arc<Gauge>,
 ) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(bed.clock.clone(), load, gauge.clone()));
+    // Without a warm-up the first request counts, whenever it is released.
+    let before = Usage::now().map_err(failed)?;
+    let begun = load.warm_up.is_zero().then(|| shared.begin());
     let began = bed.clock.wall();
     let pacer = match load.pace {
         Pace::Closed => None,
@@ -106,9 +109,6 @@ pub async fn drive(
             Some(Pacer::start(shared.clone(), (spacing, per_second, load.seed)).map_err(failed)?)
         }
     };
-    // Without a warm-up the first request counts.
-    let begun = load.warm_up.is_zero().then(|| shared.begin());
-    let before = Usage::now().map_err(failed)?;
     let mut workers = JoinSet::new();
     for hand in stock.deal(load.parallel, load.seed) {
         let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await?;
@@ -145,9 +145,11 @@ pub async fn drive(
         waiting,
         ending,
     };
+    // A load of so many requests ends with the last of them, however long that takes: the store's client knows when to give
+    // one up.
     let patience = async {
         tokio::select! {
-            () = tokio::time::sleep(DRAIN) => {}
+            () = tokio::time::sleep(DRAIN), if ending != Ending::Exhausted => {}
             () = stop.patience(DRAIN_STOPPED) => {}
         }
     };

@@ -38,6 +38,12 @@ impl Operation {
             Self::Delete => "delete",
         }
     }
+
+    /// Whether it is about an object that is there.
+    #[must_use]
+    pub const fn needs_object(self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Delete)
+    }
 }
 
 impl fmt::Display for Operation {
@@ -67,9 +73,9 @@ impl Mix {
         Self(vec![(operation, 1.0)])
     }
 
-    /// What stands at a place of all shares, `at` from 0 to below 1.
+    /// One of them by chance, which `mixed` is.
     #[must_use]
-    pub fn at(&self, mixed: u64) -> Operation {
+    pub fn draw(&self, mixed: u64) -> Operation {
         let mut left = share(mixed) * self.0.iter().map(|(_, share)| share).sum::<f64>();
         let found = self.0.iter().find(|(_, share)| {
             left -= share;
@@ -148,7 +154,7 @@ mod tests {
         assert_eq!(mixed.to_string(), "get=70,put=20,delete=10");
         assert_eq!("head".parse::<Mix>().unwrap().to_string(), "head");
         for operation in Operation::ALL {
-            let drawn = (0..100_000).filter(|n| mixed.at(mix(*n)) == operation).count() as f64 / 100_000.0;
+            let drawn = (0..100_000).filter(|n| mixed.draw(mix(*n)) == operation).count() as f64 / 100_000.0;
             assert!((drawn - mixed.share(operation)).abs() < 0.005, "{operation}: {drawn}");
         }
         for bad in ["", "get=0", "get=x", "take", "get=1,get=2", "get=-1"] {

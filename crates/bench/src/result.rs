@@ -135,7 +135,7 @@ pub struct Figures {
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that failed, by kind.
+    /// Those that failed, by kind, whether or not it counted then.
     pub failures: BTreeMap<String, u64>,
     /// Some of those in full.
     pub samples: Vec<String>,
@@ -279,6 +279,12 @@ impl Cell {
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.operations.values().map(|figures| figures.operations).sum()
+    }
+
+    /// Whether the machine that asked had no processor time left, of so many processors.
+    #[must_use]
+    pub fn was_busy(&self, cores: usize) -> bool {
+        self.machine_busy > BUSY || self.cpu_seconds > BUSY * cores as f64 * self.seconds
     }
 
     /// Requests that failed.

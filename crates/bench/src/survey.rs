@@ -99,8 +99,8 @@ impl Survey {
         self.mixes.len() * self.sizes.len() * self.parallel.len() * self.repeats as usize
     }
 
-    /// Measures everything, and tells of it. Objects are made below `prefix`, and stay there: see [`clean`]. Whether all
-    /// was measured: not where it was stopped.
+    /// Measures everything, and tells of it. Objects are made below `prefix`; those that were read stay there, see
+    /// [`clean`]. Whether all was measured: not where it was stopped.
     pub async fn run(
         &self,
         bed: &Bed,
@@ -118,8 +118,7 @@ impl Survey {
         for repeat in 1..=self.repeats {
             for ((sizes, written), read) in self.sizes.iter().zip(&written).zip(&read) {
                 for shares in &self.mixes {
-                    let writes_only = shares.operations().all(|operation| operation == Operation::Put);
-                    let stock = if writes_only { written } else { read };
+                    let stock = if writes_only(shares) { written } else { read };
                     for parallel in &self.parallel {
                         if stop.is_asked() {
                             return Ok(false);
@@ -138,7 +137,7 @@ impl Survey {
                         if outcome.ending == Ending::Stopped {
                             return Ok(false);
                         }
-                        if writes_only && !self.keeps {
+                        if writes_only(shares) && !self.keeps {
                             // No measurement needs them, and a fast store would be full of them at the end.
                             tell(Event::Begins {
                                 what: "cleaning".to_owned(),
@@ -172,12 +171,7 @@ impl Survey {
         stop: &Stop,
         tell: &mut impl FnMut(Event<'_>),
     ) -> Result<bool> {
-        let needs = |operation| shares.share(operation) > 0.0;
-        if !(needs(Operation::Get)
-            || needs(Operation::Head)
-            || needs(Operation::Delete)
-            || needs(Operation::List))
-        {
+        if writes_only(shares) {
             return Ok(true);
         }
         let usual = (MOST_PREPARED_BYTES / sizes.mean().max(1.0)) as u64;
@@ -202,14 +196,21 @@ impl Survey {
             seed: self.seed,
         };
         let outcome = drive(bed, stock, &load, stop, &gauge).await?;
+        if stop.is_asked() {
+            return Ok(false);
+        }
         let failed = outcome.record.tallies().values().find(|tally| tally.failed() > 0);
         if let Some(tally) = failed {
             let why = tally.samples.first().cloned().unwrap_or_default();
             let what = format!("{} of {missing} objects could not be made: {why}", tally.failed());
             return Err(Error::new(Reason::Io, what));
         }
-        Ok(outcome.ending != Ending::Stopped)
+        Ok(true)
     }
+}
+
+fn writes_only(shares: &Mix) -> bool {
+    shares.operations().all(|operation| operation == Operation::Put)
 }
 
 /// Removes all objects below a prefix; how many there were. What cannot be removed is tried again, a few times, after

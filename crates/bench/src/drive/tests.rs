@@ -1,6 +1,6 @@
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
-use tradewind_core::testing::MemoryStore;
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation as Call, When};
 use tradewind_core::{Address, SystemClock};
 
 use super::*;
@@ -129,4 +129,42 @@ async fn an_open_loop_releases_as_many_as_there_are_to_be() {
     let outcome = run(&bed, &stock, &Load { pace, ..load("put", Some(100), LONG) }).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
     assert_eq!((tally.latency.len(), outcome.abandoned, outcome.ending), (100, 0, Ending::Exhausted));
+}
+
+/// The same bed, whose store does something else to every commit.
+async fn faulty_bed(fault: Fault) -> Bed {
+    let bed = bed().await;
+    let plan = FaultPlan::none().on(Call::Commit, When::Always, fault);
+    Bed { store: Faulty::new(bed.store.clone(), plan), ..bed }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_of_so_many_requests_waits_for_the_last_however_long_that_takes() {
+    let (bed, stock) = (faulty_bed(Fault::Delay(3 * DRAIN)).await, stock("1KiB"));
+    let outcome = run(&bed, &stock, &load("put", Some(8), LONG)).await;
+    let tally = &outcome.record.tallies()[&Operation::Put];
+    assert_eq!((tally.operations, tally.failed(), stock.len()), (8, 0, 8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_never_answered_is_given_up_and_told() {
+    let (bed, stock) = (faulty_bed(Fault::Hang).await, stock("1KiB"));
+    let outcome = run(&bed, &stock, &load("put", None, Duration::from_millis(50))).await;
+    let tally = &outcome.record.tallies()[&Operation::Put];
+    assert_eq!((tally.operations, tally.failures["Unanswered"], outcome.ending), (0, 4, Ending::Time));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_stopped_does_not_wait_for_a_store_that_hangs() {
+    let (bed, stock) = (faulty_bed(Fault::Hang).await, stock("1KiB"));
+    let stop = Stop::default();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stopping.ask();
+    });
+    let begun = tokio::time::Instant::now();
+    let outcome = drive(&bed, &stock, &load("put", Some(4), LONG), &stop, &Arc::default()).await.unwrap();
+    assert_eq!(outcome.record.tallies()[&Operation::Put].failures["Unanswered"], 4);
+    assert!(begun.elapsed() < 2 * DRAIN_STOPPED, "{:?}", begun.elapsed());
 }

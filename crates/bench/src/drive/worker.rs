@@ -85,7 +85,7 @@ impl Worker {
             }
             let Some(intended) = self.turn().await else { break };
             let Some(number) = self.shared.next() else { break };
-            let operation = self.possible(shares.at(mix(seed ^ mix(number))), &shares);
+            let operation = self.possible(shares.draw(mix(seed ^ mix(number))), &shares);
             let over = self.shared.over.clone();
             let ended = tokio::select! {
                 biased;
@@ -125,14 +125,12 @@ impl Worker {
     }
 
     fn has_nothing_to_do(&self, shares: &Mix) -> bool {
-        let needs_one = |operation| matches!(operation, Operation::Get | Operation::Head | Operation::Delete);
-        self.hand.is_empty() && shares.operations().all(needs_one)
+        self.hand.is_empty() && shares.operations().all(Operation::needs_object)
     }
 
     /// What is asked for where something else cannot be: a mix that writes too makes an object where none is left.
     fn possible(&self, operation: Operation, shares: &Mix) -> Operation {
-        let needs_one = matches!(operation, Operation::Get | Operation::Head | Operation::Delete);
-        if needs_one && self.hand.is_empty() && shares.share(Operation::Put) > 0.0 {
+        if operation.needs_object() && self.hand.is_empty() && shares.share(Operation::Put) > 0.0 {
             return Operation::Put;
         }
         operation

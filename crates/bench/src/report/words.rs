@@ -106,11 +106,7 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
     if result.is_partial {
         said.push("It was stopped before all was measured.".to_owned());
     }
-    let busy = result
-        .cells
-        .iter()
-        .filter(|cell| cell.notes.iter().any(|note| note.contains("busy") || note.contains("bottleneck")));
-    let busy = busy.count();
+    let busy = result.cells.iter().filter(|cell| cell.was_busy(result.run.client.cores)).count();
     if busy > 0 {
         said.push(format!(
             "In {busy} of {} measurements the machine that asked had no processor time left: the store may be faster.",
