@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, ensure};
 use md5::{Digest as _, Md5};
 use tokio::task::LocalSet;
+use tradewind_pattern::{Content, ContentId, mix};
 
 use crate::arguments::{EtagRule, Fill, Load, Run, Target};
 use crate::drive::worker::Worker;
@@ -20,7 +21,6 @@ use crate::keys::{Keys, Shuffle};
 use crate::record::{Failure, Report, Tally};
 use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer};
 use crate::wire::{BUFFER_BYTES, Connection};
-use tradewind_pattern::{Content, ContentId, mix};
 
 /// One connection that failed so often gives up: the server is gone or answers nothing right.
 const MOST_FAILURES: u64 = 200;
@@ -244,7 +244,6 @@ fn create_bucket(target: &Target) -> anyhow::Result<()> {
     }
 }
 
-/// The MD5 of every object, computed on all processors before the clock starts.
 /// MD5 of the first `size` bytes; `scratch` only saves an allocation.
 fn md5(content: &Content, id: ContentId, size: u64, scratch: &mut [u8]) -> [u8; 16] {
     let mut hash = Md5::new();
@@ -258,6 +257,7 @@ fn md5(content: &Content, id: ContentId, size: u64, scratch: &mut [u8]) -> [u8; 
     hash.finalize().into()
 }
 
+/// The MD5 of every object, computed on all processors before the clock starts.
 fn all_etags(content: &Content, keys: &Keys, size: u64) -> anyhow::Result<Vec<[u8; 16]>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut etags = vec![[0; 16]; usize::try_from(keys.count()).context("count")?];
@@ -274,4 +274,19 @@ fn all_etags(content: &Content, keys: &Keys, size: u64) -> anyhow::Result<Vec<[u
         }
     });
     Ok(etags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn md5_is_that_of_the_bytes() {
+        let content = Content::new();
+        let id = ContentId::of("a", 10_000);
+        let mut bytes = vec![0; 10_000];
+        content.fill(id, 0, &mut bytes);
+        let expected: [u8; 16] = Md5::digest(&bytes).into();
+        assert_eq!(md5(&content, id, 10_000, &mut [0; 777]), expected);
+    }
 }

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use tradewind_pattern::{Content, ContentId};
 
 use crate::arguments::{KeyArguments, Presign};
 use crate::keys::Keys;
 use crate::record::{Report, Tally};
 use crate::sign::Signer;
 use crate::wire::BUFFER_BYTES;
-use tradewind_pattern::{Content, ContentId};
 
 /// Writes every object as `directory/bucket/key`.
 pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Report> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use memchr::memmem;
+use tradewind_pattern::mix;
 
 use crate::arguments::{List, ListMode};
 use crate::drive::{event_loop, refusal, within};
@@ -12,7 +13,6 @@ use crate::keys::Keys;
 use crate::record::{Failure, Report, Tally};
 use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer, encode};
 use crate::wire::Connection;
-use tradewind_pattern::mix;
 
 const PAGE_KEYS: usize = 1000;
 

@@ -11,25 +11,12 @@ use rustix::process::Signal;
 use serde_json::Value as Json;
 
 use support::caller::{Caller, Ran};
+use support::scene::Scene;
 use support::scripted::{Answer, Reply, Scripted};
-use support::server::{Server, Start};
 
-/// A server, and somebody who calls it and has made `s3://bucket`.
-struct Scene {
-    _server: Server,
-    caller: Caller,
-    _data: tempfile::TempDir,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let data = tempfile::tempdir().unwrap();
-        let start = Start::new(&data.path().join("data"), &data.path().join("log"));
-        let server = start.start().unwrap();
-        let caller = Caller::new(server.endpoint);
-        caller.done(&["mb", "s3://bucket"]);
-        Self { _server: server, caller, _data: data }
-    }
+/// `tradewind bench object` with flags as they stand in a line.
+fn flags(line: &str) -> Vec<&str> {
+    ["bench", "object"].into_iter().chain(line.split_whitespace()).collect()
 }
 
 /// The lines of a result that are of a kind.
@@ -52,27 +39,10 @@ fn a_store_is_measured_and_left_as_it_was() {
     let caller = &scene.caller;
     caller.write("mine", b"not to be touched");
     caller.done(&["cp", "mine", "s3://bucket/there/tradewind-bench/mine"]);
-    let table = caller.done(&[
-        "bench",
-        "object",
-        "s3://bucket/there",
-        "--mix",
-        "put",
-        "--mix",
-        "get",
-        "--mix",
-        "get=2,head=1,list=1,delete=1,put=1",
-        "--size",
-        "1KiB,1KiB-100KiB",
-        "--parallel",
-        "1,4",
-        "--count",
-        "40",
-        "--repeat",
-        "2",
-        "-o",
-        "result.jsonl",
-    ]);
+    let table = caller.done(&flags(
+        "s3://bucket/there --mix put --mix get --mix get=2,head=1,list=1,delete=1,put=1 --size \
+         1KiB,1KiB-100KiB --parallel 1,4 --count 40 --repeat 2 -o result.jsonl",
+    ));
     // A row for each kind of request: twice put, get and five of the mix, of two sizes with two parallelisms.
     let rows = table.lines().filter(|row| row.contains("KiB")).count();
     assert_eq!(rows, 2 * 2 * 2 * (1 + 1 + 5), "{table}");
@@ -96,25 +66,10 @@ fn a_store_is_measured_and_left_as_it_was() {
 #[test]
 fn an_open_loop_asks_as_often_as_it_is_told_to() {
     let scene = Scene::new();
-    let said = scene.caller.done(&[
-        "bench",
-        "object",
-        "s3://bucket",
-        "--mix",
-        "get",
-        "--size",
-        "1KiB",
-        "--objects",
-        "50",
-        "--rate",
-        "200",
-        "--parallel",
-        "32",
-        "--time",
-        "2s",
-        "--json",
-        "--no-out",
-    ]);
+    let said = scene.caller.done(&flags(
+        "s3://bucket --mix get --size 1KiB --objects 50 --rate 200 --parallel 32 --time 2s \
+         --json --no-out",
+    ));
     let cell = &lines(&said, "cell")[0];
     let asked = cell["operations"]["get"]["latency_us"]["count"].as_u64().unwrap();
     assert!((300..500).contains(&asked), "{asked}");
@@ -125,23 +80,10 @@ fn an_open_loop_asks_as_often_as_it_is_told_to() {
 fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
     for signal in [Signal::INT, Signal::TERM] {
         let scene = Scene::new();
-        let running = scene.caller.begin(&[
-            "bench",
-            "object",
-            "s3://bucket",
-            "--mix",
-            "put",
-            "--size",
-            "1KiB",
-            "--parallel",
-            "2",
-            "--time",
-            "30s",
-            "--warm-up",
-            "0s",
-            "-o",
-            "result.jsonl",
-        ]);
+        let running = scene.caller.begin(&flags(
+            "s3://bucket --mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o \
+         result.jsonl",
+        ));
         support::eventually("objects are made", || !scene.caller.keys("s3://bucket").is_empty());
         std::thread::sleep(Duration::from_millis(100));
         running.signal(signal);
@@ -168,21 +110,7 @@ fn a_store_that_damages_bytes_is_found_out() {
         Reply::Answer(if is_every_third { answer.damaged(500) } else { answer })
     });
     let caller = Caller::new(server.address);
-    let ran = caller.run(&[
-        "bench",
-        "object",
-        "s3://bucket",
-        "--mix",
-        "get",
-        "--size",
-        "1KiB",
-        "--parallel",
-        "2",
-        "--count",
-        "30",
-        "--json",
-        "--no-out",
-    ]);
+    let ran = caller.run(&flags("s3://bucket --mix get --size 1KiB --parallel 2 --count 30 --json --no-out"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let said = String::from_utf8(ran.out).unwrap();
     assert_eq!(

@@ -11,6 +11,7 @@ pub mod model;
 pub mod random;
 pub mod rounds;
 pub mod s3;
+pub mod scene;
 pub mod scripted;
 pub mod server;
 pub mod sign;

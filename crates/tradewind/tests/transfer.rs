@@ -37,49 +37,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use support::caller::Caller;
 use support::content::content;
-use support::s3::S3;
-use support::server::{Server, Start, root_key};
-
-/// A server, and somebody who calls it and has made `s3://bucket`.
-struct Scene {
-    _server: Server,
-    caller: Caller,
-    _data: tempfile::TempDir,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let data = tempfile::tempdir().unwrap();
-        let start = Start::new(&data.path().join("data"), &data.path().join("log"));
-        let server = start.start().unwrap();
-        let caller = Caller::new(server.endpoint);
-        caller.done(&["mb", "s3://bucket"]);
-        Self { _server: server, caller, _data: data }
-    }
-
-    /// The keys of everything in the bucket, in the order in which they are listed, with their sizes.
-    fn keys(&self) -> Vec<(String, u64)> {
-        self.caller.sizes("s3://bucket")
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.caller.keys("s3://bucket")
-    }
-
-    /// Stores bytes under a key, past the commands.
-    fn store(&self, key: &str, bytes: &[u8]) {
-        let stored =
-            S3::new(self.caller.endpoint(), root_key()).put(&format!("bucket/{key}"), bytes).unwrap();
-        assert_eq!(stored.status, 200, "{}", stored.text());
-    }
-
-    /// What a key holds.
-    fn read(&self, key: &str) -> Vec<u8> {
-        self.caller.read(&format!("s3://bucket/{key}"))
-    }
-}
+use support::scene::Scene;
 
 /// Every file below a directory, by its path there.
 fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {

@@ -1,11 +1,12 @@
 //! One connection's part of the closed loop: builds each request, sends it, and compares the answer with what
 //! the key says it must be.
 
+use tradewind_pattern::ContentId;
+
 use crate::arguments::EtagRule;
 use crate::drive::{Job, Method, md5};
 use crate::record::Failure;
 use crate::wire::{BUFFER_BYTES, Connection, Head};
-use tradewind_pattern::ContentId;
 
 const ERROR_TEXT_BYTES: usize = 400;
 

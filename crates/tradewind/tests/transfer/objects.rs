@@ -3,7 +3,9 @@
 use std::fs;
 
 use super::support::s3::Request;
-use super::{S3, Scene, names, root_key};
+use super::{Scene, names};
+use crate::support::s3::S3;
+use crate::support::server::root_key;
 
 #[test]
 fn where_a_copy_goes() {

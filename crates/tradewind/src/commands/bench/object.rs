@@ -9,7 +9,7 @@ use tradewind_bench::arrivals::Spacing;
 use tradewind_bench::drive::{Bed, Stop};
 use tradewind_bench::load::{Pace, Until};
 use tradewind_bench::survey::{Survey, clean};
-use tradewind_bench::{Content, Mix, Sizes};
+use tradewind_bench::{Content, Mix, Operation, Sizes};
 use tradewind_core::{Budget, Clock, SystemClock};
 
 use super::output::{Output, OutputFlags, Told};
@@ -113,19 +113,11 @@ fn spacing(text: &str) -> Result<Spacing, String> {
 }
 
 impl Arguments {
-    fn survey(&self, cores: usize) -> anyhow::Result<Survey> {
-        let mixes = if self.mix.is_empty() {
-            ["put", "get"]
-                .into_iter()
-                .map(str::parse)
-                .collect::<Result<_, _>>()
-                .map_err(anyhow::Error::msg)?
-        } else {
-            self.mix.clone()
-        };
+    fn survey(&self, cores: usize) -> Survey {
+        let usual = || vec![Mix::only(Operation::Put), Mix::only(Operation::Get)];
         let spacing = self.spacing;
-        Ok(Survey {
-            mixes,
+        Survey {
+            mixes: if self.mix.is_empty() { usual() } else { self.mix.clone() },
             sizes: self.size.clone(),
             parallel: self.parallel.clone(),
             pace: self.rate.map_or(Pace::Closed, |per_second| Pace::Open { per_second, spacing }),
@@ -136,7 +128,7 @@ impl Arguments {
             seed: self.seed,
             keeps: self.keep,
             cores,
-        })
+        }
     }
 }
 
@@ -165,7 +157,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 
 async fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let survey = arguments.survey(cores)?;
+    let survey = arguments.survey(cores);
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let most = survey.parallel.iter().copied().max().unwrap_or(1).max(32);
     let lines = Lines { connections: most, most_read_bytes: READ_BYTES, attempts: Some(1) };
@@ -183,18 +175,18 @@ async fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let run = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
     let prefix = format!("{}tradewind-bench-{run:08x}/", below(&arguments.place.key));
     let place = format!("{scheme}://{}/{}", arguments.place.bucket, arguments.place.key);
-    let (prefix_told, seed, cells) = (prefix.clone(), arguments.seed, survey.cells());
-    let told = Told { place, kind, prefix: prefix_told, seed, cores, cells };
+    let (seed, cells) = (arguments.seed, survey.cells());
+    let told = Told { place, kind, prefix: prefix.clone(), seed, cores, cells };
     let mut output = Output::begin(&arguments.output, &told, clock.wall())?;
     let measured = survey.run(&bed, &prefix, stop, |event| output.tell(event)).await;
     let cleaned = if arguments.keep { Ok(0) } else { clean(&bed, &prefix).await };
     let ended = output.end(matches!(measured, Ok(true)));
+    let place = format!("{scheme}://{}/{prefix}", bed.bucket);
     if arguments.keep {
-        writeln!(io::stderr(), "objects are kept below {scheme}://{}/{prefix}", bed.bucket)?;
+        writeln!(io::stderr(), "objects are kept below {place}")?;
     }
     if let Err(e) = &cleaned {
         // Whatever else went wrong is told too.
-        let place = format!("{scheme}://{}/{prefix}", bed.bucket);
         writeln!(io::stderr(), "tradewind: objects are left below {place} and cannot be removed: {e}")?;
     }
     measured?;
