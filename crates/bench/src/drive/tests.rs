@@ -141,9 +141,9 @@ async fn faulty_bed(fault: Fault) -> Bed {
 #[tokio::test(start_paused = true)]
 async fn a_load_of_so_many_requests_waits_for_the_last_however_long_that_takes() {
     let (bed, stock) = (faulty_bed(Fault::Delay(3 * DRAIN)).await, stock("1KiB"));
-    let outcome = run(&bed, &stock, &load("put", Some(8), LONG)).await;
+    let outcome = run(&bed, &stock, &load("put", Some(4), LONG)).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
-    assert_eq!((tally.operations, tally.failed(), stock.len()), (8, 0, 8));
+    assert_eq!((tally.operations, tally.failed(), stock.len()), (4, 0, 4));
 }
 
 #[tokio::test(start_paused = true)]
