@@ -96,7 +96,7 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
         }
     }
     let values = |cells: &[Cell], what: &str, measure: Measure| -> Vec<f64> {
-        let those = cells.iter().filter(|cell| !cell.partial && name(cell) == what);
+        let those = cells.iter().filter(|cell| !cell.is_partial() && name(cell) == what);
         those.filter_map(|cell| measure.of(cell)).map(f64::ln).collect()
     };
     let mut compared = Vec::new();

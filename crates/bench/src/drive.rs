@@ -2,6 +2,7 @@
 
 mod pacer;
 mod shared;
+mod steady;
 mod worker;
 
 use std::io;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
@@ -18,19 +20,18 @@ use tradewind_pattern::Content;
 use self::pacer::Pacer;
 use self::shared::Shared;
 pub use self::shared::{Gauge, Stop};
+use self::steady::Steady;
 use self::worker::Worker;
 use crate::load::{Load, Pace};
-use crate::record::Record;
+use crate::random::mix;
+use crate::record::{Amount, Record};
 use crate::stock::Stock;
-use crate::summary;
 use crate::usage::Usage;
 
 /// How often it is looked whether it is enough.
 const LOOK: Duration = Duration::from_millis(20);
 /// Throughput is looked at in stretches of this.
 const TENTH: Duration = Duration::from_millis(100);
-/// Before so many of them nothing counts as stable.
-const LEAST_TENTHS: usize = 20;
 /// What is under way at the end is waited for so long.
 const DRAIN: Duration = Duration::from_secs(60);
 /// The same of one that was stopped.
@@ -64,8 +65,8 @@ pub struct Outcome {
     pub usage: Usage,
     /// How late requests of an open loop were released, in microseconds: that is the generator's own doing.
     pub lag: Histogram<u64>,
-    /// Requests and bytes that ended in each tenth of a second.
-    pub tenths: Vec<(u64, u64)>,
+    /// What was done in each tenth of a second.
+    pub tenths: Vec<Amount>,
     /// Reads of objects that had been read before.
     pub repeats: u64,
     /// Requests that were meant to start and never did.
@@ -77,7 +78,8 @@ pub struct Outcome {
 }
 
 /// Why a load ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Ending {
     /// Its time was over.
     Time,
@@ -175,7 +177,12 @@ pub async fn drive(
     outcome.time = end - begin;
     outcome.tenths = outcome.record.tenths(outcome.time);
     outcome.usage = after.since(&before);
-    outcome.abandoned = shared.left();
+    let (window, now) = (shared.window(), shared.now());
+    for (intended, number) in shared.abandoned() {
+        outcome.abandoned += 1;
+        let operation = load.mix.draw(mix(load.seed ^ mix(number)));
+        outcome.record.cut(window, operation, intended, now);
+    }
     Ok(outcome)
 }
 
@@ -191,8 +198,8 @@ async fn wait_until(shared: &Shared, stop: &Stop, until: Duration) {
 
 async fn wait_for_end(shared: &Shared, stop: &Stop, load: &Load, begin: Duration) -> Ending {
     let until = begin + load.until.time;
-    let mut tenths = Vec::new();
-    let (mut counted, mut next) = (shared.gauge.read(), begin + TENTH);
+    let mut steady = load.until.stable.map(Steady::new);
+    let (mut counted, mut next) = (shared.gauge.read().0, begin + TENTH);
     loop {
         if stop.is_asked() {
             return Ending::Stopped;
@@ -202,10 +209,10 @@ async fn wait_for_end(shared: &Shared, stop: &Stop, load: &Load, begin: Duration
         }
         let now = shared.now();
         if now >= next {
-            let read = shared.gauge.read();
-            tenths.push((read.0 - counted.0, read.1 - counted.1));
-            (counted, next) = (read, next + TENTH);
-            if load.until.stable.is_some_and(|part| is_stable(&tenths, part)) {
+            let (ended, ..) = shared.gauge.read();
+            let amount = (ended - counted) as f64;
+            (counted, next) = (ended, next + TENTH);
+            if steady.as_mut().is_some_and(|steady| steady.is_known_with(amount)) {
                 return Ending::Stable;
             }
         }
@@ -214,15 +221,6 @@ async fn wait_for_end(shared: &Shared, stop: &Stop, load: &Load, begin: Duration
         }
         tokio::time::sleep(LOOK.min(until - now)).await;
     }
-}
-
-/// Whether the rate is known to within a part of it.
-fn is_stable(tenths: &[(u64, u64)], part: f64) -> bool {
-    if tenths.len() < LEAST_TENTHS {
-        return false;
-    }
-    let amounts: Vec<f64> = tenths.iter().map(|(operations, _)| *operations as f64).collect();
-    summary::rate(&amounts).is_some_and(|rate| rate.mean > 0.0 && rate.within <= part * rate.mean)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! several workers, processes and machines are added up as they are, never as averages of averages.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -20,14 +21,17 @@ const DIGITS: u8 = 3;
 pub struct Timing {
     /// When it was meant to start: in a closed loop when it did.
     pub intended: Duration,
+    /// When it did start.
+    pub begun: Duration,
     /// When the first byte of what was asked for was there; the answer, where it has no bytes.
     pub first: Duration,
     /// When all of it was.
     pub ended: Duration,
 }
 
-/// The time that counts. What ends in it is throughput; what was meant to start in it is latency, whenever it ends:
-/// otherwise the slowest would be left out.
+/// The time that counts. A request is throughput with the part of it that lies in the window, so that one that is long
+/// counts neither whole nor not at all; what was meant to start in it is latency, whenever it ends: otherwise the slowest
+/// would be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Since the origin of the run.
@@ -39,6 +43,36 @@ pub struct Window {
 impl Window {
     fn has(&self, at: Duration) -> bool {
         self.begin <= at && at < self.end
+    }
+
+    /// The parts of a request that lie in each tenth of a second of the window: the tenth, and how much of 1.
+    fn parts(&self, timing: &Timing) -> impl Iterator<Item = (usize, f64)> + use<> {
+        let begun = timing.begun.min(timing.ended);
+        let since = |at: Duration| at.saturating_sub(self.begin).as_secs_f64() * 10.0;
+        let (from, to) = (since(begun.max(self.begin)), since(timing.ended.min(self.end)));
+        let whole = (timing.ended - begun).as_secs_f64() * 10.0;
+        let is_seen = if whole > 0.0 { to > from } else { self.has(timing.ended) };
+        let (first, last) = (from as usize, to as usize);
+        (first..=last).take_while(move |_| is_seen).map(move |tenth| {
+            let inside = to.min(tenth as f64 + 1.0) - from.max(tenth as f64);
+            (tenth, if whole > 0.0 { inside.max(0.0) / whole } else { 1.0 })
+        })
+    }
+}
+
+/// An amount of throughput: requests, and their bytes. Parts of requests count as parts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Amount {
+    /// Requests.
+    pub operations: f64,
+    /// Their bytes.
+    pub bytes: f64,
+}
+
+impl AddAssign for Amount {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
     }
 }
 
@@ -74,6 +108,11 @@ pub struct Tally {
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// What was done while it counted.
+    pub throughput: Amount,
+    /// Those that were given up while they were under way or before they began: their latencies are at least what is
+    /// recorded.
+    pub cut: u64,
     /// In microseconds, of those that were meant to start while it counted.
     pub latency: Histogram<u64>,
     /// The same up to the first byte.
@@ -103,6 +142,8 @@ impl Default for Tally {
         Self {
             operations: 0,
             bytes: 0,
+            throughput: Amount::default(),
+            cut: 0,
             latency: histogram(),
             first_byte: histogram(),
             seconds: Vec::new(),
@@ -140,6 +181,14 @@ impl Tally {
         }
     }
 
+    /// One that was meant to start while it counted had waited so long when it was given up.
+    fn cut(&mut self, window: Window, intended: Duration, now: Duration) {
+        if window.has(intended) {
+            self.cut += 1;
+            record(&mut self.latency, micros(now.saturating_sub(intended)), 1);
+        }
+    }
+
     /// It counts whenever it was: nothing wrong is left out because it came too early or too late.
     fn failure(&mut self, window: Window, ended: Duration, kind: &str, what: &str) {
         *self.failures.entry(kind.to_owned()).or_default() += 1;
@@ -161,6 +210,8 @@ impl Tally {
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.bytes += other.bytes;
+        self.throughput += other.throughput;
+        self.cut += other.cut;
         // They grow as they need to.
         let _ = self.latency.add(&other.latency);
         let _ = self.first_byte.add(&other.first_byte);
@@ -180,23 +231,28 @@ impl Tally {
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     tallies: BTreeMap<Operation, Tally>,
-    /// Requests that ended with success, and their bytes, in each tenth of a second of the window.
-    tenths: Vec<(u64, u64)>,
+    /// What was done in each tenth of a second of the window.
+    tenths: Vec<Amount>,
 }
 
 impl Record {
     /// Counts a request that was answered rightly.
     pub fn success(&mut self, window: Window, operation: Operation, timing: Timing, bytes: u64) {
-        self.tallies.entry(operation).or_default().success(window, timing, bytes);
-        if window.has(timing.ended) {
-            let tenth = (timing.ended - window.begin).as_millis() / TENTH_MILLIS;
-            let tenth = usize::try_from(tenth).unwrap_or(usize::MAX);
+        let tally = self.tallies.entry(operation).or_default();
+        tally.success(window, timing, bytes);
+        for (tenth, part) in window.parts(&timing) {
+            let amount = Amount { operations: part, bytes: part * bytes as f64 };
+            tally.throughput += amount;
             if self.tenths.len() <= tenth {
-                self.tenths.resize(tenth + 1, (0, 0));
+                self.tenths.resize(tenth + 1, Amount::default());
             }
-            self.tenths[tenth].0 += 1;
-            self.tenths[tenth].1 += bytes;
+            self.tenths[tenth] += amount;
         }
+    }
+
+    /// Counts one that was given up at a moment.
+    pub fn cut(&mut self, window: Window, operation: Operation, intended: Duration, now: Duration) {
+        self.tallies.entry(operation).or_default().cut(window, intended, now);
     }
 
     /// Counts one that was not.
@@ -210,11 +266,9 @@ impl Record {
             self.tallies.entry(*operation).or_default().add(tally);
         }
         if self.tenths.len() < other.tenths.len() {
-            self.tenths.resize(other.tenths.len(), (0, 0));
+            self.tenths.resize(other.tenths.len(), Amount::default());
         }
-        for (mine, others) in self.tenths.iter_mut().zip(&other.tenths) {
-            *mine = (mine.0 + others.0, mine.1 + others.1);
-        }
+        self.tenths.iter_mut().zip(&other.tenths).for_each(|(mine, others)| *mine += *others);
     }
 
     /// By kind of request.
@@ -223,11 +277,59 @@ impl Record {
         &self.tallies
     }
 
-    /// Requests and bytes that ended in each whole tenth of a second of a window that was so long.
+    /// What was done in each whole tenth of a second of a window that was so long.
     #[must_use]
-    pub fn tenths(&self, time: Duration) -> Vec<(u64, u64)> {
+    pub fn tenths(&self, time: Duration) -> Vec<Amount> {
         let mut tenths = self.tenths.clone();
-        tenths.resize(usize::try_from(time.as_millis() / TENTH_MILLIS).unwrap_or(0), (0, 0));
+        tenths.resize(usize::try_from(time.as_millis() / TENTH_MILLIS).unwrap_or(0), Amount::default());
         tenths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    fn parts(begun: u32, ended: u32) -> Vec<(usize, f64)> {
+        let window = Window { begin: 1000 * MILLI, end: 2000 * MILLI };
+        let (begun, ended) = (begun * MILLI, ended * MILLI);
+        let timing = Timing { intended: begun, begun, first: ended, ended };
+        window.parts(&timing).filter(|(_, part)| *part > 1e-9).collect()
+    }
+
+    #[test]
+    fn a_request_counts_with_what_lies_in_the_window() {
+        let sum = |parts: Vec<(usize, f64)>| parts.iter().map(|(_, part)| part).sum::<f64>();
+        assert!(parts(1110, 1120)[0].0 == 1 && (sum(parts(1110, 1120)) - 1.0).abs() < 1e-9);
+        assert_eq!(parts(1500, 1500), [(5, 1.0)], "one that took no time");
+        assert_eq!(parts(900, 999), []);
+        assert_eq!(parts(2000, 2100), []);
+        assert!((sum(parts(900, 1100)) - 0.5).abs() < 1e-9);
+        assert!((sum(parts(1900, 2300)) - 0.25).abs() < 1e-9);
+        assert!((sum(parts(0, 10_000)) - 0.1).abs() < 1e-9);
+        assert_eq!(parts(0, 10_000).len(), 10);
+    }
+
+    proptest! {
+        /// Requests one behind the other, whatever their lengths, are as many a second as they are.
+        #[test]
+        fn throughput_does_not_depend_on_where_the_window_lies(
+            lengths in proptest::collection::vec(1_u32..900, 40..60),
+            begin in 500_u32..2000,
+        ) {
+            let window = Window { begin: begin * MILLI, end: (begin + 3000) * MILLI };
+            let (mut at, mut busy) = (0, 0.0);
+            for length in lengths {
+                let (begun, ended) = (at * MILLI, (at + length) * MILLI);
+                let timing = Timing { intended: begun, begun, first: ended, ended };
+                busy += window.parts(&timing).map(|(_, part)| part * f64::from(length)).sum::<f64>();
+                at += length;
+            }
+            let within = f64::from((at.min(begin + 3000)).saturating_sub(begin));
+            prop_assert!((busy - within).abs() < 1e-3, "{busy} of {within}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::arrivals::Spacing;
 use crate::drive::{Ending, Outcome};
 use crate::load::{Load, Pace};
 use crate::operation::{Mix, Operation};
-use crate::record::{Tally, histogram, record};
+use crate::record::{Amount, Tally, histogram, record};
 use crate::sizes::Sizes;
 use crate::summary;
 
@@ -98,8 +98,8 @@ pub struct Cell {
     pub bytes_per_second: Rate,
     /// By kind of request.
     pub operations: BTreeMap<Operation, Figures>,
-    /// Requests and bytes in each tenth of a second.
-    pub tenths: Vec<(u64, u64)>,
+    /// Requests and bytes in each tenth of a second. A request counts in each with the part of it that lies there.
+    pub tenths: Vec<(f64, f64)>,
     /// Processor time of the generator, in seconds.
     pub cpu_seconds: f64,
     /// The same by name of the threads.
@@ -113,8 +113,8 @@ pub struct Cell {
     pub repeated_reads: u64,
     /// Requests that were meant to start and never did.
     pub abandoned: u64,
-    /// It was stopped before its end.
-    pub partial: bool,
+    /// Why it ended.
+    pub ending: Ending,
     /// What is to be known of the figures.
     pub notes: Vec<String>,
 }
@@ -131,10 +131,17 @@ pub struct Rate {
 /// Requests of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Those that ended with success.
+    /// Those that ended with success while it counted.
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Requests a second. One that was under way at either end of the time that counted is throughput with its part.
+    pub per_second: f64,
+    /// Bytes a second.
+    pub bytes_per_second: f64,
+    /// Those that were given up. They are among the latencies with as long as they had waited: they took longer.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub cut: u64,
     /// Those that failed, by kind, whether or not it counted then.
     pub failures: BTreeMap<String, u64>,
     /// Some of those in full.
@@ -197,8 +204,15 @@ impl Latency {
     }
 }
 
+/// Whether there is none of something.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+const fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
 impl Figures {
-    fn of(tally: &Tally) -> Self {
+    fn of(tally: &Tally, time: Duration) -> Self {
+        let rate = |all: f64| if time.is_zero() { 0.0 } else { all / time.as_secs_f64() };
         let seconds = tally.seconds.iter().map(|second| {
             let mean = second.latency_sum / second.operations.max(1);
             [second.operations, second.bytes, second.failures, mean, second.latency_most]
@@ -206,6 +220,9 @@ impl Figures {
         Self {
             operations: tally.operations,
             bytes: tally.bytes,
+            per_second: rate(tally.throughput.operations),
+            bytes_per_second: rate(tally.throughput.bytes),
+            cut: tally.cut,
             failures: tally.failures.clone(),
             samples: tally.samples.clone(),
             latency_us: Latency::of(&tally.latency),
@@ -229,13 +246,17 @@ impl Cell {
     pub fn of(load: &Load, sizes: &Sizes, repeat: u32, outcome: &Outcome, cores: usize) -> Self {
         let seconds = outcome.time.as_secs_f64();
         let tallies = outcome.record.tallies();
-        let per_second = |all: u64, of: fn(&(u64, u64)) -> f64| {
+        let figures: BTreeMap<Operation, Figures> =
+            tallies.iter().map(|(kind, tally)| (*kind, Figures::of(tally, outcome.time))).collect();
+        let within = |of: fn(&Amount) -> f64| {
             let amounts: Vec<f64> = outcome.tenths.iter().map(of).collect();
-            let within = summary::rate(&amounts).map(|rate| rate.within * 10.0);
-            Rate { mean: if seconds > 0.0 { all as f64 / seconds } else { 0.0 }, within }
+            summary::rate(&amounts).map(|rate| rate.within * 10.0)
         };
-        let (operations, bytes) =
-            tallies.values().fold((0, 0), |(n, bytes), tally| (n + tally.operations, bytes + tally.bytes));
+        let sum = |of: fn(&Figures) -> f64| figures.values().map(of).sum();
+        let operations_per_second =
+            Rate { mean: sum(|figures| figures.per_second), within: within(|amount| amount.operations) };
+        let bytes_per_second =
+            Rate { mean: sum(|figures| figures.bytes_per_second), within: within(|amount| amount.bytes) };
         let (rate, spacing) = match load.pace {
             Pace::Closed => (None, None),
             Pace::Open { per_second, spacing } => (Some(per_second), Some(spacing)),
@@ -251,10 +272,14 @@ impl Cell {
             began: outcome.began.millis(),
             warm_up: load.warm_up.as_secs_f64(),
             seconds,
-            operations_per_second: per_second(operations, |(operations, _)| *operations as f64),
-            bytes_per_second: per_second(bytes, |(_, bytes)| *bytes as f64),
-            operations: tallies.iter().map(|(kind, tally)| (*kind, Figures::of(tally))).collect(),
-            tenths: outcome.tenths.clone(),
+            operations_per_second,
+            bytes_per_second,
+            operations: figures,
+            tenths: outcome
+                .tenths
+                .iter()
+                .map(|amount| (short(amount.operations), short(amount.bytes)))
+                .collect(),
             cpu_seconds: usage.total().as_secs_f64(),
             cpu_threads: (usage.by_name().into_iter())
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
@@ -263,7 +288,7 @@ impl Cell {
             lag_us: rate.map(|_| Latency::of(&outcome.lag)),
             repeated_reads: outcome.repeats,
             abandoned: outcome.abandoned,
-            partial: outcome.ending == Ending::Stopped,
+            ending: outcome.ending,
             notes: notes(load, outcome, cores),
         }
     }
@@ -271,14 +296,20 @@ impl Cell {
     /// Processor time of the generator for each request, in microseconds.
     #[must_use]
     pub fn cpu_us_per_operation(&self) -> Option<f64> {
-        let operations = self.ended();
-        (operations > 0).then(|| self.cpu_seconds * 1e6 / operations as f64)
+        let operations = self.operations_per_second.mean * self.seconds;
+        (operations > 0.0).then(|| self.cpu_seconds * 1e6 / operations)
     }
 
-    /// Requests that ended with success within the time that counted.
+    /// Whether it was stopped before its end.
     #[must_use]
-    pub fn ended(&self) -> u64 {
-        self.operations.values().map(|figures| figures.operations).sum()
+    pub fn is_partial(&self) -> bool {
+        self.ending == Ending::Stopped
+    }
+
+    /// Whether no request had any success while it counted.
+    #[must_use]
+    pub fn has_nothing(&self) -> bool {
+        self.operations_per_second.mean <= 0.0
     }
 
     /// Whether the machine that asked had no processor time left, of so many processors.
@@ -292,6 +323,11 @@ impl Cell {
     pub fn failed(&self) -> u64 {
         self.operations.values().flat_map(|figures| figures.failures.values()).sum()
     }
+}
+
+/// To three digits behind the point.
+fn short(amount: f64) -> f64 {
+    (amount * 1e3).round() / 1e3
 }
 
 /// What makes the figures say something else than they seem to.
@@ -322,16 +358,14 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
         ));
     }
     let tallies = outcome.record.tallies();
-    let ended: u64 = tallies.values().map(|tally| tally.operations).sum();
+    let done: f64 = tallies.values().map(|tally| tally.throughput.operations).sum();
     let longest = tallies.values().map(|tally| tally.latency.max()).max().unwrap_or(0);
     let longest = Duration::from_micros(longest).as_secs_f64();
-    if ended == 0 {
-        notes.push(
-            "nothing was measured: no request ended with success within the time that counted".to_owned(),
-        );
+    if done <= 0.0 {
+        notes.push("nothing was measured: no request had success within the time that counted".to_owned());
     } else if longest > seconds / WAVES && outcome.ending != Ending::Exhausted {
         notes.push(format!(
-            "requests took up to {longest:.1} s of the {seconds:.1} s that counted: the throughput is coarse, measure longer"
+            "requests took up to {longest:.1} s of the {seconds:.1} s that counted: few of them lie in it, measure longer"
         ));
     }
     if outcome.waiting > load.parallel as u64 {
@@ -343,9 +377,14 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
     }
     if outcome.abandoned > 0 {
         notes.push(format!(
-            "{} requests were meant to start and never did: the store was slower than the rate, and latencies say less \
-             than the truth",
+            "{} requests were meant to start and never did: the store was slower than the rate",
             outcome.abandoned
+        ));
+    }
+    let cut: u64 = tallies.values().map(|tally| tally.cut).sum();
+    if cut > 0 {
+        notes.push(format!(
+            "{cut} requests were given up: they are among the latencies with as long as they had waited, and took longer"
         ));
     }
     if outcome.repeats > 0 {

@@ -93,7 +93,7 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
         let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
         let cell = &lines(&kept, "cell")[0];
         assert!(
-            cell["partial"] == true && cell["operations"]["put"]["operations"].as_u64().unwrap() > 0,
+            cell["ending"] == "stopped" && cell["operations"]["put"]["operations"].as_u64().unwrap() > 0,
             "{kept}"
         );
         assert_eq!(lines(&kept, "end")[0]["partial"], true);

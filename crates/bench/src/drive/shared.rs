@@ -195,7 +195,13 @@ impl Shared {
         self.over.cancel();
     }
 
-    /// Requests that were to start and did not.
+    /// When each request was meant to start that never did, and its number.
+    pub fn abandoned(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let first = self.numbers.load(Ordering::Relaxed);
+        std::mem::take(&mut *self.due.lock()).into_iter().zip(first..)
+    }
+
+    /// Requests that are to start and did not yet.
     pub fn left(&self) -> u64 {
         self.due.lock().len() as u64
     }

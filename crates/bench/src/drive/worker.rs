@@ -87,13 +87,17 @@ impl Worker {
             let Some(number) = self.shared.next() else { break };
             let operation = self.possible(shares.draw(mix(seed ^ mix(number))), &shares);
             let over = self.shared.over.clone();
+            let begun = self.shared.now();
             let ended = tokio::select! {
                 biased;
                 answered = self.ask(operation, number) => answered,
-                () = over.cancelled() => Some(Err(Failed {
-                    kind: "Unanswered".to_owned(),
-                    what: format!("{operation} was not answered by the end"),
-                })),
+                () = over.cancelled() => {
+                    self.record.cut(self.shared.window(), operation, intended, self.shared.now());
+                    Some(Err(Failed {
+                        kind: "Unanswered".to_owned(),
+                        what: format!("{operation} was not answered by the end"),
+                    }))
+                }
             };
             let Some(answered) = ended else { break };
             let ended = self.shared.now();
@@ -102,7 +106,7 @@ impl Worker {
             match answered {
                 Ok(Answered { first, bytes }) => {
                     self.shared.gauge.success(bytes);
-                    self.record.success(window, operation, Timing { intended, first, ended }, bytes);
+                    self.record.success(window, operation, Timing { intended, begun, first, ended }, bytes);
                 }
                 Err(Failed { kind, what }) => {
                     self.shared.gauge.failure();

@@ -177,9 +177,9 @@ fn table(cells: &[Cell]) -> Markup {
                             tr {
                                 th { (operation) " in " (name(cell)) }
                                 td { (cell.repeat) }
-                                td { (short(figures.operations as f64 / cell.seconds.max(1e-9))) }
+                                td { (short(figures.per_second)) }
                                 td { (within(cell)) }
-                                td { (short(figures.bytes as f64 / cell.seconds.max(1e-9) / 1e6)) }
+                                td { (short(figures.bytes_per_second / 1e6)) }
                                 td { (millis(figures.first_byte_us.p50)) }
                                 td { (millis(latency.p50)) } td { (millis(latency.p90)) } td { (millis(latency.p99)) }
                                 td { (millis(latency.p999)) } td { (millis(latency.max)) }

@@ -45,7 +45,7 @@ impl Row<'_> {
 /// The rows of a result, in their order. What is mixed or has a rate of its own is in none.
 pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
-    for cell in cells.iter().filter(|cell| cell.rate.is_none() && !cell.partial) {
+    for cell in cells.iter().filter(|cell| cell.rate.is_none() && !cell.is_partial()) {
         let mut kinds = cell.mix.operations();
         let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
         let size = cell.sizes.to_string();
@@ -125,7 +125,7 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
         said.insert(0, format!("{is} requests failed, {was} before: latencies are those of the others."));
     }
     let names = |kept: &Kept| -> BTreeSet<String> {
-        kept.cells.iter().filter(|cell| cell.ended() > 0).map(name).collect()
+        kept.cells.iter().filter(|cell| !cell.has_nothing()).map(name).collect()
     };
     let (first, second) = (names(before), names(after));
     let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();

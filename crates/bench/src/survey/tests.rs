@@ -31,7 +31,7 @@ async fn everything_is_measured_and_nothing_is_left() {
     });
     assert!(all.await.unwrap());
     assert_eq!(cells.len(), survey.cells());
-    assert!(cells.iter().all(|cell| cell.failed() == 0 && !cell.partial), "{cells:?}");
+    assert!(cells.iter().all(|cell| cell.failed() == 0 && !cell.is_partial()), "{cells:?}");
     assert!(cells.iter().all(|cell| cell.operations.values().map(|f| f.operations).sum::<u64>() == 30));
     assert_eq!((cells[0].repeat, cells[12].repeat), (1, 2));
     let removed = clean(&bed, "there/").await.unwrap();

@@ -126,7 +126,7 @@ impl Output {
             Event::Measured(cell) => {
                 self.done += 1;
                 self.failed += cell.failed();
-                self.empty += u32::from(cell.ended() == 0 && !cell.partial);
+                self.empty += u32::from(cell.has_nothing() && !cell.is_partial());
                 self.keep(&Line::Cell(Box::new(cell.clone())));
                 if !self.is_json {
                     rows(cell).iter().for_each(|row| self.print(row));
@@ -243,7 +243,6 @@ what                     size           at a time  requests/s          MB/s   p5
 fn rows(cell: &Cell) -> Vec<String> {
     let millis = |micros: u64| micros as f64 / 1e3;
     let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
-    let operations: u64 = cell.operations.values().map(|figures| figures.operations).sum();
     let sure = cell.operations_per_second;
     let sure =
         sure.within.map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean))).unwrap_or_default();
@@ -252,7 +251,6 @@ fn rows(cell: &Cell) -> Vec<String> {
     let what = |kind: Operation| if is_mixed { format!("{kind} of {}", cell.mix) } else { kind.to_string() };
     let mut rows: Vec<String> = (cell.operations.iter())
         .map(|(kind, figures)| {
-            let part = share(figures.operations as f64, operations as f64);
             let latency = &figures.latency_us;
             let failed: u64 = figures.failures.values().sum();
             let at_a_time = match cell.rate {
@@ -263,8 +261,8 @@ fn rows(cell: &Cell) -> Vec<String> {
                 "{:<24} {:<14} {at_a_time:>9} {:>11.1} {sure:>5} {:>8.1} {:>8.2} {:>8.2} {:>8.2} {cpu:>7} {failed:>7}",
                 what(*kind),
                 cell.sizes.to_string(),
-                cell.operations_per_second.mean * part,
-                figures.bytes as f64 / cell.seconds.max(f64::MIN_POSITIVE) / 1e6,
+                figures.per_second,
+                figures.bytes_per_second / 1e6,
                 millis(latency.p50),
                 millis(latency.p99),
                 millis(latency.max),
