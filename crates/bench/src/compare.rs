@@ -71,6 +71,8 @@ pub struct Compared {
     pub after: f64,
     /// The ratio of the two lies between these with 95 % confidence, where that can be known.
     pub ratio: Option<(f64, f64)>,
+    /// A factor by which it would have to change for this comparison to find it, in one of two cases.
+    pub visible: Option<f64>,
     /// What it comes to.
     pub verdict: Verdict,
 }
@@ -110,6 +112,7 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
     }
     let tests: Vec<Option<Welch>> = compared.iter().map(|(.., a, b)| Welch::of(a, b)).collect();
     let differs = holm(&tests);
+    let count = tests.iter().flatten().count();
     (compared.into_iter().zip(tests).zip(differs))
         .map(|(((what, measure, a, b), test), differs)| Compared {
             what,
@@ -117,6 +120,7 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
             before: mean(&a).exp(),
             after: mean(&b).exp(),
             ratio: test.map(|test| test.interval()),
+            visible: test.map(|test| test.reach(CHANCE / count as f64).exp()),
             verdict: match (test, differs) {
                 (None, _) => Verdict::Unknown,
                 (Some(_), true) => Verdict::Differs,
@@ -167,9 +171,14 @@ impl Welch {
         self.student().map_or(1.0, |student| 2.0 * student.sf(far))
     }
 
-    /// The ratio, with 95 % confidence.
+    /// Chance alone reaches no further, but for so many cases of one.
+    fn reach(&self, chance: f64) -> f64 {
+        self.student().map_or(f64::INFINITY, |student| student.inverse_cdf(1.0 - chance / 2.0)) * self.error
+    }
+
+    /// The ratio, with 95 % confidence: of this figure by itself.
     fn interval(&self) -> (f64, f64) {
-        let reach = self.student().map_or(f64::INFINITY, |student| student.inverse_cdf(0.975)) * self.error;
+        let reach = self.reach(0.05);
         ((self.difference - reach).exp(), (self.difference + reach).exp())
     }
 }
@@ -220,6 +229,18 @@ mod tests {
         assert!(wrong <= 60, "{wrong} of 1000 comparisons of the same found a difference");
         let seen = (0..200).filter(|run| finds(*run, 1.1)).count();
         assert!(seen >= 198, "{seen} of 200 saw a tenth");
+    }
+
+    #[test]
+    fn what_is_said_to_be_visible_is_seen_in_one_of_two_cases() {
+        let seen = (0..2000_u64).filter(|run| {
+            let (a, seed) = (values(*run, 5, 1.0, 0.02), mix(!run));
+            let visible = Welch::of(&a, &values(seed, 5, 1.0, 0.02)).unwrap().reach(CHANCE).exp();
+            let test = Welch::of(&a, &values(seed, 5, visible, 0.02)).unwrap();
+            test.chance() <= CHANCE
+        });
+        let seen = seen.count() as f64 / 2000.0;
+        assert!((0.42..0.58).contains(&seen), "{seen}");
     }
 
     #[test]

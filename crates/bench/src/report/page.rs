@@ -7,7 +7,7 @@ use crate::operation::Operation;
 use crate::report::Kept;
 use crate::report::charts::{Axis, Series, heat, lines, short};
 use crate::report::words::{Row, comparison, measure, rows, summary};
-use crate::result::{Cell, Latency};
+use crate::result::Cell;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -99,13 +99,13 @@ fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
     let megabytes = values(&|row| row.bandwidths().into_iter().map(|(p, rate)| (p, rate / 1e6)).collect());
     let rates = values(&|row| row.rates());
     let latencies = of_kind.iter().flat_map(|row| {
-        let points = |of: fn(&Latency) -> u64| -> Vec<(f64, f64)> {
-            let found = row.latencies(|figures| of(&figures.latency_us));
+        let points = |part: f64| -> Vec<(f64, f64)> {
+            let found = row.latencies(part);
             found.into_iter().map(|(parallel, micros)| (parallel as f64, micros / 1e3)).collect()
         };
         [
-            Series { name: format!("{} p50", row.size), points: points(|l| l.p50), is_second: false },
-            Series { name: format!("{} p99", row.size), points: points(|l| l.p99), is_second: true },
+            Series { name: format!("{} p50", row.size), points: points(0.5), is_second: false },
+            Series { name: format!("{} p99", row.size), points: points(0.99), is_second: true },
         ]
     });
     let latencies: Vec<Series> = latencies.collect();
@@ -218,13 +218,14 @@ fn against(first: &Kept, other: &Kept) -> Markup {
             @for said in comparison(first, other, &compared) { p.said { (said) } }
             div.wide {
                 table {
-                    thead { tr { th { "what" } th { "figure" } th { "before" } th { "after" } th { "ratio, 95 %" } th { "" } } }
+                    thead { tr { th { "what" } th { "figure" } th { "before" } th { "after" } th { "ratio, 95 %" } th { "seen from" } th { "" } } }
                     tbody {
                         @for each in &compared {
                             tr {
                                 th { (each.what) } td { (measure(each.measure)) }
                                 td { (short(each.before)) } td { (short(each.after)) }
                                 td { (each.ratio.map_or_else(String::new, |(low, high)| format!("{low:.3} to {high:.3}"))) }
+                                td { (each.visible.map_or_else(String::new, |factor| format!("{} %", short(100.0 * (factor - 1.0))))) }
                                 td { (verdict(each.verdict)) }
                             }
                         }

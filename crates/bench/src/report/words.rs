@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::compare::{Compared, Measure, Verdict, name};
 use crate::operation::Operation;
+use crate::record::histogram;
 use crate::report::Kept;
 use crate::report::charts::short;
-use crate::result::{Cell, Figures};
+use crate::result::Cell;
 
 /// So much of the best is as good as the best.
 const AS_GOOD: f64 = 0.95;
@@ -30,9 +31,17 @@ impl Row<'_> {
         self.means(|cell| cell.bytes_per_second.mean)
     }
 
-    /// Some figure of the requests.
-    pub fn latencies(&self, of: impl Fn(&Figures) -> u64) -> Vec<(usize, f64)> {
-        self.means(|cell| cell.operations.get(&self.operation).map_or(0.0, |figures| of(figures) as f64))
+    /// So long this part of the requests of all repetitions took at the most, in microseconds.
+    pub fn latencies(&self, part: f64) -> Vec<(usize, f64)> {
+        let of_all = |cells: &[&Cell]| {
+            let mut all = histogram();
+            for figures in cells.iter().filter_map(|cell| cell.operations.get(&self.operation)) {
+                // It grows as it needs to.
+                let _ = all.add(figures.latency_us.histogram());
+            }
+            all.value_at_quantile(part) as f64
+        };
+        self.by_parallel.iter().map(|(parallel, cells)| (*parallel, of_all(cells))).collect()
     }
 
     fn means(&self, of: impl Fn(&Cell) -> f64) -> Vec<(usize, f64)> {
@@ -87,7 +96,7 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
         }
         let busiest = of_kind.iter().filter_map(|row| Some((row, knee(&row.rates())?)));
         if let Some((row, (best, parallel))) = busiest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
-            let alone = row.latencies(|figures| figures.latency_us.p50).first().copied();
+            let alone = row.latencies(0.5).first().copied();
             let alone = alone
                 .filter(|(parallel, _)| *parallel == 1)
                 .map(|(_, micros)| format!(" One alone takes {} ms.", short(micros / 1e3)));
@@ -148,9 +157,25 @@ fn figures(compared: &[Compared]) -> Vec<String> {
         let unknown = compared.iter().filter(|each| each.verdict == Verdict::Unknown).count();
         let beside =
             if unknown > 0 { format!(" Of {unknown} figures it cannot be known.") } else { String::new() };
-        return vec![format!("No difference: chance explains all that is seen.{beside}")];
+        let visible = visible(compared);
+        return vec![format!("No difference: chance explains all that is seen.{beside}{visible}")];
     }
     differing.into_iter().map(difference).collect()
+}
+
+/// How large a difference would have had to be.
+fn visible(compared: &[Compared]) -> String {
+    let mut factors: Vec<f64> = compared.iter().filter_map(|each| each.visible).collect();
+    factors.sort_by(f64::total_cmp);
+    let percent = |factor: f64| short(100.0 * (factor - 1.0));
+    match (factors.get(factors.len() / 2), factors.last()) {
+        (Some(half), Some(all)) => format!(
+            " In half of the figures one of {} % would probably have been seen, in all of them one of {} %.",
+            percent(*half),
+            percent(*all)
+        ),
+        _ => String::new(),
+    }
 }
 
 pub(super) const fn measure(measure: Measure) -> &'static str {
