@@ -4,7 +4,6 @@
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-use crate::arrivals::Spacing;
 use crate::result::Cell;
 
 /// So often a comparison of the same with the same may find a difference.
@@ -77,28 +76,18 @@ pub struct Compared {
     pub verdict: Verdict,
 }
 
-/// What tells measurements apart.
-pub(crate) fn name(cell: &Cell) -> String {
-    let rate = match (cell.rate, cell.spacing) {
-        (Some(rate), Some(Spacing::Fixed)) => format!(" at {rate}/s evenly"),
-        (Some(rate), _) => format!(" at {rate}/s"),
-        (None, _) => String::new(),
-    };
-    format!("{} {} x {}{rate}", cell.mix, cell.sizes, cell.parallel)
-}
-
 /// Compares all measurements that both results have, in the order of the first.
 #[must_use]
 pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
     let mut names: Vec<String> = Vec::new();
     for cell in before {
-        let name = name(cell);
+        let name = cell.name();
         if !names.contains(&name) {
             names.push(name);
         }
     }
     let values = |cells: &[Cell], what: &str, measure: Measure| -> Vec<f64> {
-        let those = cells.iter().filter(|cell| !cell.is_partial() && name(cell) == what);
+        let those = cells.iter().filter(|cell| !cell.is_partial() && cell.name() == what);
         those.filter_map(|cell| measure.of(cell)).map(f64::ln).collect()
     };
     let mut compared = Vec::new();

@@ -8,6 +8,7 @@
 
 pub mod arrivals;
 pub mod compare;
+pub mod course;
 pub mod drive;
 pub mod load;
 pub mod operation;
@@ -15,6 +16,7 @@ mod random;
 pub mod record;
 pub mod report;
 pub mod result;
+pub mod site;
 pub mod sizes;
 pub mod stock;
 pub mod summary;

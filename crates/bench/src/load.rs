@@ -1,12 +1,16 @@
 //! What is asked of a store, how much of it at a time, and until when.
 
+use std::fmt;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::arrivals::Spacing;
 use crate::operation::Mix;
 
 /// When a request starts.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Pace {
     /// When a worker has been answered its last one.
     Closed,
@@ -19,8 +23,19 @@ pub enum Pace {
     },
 }
 
+impl fmt::Display for Pace {
+    /// What follows a parallelism: nothing, or the rate.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => Ok(()),
+            Self::Open { per_second, spacing: Spacing::Poisson } => write!(f, " at {per_second}/s"),
+            Self::Open { per_second, spacing: Spacing::Fixed } => write!(f, " at {per_second}/s evenly"),
+        }
+    }
+}
+
 /// When it is enough. What comes first counts.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Until {
     /// So many requests were begun.
     pub requests: Option<u64>,
@@ -31,7 +46,7 @@ pub struct Until {
 }
 
 /// A load on a store.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// What is asked.
     pub mix: Mix,

@@ -14,6 +14,7 @@ use crate::operation::{Mix, Operation};
 use crate::record::{Amount, Tally, histogram, record};
 use crate::sizes::Sizes;
 use crate::summary;
+use crate::survey::Step;
 
 /// The form of the lines. It changes where a reader of the one before would misread them.
 pub const SCHEMA: &str = "tradewind-bench/1";
@@ -72,6 +73,9 @@ pub struct Client {
 /// A measurement: one load on one store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
+    /// What was asked at the same time by others, as this cell is named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
     /// What was asked.
     pub mix: Mix,
     /// How large the objects were.
@@ -241,9 +245,10 @@ const WAVES: f64 = 5.0;
 const LATE: Duration = Duration::from_millis(5);
 
 impl Cell {
-    /// What came of a load, the `repeat`-th time, on a machine with so many cores.
+    /// What came of a step beside others, on a machine with so many cores.
     #[must_use]
-    pub fn of(load: &Load, sizes: &Sizes, repeat: u32, outcome: &Outcome, cores: usize) -> Self {
+    pub fn of(step: &Step, beside: Vec<String>, outcome: &Outcome, cores: usize) -> Self {
+        let load = &step.load;
         let seconds = outcome.time.as_secs_f64();
         let tallies = outcome.record.tallies();
         let figures: BTreeMap<Operation, Figures> =
@@ -263,12 +268,13 @@ impl Cell {
         };
         let usage = &outcome.usage;
         Self {
+            beside,
             mix: load.mix.clone(),
-            sizes: sizes.clone(),
+            sizes: step.sizes.clone(),
             parallel: load.parallel,
             rate,
             spacing,
-            repeat,
+            repeat: step.repeat,
             began: outcome.began.millis(),
             warm_up: load.warm_up.as_secs_f64(),
             seconds,
@@ -293,11 +299,22 @@ impl Cell {
         }
     }
 
-    /// Processor time of the generator for each request, in microseconds.
+    /// What tells it apart from others, in words.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let pace = match (self.rate, self.spacing) {
+            (Some(per_second), Some(spacing)) => Pace::Open { per_second, spacing },
+            _ => Pace::Closed,
+        };
+        let alone = format!("{} {} x {}{pace}", self.mix, self.sizes, self.parallel);
+        self.beside.iter().fold(alone, |name, other| format!("{name} beside {other}"))
+    }
+
+    /// Processor time of the generator for each request, in microseconds. That of requests beside others is not known.
     #[must_use]
     pub fn cpu_us_per_operation(&self) -> Option<f64> {
         let operations = self.operations_per_second.mean * self.seconds;
-        (operations > 0.0).then(|| self.cpu_seconds * 1e6 / operations)
+        (operations > 0.0 && self.beside.is_empty()).then(|| self.cpu_seconds * 1e6 / operations)
     }
 
     /// Whether it was stopped before its end.

@@ -1,5 +1,6 @@
 //! The objects that a run made and may read, ask about and remove: numbers, from which names, sizes and contents follow.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -15,6 +16,8 @@ pub struct Stock {
     sizes: Sizes,
     next: AtomicU64,
     live: Mutex<Vec<u64>>,
+    /// Those that were dealt last, in order.
+    dealt: Mutex<Arc<[u64]>>,
     /// Some of them have been read.
     was_read: AtomicBool,
 }
@@ -28,6 +31,7 @@ impl Stock {
             sizes,
             next: AtomicU64::new(0),
             live: Mutex::default(),
+            dealt: Mutex::default(),
             was_read: AtomicBool::new(false),
         }
     }
@@ -82,6 +86,8 @@ impl Stock {
     /// Gives each of so many workers its own, in an order that nobody foresees.
     pub fn deal(&self, workers: usize, seed: u64) -> Vec<Hand> {
         let mut live = std::mem::take(&mut *self.live.lock());
+        live.sort_unstable();
+        *self.dealt.lock() = live.as_slice().into();
         // Others draw from the same seed.
         let seed = mix(seed ^ 0x6465_616c);
         for last in (1..live.len()).rev() {
@@ -98,6 +104,12 @@ impl Stock {
             hands.iter_mut().for_each(|hand| hand.seen = hand.numbers.len());
         }
         hands
+    }
+
+    /// What was dealt last, in the order of listings.
+    #[must_use]
+    pub fn dealt(&self) -> Arc<[u64]> {
+        self.dealt.lock().clone()
     }
 
     /// Takes back what was dealt.

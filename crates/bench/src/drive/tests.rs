@@ -80,6 +80,21 @@ async fn objects_with_other_bytes_are_found() {
 }
 
 #[tokio::test]
+async fn a_listing_that_leaves_something_out_is_found() {
+    let (bed, stock) = (bed().await, stock("1KiB"));
+    run(&bed, &stock, &load("put", Some(8), LONG)).await;
+    let whole = run(&bed, &stock, &load("list", Some(50), LONG)).await;
+    assert_eq!(whole.record.tallies()[&Operation::List].failed(), 0);
+    let address = Address::parse("bench", &stock.key(7)).unwrap();
+    let nothing = tradewind_core::condition::Precondition::None;
+    bed.store.delete(&context(&bed).await, &address, nothing).await.unwrap();
+    let short = run(&bed, &stock, &load("list", Some(50), LONG)).await;
+    let tally = &short.record.tallies()[&Operation::List];
+    assert!(tally.failures["WrongAnswer"] > 20, "{:?}", tally.failures);
+    assert!(tally.samples[0].contains("some are missing"), "{}", tally.samples[0]);
+}
+
+#[tokio::test]
 async fn an_open_loop_starts_what_it_is_meant_to() {
     let (bed, stock) = (bed().await, stock("1KiB"));
     let pace = Pace::Open { per_second: 500.0, spacing: Spacing::Poisson };

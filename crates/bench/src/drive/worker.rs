@@ -61,6 +61,8 @@ pub(super) struct Worker {
     context: Context,
     record: Record,
     is_open: bool,
+    /// What is there all the time, in order, where the load changes nothing.
+    unchanged: Option<Arc<[u64]>>,
 }
 
 impl Worker {
@@ -71,11 +73,13 @@ impl Worker {
         (shared, is_open): (Arc<Shared>, bool),
         context: Context,
     ) -> Self {
-        Self { bed, stock, hand, shared, context, record: Record::default(), is_open }
+        Self { bed, stock, hand, shared, context, record: Record::default(), is_open, unchanged: None }
     }
 
     /// Until nothing more is to be begun.
     pub async fn run(mut self, shares: Mix, seed: u64) -> (Record, Hand) {
+        let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
+        self.unchanged = (!shares.operations().any(changes)).then(|| self.stock.dealt());
         loop {
             // A store that always answers at once would never let anybody else have a turn.
             tokio::task::coop::consume_budget().await;
@@ -223,25 +227,37 @@ impl Worker {
         Ok(Answered { first: self.shared.now(), bytes: 0 })
     }
 
-    /// A page from anywhere in the stock, in order and with the right sizes.
+    /// A page from anywhere in the stock, in order and with the right sizes; where nothing changes meanwhile, with every
+    /// object that is there.
     async fn list(&self, number: u64) -> Result<Answered, Failed> {
         let from = mix(number) % self.stock.given_out().max(1);
         let prefix = self.stock.prefix().to_owned();
         let request = ListRequest { prefix, delimiter: None, after: Some(self.stock.key(from)), limit: PAGE };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
-        let mut last = self.stock.key(from);
+        let mut listed: Vec<u64> = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
                 return Err(Failed::wrong(format!("{} is listed, which is no key", entry.name())));
             };
-            let size = self.stock.number(key).map(|number| self.stock.size(number));
-            if size != Some(summary.size) || *key <= last {
+            let number = self.stock.number(key).filter(|number| *number > *listed.last().unwrap_or(&from));
+            match number {
+                Some(number) if self.stock.size(number) == summary.size => listed.push(number),
+                _ => {
+                    let said = format!("{key} is listed with {} bytes behind {from}", summary.size);
+                    return Err(Failed::wrong(said));
+                }
+            }
+        }
+        if let Some(there) = &self.unchanged {
+            let rest = &there[there.partition_point(|number| *number <= from)..];
+            let is_short = page.next.is_none() && listed.len() < rest.len();
+            if is_short || !rest.starts_with(&listed) {
                 return Err(Failed::wrong(format!(
-                    "{key} is listed with {} bytes behind {last}",
-                    summary.size
+                    "{} objects are listed behind {from}, where there are {}: some are missing",
+                    listed.len(),
+                    rest.len()
                 )));
             }
-            last.clone_from(key);
         }
         Ok(Answered { first: self.shared.now(), bytes: 0 })
     }

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::compare::{Verdict, compare, name};
+use crate::compare::{Verdict, compare};
 use crate::operation::Operation;
 use crate::report::Kept;
 use crate::report::charts::{Axis, Series, heat, lines, short};
@@ -138,14 +138,14 @@ fn distributions(cells: &[Cell]) -> Markup {
                 seen += count;
                 (*value as f64 / 1e3, seen as f64 / latency.count.max(1) as f64)
             });
-            Some(Series { name: name(cell), points: points.collect(), is_second: false })
+            Some(Series { name: cell.name(), points: points.collect(), is_second: false })
         })
         .collect();
     let course: Vec<Series> = first()
         .map(|cell| {
             let points = cell.tenths.iter().enumerate();
             let points = points.map(|(n, (operations, _))| (n as f64 / 10.0, *operations as f64 * 10.0));
-            Series { name: name(cell), points: points.collect(), is_second: false }
+            Series { name: cell.name(), points: points.collect(), is_second: false }
         })
         .collect();
     html! {
@@ -175,7 +175,7 @@ fn table(cells: &[Cell]) -> Markup {
                         @for (operation, figures) in &cell.operations {
                             @let latency = &figures.latency_us;
                             tr {
-                                th { (operation) " in " (name(cell)) }
+                                th { (operation) " in " (cell.name()) }
                                 td { (cell.repeat) }
                                 td { (short(figures.per_second)) }
                                 td { (within(cell)) }
@@ -193,9 +193,9 @@ fn table(cells: &[Cell]) -> Markup {
         }
         ul.notes {
             @for cell in cells {
-                @for note in &cell.notes { li { (name(cell)) ": " (note) } }
+                @for note in &cell.notes { li { (cell.name()) ": " (note) } }
                 @for sample in cell.operations.values().flat_map(|figures| &figures.samples) {
-                    li { (name(cell)) ": " (sample) }
+                    li { (cell.name()) ": " (sample) }
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::compare::{Compared, Measure, Verdict, name};
+use crate::compare::{Compared, Measure, Verdict};
 use crate::operation::Operation;
 use crate::record::histogram;
 use crate::report::Kept;
@@ -54,7 +54,9 @@ impl Row<'_> {
 /// The rows of a result, in their order. What is mixed or has a rate of its own is in none.
 pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
-    for cell in cells.iter().filter(|cell| cell.rate.is_none() && !cell.is_partial()) {
+    for cell in
+        cells.iter().filter(|cell| cell.rate.is_none() && cell.beside.is_empty() && !cell.is_partial())
+    {
         let mut kinds = cell.mix.operations();
         let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
         let size = cell.sizes.to_string();
@@ -134,7 +136,7 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
         said.insert(0, format!("{is} requests failed, {was} before: latencies are those of the others."));
     }
     let names = |kept: &Kept| -> BTreeSet<String> {
-        kept.cells.iter().filter(|cell| !cell.has_nothing()).map(name).collect()
+        kept.cells.iter().filter(|cell| !cell.has_nothing()).map(Cell::name).collect()
     };
     let (first, second) = (names(before), names(after));
     let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();

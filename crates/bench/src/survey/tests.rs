@@ -1,5 +1,4 @@
 use super::*;
-use crate::drive::tests::bed;
 
 fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
     Survey {
@@ -7,36 +6,28 @@ fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
         sizes: sizes.iter().map(|sizes| sizes.parse().unwrap()).collect(),
         parallel: vec![1, 4],
         pace: Pace::Closed,
-        until: Until { requests: Some(30), time: Duration::from_secs(30), stable: None },
-        warm_up: Duration::ZERO,
-        repeats: 2,
-        objects: Some(20),
+        until: Until { requests: None, time: Duration::from_secs(3), stable: None },
+        warm_up: Duration::from_secs(1),
+        objects: None,
         seed: 1,
-        keeps: false,
-        cores: 2,
     }
 }
 
-#[tokio::test]
-async fn everything_is_measured_and_nothing_is_left() {
-    let bed = bed().await;
-    let survey = survey(&["put", "get", "get=2,delete=1,put=1"], &["1KiB", "2KiB-9KiB"]);
-    survey.check(1 << 30).unwrap();
-    let mut cells = Vec::new();
-    let stop = Stop::default();
-    let all = survey.run(&bed, "there/", &stop, |event| {
-        if let Event::Measured(cell) = event {
-            cells.push(cell.clone());
-        }
-    });
-    assert!(all.await.unwrap());
-    assert_eq!(cells.len(), survey.cells());
-    assert!(cells.iter().all(|cell| cell.failed() == 0 && !cell.is_partial()), "{cells:?}");
-    assert!(cells.iter().all(|cell| cell.operations.values().map(|f| f.operations).sum::<u64>() == 30));
-    assert_eq!((cells[0].repeat, cells[12].repeat), (1, 2));
-    let removed = clean(&bed, "there/").await.unwrap();
-    assert!((20..200).contains(&removed), "those that were read: {removed}");
-    assert_eq!(clean(&bed, "").await.unwrap(), 0, "nothing was made elsewhere");
+#[test]
+fn every_kind_meets_every_size_and_parallelism() {
+    let survey = survey(&["put", "get", "delete"], &["4KiB", "100MiB"]);
+    let steps = survey.steps(2);
+    let names: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    assert_eq!(names[..3], ["put 4KiB x 1", "put 4KiB x 4", "get 4KiB x 1"]);
+    assert_eq!((steps.len(), &*names[11]), (12, "delete 100MiB x 4"));
+    assert!(steps.iter().all(|step| step.repeat == 2));
+    assert_eq!(
+        (steps[2].objects, steps[8].objects),
+        (10_000, 4),
+        "no more than 512 MB, one for each request at a time"
+    );
+    assert_eq!((steps[2].load.warm_up, steps[4].load.warm_up), (Duration::from_secs(1), Duration::ZERO));
+    assert_ne!(steps[0].load.seed, survey.steps(1)[0].load.seed);
 }
 
 #[test]
@@ -46,12 +37,6 @@ fn what_cannot_be_is_refused() {
     assert!(refused(&["put"], &["2MiB"]).contains("the most that this store takes"));
     assert!(refused(&[], &["1KiB"]).contains("nothing is to be measured"));
     assert!(survey(&["delete"], &["1MiB"]).check(1 << 20).is_ok(), "until nothing is left");
-}
-
-#[tokio::test]
-async fn a_store_that_takes_nothing_is_told_of() {
-    let mut bed = bed().await;
-    bed.bucket = tradewind_core::BucketName::new("not-there").unwrap();
-    let failed = survey(&["get"], &["1KiB"]).run(&bed, "x/", &Stop::default(), |_| {}).await.unwrap_err();
-    assert!(failed.to_string().contains("objects could not be made"), "{failed}");
+    let few = Survey { objects: Some(3), ..survey(&["get"], &["1KiB"]) };
+    assert!(few.check(1 << 20).unwrap_err().contains("3 objects are too few for 4 requests at a time"));
 }

@@ -1,0 +1,137 @@
+//! Goes through measurements, one behind the other, and tells of them. Those of one stage run at the same time, each on
+//! objects of its own: what each of them loses by the others is interference (Hou 2017, section 4.4).
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+use tradewind_core::error::Result;
+
+use crate::drive::{Bed, Ending, Gauge, Stop};
+use crate::result::Cell;
+use crate::site::Site;
+use crate::survey::Step;
+
+/// What is going on.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Objects are made or removed, or loads are driven; what of it is done can be seen meanwhile.
+    Begins {
+        /// For people.
+        what: String,
+        /// How long it takes at the most, where that is known.
+        time: Option<Duration>,
+        /// What has been done so far.
+        gauges: Vec<Arc<Gauge>>,
+    },
+    /// A measurement is done.
+    Measured(&'a Cell),
+}
+
+/// Measurements that run at the same time; most often one alone.
+pub type Stage = Vec<Step>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Course {
+    /// One for each of those that run at the same time.
+    sites: Vec<Site>,
+    /// Processors that the generator may use.
+    cores: usize,
+    /// Objects stay when they were measured.
+    keeps: bool,
+}
+
+impl Course {
+    /// For stages of so many steps at the most. Objects are made below `prefix`.
+    #[must_use]
+    pub fn new(bed: &Bed, prefix: &str, together: usize, (cores, keeps): (usize, bool)) -> Self {
+        let site = |n: usize| match together {
+            ..=1 => Site::new(bed.clone(), prefix.to_owned()),
+            _ => Site::new(bed.clone(), format!("{prefix}{n}/")),
+        };
+        Self { sites: (0..together.max(1)).map(site).collect(), cores, keeps }
+    }
+
+    /// Measures everything, and tells of it. Whether all was measured: not where it was stopped.
+    pub async fn run(
+        &mut self,
+        stages: impl IntoIterator<Item = Stage>,
+        stop: &Stop,
+        mut tell: impl FnMut(Event<'_>),
+    ) -> Result<bool> {
+        for stage in stages {
+            if !self.prepare(&stage, stop, &mut tell).await? || !self.measure(&stage, stop, &mut tell).await?
+            {
+                return Ok(false);
+            }
+            if !self.keeps && stage.iter().any(Step::writes_only) {
+                tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+                let cleaning = self.sites.iter_mut().zip(&stage).map(|(site, step)| site.clean_after(step));
+                try_join_all(cleaning).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// One step behind the other: making objects for one would not be faster beside another.
+    async fn prepare(
+        &mut self,
+        stage: &[Step],
+        stop: &Stop,
+        tell: &mut impl FnMut(Event<'_>),
+    ) -> Result<bool> {
+        for (site, step) in self.sites.iter_mut().zip(stage) {
+            let missing = site.missing(step);
+            let gauge = Arc::new(Gauge::default());
+            if missing > 0 {
+                let what = format!("making {missing} objects of {}", step.sizes);
+                tell(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
+            }
+            if !site.prepare(step, stop, &gauge).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn measure(
+        &mut self,
+        stage: &[Step],
+        stop: &Stop,
+        tell: &mut impl FnMut(Event<'_>),
+    ) -> Result<bool> {
+        let gauges: Vec<Arc<Gauge>> = stage.iter().map(|_| Arc::default()).collect();
+        let what = stage.iter().fold(String::new(), |mut said, step| {
+            let beside = if said.is_empty() { "" } else { " beside " };
+            // It is a string that is written to.
+            let _ = write!(said, "{beside}{step}");
+            said
+        });
+        let time = stage.iter().map(|step| step.load.warm_up + step.load.until.time).max();
+        tell(Event::Begins { what, time, gauges: gauges.clone() });
+        let driven = (self.sites.iter_mut().zip(stage).zip(&gauges))
+            .map(|((site, step), gauge)| site.measure(step, stop, gauge));
+        let mut is_whole = true;
+        // Each of them is waited for, whatever became of the others.
+        let outcomes = join_all(driven).await;
+        for (n, (step, outcome)) in stage.iter().zip(outcomes).enumerate() {
+            let outcome = outcome?;
+            is_whole &= outcome.ending != Ending::Stopped;
+            let others = stage.iter().enumerate().filter(|(other, _)| *other != n);
+            let beside = others.map(|(_, other)| other.to_string()).collect();
+            tell(Event::Measured(&Cell::of(step, beside, &outcome, self.cores)));
+        }
+        Ok(is_whole)
+    }
+
+    /// Removes everything that was made; how many objects there were.
+    pub async fn clean(&mut self) -> Result<u64> {
+        let removed = join_all(self.sites.iter_mut().map(Site::clean)).await;
+        removed.into_iter().try_fold(0, |sum, removed| Ok(sum + removed?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

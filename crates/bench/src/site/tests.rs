@@ -1,0 +1,44 @@
+use tradewind_core::error::Reason;
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
+
+use super::*;
+use crate::drive::tests::bed;
+use crate::survey::Step;
+
+fn step(mix: &str) -> Step {
+    let until = Until { requests: Some(30), time: Duration::from_secs(30), stable: None };
+    let load = Load {
+        mix: mix.parse().unwrap(),
+        parallel: 4,
+        pace: Pace::Closed,
+        until,
+        warm_up: Duration::ZERO,
+        seed: 1,
+    };
+    Step { load, sizes: "1KiB".parse().unwrap(), objects: 20, repeat: 1 }
+}
+
+#[tokio::test]
+async fn where_listing_is_denied_objects_are_removed_by_their_names() {
+    let open = bed().await;
+    let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    let mut site = Site::new(bed, "there/".to_owned());
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    site.measure(&step("put"), &stop, &gauge).await.unwrap();
+    assert_eq!(site.clean().await.unwrap(), 50);
+    let mut all = Site::new(open, String::new());
+    assert_eq!(all.clean().await.unwrap(), 0, "nothing is left");
+}
+
+#[tokio::test]
+async fn objects_that_are_there_are_not_made_again() {
+    let mut site = Site::new(bed().await, "there/".to_owned());
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    assert_eq!((site.missing(&step("get")), site.missing(&step("put"))), (20, 0));
+    site.prepare(&step("get"), &stop, &gauge).await.unwrap();
+    assert_eq!(site.missing(&step("get=1,put=1")), 0);
+    site.measure(&step("delete"), &stop, &gauge).await.unwrap();
+    assert_eq!(site.missing(&step("get")), 20);
+}
