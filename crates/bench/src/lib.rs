@@ -7,6 +7,7 @@
 //! within the window that counts, and a run whose generator could not keep up says so (Hou 2017, section 3).
 
 pub mod arrivals;
+pub mod asked;
 pub mod compare;
 pub mod course;
 pub mod drive;
@@ -23,6 +24,7 @@ pub mod summary;
 pub mod survey;
 pub mod usage;
 
+pub use self::asked::Asked;
 pub use self::load::Load;
 pub use self::operation::{Mix, Operation};
 pub use self::sizes::Sizes;

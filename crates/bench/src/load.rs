@@ -1,6 +1,5 @@
 //! What is asked of a store, how much of it at a time, and until when.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -21,17 +20,6 @@ pub enum Pace {
         /// How they lie apart.
         spacing: Spacing,
     },
-}
-
-impl fmt::Display for Pace {
-    /// What follows a parallelism: nothing, or the rate.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => Ok(()),
-            Self::Open { per_second, spacing: Spacing::Poisson } => write!(f, " at {per_second}/s"),
-            Self::Open { per_second, spacing: Spacing::Fixed } => write!(f, " at {per_second}/s evenly"),
-        }
-    }
 }
 
 /// When it is enough. What comes first counts.

@@ -8,6 +8,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::arrivals::Spacing;
+use crate::asked::Asked;
 use crate::drive::{Ending, Outcome};
 use crate::load::{Load, Pace};
 use crate::operation::{Mix, Operation};
@@ -299,14 +300,20 @@ impl Cell {
         }
     }
 
-    /// What tells it apart from others, in words.
+    /// What was asked.
     #[must_use]
-    pub fn name(&self) -> String {
+    pub fn asked(&self) -> Asked {
         let pace = match (self.rate, self.spacing) {
             (Some(per_second), Some(spacing)) => Pace::Open { per_second, spacing },
             _ => Pace::Closed,
         };
-        let alone = format!("{} {} x {}{pace}", self.mix, self.sizes, self.parallel);
+        Asked { mix: self.mix.clone(), sizes: self.sizes.clone(), parallel: self.parallel, pace }
+    }
+
+    /// What tells it apart from others, in words.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let alone = self.asked().to_string();
         self.beside.iter().fold(alone, |name, other| format!("{name} beside {other}"))
     }
 

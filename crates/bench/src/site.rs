@@ -101,7 +101,7 @@ impl Site {
             return Ok(0);
         }
         let Some(stock) = self.written.remove(&step.sizes.to_string()) else { return Ok(0) };
-        clean(&self.bed, stock.prefix(), &[stock.clone()]).await
+        clean(&self.bed, stock.prefix(), std::slice::from_ref(&stock)).await
     }
 
     /// Removes everything; how many objects there were. What cannot be removed is tried again, a few times, after everything

@@ -10,7 +10,7 @@ use tradewind_core::quantity::ByteSize;
 use crate::random::{mix, share};
 
 /// A distribution of sizes, in bytes. As text: `4KiB`; `4KiB-1MiB` for any size between the two; `lognormal:60KiB:1.5` for
-/// a median and the standard deviation of the logarithm; `60%4KiB+40%1MiB` for shares.
+/// a median and the standard deviation of the logarithm; `60%4KiB+40%1MiB` for shares, and parentheses for shares of shares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Sizes {
@@ -93,13 +93,14 @@ impl FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.contains('%') {
-            let parts = text.split('+').map(|part| {
+            let parts = summands(text)?.into_iter().map(|part| {
                 let (share, sizes) = part.split_once('%').ok_or_else(|| format!("{part:?} has no share"))?;
+                let inside = sizes.strip_prefix('(').map(|inside| inside.strip_suffix(')').unwrap_or(inside));
                 let share: f64 = share.trim().parse().map_err(|_| format!("{share:?} is not a number"))?;
                 if !(share > 0.0 && share.is_finite()) {
                     return Err(format!("a share must be more than 0, not {share}"));
                 }
-                Ok((share, sizes.parse()?))
+                Ok((share, inside.unwrap_or(sizes).parse()?))
             });
             return Ok(Self::Shares(parts.collect::<Result<_, String>>()?));
         }
@@ -126,6 +127,26 @@ impl FromStr for Sizes {
     }
 }
 
+/// What stands between pluses that are in no parentheses.
+fn summands(text: &str) -> Result<Vec<&str>, String> {
+    let (mut parts, mut from, mut depth) = (Vec::new(), 0, 0_u32);
+    for (at, sign) in text.char_indices() {
+        match sign {
+            '(' => depth += 1,
+            ')' => {
+                depth = depth.checked_sub(1).ok_or_else(|| format!("{text:?} closes what it did not open"))?
+            }
+            '+' if depth == 0 => {
+                parts.push(&text[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[from..]);
+    if depth == 0 { Ok(parts) } else { Err(format!("{text:?} does not close what it opens")) }
+}
+
 impl fmt::Display for Sizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -133,7 +154,12 @@ impl fmt::Display for Sizes {
             Self::Between(least, most) => write!(f, "{}-{}", ByteSize(*least), ByteSize(*most)),
             Self::LogNormal { median, sigma } => write!(f, "lognormal:{}:{sigma}", ByteSize(*median)),
             Self::Shares(parts) => parts.iter().enumerate().try_for_each(|(n, (share, sizes))| {
-                write!(f, "{}{share}%{sizes}", if n == 0 { "" } else { "+" })
+                let (plus, is_nested) = (if n == 0 { "" } else { "+" }, matches!(sizes, Self::Shares(_)));
+                if is_nested {
+                    write!(f, "{plus}{share}%({sizes})")
+                } else {
+                    write!(f, "{plus}{share}%{sizes}")
+                }
             }),
         }
     }
@@ -159,22 +185,44 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        for text in
-            ["4KiB", "4KiB-1MiB", "lognormal:60KiB:1.5", "60%4KiB+40%1MiB", "1%1B-5B+2.5%lognormal:1MiB:0"]
-        {
+        for text in [
+            "4KiB",
+            "4KiB-1MiB",
+            "lognormal:60KiB:1.5",
+            "60%4KiB+40%1MiB",
+            "1%1B-5B+2.5%lognormal:1MiB:0",
+            "60%(79%1KiB+21%2KiB-3KiB)+40%1MiB",
+        ] {
             let sizes: Sizes = text.parse().unwrap();
             assert_eq!(sizes.to_string(), text);
         }
-        for bad in
-            ["", "4", "5KiB-4KiB", "lognormal:60KiB", "lognormal:0:1", "lognormal:1KiB:9", "0%4KiB", "x%4KiB"]
-        {
+        for bad in [
+            "",
+            "4",
+            "5KiB-4KiB",
+            "lognormal:60KiB",
+            "lognormal:0:1",
+            "lognormal:1KiB:9",
+            "0%4KiB",
+            "x%4KiB",
+            "1%(4KiB",
+            "1%4KiB)",
+            "1%()",
+        ] {
             assert!(bad.parse::<Sizes>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn sizes_are_as_they_are_said_to_be() {
-        for text in ["4KiB", "1B-3B", "4KiB-1MiB", "lognormal:60KiB:1.2", "75%4KiB+25%1MiB"] {
+        for text in [
+            "4KiB",
+            "1B-3B",
+            "4KiB-1MiB",
+            "lognormal:60KiB:1.2",
+            "75%4KiB+25%1MiB",
+            "50%(1%2KiB+1%4KiB)+50%1MiB",
+        ] {
             let sizes: Sizes = text.parse().unwrap();
             let drawn: Vec<u64> = (0..200_000).map(|number| sizes.of(number)).collect();
             let mean = drawn.iter().map(|size| *size as f64).sum::<f64>() / drawn.len() as f64;

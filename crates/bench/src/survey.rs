@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Load, Pace, Until};
-use crate::operation::{Mix, Operation};
+use crate::asked::Asked;
+use crate::load::{Load, Until};
+use crate::operation::Operation;
 use crate::random::mix;
 use crate::sizes::Sizes;
 
@@ -19,14 +20,8 @@ const MOST_PREPARED_BYTES: f64 = 512e6;
 /// What is to be measured.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// Kinds of load, in their order.
-    pub mixes: Vec<Mix>,
-    /// Sizes of the objects.
-    pub sizes: Vec<Sizes>,
-    /// Requests at a time.
-    pub parallel: Vec<usize>,
-    /// When requests start.
-    pub pace: Pace,
+    /// What is asked, in this order.
+    pub asked: Vec<Asked>,
     /// When a measurement ends.
     pub until: Until,
     /// So long before anything counts.
@@ -52,11 +47,18 @@ pub struct Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} x {}{}", self.load.mix, self.sizes, self.load.parallel, self.load.pace)
+        self.asked().fmt(f)
     }
 }
 
 impl Step {
+    /// What is asked.
+    #[must_use]
+    pub fn asked(&self) -> Asked {
+        let Load { mix, parallel, pace, .. } = self.load.clone();
+        Asked { mix, sizes: self.sizes.clone(), parallel, pace }
+    }
+
     /// Whether nothing is there that it needs.
     #[must_use]
     pub fn writes_only(&self) -> bool {
@@ -67,18 +69,21 @@ impl Step {
 impl Survey {
     /// Refuses what cannot be measured, in words for whoever asked for it.
     pub fn check(&self, most_object_bytes: u64) -> Result<(), String> {
-        if self.mixes.is_empty() || self.sizes.is_empty() || self.parallel.is_empty() {
+        if self.asked.is_empty() {
             return Err("nothing is to be measured".to_owned());
         }
-        if let Some(sizes) = self.sizes.iter().find(|sizes| sizes.most() > most_object_bytes) {
+        if let Some(Asked { sizes, .. }) =
+            self.asked.iter().find(|asked| asked.sizes.most() > most_object_bytes)
+        {
             return Err(format!(
                 "objects of {sizes} may be larger than {most_object_bytes} bytes, the most that this store takes"
             ));
         }
-        let takes_away = |mix: &&Mix| {
+        let takes_away = |asked: &&Asked| {
+            let mix = &asked.mix;
             mix.share(Operation::Delete) > mix.share(Operation::Put) && mix.operations().count() > 1
         };
-        if let Some(mix) = self.mixes.iter().find(takes_away) {
+        if let Some(Asked { mix, .. }) = self.asked.iter().find(takes_away) {
             return Err(format!("{mix} removes more than it writes: it would run out of objects"));
         }
         let most = self.most_parallel();
@@ -91,33 +96,28 @@ impl Survey {
     }
 
     /// The most requests at a time.
-    fn most_parallel(&self) -> u64 {
-        self.parallel.iter().copied().max().unwrap_or(1) as u64
+    #[must_use]
+    pub fn most_parallel(&self) -> u64 {
+        self.asked.iter().map(|asked| asked.parallel).max().unwrap_or(1) as u64
     }
 
     /// All measurements of a round, in their order.
+    #[must_use]
     pub fn steps(&self, repeat: u32) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for sizes in &self.sizes {
-            for shares in &self.mixes {
-                steps.extend(self.parallel.iter().map(|parallel| Step {
-                    load: self.load(shares, *parallel, repeat),
-                    sizes: sizes.clone(),
-                    objects: self.objects_of(sizes),
-                    repeat,
-                }));
-            }
-        }
-        steps
+        self.asked.iter().map(|asked| self.step(asked, repeat)).collect()
     }
 
-    fn load(&self, shares: &Mix, parallel: usize, repeat: u32) -> Load {
+    /// One of them.
+    #[must_use]
+    pub fn step(&self, asked: &Asked, repeat: u32) -> Step {
         let seed = mix(self.seed ^ mix(u64::from(repeat)));
-        let (mix, pace, until) = (shares.clone(), self.pace, self.until);
+        let Asked { mix, sizes, parallel, pace } = asked.clone();
         // What was removed before it counts cannot be removed again.
         let is_consuming = mix.operations().all(|operation| operation == Operation::Delete);
         let warm_up = if is_consuming { Duration::ZERO } else { self.warm_up };
-        Load { mix, parallel, pace, until, warm_up, seed }
+        let objects = self.objects_of(&sizes);
+        let load = Load { mix, parallel, pace, until: self.until, warm_up, seed };
+        Step { load, sizes, objects, repeat }
     }
 
     fn objects_of(&self, sizes: &Sizes) -> u64 {

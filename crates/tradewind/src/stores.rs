@@ -62,10 +62,20 @@ pub struct Stores {
 pub struct Lines {
     /// The most connections, unless settings say otherwise.
     pub connections: usize,
+    /// Settings do not say otherwise: what is measured is the store, not them.
+    pub has_last_word: bool,
     /// What one of them reads at once at the most, in bytes.
     pub most_read_bytes: usize,
     /// How often a request is sent at the most; `None` as each store has it.
     pub attempts: Option<u32>,
+}
+
+impl Lines {
+    /// For measurements: so many connections, whatever settings say, and nothing is tried again.
+    #[must_use]
+    pub const fn of_measurements(connections: usize, most_read_bytes: usize) -> Self {
+        Self { connections, has_last_word: true, most_read_bytes, attempts: Some(1) }
+    }
 }
 
 /// A store that is open.
@@ -129,7 +139,7 @@ impl Stores {
             StoreKind::S3(set) => {
                 let flags = if scheme == S3 { self.overrides.clone() } else { Overrides::default() };
                 let mut options = s3_options(set, flags)?;
-                if set.connections.is_none() {
+                if set.connections.is_none() || self.lines.has_last_word {
                     options.connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
@@ -139,7 +149,7 @@ impl Stores {
             }
             StoreKind::Swift(set) => {
                 let mut options = swift_options(set).with_context(|| format!("{scheme}://"))?;
-                if set.connections.is_none() {
+                if set.connections.is_none() || self.lines.has_last_word {
                     options.connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);

@@ -1,16 +1,18 @@
 use tradewind_core::BucketName;
 
 use super::*;
+use crate::asked::Asked;
 use crate::drive::tests::bed;
 use crate::load::{Pace, Until};
+use crate::operation::Mix;
+use crate::sizes::Sizes;
 use crate::survey::Survey;
 
 fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
+    let mixes: Vec<Mix> = mixes.iter().map(|mix| mix.parse().unwrap()).collect();
+    let sizes: Vec<Sizes> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
     Survey {
-        mixes: mixes.iter().map(|mix| mix.parse().unwrap()).collect(),
-        sizes: sizes.iter().map(|sizes| sizes.parse().unwrap()).collect(),
-        parallel: vec![1, 4],
-        pace: Pace::Closed,
+        asked: Asked::each(&mixes, &sizes, &[1, 4], Pace::Closed),
         until: Until { requests: Some(30), time: Duration::from_secs(30), stable: None },
         warm_up: Duration::ZERO,
         objects: Some(20),
@@ -45,7 +47,8 @@ async fn everything_is_measured_and_nothing_is_left() {
 async fn those_of_a_stage_run_at_the_same_time_on_objects_of_their_own() {
     let bed = bed().await;
     let until = Until { requests: None, time: Duration::from_millis(300), stable: None };
-    let survey = Survey { until, parallel: vec![2], ..survey(&["get", "put"], &["1KiB"]) };
+    let asked = ["get 1KiB x 2", "put 1KiB x 2"].map(|asked| asked.parse().unwrap()).to_vec();
+    let survey = Survey { until, asked, ..survey(&[], &[]) };
     let [get, put] = <[Step; 2]>::try_from(survey.steps(1)).unwrap();
     let mut course = Course::new(&bed, "there/", 2, (2, false));
     let mut cells = Vec::new();

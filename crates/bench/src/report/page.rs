@@ -144,7 +144,7 @@ fn distributions(cells: &[Cell]) -> Markup {
     let course: Vec<Series> = first()
         .map(|cell| {
             let points = cell.tenths.iter().enumerate();
-            let points = points.map(|(n, (operations, _))| (n as f64 / 10.0, *operations as f64 * 10.0));
+            let points = points.map(|(n, (operations, _))| (n as f64 / 10.0, operations * 10.0));
             Series { name: cell.name(), points: points.collect(), is_second: false }
         })
         .collect();

@@ -1,11 +1,12 @@
 use super::*;
+use crate::load::Pace;
+use crate::operation::Mix;
 
 fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
+    let mixes: Vec<Mix> = mixes.iter().map(|mix| mix.parse().unwrap()).collect();
+    let sizes: Vec<Sizes> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
     Survey {
-        mixes: mixes.iter().map(|mix| mix.parse().unwrap()).collect(),
-        sizes: sizes.iter().map(|sizes| sizes.parse().unwrap()).collect(),
-        parallel: vec![1, 4],
-        pace: Pace::Closed,
+        asked: Asked::each(&mixes, &sizes, &[1, 4], Pace::Closed),
         until: Until { requests: None, time: Duration::from_secs(3), stable: None },
         warm_up: Duration::from_secs(1),
         objects: None,

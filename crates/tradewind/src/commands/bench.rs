@@ -1,10 +1,15 @@
 //! `tradewind bench`: how fast a store is from here.
 
+mod ground;
+mod loads;
+mod mix;
 mod object;
 mod output;
 pub(super) mod page;
 
-use clap::Subcommand;
+use std::io::{self, Write as _};
+
+use clap::{Args, Subcommand};
 
 use super::Ended;
 
@@ -12,10 +17,29 @@ use super::Ended;
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Object(object::Arguments),
+    Mix(mix::Arguments),
+    Workloads(WorkloadsArguments),
+}
+
+/// Show the workloads that are ready, or the text of one
+///
+/// A workload is a file of tables, one for each load, whose keys are the flags of `tradewind bench object`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind bench workloads\n  \
+    tradewind bench workloads hou > mine.toml")]
+pub(super) struct WorkloadsArguments {
+    /// Which one
+    name: Option<String>,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
     match command {
         Command::Object(arguments) => object::run(arguments),
+        Command::Mix(arguments) => mix::run(arguments),
+        Command::Workloads(arguments) => {
+            io::stdout().write_all(loads::ready(arguments.name.as_deref())?.as_bytes())?;
+            Ok(Ended::Done)
+        }
     }
 }

@@ -10,9 +10,9 @@ use anyhow::Context as _;
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tradewind_bench::Operation;
-use tradewind_bench::drive::Gauge;
+use tradewind_bench::course::Event;
+use tradewind_bench::drive::{Gauge, Stop};
 use tradewind_bench::result::{Cell, Client, Line, Run, SCHEMA};
-use tradewind_bench::survey::Event;
 use tradewind_core::Timestamp;
 
 use crate::commands::Ended;
@@ -60,6 +60,8 @@ pub(super) struct Output {
     empty: u32,
     /// The first that could not be said.
     lost: Option<io::Error>,
+    /// Asked where nobody reads any more.
+    stop: Stop,
 }
 
 struct Shown {
@@ -75,7 +77,7 @@ impl Drop for Shown {
 }
 
 impl Output {
-    pub fn begin(flags: &OutputFlags, told: &Told, now: Timestamp) -> anyhow::Result<Self> {
+    pub fn begin(flags: &OutputFlags, told: &Told, now: Timestamp, stop: Stop) -> anyhow::Result<Self> {
         let path = flags.out.clone().or_else(|| (!flags.no_out).then(|| usual_path(now)));
         let file = match path {
             Some(path) => {
@@ -95,6 +97,7 @@ impl Output {
             failed: 0,
             empty: 0,
             lost: None,
+            stop,
         };
         let run = Run {
             schema: SCHEMA.to_owned(),
@@ -118,9 +121,9 @@ impl Output {
     pub fn tell(&mut self, event: Event<'_>) {
         self.shown = None;
         match event {
-            Event::Begins { what, time, gauge } => {
+            Event::Begins { what, time, gauges } => {
                 if io::stderr().is_terminal() {
-                    self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauge));
+                    self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauges));
                 }
             }
             Event::Measured(cell) => {
@@ -179,6 +182,9 @@ impl Output {
 
     fn lose(&mut self, said: io::Result<()>) {
         if let Err(e) = said {
+            if e.kind() == io::ErrorKind::BrokenPipe {
+                self.stop.ask();
+            }
             self.lost.get_or_insert(e);
         }
     }
@@ -207,17 +213,20 @@ fn client(cores: usize) -> Client {
     }
 }
 
-fn show(what: String, time: Option<Duration>, gauge: Arc<Gauge>) -> Shown {
+fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> Shown {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
     }
     let drawing = bar.clone();
     let drawn = tokio::spawn(async move {
-        let (begun, mut last) = (Instant::now(), gauge.read());
+        let (begun, mut last) = (Instant::now(), (0, 0, 0));
         loop {
             tokio::time::sleep(FRAME).await;
-            let now = gauge.read();
+            let now = gauges
+                .iter()
+                .map(|gauge| gauge.read())
+                .fold((0, 0, 0), |sum, read| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2));
             let frames = 1.0 / FRAME.as_secs_f64();
             let (operations, bytes) =
                 ((now.0 - last.0) as f64 * frames, ((now.1 - last.1) as f64 * frames) as u64);
@@ -269,6 +278,7 @@ fn rows(cell: &Cell) -> Vec<String> {
             )
         })
         .collect();
+    rows.extend(cell.beside.iter().map(|other| format!("  beside {other}")));
     let samples = cell.operations.values().filter_map(|figures| figures.samples.first());
     rows.extend(samples.map(|sample| format!("  failed: {sample}")));
     rows.extend(cell.notes.iter().map(|note| format!("  note: {note}")));

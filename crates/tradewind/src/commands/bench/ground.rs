@@ -1,0 +1,122 @@
+//! What every measurement of a store has in common: the store is opened, stages are gone through and told of, and what was
+//! made is removed, also where a signal ended it earlier.
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tradewind_bench::Content;
+use tradewind_bench::course::{Course, Stage};
+use tradewind_bench::drive::{Bed, Stop};
+use tradewind_core::{Budget, Clock, SystemClock};
+
+use super::output::{Output, OutputFlags, Told};
+use crate::commands::transfer::{AccessFlags, block_until_signal};
+use crate::commands::{Ended, Misused, Stopped};
+use crate::places::ObjectsPlace;
+use crate::stores::{Absent, Lines};
+
+/// What requests may hold in memory.
+const MEMORY: usize = 1 << 30;
+/// What is read at once, in bytes.
+const READ_BYTES: usize = 256 << 10;
+/// After a signal, objects are removed for so long at the most.
+const TIME_TO_CLEAN: Duration = Duration::from_secs(60);
+/// Requests at a time that make objects and remove them.
+const HANDS: usize = 32;
+
+/// Flags about where it is measured, and what is left.
+#[derive(Debug, Args)]
+pub(super) struct GroundFlags {
+    /// s3://BUCKET or s3://BUCKET/PREFIX
+    place: ObjectsPlace,
+    /// How often all of it is done, one round behind the other
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Where chance begins
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Leave the objects there
+    #[arg(long)]
+    keep: bool,
+    #[command(flatten)]
+    output: OutputFlags,
+    #[command(flatten)]
+    access: AccessFlags,
+}
+
+/// What is measured.
+pub(super) struct Wanted {
+    pub stages: Vec<Stage>,
+    /// Why it cannot be measured on a store that takes objects of so many bytes at the most.
+    pub check: Box<dyn Fn(u64) -> Result<(), String>>,
+}
+
+/// Measures it.
+pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> {
+    let stop = Stop::default();
+    let stopping = stop.clone();
+    block_until_signal(TIME_TO_CLEAN, |stopped| async move {
+        let caught = tokio::spawn(async move {
+            let caught = stopped.await.ok();
+            stopping.ask();
+            caught
+        });
+        let ended = measure(flags, wanted, &stop).await;
+        // It would wait for a signal that nobody needs any more; where one was caught it has ended.
+        caught.abort();
+        match caught.await {
+            Ok(Some(caught)) => {
+                ended?;
+                Err(Stopped(caught).into())
+            }
+            _ => ended,
+        }
+    })
+}
+
+async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Result<Ended> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let clock: Arc<dyn Clock> = SystemClock::shared();
+    let at_once = |stage: &Stage| stage.iter().map(|step| step.load.parallel).sum();
+    let connections = wanted.stages.iter().map(at_once).max().unwrap_or(1).max(HANDS);
+    let lines = Lines::of_measurements(connections, READ_BYTES);
+    let known = flags.access.stores(clock.clone(), lines)?;
+    let scheme = &*flags.place.scheme;
+    known.check(&[scheme])?;
+    // It may replay a log.
+    let store = tokio::task::block_in_place(|| known.open(scheme, Absent::Refuse))?.store;
+    (wanted.check)(store.capabilities().max_object_bytes).map_err(Misused)?;
+    let kind = store.capabilities().kind;
+    let bucket = flags.place.bucket.clone();
+    let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
+    let bed = Bed { store, bucket, content, clock: clock.clone(), budget };
+    let number = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
+    let prefix = format!("{}tradewind-bench-{number:08x}/", below(&flags.place.key));
+    let place = format!("{scheme}://{}/{}", flags.place.bucket, flags.place.key);
+    let cells = wanted.stages.iter().map(Vec::len).sum();
+    let told = Told { place, kind, prefix: prefix.clone(), seed: flags.seed, cores, cells };
+    let mut output = Output::begin(&flags.output, &told, clock.wall(), stop.clone())?;
+    let together = wanted.stages.iter().map(Vec::len).max().unwrap_or(1);
+    let mut course = Course::new(&bed, &prefix, together, (cores, flags.keep));
+    let measured = course.run(wanted.stages, stop, |event| output.tell(event)).await;
+    let cleaned = if flags.keep { Ok(0) } else { course.clean().await };
+    let ended = output.end(matches!(measured, Ok(true)));
+    let place = format!("{scheme}://{}/{prefix}", bed.bucket);
+    if flags.keep {
+        writeln!(io::stderr(), "objects are kept below {place}")?;
+    }
+    if let Err(e) = &cleaned {
+        // Whatever else went wrong is told too.
+        writeln!(io::stderr(), "tradewind: objects are left below {place} and cannot be removed: {e}")?;
+    }
+    measured?;
+    let ended = ended?;
+    Ok(if cleaned.is_err() { Ended::FoundFaults } else { ended })
+}
+
+/// A prefix that ends where a directory would.
+fn below(key: &str) -> String {
+    if key.is_empty() || key.ends_with('/') { key.to_owned() } else { format!("{key}/") }
+}

@@ -1,0 +1,321 @@
+//! What is asked of a store, in flags; and workloads, files whose tables have the same words as the flags.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, CommandFactory as _, Parser};
+use toml::Value;
+use tradewind_bench::arrivals::Spacing;
+use tradewind_bench::load::{Pace, Until};
+use tradewind_bench::survey::Survey;
+use tradewind_bench::{Asked, Mix, Sizes};
+
+use crate::commands::Misused;
+use crate::settings::{Span, nearest};
+
+/// Workloads that are there without a file.
+const READY: [(&str, &str); 2] = [
+    ("class", include_str!("../../../workloads/class.toml")),
+    ("hou", include_str!("../../../workloads/hou.toml")),
+];
+
+/// What is asked. Where a workload says it too, the flag counts.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct LoadFlags {
+    /// put, get, head, list or delete, or shares as get=70,put=30; several times for one after the other [default: put, get]
+    #[arg(long, value_name = "MIX")]
+    mix: Vec<Mix>,
+    /// Sizes of objects, each measured apart
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    size: Vec<Sizes>,
+    /// Requests at a time, each measured apart
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parallel)]
+    parallel: Vec<usize>,
+    /// How long each is measured
+    #[arg(long, value_name = "TIME", value_parser = Span::parse)]
+    time: Option<Span>,
+    /// So many requests, however long they take; with --time at the most so long
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End earlier: when the throughput is known to within this part of it, as 5%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    stable: Option<f64>,
+    /// Requests a second that start whether or not earlier ones have been answered
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
+    /// How the starts of --rate lie apart: poisson or fixed [default: poisson]
+    #[arg(long, value_name = "HOW", value_parser = spacing)]
+    spacing: Option<Spacing>,
+    /// How long each runs before it counts
+    #[arg(long, value_name = "TIME", value_parser = Span::parse)]
+    warm_up: Option<Span>,
+    /// Objects that are there to be read [default: up to 10000, or 512 MB of them]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    objects: Option<u64>,
+}
+
+/// What is asked where nothing is said, as flags have it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Usual {
+    pub sizes: &'static [&'static str],
+    pub parallel: &'static [usize],
+    pub time: Duration,
+    pub warm_up: Duration,
+}
+
+/// Where counts say when it ends, time does not.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
+impl LoadFlags {
+    /// Whether each measurement ends with its time, and not before.
+    pub const fn ends_with_time(&self) -> bool {
+        self.count.is_none() && self.stable.is_none()
+    }
+
+    /// What is said here, and what else is said there.
+    fn or(self, there: Self) -> Self {
+        fn first<T>(mine: Vec<T>, there: Vec<T>) -> Vec<T> {
+            if mine.is_empty() { there } else { mine }
+        }
+        Self {
+            mix: first(self.mix, there.mix),
+            size: first(self.size, there.size),
+            parallel: first(self.parallel, there.parallel),
+            time: self.time.or(there.time),
+            count: self.count.or(there.count),
+            stable: self.stable.or(there.stable),
+            rate: self.rate.or(there.rate),
+            spacing: self.spacing.or(there.spacing),
+            warm_up: self.warm_up.or(there.warm_up),
+            objects: self.objects.or(there.objects),
+        }
+    }
+
+    /// Counts that are so many times as large, one at the least.
+    fn scaled(mut self, factor: f64) -> Self {
+        let scaled = |count: u64| ((count as f64 * factor).round() as u64).max(1);
+        self.count = self.count.map(scaled);
+        // Each request at a time has an object of its own.
+        let most = self.parallel.iter().copied().max().unwrap_or(1) as u64;
+        self.objects = self.objects.map(|objects| scaled(objects).max(most));
+        self
+    }
+
+    /// What is to be measured.
+    pub fn survey(&self, usual: &Usual, seed: u64) -> Result<Survey, Misused> {
+        if self.spacing.is_some() && self.rate.is_none() {
+            return Err(Misused(
+                "--spacing says how the starts of --rate lie apart: say the rate too".to_owned(),
+            ));
+        }
+        if self.count.is_some() && self.warm_up.is_some_and(|time| !time.0.is_zero()) {
+            return Err(Misused("with --count every request counts: there is no --warm-up".to_owned()));
+        }
+        let usual_sizes =
+            || usual.sizes.iter().map(|size| size.parse()).collect::<Result<Vec<Sizes>, String>>();
+        let usual_mixes =
+            || ["put", "get"].iter().map(|mix| mix.parse()).collect::<Result<Vec<Mix>, String>>();
+        let mixes = if self.mix.is_empty() { usual_mixes().map_err(Misused)? } else { self.mix.clone() };
+        let sizes = if self.size.is_empty() { usual_sizes().map_err(Misused)? } else { self.size.clone() };
+        let parallel = if self.parallel.is_empty() { usual.parallel } else { &self.parallel };
+        let spacing = self.spacing.unwrap_or(Spacing::Poisson);
+        let pace = self.rate.map_or(Pace::Closed, |per_second| Pace::Open { per_second, spacing });
+        let usual_time = if self.count.is_some() { LONG } else { usual.time };
+        let time = self.time.map_or(usual_time, |time| time.0);
+        let usual_warm_up = if self.count.is_some() { Duration::ZERO } else { usual.warm_up };
+        Ok(Survey {
+            asked: Asked::each(&mixes, &sizes, parallel, pace),
+            until: Until { requests: self.count, time, stable: self.stable },
+            warm_up: self.warm_up.map_or(usual_warm_up, |time| time.0),
+            objects: self.objects,
+            seed,
+        })
+    }
+}
+
+/// A table of a workload, as a command line.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true)]
+struct Table {
+    #[command(flatten)]
+    flags: LoadFlags,
+}
+
+/// Loads that are measured one after the other.
+#[derive(Debug)]
+pub(super) struct Workload {
+    about: String,
+    loads: Vec<LoadFlags>,
+}
+
+impl Workload {
+    /// The one of a name, or of a file.
+    pub fn find(name: &str) -> anyhow::Result<Self> {
+        if let Some((_, text)) = READY.iter().find(|(ready, _)| *ready == name) {
+            return Self::read(text).with_context(|| format!("the workload {name}"));
+        }
+        let path = Path::new(name);
+        let text = fs::read_to_string(path).with_context(|| {
+            let ready: Vec<&str> = READY.iter().map(|(name, _)| *name).collect();
+            format!(
+                "{name} is neither a file that can be read nor a workload that is ready: {}",
+                ready.join(", ")
+            )
+        })?;
+        Self::read(&text).map_err(|why| Misused(format!("{name}: {why:#}")).into())
+    }
+
+    /// Each load as flags change it, with counts that are so many times as large.
+    pub fn with(self, flags: &LoadFlags, scale: f64) -> Vec<LoadFlags> {
+        self.loads.into_iter().map(|load| flags.clone().or(load.scaled(scale))).collect()
+    }
+
+    fn read(text: &str) -> anyhow::Result<Self> {
+        let mut file: toml::Table = text.parse()?;
+        let about = match file.remove("about") {
+            Some(Value::String(about)) => about,
+            _ => return Err(anyhow!("say what it is: about = \"...\"")),
+        };
+        let Some(Value::Array(tables)) = file.remove("load") else {
+            return Err(anyhow!("it has no [[load]]"));
+        };
+        if let Some(other) = file.keys().next() {
+            return Err(anyhow!("it has {other:?}; there are about and [[load]]"));
+        }
+        let loads = tables.iter().enumerate().map(|(n, table)| match table {
+            Value::Table(table) => load(table).with_context(|| format!("[[load]] {}", n + 1)),
+            _ => Err(anyhow!("load is written [[load]]")),
+        });
+        Ok(Self { about, loads: loads.collect::<anyhow::Result<_>>()? })
+    }
+}
+
+/// What is ready, and what each is; or the text of one.
+pub(super) fn ready(name: Option<&str>) -> anyhow::Result<String> {
+    match name {
+        Some(name) => READY.iter().find(|(ready, _)| *ready == name).map_or_else(
+            || Err(Misused(format!("no workload {name:?} is ready")).into()),
+            |(_, text)| Ok((*text).to_owned()),
+        ),
+        None => READY.iter().try_fold(String::new(), |said, (name, text)| {
+            let about = Workload::read(text)?.about;
+            Ok(said + &format!("{name:<8} {about}\n"))
+        }),
+    }
+}
+
+fn load(table: &toml::Table) -> anyhow::Result<LoadFlags> {
+    let command = Table::command();
+    let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+    let mut line = Vec::new();
+    for (key, value) in table {
+        let flag = key.replace('_', "-");
+        if !known.contains(&&*flag) {
+            let near = nearest(&flag, known.iter().copied());
+            let near = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+            return Err(anyhow!("there is no {key:?}{near}"));
+        }
+        let values = match value {
+            Value::Array(values) => values.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        for value in values {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Integer(number) => number.to_string(),
+                Value::Float(number) => number.to_string(),
+                _ => return Err(anyhow!("{key} cannot be {value}")),
+            };
+            line.push(format!("--{flag}={text}"));
+        }
+    }
+    let table = Table::try_parse_from(line).map_err(|e| {
+        let text = e.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        anyhow!("{}", line.trim_start_matches("error: "))
+    })?;
+    Ok(table.flags)
+}
+
+pub(super) fn parallel(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=4096).contains(number));
+    number.ok_or_else(|| "write a number from 1 to 4096".to_owned())
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
+    let part = number.filter(|percent| (0.1..=50.0).contains(percent)).map(|percent: f64| percent / 100.0);
+    part.ok_or_else(|| "write a percentage from 0.1 to 50, as 5%".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|rate: &f64| (0.01..=1e6).contains(rate));
+    number.ok_or_else(|| "write requests a second, from 0.01 to 1000000".to_owned())
+}
+
+fn spacing(text: &str) -> Result<Spacing, String> {
+    match text {
+        "poisson" => Ok(Spacing::Poisson),
+        "fixed" => Ok(Spacing::Fixed),
+        _ => Err("write poisson or fixed".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Usual = Usual {
+        sizes: &["4KiB"],
+        parallel: &[1, 4],
+        time: Duration::from_secs(3),
+        warm_up: Duration::from_millis(500),
+    };
+
+    #[test]
+    fn ready_workloads_can_be_measured() {
+        for (name, _) in READY {
+            let loads = Workload::find(name).unwrap().with(&LoadFlags::default(), 0.001);
+            assert!(!loads.is_empty(), "{name}");
+            for load in loads {
+                load.survey(&USUAL, 1).unwrap().check(5 << 40).unwrap();
+            }
+        }
+        assert!(ready(None).unwrap().lines().count() == READY.len());
+    }
+
+    #[test]
+    fn flags_count_before_tables_and_tables_before_what_is_usual() {
+        let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get=1,put=1\"]\nsize = \"1KiB\"\ncount = 5000\nwarm_up = \"0s\"";
+        let flags = Table::try_parse_from(["--size=2KiB,3KiB"]).unwrap().flags;
+        let loads = Workload::read(text).unwrap().with(&flags, 0.1);
+        let survey = loads[0].survey(&USUAL, 1).unwrap();
+        let names: Vec<String> = survey.asked.iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), 8);
+        assert_eq!((&*names[1], &*names[6]), ("put 2KiB x 4", "get=1,put=1 3KiB x 1"));
+        assert_eq!((survey.until.requests, survey.until.time), (Some(500), LONG));
+    }
+
+    #[test]
+    fn what_is_mistaken_is_told() {
+        let said =
+            |text: &str| format!("{:#}", Workload::read(&format!("about = \"x\"\n{text}")).unwrap_err());
+        assert_eq!(
+            said("[[load]]\nsise = \"1KiB\""),
+            "[[load]] 1: there is no \"sise\"; did you mean \"size\"?"
+        );
+        assert!(
+            said("[[load]]\n[[load]]\nsize = \"huge\"")
+                .starts_with("[[load]] 2: invalid value 'huge' for '--size")
+        );
+        assert!(said("[[load]]\nkeep = true").contains("there is no \"keep\""));
+        assert!(said("loads = 1\n[[load]]").contains("it has \"loads\""));
+        assert!(said("").contains("no [[load]]"));
+        let flags =
+            |line: &[&str]| Table::try_parse_from(line).unwrap().flags.survey(&USUAL, 1).unwrap_err().0;
+        assert!(flags(&["--count=5", "--warm-up=1s"]).contains("every request counts"));
+        assert!(flags(&["--spacing=fixed"]).contains("say the rate too"));
+    }
+}

@@ -1,0 +1,112 @@
+//! `tradewind bench mix`: what loads lose by each other (Hou 2017, section 4.4).
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use tradewind_bench::Asked;
+use tradewind_bench::course::Stage;
+use tradewind_bench::survey::Survey;
+
+use super::ground::{self, GroundFlags, Wanted};
+use super::loads::{LoadFlags, Usual};
+use crate::commands::{Ended, Misused};
+
+const USUAL: Usual = Usual {
+    sizes: &["4KiB", "4MiB"],
+    parallel: &[1, 16],
+    time: Duration::from_secs(1),
+    warm_up: Duration::from_millis(300),
+};
+
+/// Measure what loads lose by each other
+///
+/// Each load is measured alone, and then beside each other, itself among them: uploads beside downloads, small objects beside
+/// large ones, few requests at a time beside many. `tradewind report` makes a matrix of it: what is left of bandwidth, and how
+/// many times as long requests take. With --beside, only these others run beside them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind bench mix s3://bucket\n  \
+    tradewind bench mix s3://bucket --parallel 1,2,4,8,16,32 -o matrix.jsonl\n  \
+    tradewind bench mix s3://bucket --mix put --size 4MiB --parallel 1,4,8 --beside \"put 4KiB x 8\"\n  \
+    tradewind bench mix s3://bucket --mix get --size 64KiB --rate 200 --parallel 64 \\\n      \
+    --beside \"put 4MiB x 4 and get 4KiB x 16\"\n\n\
+    Exit status: 0 measured, 1 a request failed or was answered wrongly, 2 usage.")]
+pub(in crate::commands) struct Arguments {
+    #[command(flatten)]
+    load: LoadFlags,
+    /// What runs beside each load, as \"put 4MiB x 8\"; several at once as \"put 4MiB x 8 and get 4KiB x 2\"
+    #[arg(long, value_name = "LOAD")]
+    beside: Vec<Others>,
+    #[command(flatten)]
+    ground: GroundFlags,
+}
+
+/// Loads that run at the same time.
+#[derive(Debug, Clone)]
+struct Others(Vec<Asked>);
+
+impl FromStr for Others {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self(text.split(" and ").map(str::parse).collect::<Result<_, _>>()?))
+    }
+}
+
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    if !arguments.load.ends_with_time() {
+        let why =
+            "loads that run beside each other end together, with --time: there is no --count and no --stable";
+        return Err(Misused(why.to_owned()).into());
+    }
+    let mut survey = arguments.load.survey(&USUAL, arguments.ground.seed)?;
+    let pairs = pairs(&survey.asked, &arguments.beside);
+    for others in &pairs {
+        for asked in others {
+            if !survey.asked.contains(asked) {
+                survey.asked.push(asked.clone());
+            }
+        }
+    }
+    let stages = (1..=arguments.ground.repeat).flat_map(|repeat| round(&survey, &pairs, repeat)).collect();
+    ground::run(&arguments.ground, Wanted { stages, check: Box::new(move |most| survey.check(most)) })
+}
+
+/// What runs at the same time: each beside each, or each beside these.
+fn pairs(asked: &[Asked], beside: &[Others]) -> Vec<Vec<Asked>> {
+    let each = |(n, first): (usize, &Asked)| -> Vec<Vec<Asked>> {
+        if beside.is_empty() {
+            return asked[n..].iter().map(|second| vec![first.clone(), second.clone()]).collect();
+        }
+        beside.iter().map(|others| [std::slice::from_ref(first), &*others.0].concat()).collect()
+    };
+    asked.iter().enumerate().flat_map(each).collect()
+}
+
+/// Each alone, then all that run together.
+fn round(survey: &Survey, pairs: &[Vec<Asked>], repeat: u32) -> Vec<Stage> {
+    let alone = survey.steps(repeat).into_iter().map(|step| vec![step]);
+    let together = pairs.iter().map(|asked| asked.iter().map(|asked| survey.step(asked, repeat)).collect());
+    alone.chain(together).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(texts: &[&str]) -> Vec<Asked> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn each_runs_beside_each_once_or_beside_what_was_named() {
+        let three = asked(&["put 4KiB x 1", "get 4KiB x 1", "get 4MiB x 8"]);
+        assert_eq!(pairs(&three, &[]).len(), 6);
+        let others: Others = "put 4MiB x 8 and get=1,list=1 4KiB x 2 at 5/s".parse().unwrap();
+        let beside = pairs(&three, &[others]);
+        assert_eq!((beside.len(), beside[0].len()), (3, 3));
+        assert_eq!(beside[2][2].to_string(), "get=1,list=1 4KiB x 2 at 5/s");
+        assert!("put 4MiB x 8 and".parse::<Others>().is_err());
+    }
+}
