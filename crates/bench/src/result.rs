@@ -421,8 +421,26 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    pub(crate) fn cell_line(operation: &str, parallel: usize, repeat: u32, rate: f64) -> String {
+        let latency = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"counts":[[10,1],[20,1],[30,1]]}"#;
+        let bytes = rate * 4096.0;
+        let figures = format!(
+            r#"{{"operations":3,"bytes":12288,"per_second":{rate},"bytes_per_second":{bytes},"failures":{{}},"samples":[],"latency_us":{latency},"first_byte_us":{latency},"seconds":[[3,12288,0,20,30]]}}"#
+        );
+        format!(
+            r#"{{"line":"cell","mix":"{operation}","sizes":"4KiB","parallel":{parallel},"repeat":{repeat},"began":0,"warm_up":0.5,"seconds":1.0,"operations_per_second":{{"mean":{rate},"within":1.0}},"bytes_per_second":{{"mean":{bytes},"within":null}},"operations":{{"{operation}":{figures}}},"tenths":[[1.0,4096.0],[2.0,8192.0]],"cpu_seconds":0.1,"cpu_threads":{{}},"machine_busy":0.5,"repeated_reads":0,"abandoned":0,"ending":"time","notes":[]}}"#
+        )
+    }
+
+    pub(crate) fn cell(operation: &str, parallel: usize, repeat: u32, rate: f64) -> Cell {
+        match serde_json::from_str(&cell_line(operation, parallel, repeat, rate)).unwrap() {
+            Line::Cell(cell) => *cell,
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn a_histogram_comes_back_as_it_was() {

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::ops::Range;
 
+use maud::{Markup, PreEscaped, html};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
@@ -163,10 +164,13 @@ pub(super) fn heat(
     down: &[String],
     values: &[Vec<Option<f64>>],
 ) -> Drawn {
-    const LEFT: i32 = 110;
     const TOP: i32 = 50;
-    const CELL: (i32, i32) = (76, 40);
-    let (width, height) = (across.len() as i32 * CELL.0 + LEFT + 10, down.len() as i32 * CELL.1 + TOP + 10);
+    const HEIGHT: i32 = 40;
+    let room =
+        |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as i32 * 7 + 14;
+    // Wide enough for the names on both sides.
+    let (left, wide) = (room(down).max(110), room(across).max(76));
+    let (width, height) = (across.len() as i32 * wide + left + 10, down.len() as i32 * HEIGHT + TOP + 10);
     let most = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
     drawn((width.unsigned_abs(), height.unsigned_abs()), |area| {
         let middle = |style: TextStyle<'static>| {
@@ -175,26 +179,39 @@ pub(super) fn heat(
                 plotters::style::text_anchor::VPos::Center,
             ))
         };
-        area.draw(&Text::new(across_name.to_owned(), (LEFT, 6), text(13)))?;
+        area.draw(&Text::new(across_name.to_owned(), (left, 6), text(13)))?;
         for (n, name) in across.iter().enumerate() {
-            let at = (LEFT + n as i32 * CELL.0 + CELL.0 / 2, TOP - 14);
+            let at = (left + n as i32 * wide + wide / 2, TOP - 14);
             area.draw(&Text::new(name.clone(), at, middle(text(13))))?;
         }
         for (row, (name, values)) in down.iter().zip(values).enumerate() {
-            let y = TOP + row as i32 * CELL.1;
-            area.draw(&Text::new(name.clone(), (8, y + CELL.1 / 2 - 7), text(13)))?;
+            let y = TOP + row as i32 * HEIGHT;
+            area.draw(&Text::new(name.clone(), (8, y + HEIGHT / 2 - 7), text(13)))?;
             for (column, value) in values.iter().enumerate() {
-                let x = LEFT + column as i32 * CELL.0;
+                let x = left + column as i32 * wide;
                 let Some(value) = value else { continue };
                 let part = if most > 0.0 { value / most } else { 0.0 };
                 let style = SERIES[0].mix(0.06 + 0.74 * part).filled();
-                area.draw(&Rectangle::new([(x + 1, y + 1), (x + CELL.0 - 1, y + CELL.1 - 1)], style))?;
-                let at = (x + CELL.0 / 2, y + CELL.1 / 2);
+                area.draw(&Rectangle::new([(x + 1, y + 1), (x + wide - 1, y + HEIGHT - 1)], style))?;
+                let at = (x + wide / 2, y + HEIGHT / 2);
                 area.draw(&Text::new(short(*value), at, middle(text(14))))?;
             }
         }
         Ok(())
     })
+}
+
+/// A chart with what it is of; where it cannot be drawn, why.
+pub(super) fn figure(caption: &str, drawn: Result<String, Box<dyn std::error::Error>>) -> Markup {
+    html! {
+        figure {
+            @match drawn {
+                Ok(svg) => { (PreEscaped(svg)) }
+                Err(e) => { p { "This chart cannot be drawn: " (e) } }
+            }
+            figcaption { (caption) }
+        }
+    }
 }
 
 #[cfg(test)]

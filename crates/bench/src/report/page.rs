@@ -4,9 +4,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::compare::{Verdict, compare};
 use crate::operation::Operation;
-use crate::report::Kept;
-use crate::report::charts::{Axis, Series, heat, lines, short};
+use crate::report::charts::{Axis, Series, figure, heat, lines, short};
 use crate::report::words::{Row, comparison, measure, rows, summary};
+use crate::report::{Kept, interference};
 use crate::result::Cell;
 
 const STYLE: &str = include_str!("page.css");
@@ -49,6 +49,7 @@ fn one(result: &Kept) -> Markup {
                 @let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
                 @if !of_kind.is_empty() { (kind(operation, &of_kind)) }
             }
+            (interference::section(&result.cells))
             (distributions(&result.cells))
             (table(&result.cells))
         }
@@ -63,19 +64,6 @@ fn circumstances(result: &Kept) -> Markup {
             "Measured from " (client.name) " (" (client.cores) " cores, " (client.processor) ", "
             (short(client.memory as f64 / 1e9)) " GB, Linux " (client.kernel) ") against " (run.place) ", a store of kind "
             (run.store) ", with tradewind " (run.version) "."
-        }
-    }
-}
-
-/// A chart with what it is of; where it cannot be drawn, why.
-fn figure(caption: &str, drawn: Result<String, Box<dyn std::error::Error>>) -> Markup {
-    html! {
-        figure {
-            @match drawn {
-                Ok(svg) => { (PreEscaped(svg)) }
-                Err(e) => { p { "This chart cannot be drawn: " (e) } }
-            }
-            figcaption { (caption) }
         }
     }
 }

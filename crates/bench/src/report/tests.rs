@@ -1,20 +1,10 @@
 use super::*;
+use crate::result::tests::cell_line;
 
 fn run_line() -> String {
     let client = r#"{"name":"here","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}"#;
     format!(
         r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started":0,"client":{client},"place":"s3://b/<&>","store":"s3","prefix":"p/","seed":1}}"#
-    )
-}
-
-fn cell_line(operation: &str, parallel: usize, repeat: u32, rate: f64) -> String {
-    let latency = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"counts":[[10,1],[20,1],[30,1]]}"#;
-    let bytes = rate * 4096.0;
-    let figures = format!(
-        r#"{{"operations":3,"bytes":12288,"per_second":{rate},"bytes_per_second":{bytes},"failures":{{}},"samples":[],"latency_us":{latency},"first_byte_us":{latency},"seconds":[[3,12288,0,20,30]]}}"#
-    );
-    format!(
-        r#"{{"line":"cell","mix":"{operation}","sizes":"4KiB","parallel":{parallel},"repeat":{repeat},"began":0,"warm_up":0.5,"seconds":1.0,"operations_per_second":{{"mean":{rate},"within":1.0}},"bytes_per_second":{{"mean":{bytes},"within":null}},"operations":{{"{operation}":{figures}}},"tenths":[[1.0,4096.0],[2.0,8192.0]],"cpu_seconds":0.1,"cpu_threads":{{}},"machine_busy":0.5,"repeated_reads":0,"abandoned":0,"ending":"time","notes":[]}}"#
     )
 }
 
@@ -69,4 +59,19 @@ fn what_is_torn_or_foreign_is_told() {
         let error = Kept::parse("x", bad).unwrap_err();
         assert!(error.line == line && error.to_string().contains(why), "{error}");
     }
+}
+
+#[test]
+fn what_loads_lose_by_each_other_is_a_matrix() {
+    let mut lines = vec![run_line()];
+    lines.extend([cell_line("put", 4, 1, 100.0), cell_line("get", 1, 1, 50.0)]);
+    for (load, parallel, beside, rate) in [("put", 4, "get 4KiB x 1", 25.0), ("get", 1, "put 4KiB x 4", 45.0)]
+    {
+        let named = format!("\"line\":\"cell\",\"beside\":[\"{beside}\"]");
+        lines.push(cell_line(load, parallel, 1, rate).replacen("\"line\":\"cell\"", &named, 1));
+    }
+    let kept = Kept::parse("x", &(lines.join("\n") + "\n")).unwrap();
+    let page = page(std::slice::from_ref(&kept));
+    assert!(page.contains("put 4KiB x 4 keeps 25 % of its throughput beside get 4KiB x 1"), "{page}");
+    assert!(page.contains("throughput that is left, in %"), "{page}");
 }

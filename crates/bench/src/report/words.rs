@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::compare::{Compared, Measure, Verdict};
 use crate::operation::Operation;
 use crate::record::histogram;
-use crate::report::Kept;
 use crate::report::charts::short;
+use crate::report::{Kept, interference};
 use crate::result::Cell;
 
 /// So much of the best is as good as the best.
@@ -110,6 +110,7 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
             ));
         }
     }
+    said.extend(interference::words(&result.cells));
     let failed: u64 = result.cells.iter().map(Cell::failed).sum();
     if failed > 0 {
         said.push(format!("{failed} requests failed or were answered wrongly: see the tables."));
