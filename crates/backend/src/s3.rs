@@ -42,7 +42,9 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Lack, ObjectStore,
     StageRequest, Staged,
 };
-use tradewind_core::{Address, Body, BucketName, Budget, Clock, Context, Precondition, Tags, Timestamp};
+use tradewind_core::{
+    Address, Body, BucketName, Budget, Clock, Context, Precondition, Tags, Timestamp, Traffic,
+};
 use tradewind_wire::sigv4::Credentials;
 
 use self::dialect::Dialect;
@@ -79,6 +81,10 @@ pub struct S3Options {
     pub connections: usize,
     /// What a connection reads at once, in bytes.
     pub read_bytes: usize,
+    /// No connection serves a second request.
+    pub is_fresh: bool,
+    /// What the connections carry is counted here.
+    pub traffic: Option<Arc<Traffic>>,
     /// How long connecting may take.
     pub connect_time: Duration,
     /// How long an answer may take to begin, and more the larger the request is.
@@ -106,6 +112,8 @@ impl S3Options {
             tls: None,
             connections: 64,
             read_bytes: READ_BYTES,
+            is_fresh: false,
+            traffic: None,
             connect_time: Duration::from_secs(5),
             answer_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),
@@ -140,14 +148,14 @@ impl S3Store {
     /// A store over a service. Nothing is sent yet.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let S3Options { endpoint, region, credentials, expires, issuer, tls, .. } = options;
-        let S3Options { connections, connect_time, read_bytes, .. } = options;
+        let S3Options { connections, connect_time, read_bytes, is_fresh, traffic, .. } = options;
         if endpoint.peer.is_tls && tls.is_none() {
             return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
         }
         let pool = Pool::new(
             endpoint.peer.clone(),
             tls.filter(|_| endpoint.peer.is_tls),
-            PoolOptions { connections, connect_time, read_bytes },
+            PoolOptions { connections, connect_time, read_bytes, is_fresh, traffic },
             clock.clone(),
         );
         let peer = endpoint.peer.to_string().into();

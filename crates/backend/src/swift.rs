@@ -49,7 +49,7 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
     StageRequest, Staged,
 };
-use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags};
+use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags, Traffic};
 
 pub use self::auth::{Auth, Domain, Login, Party};
 use self::replace::Companions;
@@ -82,6 +82,10 @@ pub struct SwiftOptions {
     pub connections: usize,
     /// What a connection reads at once, in bytes.
     pub read_bytes: usize,
+    /// No connection serves a second request.
+    pub is_fresh: bool,
+    /// What the connections carry is counted here.
+    pub traffic: Option<Arc<Traffic>>,
     /// How long connecting may take.
     pub connect_time: Duration,
     /// How long an answer may take to begin, and more the larger the request is.
@@ -111,6 +115,8 @@ impl SwiftOptions {
             tls: None,
             connections: 64,
             read_bytes: READ_BYTES,
+            is_fresh: false,
+            traffic: None,
             connect_time: Duration::from_secs(5),
             answer_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),

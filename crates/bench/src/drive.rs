@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore, Timestamp};
+use tradewind_core::traffic::Carried;
+use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore, Timestamp, Traffic};
 use tradewind_pattern::Content;
 
 use self::pacer::Pacer;
@@ -50,6 +51,8 @@ pub struct Bed {
     pub clock: Arc<dyn Clock>,
     /// Memory that requests may hold.
     pub budget: Budget,
+    /// What the store's connections carry.
+    pub traffic: Arc<Traffic>,
 }
 
 /// What came of a load.
@@ -63,6 +66,8 @@ pub struct Outcome {
     pub record: Record,
     /// What the generator took meanwhile.
     pub usage: Usage,
+    /// What the store's connections carried meanwhile.
+    pub carried: Carried,
     /// How late requests of an open loop were released, in microseconds: that is the generator's own doing.
     pub lag: Histogram<u64>,
     /// What was done in each tenth of a second.
@@ -102,7 +107,7 @@ pub async fn drive(
 ) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(bed.clock.clone(), load, gauge.clone()));
     // Without a warm-up the first request counts, whenever it is released.
-    let before = Usage::now().map_err(failed)?;
+    let before = Seen::now(bed)?;
     let begun = load.warm_up.is_zero().then(|| shared.begin());
     let began = bed.clock.wall();
     let pacer = match load.pace {
@@ -123,13 +128,13 @@ pub async fn drive(
         Some(begin) => (begin, before),
         None => {
             wait_until(&shared, stop, shared.now() + load.warm_up).await;
-            (shared.begin(), Usage::now().map_err(failed)?)
+            (shared.begin(), Seen::now(bed)?)
         }
     };
     let ending = wait_for_end(&shared, stop, load, begin).await;
     let mut ended = None;
     if ending != Ending::Exhausted {
-        ended = Some((shared.end(), Usage::now().map_err(failed)?));
+        ended = Some((shared.end(), Seen::now(bed)?));
     }
     // Those whose moment has come still start, late as they are.
     let waiting = shared.left();
@@ -140,6 +145,7 @@ pub async fn drive(
         time: Duration::ZERO,
         record: Record::default(),
         usage: Usage::default(),
+        carried: Carried::default(),
         lag,
         tenths: Vec::new(),
         repeats: 0,
@@ -172,11 +178,12 @@ pub async fn drive(
     }
     let (end, after) = match ended {
         Some(ended) => ended,
-        None => (shared.end_with_the_last().max(begin), Usage::now().map_err(failed)?),
+        None => (shared.end_with_the_last().max(begin), Seen::now(bed)?),
     };
     outcome.time = end - begin;
     outcome.tenths = outcome.record.tenths(outcome.time);
-    outcome.usage = after.since(&before);
+    outcome.usage = after.usage.since(&before.usage);
+    outcome.carried = after.carried.since(&before.carried);
     let (window, now) = (shared.window(), shared.now());
     for (intended, number) in shared.abandoned() {
         outcome.abandoned += 1;
@@ -184,6 +191,18 @@ pub async fn drive(
         outcome.record.cut(window, operation, intended, now);
     }
     Ok(outcome)
+}
+
+/// What can be seen at either end of the time that counts.
+struct Seen {
+    usage: Usage,
+    carried: Carried,
+}
+
+impl Seen {
+    fn now(bed: &Bed) -> Result<Self> {
+        Ok(Self { usage: Usage::now().map_err(failed)?, carried: bed.traffic.carried() })
+    }
 }
 
 fn failed(e: io::Error) -> Error {

@@ -24,6 +24,8 @@ pub struct Kept {
     pub cells: Vec<Cell>,
     /// It was stopped before all was measured.
     pub is_partial: bool,
+    /// Where the store answered.
+    pub servers: Vec<String>,
 }
 
 /// Why a result cannot be read: the line, from 1 on, and what is wrong with it.
@@ -57,7 +59,7 @@ impl std::error::Error for Unreadable {}
 impl Kept {
     /// Reads the lines of a result. The last may be torn, where the process ended in the middle of it.
     pub fn parse(name: &str, text: &str) -> Result<Self, Unreadable> {
-        let (mut run, mut cells, mut is_partial) = (None, Vec::new(), true);
+        let (mut run, mut cells, mut is_partial, mut servers) = (None, Vec::new(), true, Vec::new());
         let count = text.lines().count();
         for (n, line) in text.lines().enumerate() {
             let bad = |why| Unreadable { line: n + 1, why };
@@ -67,13 +69,13 @@ impl Kept {
                 Ok(Line::Run(_)) => return Err(bad(Why::NoRun)),
                 Ok(_) if run.is_none() => return Err(bad(Why::NoRun)),
                 Ok(Line::Cell(cell)) => cells.push(*cell),
-                Ok(Line::End { partial }) => is_partial = partial,
+                Ok(Line::End { partial, servers: seen }) => (is_partial, servers) = (partial, seen),
                 Err(_) if n > 0 && n + 1 == count && !text.ends_with('\n') => {}
                 Err(e) => return Err(bad(Why::Json(e))),
             }
         }
         let run = run.ok_or(Unreadable { line: 1, why: Why::NoRun })?;
-        Ok(Self { name: name.to_owned(), run, cells, is_partial })
+        Ok(Self { name: name.to_owned(), run, cells, is_partial, servers })
     }
 }
 

@@ -32,6 +32,9 @@ pub enum Line {
     End {
         /// It was stopped before that.
         partial: bool,
+        /// Where the store answered: each address that there was a connection to.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        servers: Vec<String>,
     },
 }
 
@@ -111,6 +114,10 @@ pub struct Cell {
     pub cpu_threads: BTreeMap<String, f64>,
     /// How much of the machine was busy, by whomever: 0 to 1.
     pub machine_busy: f64,
+    /// What the store's connections carried, those of others beside it as well: bytes out, bytes in, and how many connections
+    /// were made. Nothing where it is no service.
+    #[serde(default)]
+    pub carried: (u64, u64, u64),
     /// How late an open loop released its requests: the generator's own doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_us: Option<Latency>,
@@ -292,6 +299,7 @@ impl Cell {
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
                 .collect(),
             machine_busy: usage.machine(),
+            carried: (outcome.carried.sent, outcome.carried.received, outcome.carried.connections),
             lag_us: rate.map(|_| Latency::of(&outcome.lag)),
             repeated_reads: outcome.repeats,
             abandoned: outcome.abandoned,
@@ -334,6 +342,16 @@ impl Cell {
     #[must_use]
     pub fn has_nothing(&self) -> bool {
         self.operations_per_second.mean <= 0.0
+    }
+
+    /// Bytes on the store's connections, both ways, over those of objects that were written and read. That of requests beside
+    /// others is not known.
+    #[must_use]
+    pub fn amplification(&self) -> Option<f64> {
+        let (sent, received, _) = self.carried;
+        let payload = self.bytes_per_second.mean * self.seconds;
+        (payload > 0.0 && sent + received > 0 && self.beside.is_empty())
+            .then(|| (sent + received) as f64 / payload)
     }
 
     /// Whether the machine that asked had no processor time left, of so many processors.

@@ -26,6 +26,7 @@ pub mod range;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod traffic;
 
 pub use body::Body;
 pub use budget::{Budget, Reservation, Window};
@@ -41,3 +42,4 @@ pub use object::{ETag, Generation, ObjectInfo};
 pub use observation::Observation;
 pub use range::{ByteRange, Span};
 pub use store::{ObjectStore, Staged};
+pub use traffic::Traffic;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::s3::S3Store;
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
-use tradewind_core::{Clock, ObjectStore};
+use tradewind_core::{Clock, ObjectStore, Traffic};
 use tradewind_model::retry::RetryOptions;
 
 use crate::aws::{self, Origin, Traced};
@@ -58,24 +58,23 @@ pub struct Stores {
 }
 
 /// What goes between here and each store.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Lines {
     /// The most connections, unless settings say otherwise.
     pub connections: usize,
-    /// Settings do not say otherwise: what is measured is the store, not them.
-    pub has_last_word: bool,
     /// What one of them reads at once at the most, in bytes.
     pub most_read_bytes: usize,
-    /// How often a request is sent at the most; `None` as each store has it.
-    pub attempts: Option<u32>,
+    /// Somebody measures.
+    pub measuring: Option<Measuring>,
 }
 
-impl Lines {
-    /// For measurements: so many connections, whatever settings say, and nothing is tried again.
-    #[must_use]
-    pub const fn of_measurements(connections: usize, most_read_bytes: usize) -> Self {
-        Self { connections, has_last_word: true, most_read_bytes, attempts: Some(1) }
-    }
+/// A store that is measured has as many connections as are asked for, whatever settings say, and sends each request once.
+#[derive(Debug, Clone)]
+pub struct Measuring {
+    /// Each request has a connection of its own.
+    pub is_fresh: bool,
+    /// What is carried is counted here.
+    pub traffic: Arc<Traffic>,
 }
 
 /// A store that is open.
@@ -139,21 +138,27 @@ impl Stores {
             StoreKind::S3(set) => {
                 let flags = if scheme == S3 { self.overrides.clone() } else { Overrides::default() };
                 let mut options = s3_options(set, flags)?;
-                if set.connections.is_none() || self.lines.has_last_word {
+                if set.connections.is_none() || self.lines.measuring.is_some() {
                     options.connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
-                options.retries.attempts = self.lines.attempts.unwrap_or(options.retries.attempts);
+                if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
+                    options.retries.attempts = 1;
+                    (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                }
                 let retries = Some(options.retries);
                 Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries })
             }
             StoreKind::Swift(set) => {
                 let mut options = swift_options(set).with_context(|| format!("{scheme}://"))?;
-                if set.connections.is_none() || self.lines.has_last_word {
+                if set.connections.is_none() || self.lines.measuring.is_some() {
                     options.connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
-                options.retries.attempts = self.lines.attempts.unwrap_or(options.retries.attempts);
+                if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
+                    options.retries.attempts = 1;
+                    (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                }
                 Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
             }
         }

@@ -15,12 +15,12 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
-use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Clock, Traffic};
 
 use super::payload::Payload;
 use super::peer::Peer;
-use super::socket::Socket;
+use super::socket::{Counted, Socket};
 
 /// A connection that waited longer than this may be closed by the store the moment it is used.
 const MOST_IDLE: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ pub(crate) const READ_BYTES: usize = 256 << 10;
 const LEAST_READ_BYTES: usize = 32 << 10;
 
 /// How the connections of a pool are.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct PoolOptions {
     /// The most at a time.
     pub connections: usize,
@@ -40,6 +40,10 @@ pub(crate) struct PoolOptions {
     pub connect_time: Duration,
     /// What one reads at once, in bytes, and holds of what nobody has taken.
     pub read_bytes: usize,
+    /// None serves a second request.
+    pub is_fresh: bool,
+    /// What they carry is counted here.
+    pub traffic: Option<Arc<Traffic>>,
 }
 
 /// The pool.
@@ -154,7 +158,7 @@ impl Pool {
 
     /// A pool of connections to another peer, with room of its own.
     pub fn to(&self, peer: Peer) -> Self {
-        Self::new(peer, self.tls.clone(), self.options, self.clock.clone())
+        Self::new(peer, self.tls.clone(), self.options.clone(), self.clock.clone())
     }
 
     /// An error where the pool is closed.
@@ -194,7 +198,7 @@ impl Pool {
 
     /// Takes a connection back whose last answer was read to its end.
     pub fn give_back(&self, connection: Connection) {
-        if !connection.link.sender.is_closed() && !self.permits.is_closed() {
+        if !self.options.is_fresh && !connection.link.sender.is_closed() && !self.permits.is_closed() {
             self.idle.lock().push(Idle { link: connection.link, since: self.clock.now() });
         }
     }
@@ -219,6 +223,7 @@ impl Pool {
         let socket = TcpStream::connect((host.as_str(), *port)).await;
         let socket = socket.map_err(|e| self.failed("connecting to", e))?;
         socket.set_nodelay(true).map_err(|e| self.failed("setting up the connection to", e))?;
+        let socket = Counted::new(socket, self.options.traffic.clone());
         match &self.tls {
             None => self.speak(Socket::new(socket)).await,
             // Boxed: where there is none, no connection pays for its room.
@@ -226,7 +231,7 @@ impl Pool {
         }
     }
 
-    async fn secure(&self, tls: &Arc<ClientConfig>, socket: TcpStream) -> Result<Link> {
+    async fn secure(&self, tls: &Arc<ClientConfig>, socket: Counted) -> Result<Link> {
         let host = &self.peer.host;
         let name = ServerName::try_from(host.clone()).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("{host:?} is no host name"), e)

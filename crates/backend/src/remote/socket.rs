@@ -1,22 +1,92 @@
-//! A connection without TLS. It is closed without being shut down before, which would say the same in one more system
-//! call: some services close every connection behind its first answer.
+//! Connections as hyper and TLS see them: counted where somebody wants to know, and without TLS closed without being shut
+//! down before, which would say the same in one more system call: some services close every connection behind its first
+//! answer.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tradewind_core::Traffic;
 
-pub(super) struct Socket(TokioIo<TcpStream>);
+/// A connection that counts what it carries.
+pub(super) struct Counted {
+    stream: TcpStream,
+    traffic: Option<Arc<Traffic>>,
+}
+
+impl Counted {
+    pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>) -> Self {
+        if let (Some(traffic), Ok(address)) = (&traffic, stream.peer_addr()) {
+            traffic.connected(address);
+        }
+        Self { stream, traffic }
+    }
+
+    fn sent(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
+        if let (Some(traffic), Poll::Ready(Ok(bytes))) = (&self.traffic, &written) {
+            traffic.sent(*bytes);
+        }
+        written
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        if let Some(traffic) = &self.traffic {
+            traffic.received(buffer.filled().len() - before);
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.sent(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.sent(written)
+    }
+}
+
+/// A connection without TLS.
+pub(super) struct Socket(TokioIo<Counted>);
 
 impl Socket {
-    pub fn new(stream: TcpStream) -> Self {
+    pub fn new(stream: Counted) -> Self {
         Self(TokioIo::new(stream))
     }
 
-    fn inner(self: Pin<&mut Self>) -> Pin<&mut TokioIo<TcpStream>> {
+    fn inner(self: Pin<&mut Self>) -> Pin<&mut TokioIo<Counted>> {
         Pin::new(&mut self.get_mut().0)
     }
 }

@@ -63,9 +63,10 @@ impl Sessions {
     pub fn new(options: &SwiftOptions, clock: Arc<dyn Clock>) -> Result<Self> {
         let (peer, path) = Peer::parse(options.auth.url())?;
         let tls = tls_of(&peer, options.tls.as_ref())?;
-        let SwiftOptions { connections, connect_time, read_bytes, .. } = *options;
-        let account = PoolOptions { connections, connect_time, read_bytes };
-        let few = PoolOptions { connections: 2, ..account };
+        let SwiftOptions { connections, connect_time, read_bytes, is_fresh, .. } = *options;
+        let traffic = options.traffic.clone();
+        let account = PoolOptions { connections, connect_time, read_bytes, is_fresh, traffic };
+        let few = PoolOptions { connections: 2, ..account.clone() };
         let pool = Pool::new(peer.clone(), tls, few, clock.clone());
         let login = Client {
             protocol: Arc::new(Swift::new(&peer, path, None)?),
@@ -164,7 +165,7 @@ impl Sessions {
             Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
             _ => {
                 let tls = tls_of(&peer, self.tls.as_ref())?;
-                let pool = Pool::new(peer.clone(), tls, self.pool, self.login.clock.clone());
+                let pool = Pool::new(peer.clone(), tls, self.pool.clone(), self.login.clock.clone());
                 let budget = Arc::new(RetryBudget::new());
                 let (name, pool) = (peer.to_string().into(), Arc::new(pool));
                 Client { protocol, peer: name, pool, budget, ..self.login.clone() }

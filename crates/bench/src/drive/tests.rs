@@ -12,7 +12,8 @@ pub(crate) async fn bed() -> Bed {
     let clock = SystemClock::shared();
     let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
     let bucket = BucketName::new("bench").unwrap();
-    let bed = Bed { store, bucket, content: Arc::new(Content::new()), clock, budget: Budget::new(64 << 20) };
+    let (content, budget, traffic) = (Arc::new(Content::new()), Budget::new(64 << 20), Arc::default());
+    let bed = Bed { store, bucket, content, clock, budget, traffic };
     bed.store.create_bucket(&context(&bed).await, &bed.bucket).await.unwrap();
     bed
 }

@@ -63,7 +63,9 @@ fn circumstances(result: &Kept) -> Markup {
         p.quiet {
             "Measured from " (client.name) " (" (client.cores) " cores, " (client.processor) ", "
             (short(client.memory as f64 / 1e9)) " GB, Linux " (client.kernel) ") against " (run.place) ", a store of kind "
-            (run.store) ", with tradewind " (run.version) "."
+            (run.store)
+            @if !result.servers.is_empty() { " (" (result.servers.join(", ")) ")" }
+            ", with tradewind " (run.version) "."
         }
     }
 }
@@ -155,7 +157,7 @@ fn table(cells: &[Cell]) -> Markup {
                 thead {
                     tr {
                         th { "what" } th { "round" } th { "requests/s" } th { "+-" } th { "MB/s" } th { "first byte p50, ms" }
-                        th { "p50" } th { "p90" } th { "p99" } th { "p99.9" } th { "max, ms" } th { "CPU, us each" } th { "failed" }
+                        th { "p50" } th { "p90" } th { "p99" } th { "p99.9" } th { "max, ms" } th { "CPU, us each" } th { "bytes on the wire each byte" } th { "connections" } th { "failed" }
                     }
                 }
                 tbody {
@@ -172,6 +174,8 @@ fn table(cells: &[Cell]) -> Markup {
                                 td { (millis(latency.p50)) } td { (millis(latency.p90)) } td { (millis(latency.p99)) }
                                 td { (millis(latency.p999)) } td { (millis(latency.max)) }
                                 td { (cell.cpu_us_per_operation().map_or_else(String::new, short)) }
+                                td { (cell.amplification().map_or_else(String::new, |ratio| format!("{ratio:.3}"))) }
+                                td { (cell.carried.2) }
                                 td { (figures.failures.values().sum::<u64>()) }
                             }
                         }

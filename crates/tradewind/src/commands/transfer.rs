@@ -175,8 +175,7 @@ impl StoreFlags {
         // Of what is held, requests take half, and what waits for its turn the other.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
-        let lines =
-            Lines { connections: plan.requests, has_last_word: false, most_read_bytes, attempts: None };
+        let lines = Lines { connections: plan.requests, most_read_bytes, measuring: None };
         let known = self.access.stores(clock.clone(), lines)?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
         known.check(&schemes)?;

@@ -9,13 +9,13 @@ use clap::Args;
 use tradewind_bench::Content;
 use tradewind_bench::course::{Course, Stage};
 use tradewind_bench::drive::{Bed, Stop};
-use tradewind_core::{Budget, Clock, SystemClock};
+use tradewind_core::{Budget, Clock, SystemClock, Traffic};
 
 use super::output::{Output, OutputFlags, Told};
 use crate::commands::transfer::{AccessFlags, block_until_signal};
 use crate::commands::{Ended, Misused, Stopped};
 use crate::places::ObjectsPlace;
-use crate::stores::{Absent, Lines};
+use crate::stores::{Absent, Lines, Measuring};
 
 /// What requests may hold in memory.
 const MEMORY: usize = 1 << 30;
@@ -37,6 +37,9 @@ pub(super) struct GroundFlags {
     /// Where chance begins
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// A connection of its own for each request
+    #[arg(long)]
+    fresh: bool,
     /// Leave the objects there
     #[arg(long)]
     keep: bool,
@@ -81,7 +84,9 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let at_once = |stage: &Stage| stage.iter().map(|step| step.load.parallel).sum();
     let connections = wanted.stages.iter().map(at_once).max().unwrap_or(1).max(HANDS);
-    let lines = Lines::of_measurements(connections, READ_BYTES);
+    let traffic = Arc::new(Traffic::default());
+    let measuring = Measuring { is_fresh: flags.fresh, traffic: traffic.clone() };
+    let lines = Lines { connections, most_read_bytes: READ_BYTES, measuring: Some(measuring) };
     let known = flags.access.stores(clock.clone(), lines)?;
     let scheme = &*flags.place.scheme;
     known.check(&[scheme])?;
@@ -91,7 +96,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     let kind = store.capabilities().kind;
     let bucket = flags.place.bucket.clone();
     let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
-    let bed = Bed { store, bucket, content, clock: clock.clone(), budget };
+    let bed = Bed { store, bucket, content, clock: clock.clone(), budget, traffic };
     let number = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
     let prefix = format!("{}tradewind-bench-{number:08x}/", below(&flags.place.key));
     let place = format!("{scheme}://{}/{}", flags.place.bucket, flags.place.key);
@@ -102,7 +107,8 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     let mut course = Course::new(&bed, &prefix, together, (cores, flags.keep));
     let measured = course.run(wanted.stages, stop, |event| output.tell(event)).await;
     let cleaned = if flags.keep { Ok(0) } else { course.clean().await };
-    let ended = output.end(matches!(measured, Ok(true)));
+    let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
+    let ended = output.end(matches!(measured, Ok(true)), servers);
     let place = format!("{scheme}://{}/{prefix}", bed.bucket);
     if flags.keep {
         writeln!(io::stderr(), "objects are kept below {place}")?;

@@ -139,9 +139,9 @@ impl Output {
     }
 
     /// Says how it ended.
-    pub fn end(mut self, is_whole: bool) -> anyhow::Result<Ended> {
+    pub fn end(mut self, is_whole: bool, servers: Vec<String>) -> anyhow::Result<Ended> {
         self.shown = None;
-        self.keep(&Line::End { partial: !is_whole });
+        self.keep(&Line::End { partial: !is_whole, servers });
         if let Some((_, path)) = self.file.take().filter(|_| self.is_usual) {
             writeln!(io::stderr(), "the results are in {}", path.display())?;
         }
