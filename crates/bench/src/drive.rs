@@ -23,6 +23,7 @@ use self::shared::Shared;
 pub use self::shared::{Gauge, Stop};
 use self::steady::Steady;
 use self::worker::Worker;
+use crate::files::Files;
 use crate::load::{Load, Pace};
 use crate::random::mix;
 use crate::record::{Amount, Record};
@@ -53,6 +54,8 @@ pub struct Bed {
     pub budget: Budget,
     /// What the store's connections carry.
     pub traffic: Arc<Traffic>,
+    /// Where uploads come from and downloads go to; memory, where there are none.
+    pub files: Option<Arc<Files>>,
 }
 
 /// What came of a load.

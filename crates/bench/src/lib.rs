@@ -11,6 +11,7 @@ pub mod asked;
 pub mod compare;
 pub mod course;
 pub mod drive;
+pub mod files;
 pub mod interference;
 pub mod load;
 pub mod operation;

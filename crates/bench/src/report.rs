@@ -2,6 +2,7 @@
 //! script, can be read on a telephone and printed, and follows the reader's light or dark.
 
 mod charts;
+mod csv;
 mod interference;
 mod page;
 mod words;
@@ -92,6 +93,12 @@ pub fn words(results: &[Kept]) -> Vec<(String, Vec<String>)> {
         }));
     }
     said
+}
+
+/// All measurements as comma-separated values, a line for each kind of request of each.
+#[must_use]
+pub fn csv(results: &[Kept]) -> String {
+    csv::write(results)
 }
 
 /// The page about one result or several, the first of which the others are compared with.

@@ -63,6 +63,10 @@ impl Site {
 
     /// Makes the objects that a step reads or removes. Whether it was not stopped.
     pub async fn prepare(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<bool> {
+        if step.load.mix.share(Operation::Put) > 0.0 {
+            let stock = self.stock(step);
+            stock.make_files(&self.bed, step.objects).await?;
+        }
         let missing = self.missing(step);
         if missing == 0 {
             return Ok(!stop.is_asked());

@@ -3,10 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use futures::StreamExt as _;
 use parking_lot::Mutex;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_pattern::ContentId;
 
+use crate::drive::Bed;
 use crate::random::mix;
 use crate::sizes::Sizes;
+
+/// Files that are made at a time.
+const HANDS: usize = 4;
 
 /// Objects of one distribution of sizes.
 #[derive(Debug)]
@@ -15,6 +22,8 @@ pub struct Stock {
     prefix: String,
     sizes: Sizes,
     next: AtomicU64,
+    /// Files that objects come from; none: from memory.
+    files: AtomicU64,
     live: Mutex<Vec<u64>>,
     /// Those that were dealt last, in order.
     dealt: Mutex<Arc<[u64]>>,
@@ -30,6 +39,7 @@ impl Stock {
             prefix,
             sizes,
             next: AtomicU64::new(0),
+            files: AtomicU64::new(0),
             live: Mutex::default(),
             dealt: Mutex::default(),
             was_read: AtomicBool::new(false),
@@ -51,7 +61,48 @@ impl Stock {
     /// The size of an object, in bytes.
     #[must_use]
     pub fn size(&self, number: u64) -> u64 {
-        self.sizes.of(number)
+        self.sizes.of(self.source(number))
+    }
+
+    /// The number of the object whose content an object has: its own, unless it comes from one of so many files.
+    fn source(&self, number: u64) -> u64 {
+        number.checked_rem(self.files.load(Ordering::Relaxed)).unwrap_or(number)
+    }
+
+    /// The name of what an object holds.
+    #[must_use]
+    pub fn source_key(&self, number: u64) -> String {
+        self.key(self.source(number))
+    }
+
+    /// What an object holds: it follows from a name that no object with another content has.
+    #[must_use]
+    pub fn content(&self, number: u64) -> ContentId {
+        ContentId::of(&self.source_key(number), self.size(number))
+    }
+
+    /// Whether objects come from files.
+    #[must_use]
+    pub fn has_files(&self) -> bool {
+        self.files.load(Ordering::Relaxed) > 0
+    }
+
+    /// Makes so many files, before there is any object. Each is the source of several objects where there are more.
+    pub async fn make_files(&self, bed: &Bed, count: u64) -> Result<()> {
+        let Some(files) = bed.files.as_ref().filter(|_| !self.has_files() && self.given_out() == 0) else {
+            return Ok(());
+        };
+        let made = (0..count).map(|number| {
+            let key = self.key(number);
+            let (content, size) = (ContentId::of(&key, self.sizes.of(number)), self.sizes.of(number));
+            async move { files.make(&key, bed.content.clone(), content, size).await }
+        });
+        let mut made = futures::stream::iter(made).buffer_unordered(HANDS);
+        while let Some(made) = made.next().await {
+            made.map_err(|e| Error::with_source(Reason::Io, e.to_string(), e))?;
+        }
+        self.files.store(count, Ordering::Relaxed);
+        Ok(())
     }
 
     /// What all names begin with.

@@ -13,7 +13,7 @@ pub(crate) async fn bed() -> Bed {
     let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
     let bucket = BucketName::new("bench").unwrap();
     let (content, budget, traffic) = (Arc::new(Content::new()), Budget::new(64 << 20), Arc::default());
-    let bed = Bed { store, bucket, content, clock, budget, traffic };
+    let bed = Bed { store, bucket, content, clock, budget, traffic, files: None };
     bed.store.create_bucket(&context(&bed).await, &bed.bucket).await.unwrap();
     bed
 }
@@ -145,6 +145,34 @@ async fn an_open_loop_releases_as_many_as_there_are_to_be() {
     let outcome = run(&bed, &stock, &Load { pace, ..load("put", Some(100), LONG) }).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
     assert_eq!((tally.latency.len(), outcome.abandoned, outcome.ending), (100, 0, Ending::Exhausted));
+}
+
+#[tokio::test]
+async fn uploads_come_from_files_and_downloads_go_to_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let inside = directory.path().join("own");
+    let bed = Bed { files: Some(Arc::new(crate::files::Files::new(inside.clone()).unwrap())), ..bed().await };
+    let stock = stock("1B-600KiB");
+    stock.make_files(&bed, 5).await.unwrap();
+    let alone = |mix, requests| Load { parallel: 1, ..load(mix, Some(requests), LONG) };
+    // Of what is in a file each byte counts: another one is found.
+    let other = std::fs::read_dir(&inside).unwrap().map(|file| file.unwrap().path()).max().unwrap();
+    let put = run(&bed, &stock, &alone("put", 12)).await;
+    assert_eq!(put.record.tallies()[&Operation::Put].failed(), 0, "{:?}", put.record);
+    let get = run(&bed, &stock, &alone("get", 12)).await;
+    assert_eq!(get.record.tallies()[&Operation::Get].failed(), 0, "{:?}", get.record);
+    assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 5 + 12);
+    std::fs::write(&other, vec![1; std::fs::metadata(&other).unwrap().len() as usize]).unwrap();
+    run(&bed, &stock, &alone("put", 5)).await;
+    let get = run(&bed, &stock, &alone("get", 17)).await;
+    assert_eq!(get.record.tallies()[&Operation::Get].failures["WrongAnswer"], 1, "{:?}", get.record);
+    std::fs::remove_file(&other).unwrap();
+    let put = run(&bed, &stock, &alone("put", 5)).await;
+    let tally = &put.record.tallies()[&Operation::Put];
+    assert_eq!(tally.failures["File"], 1, "{tally:?}");
+    assert!(tally.samples[0].contains("cannot open"), "{tally:?}");
+    drop((bed, stock));
+    assert!(!inside.exists());
 }
 
 /// The same bed, whose store does something else to every commit.

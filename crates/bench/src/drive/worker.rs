@@ -1,5 +1,6 @@
 //! One worker: begins a request when its time has come, and checks what comes back.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,13 @@ struct Failed {
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         Self { kind: format!("{:?}", error.reason()), what: error.to_string() }
+    }
+}
+
+/// Of a file that bytes come from or go to.
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self { kind: "File".to_owned(), what: error.to_string() }
     }
 }
 
@@ -168,20 +176,23 @@ impl Worker {
         Address::parse(self.bed.bucket.as_str(), &self.stock.key(number))
     }
 
-    /// What an object holds follows from its key, which no other object has.
-    fn content(address: &Address, size: u64) -> ContentId {
-        ContentId::of(address.key.as_str(), size)
-    }
-
     async fn put(&mut self) -> Result<Answered, Failed> {
         let number = self.stock.new_number();
         let (address, size) = (self.address(number)?, self.stock.size(number));
-        let content = Self::content(&address, size);
+        let content = self.stock.content(number);
+        let mut file = match self.bed.files.as_ref().filter(|_| self.stock.has_files()) {
+            Some(files) => Some(files.open(&self.stock.source_key(number)).await?),
+            None => None,
+        };
         let request = StageRequest { size: Some(size), ..StageRequest::default() };
         let mut staged = self.bed.store.stage(&self.context, &address, request).await?;
         let mut at = 0;
         while at < size {
-            let piece = self.piece(content, at, PIECE_BYTES.min(size - at));
+            let length = PIECE_BYTES.min(size - at);
+            let piece = match &mut file {
+                Some(file) => file.read(usize::try_from(length).unwrap_or(usize::MAX)).await?,
+                None => self.piece(content, at, length),
+            };
             at += piece.len() as u64;
             staged.write(piece).await?;
         }
@@ -198,7 +209,11 @@ impl Worker {
 
     async fn get(&self, number: u64) -> Result<Answered, Failed> {
         let (address, size) = (self.address(number)?, self.stock.size(number));
-        let content = Self::content(&address, size);
+        let content = self.stock.content(number);
+        let mut file = match &self.bed.files {
+            Some(files) => Some(files.create(&format!("read {}", self.stock.key(number))).await?),
+            None => None,
+        };
         let mut found = self.bed.store.get(&self.context, &address, GetRequest::default()).await?;
         let (mut first, mut at) = (None, 0);
         while let Some(piece) = found.body.next().await {
@@ -209,6 +224,9 @@ impl Worker {
                 return Err(Failed::wrong(format!("{key} has another byte at {wrong} than was written")));
             }
             at += piece.len() as u64;
+            if let Some(file) = &mut file {
+                file.write(piece).await?;
+            }
         }
         if at != size {
             let key = address.key.as_str();

@@ -2,6 +2,7 @@
 //! made is removed, also where a signal ended it earlier.
 
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use clap::Args;
 use tradewind_bench::Content;
 use tradewind_bench::course::{Course, Stage};
 use tradewind_bench::drive::{Bed, Stop};
+use tradewind_bench::files::Files;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
 
 use super::output::{Output, OutputFlags, Told};
@@ -37,6 +39,9 @@ pub(super) struct GroundFlags {
     /// Where chance begins
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Upload from files in this directory and download to files there, in place of memory
+    #[arg(long, value_name = "DIR")]
+    files: Option<PathBuf>,
     /// A connection of its own for each request
     #[arg(long)]
     fresh: bool,
@@ -96,9 +101,14 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     let kind = store.capabilities().kind;
     let bucket = flags.place.bucket.clone();
     let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
-    let bed = Bed { store, bucket, content, clock: clock.clone(), budget, traffic };
     let number = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
-    let prefix = format!("{}tradewind-bench-{number:08x}/", below(&flags.place.key));
+    let own = format!("tradewind-bench-{number:08x}");
+    let prefix = format!("{}{own}/", below(&flags.place.key));
+    let files = match &flags.files {
+        Some(directory) => Some(Arc::new(Files::new(directory.join(&own))?)),
+        None => None,
+    };
+    let bed = Bed { store, bucket, content, clock: clock.clone(), budget, traffic, files };
     let place = format!("{scheme}://{}/{}", flags.place.bucket, flags.place.key);
     let cells = wanted.stages.iter().map(Vec::len).sum();
     let told = Told { place, kind, prefix: prefix.clone(), seed: flags.seed, cores, cells };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use tradewind_bench::report::{Kept, page, words};
+use tradewind_bench::report::{Kept, csv, page, words};
 
 use crate::commands::{Ended, Misused};
 
@@ -17,7 +17,8 @@ use crate::commands::{Ended, Misused};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind report bench-20261122T200000Z.jsonl -o report.html\n  \
-    tradewind report before.jsonl after.jsonl -o compared.html")]
+    tradewind report before.jsonl after.jsonl -o compared.html\n  \
+    tradewind report before.jsonl --csv figures.csv")]
 pub(in crate::commands) struct Arguments {
     /// Results that `tradewind bench` kept
     #[arg(required = true, value_name = "RESULT")]
@@ -25,13 +26,17 @@ pub(in crate::commands) struct Arguments {
     /// Where the page goes; - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
+    /// The figures as comma-separated values too; - for standard output, and nothing else there
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
-    if arguments.results.contains(&arguments.out)
-        || arguments.out.extension().is_some_and(|end| end == "jsonl")
-    {
-        let out = arguments.out.display();
+    let outs = std::iter::once(&arguments.out).chain(&arguments.csv);
+    let is_result =
+        |out: &&PathBuf| arguments.results.contains(out) || out.extension().is_some_and(|end| end == "jsonl");
+    if let Some(out) = outs.into_iter().find(is_result) {
+        let out = out.display();
         return Err(Misused(format!(
             "{out} is a result, and would be lost: name the page with -o, as report.html"
         ))
@@ -45,6 +50,14 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
         Kept::parse(&name, &text).with_context(|| format!("{shown} cannot be read as a result"))
     });
     let results = results.collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(path) = &arguments.csv {
+        let table = csv(&results);
+        if path.as_os_str() == "-" {
+            io::stdout().write_all(table.as_bytes())?;
+            return Ok(Ended::Done);
+        }
+        fs::write(path, table).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let page = page(&results);
     if arguments.out.as_os_str() == "-" {
         io::stdout().write_all(page.as_bytes())?;

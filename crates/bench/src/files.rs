@@ -1,0 +1,122 @@
+//! Files of the client that uploads come from and downloads go to: the full path with the client's storage, as whoever syncs
+//! has it (Hou 2017, section 3.3). They lie in a directory of their own, which goes with them. What uploads come from is on
+//! the disk and not in the page cache when it is read for the first time.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use rustix::fs::{Advice, fadvise};
+use tokio::task::spawn_blocking;
+use tradewind_pattern::{Content, ContentId};
+
+/// Bytes that a file is made of at a time.
+const PIECE: usize = 1 << 20;
+
+/// The directory. Dropping it removes it with everything in it.
+#[derive(Debug)]
+pub struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// Makes the directory, which must not be there yet.
+    pub fn new(directory: PathBuf) -> io::Result<Self> {
+        fs::create_dir(&directory).map_err(|e| named("make", &directory, &e))?;
+        Ok(Self { directory })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name.replace('/', "-"))
+    }
+
+    /// Makes a file that holds some content, on the disk.
+    pub(crate) async fn make(
+        &self,
+        name: &str,
+        content: Arc<Content>,
+        id: ContentId,
+        size: u64,
+    ) -> io::Result<()> {
+        let path = self.path(name);
+        blocking(move || {
+            let made = (|| {
+                let mut file = File::create(&path)?;
+                let (mut at, mut piece) = (0, vec![0; PIECE]);
+                while at < size {
+                    let length = usize::try_from(size - at).unwrap_or(PIECE).min(PIECE);
+                    content.fill(id, at, &mut piece[..length]);
+                    file.write_all(&piece[..length])?;
+                    at += length as u64;
+                }
+                file.sync_all()?;
+                // What is dirty would stay.
+                fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)
+            })();
+            made.map_err(|e| named("make", &path, &e))
+        })
+        .await
+    }
+
+    /// Opens one to be read.
+    pub(crate) async fn open(&self, name: &str) -> io::Result<Opened> {
+        let path = self.path(name);
+        let file = blocking(move || File::open(&path).map_err(|e| named("open", &path, &e))).await?;
+        Ok(Opened { file: Arc::new(file), at: 0 })
+    }
+
+    /// Makes an empty one to be written, or empties one that is there.
+    pub(crate) async fn create(&self, name: &str) -> io::Result<Opened> {
+        let path = self.path(name);
+        let file = blocking(move || File::create(&path).map_err(|e| named("make", &path, &e))).await?;
+        Ok(Opened { file: Arc::new(file), at: 0 })
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.directory) {
+            tracing::warn!(directory = %self.directory.display(), error = %e, "files cannot be removed");
+        }
+    }
+}
+
+/// A file that is read or written from its beginning to its end.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Opened {
+    /// So many bytes of it.
+    pub async fn read(&mut self, length: usize) -> io::Result<Bytes> {
+        let (file, at) = (self.file.clone(), self.at);
+        self.at += length as u64;
+        blocking(move || {
+            let mut piece = BytesMut::zeroed(length);
+            file.read_exact_at(&mut piece, at)?;
+            Ok(piece.freeze())
+        })
+        .await
+    }
+
+    /// Writes what follows.
+    pub async fn write(&mut self, piece: Bytes) -> io::Result<()> {
+        let (file, at) = (self.file.clone(), self.at);
+        self.at += piece.len() as u64;
+        blocking(move || file.write_all_at(&piece, at)).await
+    }
+}
+
+/// Files make whoever waits for them wait: not a thread that others need.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn named(what: &str, path: &Path, e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("cannot {what} {}: {e}", path.display()))
+}
