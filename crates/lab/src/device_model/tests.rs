@@ -1,0 +1,157 @@
+use super::*;
+use proptest::prelude::*;
+
+const MILLI: Duration = Duration::from_millis(1);
+const PAGE: u64 = 4096;
+
+fn read(offset: u64, bytes: u64) -> Request {
+    Request { access: Access::Read, offset, bytes }
+}
+
+/// Requests a second, with so many asked for at a time, each as soon as one is done.
+fn requests_a_second(
+    profile: Profile,
+    at_a_time: usize,
+    count: u64,
+    request: impl Fn(u64) -> Request,
+) -> f64 {
+    let mut device = DeviceModel::new(profile.medium(), 7);
+    let mut under_way = std::collections::VecDeque::new();
+    let mut now = Duration::ZERO;
+    for number in 0..count {
+        if under_way.len() == at_a_time {
+            now = under_way.pop_front().unwrap();
+        }
+        under_way.push_back(device.offer(now, request(number)));
+    }
+    count as f64 / under_way.back().unwrap().as_secs_f64()
+}
+
+/// A page somewhere, by number.
+fn anywhere(number: u64) -> Request {
+    let place = Chance(number << 32).below(Duration::from_nanos(1_000_000_000_000)).as_nanos();
+    read(place as u64 / PAGE * PAGE, PAGE)
+}
+
+#[test]
+fn a_disk_reaches_a_page_in_a_seek_and_half_a_turn() {
+    let found = requests_a_second(Profile::Hdd, 1, 20_000, anywhere);
+    let known = 1.0 / (8.5e-3 + 60.0 / 7_200.0 / 2.0);
+    assert!((found / known - 1.0).abs() < 0.03, "{found} of {known}");
+    assert_eq!(Profile::Hdd.rates().read_requests, Some(known as u64));
+    // One arm: asking for more at a time changes nothing.
+    assert!((requests_a_second(Profile::Hdd, 32, 20_000, anywhere) / known - 1.0).abs() < 0.03);
+}
+
+#[test]
+fn a_disk_reads_on_at_its_bandwidth() {
+    for size in [PAGE, 1 << 20] {
+        let found = requests_a_second(Profile::Hdd, 1, 10_000, |n| read(n * size, size)) * size as f64;
+        assert!((0.95..=1.0).contains(&(found / 160e6)), "{found} bytes a second in pieces of {size}");
+    }
+    let mut device = DeviceModel::new(Profile::Hdd.medium(), 1);
+    (0..10).for_each(|n| _ = device.offer(Duration::ZERO, read(n * PAGE, PAGE)));
+    assert_eq!((device.work().requests, device.work().sequential), (10, 9));
+    assert_eq!(device.work().bytes, 10 * PAGE);
+}
+
+#[test]
+fn near_is_sooner_than_far() {
+    let mean = |stride: u64| {
+        let mut device = DeviceModel::new(Profile::Hdd.medium(), 3);
+        let mut now = Duration::ZERO;
+        (0..1000).for_each(|n: u64| now = device.offer(now, read(n % 2 * stride, PAGE)));
+        now / 1000
+    };
+    let (near, far) = (mean(1 << 20), mean(900_000_000_000));
+    assert!(near > 4 * MILLI && near < 6 * MILLI, "{near:?}");
+    assert!(far > 17 * MILLI && far < 20 * MILLI, "{far:?}");
+}
+
+#[test]
+fn flash_answers_many_at_a_time() {
+    let alone = requests_a_second(Profile::Ssd, 1, 20_000, anywhere);
+    let eight = requests_a_second(Profile::Ssd, 8, 20_000, anywhere);
+    let many = requests_a_second(Profile::Ssd, 256, 20_000, anywhere);
+    assert!((8_000.0..10_000.0).contains(&alone), "{alone}");
+    assert!(eight > 6.0 * alone && eight < 8.5 * alone, "{alone} alone, {eight} with eight");
+    let bandwidth = 540e6 / PAGE as f64;
+    assert!(many <= bandwidth && many > 0.95 * bandwidth, "{many}");
+}
+
+#[test]
+fn what_was_measured_comes_out_again() {
+    for (profile, access, bytes, speed) in [
+        (Profile::HouMagnetic, Access::Read, 1 << 10, 2.13e6),
+        (Profile::HouMagnetic, Access::Read, 64 << 10, 7.36e6),
+        (Profile::HouMagnetic, Access::Write, 16 << 20, 22.66e6),
+        (Profile::HouSsd, Access::Read, 16 << 10, 34.87e6),
+        (Profile::HouSsd, Access::Write, 256 << 10, 86.63e6),
+    ] {
+        let found = requests_a_second(profile, 1, 100, |n| Request { access, offset: n * bytes, bytes });
+        let found = found * bytes as f64;
+        assert!((found / speed - 1.0).abs() < 1e-3, "{profile:?} {access:?} {bytes}: {found} of {speed}");
+    }
+    let rates = Profile::HouMagnetic.rates();
+    assert_eq!((rates.read_bandwidth, rates.write_bandwidth), (Some(61_590_000), Some(23_200_000)));
+    assert_eq!((rates.read_requests, rates.write_requests), (Some(1635), Some(764)));
+}
+
+#[test]
+fn sizes_between_and_beyond_those_measured() {
+    let row = |bytes, read| Row { bytes, read, write: 1 };
+    let figures = MeasuredFigures(vec![row(1000, 1_000_000), row(3000, 1_500_000)]);
+    let time = |bytes| {
+        DeviceModel::new(Medium::Measured(figures.clone()), 0)
+            .offer(Duration::ZERO, read(0, bytes))
+            .as_micros()
+    };
+    assert_eq!([0, 1000, 2000, 3000, 6000].map(time), [1000, 1000, 1500, 2000, 4000]);
+}
+
+fn profiles() -> impl Strategy<Value = Profile> {
+    prop::sample::select(Profile::ALL.map(|(_, profile)| profile).to_vec())
+}
+
+fn requests() -> impl Strategy<Value = Vec<(u64, Request)>> {
+    let access = prop_oneof![Just(Access::Read), Just(Access::Write)];
+    let request = (access, 0..u64::MAX, 0_u64..1 << 24).prop_map(|(access, offset, bytes)| Request {
+        access,
+        offset,
+        bytes,
+    });
+    prop::collection::vec((0_u64..50_000_000, request), 1..100)
+}
+
+proptest! {
+    #[test]
+    fn answers_stay_in_order_and_within_the_bandwidth(
+        profile in profiles(), seed in any::<u64>(), requests in requests(), all_at_once in any::<bool>(),
+    ) {
+        let rates = profile.rates();
+        let fastest = rates.read_bandwidth.max(rates.write_bandwidth).unwrap() as f64;
+        let mut device = DeviceModel::new(profile.medium(), seed);
+        let (mut now, mut last, mut bytes, mut first) = (Duration::ZERO, Duration::ZERO, 0_u64, None);
+        for (pause, request) in requests {
+            now += if all_at_once { Duration::ZERO } else { Duration::from_nanos(pause) };
+            first.get_or_insert(now);
+            let done = device.offer(now, request);
+            prop_assert!(done >= now && done >= last);
+            prop_assert!((done - now).as_secs_f64() + 1e-9 >= request.bytes as f64 / fastest);
+            last = done;
+            bytes += request.bytes;
+            let took = (last - first.unwrap()).as_secs_f64();
+            prop_assert!(bytes as f64 <= fastest * (took + 1e-6), "{bytes} bytes in {took} s");
+        }
+    }
+
+    #[test]
+    fn a_seed_says_all(profile in profiles(), seed in any::<u64>(), requests in requests()) {
+        let run = || {
+            let mut device = DeviceModel::new(profile.medium(), seed);
+            let offer = |(now, request): &(u64, Request)| device.offer(Duration::from_nanos(*now), *request);
+            requests.iter().map(offer).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(run(), run());
+    }
+}
