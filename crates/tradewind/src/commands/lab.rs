@@ -1,5 +1,9 @@
 //! `tradewind lab`: emulated worlds.
 
+mod client;
+mod disk;
+mod run;
+
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,6 +23,8 @@ use crate::settings::Span;
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Wan(WanArguments),
+    Client(client::Arguments),
+    Disk(disk::Arguments),
 }
 
 /// Run a command behind an emulated wide area link
@@ -59,7 +65,11 @@ fn rate(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
-    let Command::Wan(arguments) = command;
+    let arguments = match command {
+        Command::Wan(arguments) => arguments,
+        Command::Client(arguments) => return client::run(&arguments),
+        Command::Disk(arguments) => return disk::run(arguments),
+    };
     let delay = arguments.delay.0;
     let queue_bytes = arguments.rate.map_or(u64::MAX, |rate| usual_queue(rate, delay * 2));
     let link = LinkOptions { delay, rate: arguments.rate, queue_bytes };

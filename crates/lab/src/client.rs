@@ -1,0 +1,202 @@
+//! A weaker client: a command that gets so many processors and so much memory, each alone or both (Hou et al. 2017,
+//! section 4.2), by control groups.
+//!
+//! Whole processors are a set that the command may use, so that it finds as many as a machine of that size has; a part
+//! of one is a quota of time on top. Memory is that of its processes and of the files that the kernel keeps for them;
+//! swap space does not stand in for it.
+
+mod processors;
+mod profile;
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+pub use self::processors::Processors;
+pub use self::profile::{ClientProfile, Scaled};
+use crate::cgroup::{Controller, Failed, Group, Hierarchy, Version, failed};
+
+/// What a client has.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ClientOptions {
+    /// Processors; `None`: all.
+    pub processors: Option<Processors>,
+    /// Bytes of memory; `None`: all.
+    pub memory: Option<u64>,
+}
+
+/// A command on a weaker client, while it runs.
+#[derive(Debug)]
+pub struct Client {
+    child: Child,
+    group: Group,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Ended {
+    /// The command's.
+    pub status: ExitStatus,
+    /// What it used.
+    pub used: Used,
+}
+
+/// What a command and all that it started used. `None`: this kernel does not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Processor time.
+    pub processor: Option<Duration>,
+    /// For how long processors that it wanted were kept from it by its quota, added up over them.
+    pub throttled: Option<Duration>,
+    /// The most bytes of memory at a time, with those of files.
+    pub peak_memory: Option<u64>,
+    /// Processes that were killed because there was no more memory.
+    pub killed_for_memory: u64,
+}
+
+impl Client {
+    /// Starts a command. Dropped, it is killed, with all that it started; it is killed when the calling thread ends, too.
+    pub fn start(options: ClientOptions, command: &[OsString]) -> Result<Self, Failed> {
+        let mut needed = Vec::new();
+        if let Some(processors) = options.processors {
+            needed.push(Controller::Processor);
+            // Kernels for one processor do not have it.
+            if processors.whole() < machine_processors() {
+                needed.push(Controller::ProcessorSet);
+            }
+        }
+        if options.memory.is_some() {
+            needed.push(Controller::Memory);
+        }
+        let wished = [Controller::Processor, Controller::ProcessorUse, Controller::Memory];
+        let group = Group::make("client", &needed, &wished)?;
+        if let Some(processors) = options.processors {
+            bound_processors(&group, processors)?;
+        }
+        if let Some(bytes) = options.memory {
+            bound_memory(&group, bytes)?;
+        }
+        Ok(Self { child: group.start(command)?, group })
+    }
+
+    /// The command's process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the command has ended. What it left running ends with it.
+    pub fn wait(mut self) -> Result<Ended, Failed> {
+        let status = self.child.wait().map_err(failed("wait for the command"))?;
+        Ok(Ended { status, used: used(&self.group) })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed, and need not be.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// Whether the command itself was killed because there was no more memory.
+    #[must_use]
+    pub fn lacked_memory(&self) -> bool {
+        const KILLED: i32 = 9;
+        let code = self.status.signal().or_else(|| self.status.code().map(|code| code - 128));
+        // A shell tells of what it ran so.
+        self.used.killed_for_memory > 0 && code == Some(KILLED)
+    }
+}
+
+/// Bytes of memory that this machine has; `None` where it does not say.
+#[must_use]
+pub fn machine_memory() -> Option<u64> {
+    let told = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibi: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibi << 10)
+}
+
+/// Processors that this process may use.
+#[must_use]
+pub fn machine_processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn bound_processors(group: &Group, processors: Processors) -> Result<(), Failed> {
+    if let Some(hierarchy) = group.hierarchy(Controller::ProcessorSet) {
+        choose_processors(group, hierarchy, processors)?;
+    }
+    let Some((quota, period)) = processors.quota_micros() else { return Ok(()) };
+    if group.version(Controller::Processor) == Some(Version::Two) {
+        return group.set(Controller::Processor, "cpu.max", &format!("{quota} {period}"));
+    }
+    group.set(Controller::Processor, "cpu.cfs_period_us", &period.to_string())?;
+    group.set(Controller::Processor, "cpu.cfs_quota_us", &quota.to_string())
+}
+
+fn choose_processors(group: &Group, hierarchy: &Hierarchy, processors: Processors) -> Result<(), Failed> {
+    let (allowed, memory_nodes) = match hierarchy.version {
+        Version::One => ("cpuset.effective_cpus", "cpuset.effective_mems"),
+        Version::Two => ("cpuset.cpus.effective", "cpuset.mems.effective"),
+    };
+    let read = |file: &str| {
+        let path = hierarchy.own.join(file);
+        fs::read_to_string(&path).map_err(failed(format!("read {}", path.display())))
+    };
+    let allowed = processors::parse_list(&read(allowed)?);
+    let chosen = processors::choose(&allowed, &processors::taken(&hierarchy.mounted), processors.whole());
+    if hierarchy.version == Version::One {
+        // A new group of version 1 has none.
+        group.set(Controller::ProcessorSet, "cpuset.mems", read(memory_nodes)?.trim())?;
+    }
+    group.set(Controller::ProcessorSet, "cpuset.cpus", &processors::show_list(&chosen))
+}
+
+fn bound_memory(group: &Group, bytes: u64) -> Result<(), Failed> {
+    let value = bytes.to_string();
+    if group.version(Controller::Memory) == Some(Version::Two) {
+        // Kernels without swap accounting do not have the second file.
+        let _ = group.set(Controller::Memory, "memory.swap.max", "0");
+        return group.set(Controller::Memory, "memory.max", &value);
+    }
+    group.set(Controller::Memory, "memory.limit_in_bytes", &value)?;
+    // Memory and swap together: the same, so that there is none of the latter.
+    let _ = group.set(Controller::Memory, "memory.memsw.limit_in_bytes", &value);
+    Ok(())
+}
+
+fn used(group: &Group) -> Used {
+    let field = |controller, file: &str, name: &str| -> Option<u64> {
+        let text = group.get(controller, file)?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    };
+    let number = |controller, file: &str| -> Option<u64> { group.get(controller, file)?.trim().parse().ok() };
+    let is_new = |controller| group.version(controller) == Some(Version::Two);
+    let processor = if is_new(Controller::ProcessorUse) {
+        field(Controller::ProcessorUse, "cpu.stat", "usage_usec").map(Duration::from_micros)
+    } else {
+        number(Controller::ProcessorUse, "cpuacct.usage").map(Duration::from_nanos)
+    };
+    let throttled = if is_new(Controller::Processor) {
+        field(Controller::Processor, "cpu.stat", "throttled_usec").map(Duration::from_micros)
+    } else {
+        field(Controller::Processor, "cpu.stat", "throttled_time").map(Duration::from_nanos)
+    };
+    let (peak, kills) = if is_new(Controller::Memory) {
+        ("memory.peak", "memory.events")
+    } else {
+        ("memory.max_usage_in_bytes", "memory.oom_control")
+    };
+    Used {
+        processor,
+        throttled,
+        peak_memory: number(Controller::Memory, peak),
+        killed_for_memory: field(Controller::Memory, kills, "oom_kill").unwrap_or_default(),
+    }
+}

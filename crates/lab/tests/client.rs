@@ -1,0 +1,168 @@
+//! Real commands on weaker clients. Bounds are such that a busy machine does not break them: a command cannot get more
+//! than its part, and what it needs less of it takes in any case.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a panic is how a test fails, print how it skips"
+)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tradewind_lab::client::{Client, ClientOptions, Ended, Processors};
+
+fn shell(script: &str) -> Vec<OsString> {
+    ["sh", "-c", script].map(OsString::from).to_vec()
+}
+
+fn cpus(text: &str) -> ClientOptions {
+    ClientOptions { processors: Some(Processors::parse(text).unwrap()), memory: None }
+}
+
+/// Starts a command; `None`, and a reason printed, where control groups may not be made.
+fn start(options: ClientOptions, script: &str) -> Option<Client> {
+    match Client::start(options, &shell(script)) {
+        Ok(client) => Some(client),
+        Err(e)
+            if ["needs root", "can be written", "no controller"]
+                .iter()
+                .any(|why| e.to_string().contains(why)) =>
+        {
+            println!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn run(options: ClientOptions, script: &str) -> Option<Ended> {
+    start(options, script).map(|client| client.wait().unwrap())
+}
+
+/// The groups of a process of this test, and those that nobody holds any more.
+fn groups(process: u32) -> Vec<PathBuf> {
+    fn below(directory: &Path, name: &str, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name().to_string_lossy().starts_with(name) {
+                    found.push(entry.path());
+                }
+                below(&entry.path(), name, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    below(Path::new("/sys/fs/cgroup"), &format!("tradewind-lab-client-{process}-"), &mut found);
+    found
+}
+
+#[test]
+fn a_quarter_of_a_processor_is_a_quarter() {
+    let begun = Instant::now();
+    let Some(ended) = run(cpus("0.25"), "timeout 2 sh -c 'while :; do :; done'") else { return };
+    let took = begun.elapsed().as_secs_f64();
+    let share = ended.used.processor.unwrap().as_secs_f64() / took;
+    // A busy machine gives less, never more.
+    assert!(share < 0.32, "{share} of a processor: {ended:?}");
+    assert!(share > 0.05, "{share} of a processor: {ended:?}");
+    assert!(ended.used.throttled.unwrap() > Duration::ZERO, "{ended:?}");
+    assert_eq!(ended.status.code(), Some(124));
+}
+
+#[test]
+fn a_client_finds_as_many_processors_as_it_has() {
+    let Some(ended) = run(cpus("1"), "test $(nproc) = 1") else { return };
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(ended.used.throttled, Some(Duration::ZERO));
+}
+
+#[test]
+fn who_takes_more_memory_is_killed_and_told_of() {
+    let options = ClientOptions { processors: None, memory: Some(32 << 20) };
+    // It has to keep what it will write at the end. The shell ends as its last command did.
+    let last_of = |bytes: u64| format!("head -c 200000000 /dev/zero | tail -c {bytes} > /dev/null");
+    let Some(ended) = run(options, &last_of(150_000_000)) else { return };
+    assert_eq!(ended.status.code(), Some(137), "{ended:?}");
+    assert!(ended.used.killed_for_memory > 0 && ended.lacked_memory(), "{ended:?}");
+    assert!((16 << 20..=32 << 20).contains(&ended.used.peak_memory.unwrap()), "{ended:?}");
+    let ended = run(options, &last_of(1_000_000)).unwrap();
+    assert!(ended.status.success() && !ended.lacked_memory(), "{ended:?}");
+}
+
+#[test]
+fn a_group_goes_with_its_command_and_with_what_it_left_running() {
+    let marker = tempfile();
+    let script = format!("sleep 1000 & echo $! > {}", marker.display());
+    let Some(ended) = run(cpus("0.5"), &script) else { return };
+    assert!(ended.status.success());
+    let left = fs::read_to_string(&marker).unwrap();
+    fs::remove_file(&marker).unwrap();
+    assert!(is_gone(left.trim()), "{left} runs");
+    let Some(client) = start(cpus("0.5"), "sleep 1000") else { return };
+    let process = client.process();
+    assert!(!groups(std::process::id()).is_empty());
+    drop(client);
+    assert!(is_gone(&process.to_string()), "{process} runs");
+}
+
+/// Whether a process has ended. One that nobody waits for stays in the list.
+fn is_gone(process: &str) -> bool {
+    let path = format!("/proc/{process}/stat");
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        let Ok(told) = fs::read_to_string(&path) else { return true };
+        if told.rsplit(") ").next().is_some_and(|state| state.starts_with('Z')) {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+fn tempfile() -> PathBuf {
+    std::env::temp_dir().join(format!("tradewind-lab-client-test-{}", std::process::id()))
+}
+
+#[test]
+#[ignore = "it is what another test kills"]
+fn hold() {
+    let client = Client::start(cpus("0.5"), &shell("sleep 1000")).unwrap();
+    println!("holds {}", client.process());
+    let _ = client.wait();
+}
+
+#[test]
+fn what_a_killed_one_left_is_removed_by_the_next() {
+    if start(cpus("0.5"), "true").map(Client::wait).is_none() {
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let mut holder = Command::new(this).args(["hold", "--exact", "--ignored"]).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while groups(holder.id()).is_empty() {
+        assert!(Instant::now() < until, "it made no group");
+        thread::sleep(Duration::from_millis(10));
+    }
+    // One that is held stays.
+    run(cpus("0.5"), "true").unwrap();
+    assert!(!groups(holder.id()).is_empty());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert!(!groups(holder.id()).is_empty(), "nobody could remove them yet");
+    run(cpus("0.5"), "true").unwrap();
+    assert_eq!(groups(holder.id()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_told_of() {
+    match Client::start(cpus("0.5"), &["/nonexistent/command".into()]) {
+        Err(e) if e.to_string().contains("control group") => println!("skipped: {e}"),
+        Err(e) => assert!(e.to_string().starts_with("cannot run /nonexistent/command: No such file"), "{e}"),
+        Ok(_) => panic!("it runs"),
+    }
+}

@@ -1,0 +1,199 @@
+//! `tradewind lab disk`: a directory on a slower device.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use tradewind_lab::disk::{self, Disk, DiskOptions, InForce, Profile, Rates};
+
+use super::super::{Ended, Misused};
+use super::run::{carry, ended, note};
+use crate::settings::ByteSize;
+
+/// Run a command with a slower disk in one directory
+///
+/// A directory on a block device is slowed by bounds on that device, for the command only. Any other, and any with
+/// --loop, becomes a new and empty file system, seen by the command only, which is gone with all that was written there
+/// when the command ends. What is in force is told at the start. With `up` the file system is there for everybody until
+/// `down`. Bounds are bytes and requests a second; the time of a seek cannot be imposed, a number of requests a second
+/// stands for it. Needs root, and mkfs.ext4 for a new file system.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  \
+    tradewind lab disk --profile hdd ./data -- tradewind serve --data ./data/store\n  \
+    tradewind lab disk --read 60MB --write 23MB --loop 4GiB ./files -- tradewind sync s3://data ./files\n  \
+    tradewind lab disk up --profile hou-magnetic ./files && tradewind lab disk down ./files\n\n\
+    Profiles: hdd, a disk of 7,200 turns a minute; ssd, a flash drive behind SATA; hou-magnetic and hou-ssd, those of Hou \
+    et al. 2017, Table II.\n\
+    Exit status: that of the command; 128 and the signal's number where one ended it."
+)]
+pub(in super::super) struct Arguments {
+    #[command(subcommand)]
+    longer: Option<Longer>,
+    #[command(flatten)]
+    speed: Speed,
+    /// The directory that is slow
+    #[arg(value_name = "DIR", required = true)]
+    directory: Option<PathBuf>,
+    /// What is run
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Longer {
+    Up(Up),
+    Down(Down),
+}
+
+/// Make a slower disk in a directory, for everybody
+///
+/// The directory, which has to be empty, becomes a new file system until `down`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tradewind lab disk up --profile hdd --loop 4GiB ./files")]
+struct Up {
+    #[command(flatten)]
+    speed: Speed,
+    /// The directory that is slow
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// End what `up` made, with all that was written there
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tradewind lab disk down ./files")]
+struct Down {
+    /// The directory that `up` was given
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Speed {
+    /// A device: hdd, ssd, hou-magnetic, hou-ssd; what follows goes before what it has
+    #[arg(long, value_name = "NAME", value_parser = profile)]
+    profile: Option<Profile>,
+    /// Bytes read a second, as 60MB
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    read: Option<u64>,
+    /// Bytes written a second, as 23MB
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    write: Option<u64>,
+    /// Reads a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    read_iops: Option<u64>,
+    /// Writes a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    write_iops: Option<u64>,
+    /// Make a new file system of this size, whatever the directory lies on [default: where it lies on no device, half of
+    /// the room there, up to 16GiB]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    r#loop: Option<ByteSize>,
+}
+
+fn profile(name: &str) -> Result<Profile, String> {
+    let known = Profile::ALL.into_iter().find(|(known, _)| *known == name);
+    let names = Profile::ALL.map(|(known, _)| known).join(", ");
+    known.map(|(_, profile)| profile).ok_or_else(|| format!("there are {names}"))
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    // Less than a page a second would never end.
+    const LEAST: u64 = 4096;
+    let rate = ByteSize::parse(text.strip_suffix("/s").unwrap_or(text))?.0;
+    if rate < LEAST { Err("the least is 4KiB a second".to_owned()) } else { Ok(rate) }
+}
+
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    match arguments.longer {
+        Some(Longer::Up(up)) => {
+            tell(&disk::up(up.speed.options()?, &up.directory)?)?;
+            return Ok(Ended::Done);
+        }
+        Some(Longer::Down(down)) => {
+            disk::down(&down.directory)?;
+            return Ok(Ended::Done);
+        }
+        None => {}
+    }
+    let (options, command) = (arguments.speed.options()?, arguments.command);
+    let directory = arguments.directory.unwrap_or_default();
+    let status = carry(move || {
+        let disk = Disk::start(options, &directory, &command, &mut |in_force| {
+            // A command whose bounds could not be told of is still one with bounds.
+            let _ = tell(in_force);
+        })?;
+        Ok((disk.process(), move || disk.wait()))
+    })??;
+    Ok(ended(status))
+}
+
+impl Speed {
+    fn options(&self) -> anyhow::Result<DiskOptions> {
+        let known = self.profile.map(Profile::rates).unwrap_or_default();
+        let rates = Rates {
+            read_bandwidth: self.read.or(known.read_bandwidth),
+            write_bandwidth: self.write.or(known.write_bandwidth),
+            read_requests: self.read_iops.or(known.read_requests),
+            write_requests: self.write_iops.or(known.write_requests),
+        };
+        if rates == Rates::default() {
+            let words = "say how slow: --profile, --read, --write, --read-iops or --write-iops";
+            return Err(Misused(words.to_owned()).into());
+        }
+        Ok(DiskOptions { rates, file_system: self.r#loop.map(|size| size.0) })
+    }
+}
+
+fn tell(in_force: &InForce) -> std::io::Result<()> {
+    note(&show(in_force))
+}
+
+fn show(in_force: &InForce) -> String {
+    let InForce { device, file_system, rates, later_writes } = in_force;
+    let what =
+        file_system.map_or_else(String::new, |bytes| format!("a new file system of {} MiB on ", bytes >> 20));
+    let bandwidth = |rate: Option<u64>| rate.map(|rate| format!("{:.2} MB/s", rate as f64 / 1e6));
+    let requests = |rate: Option<u64>| rate.map(|rate| format!("{rate} requests/s"));
+    let both = |words: [Option<String>; 2]| {
+        let words: Vec<_> = words.into_iter().flatten().collect();
+        if words.is_empty() { "not bounded".to_owned() } else { format!("at most {}", words.join(" and ")) }
+    };
+    let later = match (later_writes, file_system) {
+        (true, _) => "what the kernel writes back later is slowed too",
+        (false, None) => "what the kernel writes back later is not slowed (--loop makes it so)",
+        (false, Some(_)) => "what the kernel writes back later is not slowed",
+    };
+    format!(
+        "{what}{device}: reads {}; writes {}; {later}",
+        both([bandwidth(rates.read_bandwidth), requests(rates.read_requests)]),
+        both([bandwidth(rates.write_bandwidth), requests(rates.write_requests)])
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates() {
+        assert_eq!(rate("60MB/s"), Ok(60_000_000));
+        assert_eq!(rate("1MiB"), Ok(1 << 20));
+        assert!(rate("1K").is_err() && rate("fast").is_err());
+    }
+
+    #[test]
+    fn what_is_in_force_is_told() {
+        let rates = Rates { read_bandwidth: Some(5_000_000), read_requests: Some(9), ..Rates::default() };
+        let told = |file_system, later_writes| {
+            show(&InForce { device: "254:0".to_owned(), file_system, rates, later_writes })
+        };
+        assert!(
+            told(None, false)
+                .starts_with("254:0: reads at most 5.00 MB/s and 9 requests/s; writes not bounded;")
+        );
+        assert!(told(None, false).contains("is not slowed"));
+        assert!(told(Some(1 << 30), true).starts_with("a new file system of 1024 MiB on 254:0:"));
+    }
+}

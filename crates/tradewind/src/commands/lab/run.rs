@@ -1,0 +1,59 @@
+//! What commands that run another one share: its signals and its exit status are passed on.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, getpgrp, kill_process};
+use rustix::termios::tcgetpgrp;
+use tokio::runtime::Builder;
+
+use super::super::Ended;
+use super::super::signals::{Caught, Signals};
+
+/// Waits for a command on a thread of its own, and passes on the signals that come meanwhile. The function that waits
+/// is made on this thread, after signals are caught.
+pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
+    start: impl FnOnce() -> anyhow::Result<(u32, W)>,
+) -> anyhow::Result<T> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("cannot wait for signals")?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let (process, wait) = start()?;
+        let process = Pid::from_raw(process.cast_signed()).context("a process without a number")?;
+        let mut running = tokio::task::spawn_blocking(wait);
+        loop {
+            let signal = tokio::select! {
+                ended = &mut running => return ended.context("the thread that waits failed"),
+                caught = signals.next() => match caught {
+                    // A terminal's goes to the command too.
+                    Caught::Interrupt if is_before_a_terminal() => continue,
+                    Caught::Interrupt => Signal::INT,
+                    Caught::Terminate => Signal::TERM,
+                },
+            };
+            // It may have ended just now.
+            let _ = kill_process(process, signal);
+        }
+    })
+}
+
+/// Whether a terminal's keys reach this process and what it started.
+fn is_before_a_terminal() -> bool {
+    let is_ours = |terminal: io::Result<rustix::process::Pid>| terminal.is_ok_and(|group| group == getpgrp());
+    io::stdin().is_terminal() && is_ours(tcgetpgrp(io::stdin()).map_err(Into::into))
+}
+
+/// The exit status of a command, as shells tell it: 128 and the number of the signal that ended it.
+pub(super) fn ended(status: ExitStatus) -> Ended {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    match code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1) {
+        0 => Ended::Done,
+        code => Ended::Status(code),
+    }
+}
+
+pub(super) fn note(text: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "tradewind: {text}")
+}
