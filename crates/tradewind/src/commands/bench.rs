@@ -27,7 +27,7 @@ pub(super) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench workloads\n  \
-    tradewind bench workloads hou > mine.toml")]
+    tradewind bench workloads hou")]
 pub(super) struct WorkloadsArguments {
     /// Which one
     name: Option<String>,
