@@ -1,22 +1,30 @@
 //! A wide area link, emulated: a command runs in a network namespace of its own, whose only road leads through two TUN
 //! devices and a relay between them that lets every packet wait. What runs in the caller's namespace is at its other
-//! end. Packets are not reordered, and carry at most [`MTU`] bytes, so that no offload makes one of many.
+//! end. Packets carry at most [`MTU`] bytes, so that no offload makes one of many. [`standing`] links have a name, and
+//! last until they are taken down.
 
 mod device;
 mod link;
 mod namespace;
 mod relay;
+pub mod standing;
+mod told;
+mod wake;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
 use self::device::Device;
-pub use self::link::{Counts, Link, LinkOptions};
+pub use self::link::{Counts, JitterKind, Link, LinkOptions};
 use self::relay::Relay;
+pub use self::told::told;
 
 /// Bytes of the largest packet: that of Ethernet.
 pub const MTU: u16 = 1500;
@@ -51,18 +59,22 @@ fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Fail
 }
 
 /// The two directions of a link, each on its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WanOptions {
     /// From the command to what is at the other end.
     pub out: LinkOptions,
     /// The way back.
     pub back: LinkOptions,
+    /// What losses and jitter follow from.
+    pub seed: u64,
 }
 
 /// A command at one end of a link, while it runs.
 #[derive(Debug)]
 pub struct Wan {
     child: Child,
+    /// The command, whoever has its number once it has ended.
+    process: OwnedFd,
     relay: Relay,
     far: Ipv4Addr,
 }
@@ -81,26 +93,15 @@ pub struct Ended {
 impl Wan {
     /// Makes the link and starts a command at its end. Dropped, the command is killed.
     pub fn start(options: WanOptions, command: &[OsString]) -> Result<Self, Failed> {
-        let far = Device::create().map_err(failed("make a TUN device"))?;
-        let number = far.number();
-        // A network of four addresses for each link of a namespace.
-        let address =
-            |n: u32| Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + number % 16_000 * 4 + n);
-        let (far_address, near_address) = (address(1), address(2));
-        far.configure(far_address).map_err(failed("set up the far end of the link"))?;
-        let (child, near) = namespace::apart(move || {
-            let near = Device::create().map_err(failed("make a TUN device"))?;
-            namespace::raise_loopback().map_err(failed("set up the loopback device"))?;
-            near.configure(near_address).map_err(failed("set up the near end of the link"))?;
-            near.route_all_through().map_err(failed("set up the road through the link"))?;
+        let ((child, process), relay, far) = link(options, |far| {
             let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
             let mut command = Command::new(program);
-            command.args(arguments).env(FAR_ADDRESS, far_address.to_string());
+            command.args(arguments).env(FAR_ADDRESS, far.to_string());
             let child = command.spawn().map_err(failed(format!("run {}", program.display())))?;
-            Ok((child, near))
+            let process = descriptor(&child).map_err(failed("watch the command"))?;
+            Ok((child, process))
         })?;
-        let relay = Relay::new(near, far, options);
-        Ok(Self { child, relay, far: far_address })
+        Ok(Self { child, process, relay, far })
     }
 
     /// Where the command reaches what runs here.
@@ -109,19 +110,24 @@ impl Wan {
         self.far
     }
 
-    /// The command's process.
+    /// The command's process, to send signals to. It never means another process that was given the same number.
+    pub fn process(&self) -> Result<OwnedFd, Failed> {
+        self.process.try_clone().map_err(failed("watch the command"))
+    }
+
+    /// The number of the command's process.
     #[must_use]
-    pub fn process(&self) -> u32 {
+    pub fn process_number(&self) -> u32 {
         self.child.id()
     }
 
     /// Carries packets until the command has ended, and its last ones. For the time that packets wait to be exact, the calling thread asks to
     /// be run before others; `on_refused` hears where it may not be.
     pub fn run(mut self, on_refused: impl FnOnce(&io::Error)) -> Result<Ended, Failed> {
-        if let Err(e) = relay::before_others() {
+        if let Err(e) = wake::before_others() {
             on_refused(&e);
         }
-        self.relay.run(&self.child).map_err(failed("carry packets"))?;
+        self.relay.run(self.process.as_fd(), true).map_err(failed("carry packets"))?;
         let status = self.child.wait().map_err(failed("wait for the command"))?;
         let (out, back) = self.relay.counts();
         Ok(Ended { status, out, back })
@@ -134,6 +140,35 @@ impl Drop for Wan {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Makes a link, and does something at its near end, given the address of the far one.
+fn link<T: Send>(
+    options: WanOptions,
+    near_end: impl FnOnce(Ipv4Addr) -> Result<T, Failed> + Send,
+) -> Result<(T, Relay, Ipv4Addr), Failed> {
+    let far = Device::create().map_err(failed("make a TUN device (/dev/net/tun)"))?;
+    let number = far.number();
+    // A network of four addresses for each link of a namespace.
+    let address =
+        |n: u32| Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + number % 16_000 * 4 + n);
+    let (far_address, near_address) = (address(1), address(2));
+    far.configure(far_address).map_err(failed("set up the far end of the link"))?;
+    let (done, near) = namespace::apart(move || {
+        let near = Device::create().map_err(failed("make a TUN device (/dev/net/tun)"))?;
+        namespace::raise_loopback().map_err(failed("set up the loopback device"))?;
+        near.configure(near_address).map_err(failed("set up the near end of the link"))?;
+        near.route_all_through().map_err(failed("set up the road through the link"))?;
+        Ok((near_end(far_address)?, near))
+    })?;
+    Ok((done, Relay::new(near, far, options), far_address))
+}
+
+/// A child that was not waited for yet, so that its number is its own.
+fn descriptor(child: &Child) -> io::Result<OwnedFd> {
+    let number = Pid::from_raw(child.id().cast_signed());
+    let number = number.ok_or_else(|| io::Error::other("a process without a number"))?;
+    Ok(pidfd_open(number, PidfdFlags::empty())?)
 }
 
 /// The queue of a line that holds what is under way on it: the rate times the round trip, as routers are set up.

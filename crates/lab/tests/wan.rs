@@ -1,4 +1,4 @@
-//! A real command behind a real link: this test runs itself at its other end.
+//! A real command behind a real link: this test runs itself at its other end. And links that stay.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,11 +8,12 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tradewind_lab::wan::standing::{self, Name, Standing, State};
 use tradewind_lab::wan::{Ended, FAR_ADDRESS, LinkOptions, Wan, WanOptions};
 
 const PORT: u16 = 7300;
@@ -42,8 +43,8 @@ fn this_test_as(name: &str) -> Vec<OsString> {
 }
 
 fn link(rate: Option<u64>) -> WanOptions {
-    let link = LinkOptions { delay: DELAY, rate, queue_bytes: 1 << 20 };
-    WanOptions { out: link, back: link }
+    let link = LinkOptions { delay: DELAY, rate, queue_bytes: 1 << 20, ..LinkOptions::default() };
+    WanOptions { out: link, back: link, seed: 1 }
 }
 
 fn run(rate: Option<u64>, command: &[OsString]) -> Ended {
@@ -120,11 +121,98 @@ fn a_command_that_does_not_exist_is_told_of() {
     });
 }
 
+/// A name that no other run of these tests uses.
+fn name(what: &str) -> Name {
+    Name::parse(&format!("tradewind-test-{what}-{}", std::process::id())).unwrap()
+}
+
+#[test]
+fn a_link_stays_until_it_is_taken_down() {
+    alone(|| {
+        let name = name("stays");
+        let Ok(link) = Standing::make(&name, link(None)) else {
+            println!("skipped: no named network namespaces");
+            return;
+        };
+        let refused = Standing::make(&name, WanOptions::default()).unwrap_err().to_string();
+        assert!(refused.contains("it is up already"), "{refused}");
+        let carrying = thread::spawn(move || link.run(|_| {}));
+        let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
+        let serving = thread::spawn(|| serve(listener));
+        let asking = name.clone();
+        let answered = thread::spawn(move || {
+            let far = standing::enter(&asking).unwrap();
+            let mut line = TcpStream::connect((far, PORT)).unwrap();
+            let begun = Instant::now();
+            line.write_all(b"1").unwrap();
+            line.read_exact(&mut [0]).unwrap();
+            begun.elapsed()
+        });
+        let took = answered.join().unwrap();
+        assert!(took >= 2 * DELAY && took < 10 * DELAY, "{took:?}");
+        serving.join().unwrap();
+        let State::Up(told) = standing::state(&name).unwrap() else { panic!("it is not up") };
+        assert!(told["out"]["packets"].as_u64().unwrap() >= 3, "{told}");
+        assert_eq!(told["out"]["missed"], 0, "{told}");
+        assert!(standing::names().unwrap().contains(&name));
+        assert!(standing::down(&name).unwrap());
+        carrying.join().unwrap().unwrap();
+        assert!(matches!(standing::state(&name).unwrap(), State::Absent));
+        let refused = standing::enter(&name).unwrap_err().to_string();
+        assert!(refused.contains("there is none of that name"), "{refused}");
+    });
+}
+
+#[test]
+#[ignore = "it is what another test kills"]
+fn stand() {
+    let name = Name::parse(&env::var("TRADEWIND_TEST_NAME").unwrap()).unwrap();
+    let link = Standing::make(&name, WanOptions::default()).unwrap();
+    println!("up");
+    link.run(|_| {}).unwrap();
+}
+
+#[test]
+fn what_a_killed_relay_leaves_is_noticed_and_removed() {
+    alone(|| {
+        let name = name("killed");
+        let stand = |signal: libc::c_int| {
+            let mut command = std::process::Command::new(env::current_exe().unwrap());
+            command
+                .args(["stand", "--exact", "--ignored", "--nocapture"])
+                .env("TRADEWIND_TEST_NAME", name.to_string());
+            let mut relay = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+            let is_up =
+                BufReader::new(relay.stdout.take().unwrap()).lines().any(|line| line.unwrap().contains("up"));
+            // SAFETY: it is a child that was not waited for.
+            assert_eq!(unsafe { libc::kill(relay.id().cast_signed(), signal) }, 0);
+            (relay, is_up)
+        };
+        let (mut relay, is_up) = stand(libc::SIGKILL);
+        relay.wait().unwrap();
+        if !is_up {
+            println!("skipped: no named network namespaces");
+            return;
+        }
+        assert!(matches!(standing::state(&name).unwrap(), State::Stale));
+        assert!(standing::enter(&name).unwrap_err().to_string().contains("its relay was killed"));
+        let namespace = std::path::PathBuf::from(format!("/run/netns/{name}"));
+        assert!(namespace.exists());
+        assert!(!standing::down(&name).unwrap(), "it was not up");
+        assert!(!namespace.exists());
+        // One that was stopped does not answer, and is killed.
+        let (mut relay, is_up) = stand(libc::SIGSTOP);
+        assert!(is_up && standing::down(&name).unwrap());
+        assert!(!relay.wait().unwrap().success());
+        assert!(matches!(standing::state(&name).unwrap(), State::Absent) && !namespace.exists());
+    });
+}
+
 #[test]
 fn a_command_ends_with_its_link() {
     alone(|| {
         let wan = Wan::start(link(None), &["sleep".into(), "100".into()]).unwrap();
-        let process = wan.process();
+        let process = wan.process_number();
         assert!(std::path::Path::new(&format!("/proc/{process}")).exists());
         drop(wan);
         assert!(!std::path::Path::new(&format!("/proc/{process}")).exists());

@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::sync::Arc;
 
 use super::MTU;
 
@@ -13,6 +14,24 @@ use super::MTU;
 pub(super) struct Device {
     file: File,
     name: String,
+    refusals: Arc<Refusals>,
+}
+
+/// What a device could not keep until it was received.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    name: String,
+    /// The counts of all interfaces of its namespace, wherever they are read from.
+    counts: File,
+}
+
+impl Refusals {
+    /// Packets; 0 where the kernel does not say.
+    pub fn packets(&self) -> u64 {
+        let mut table = vec![0; 64 << 10];
+        let length = self.counts.read_at(&mut table, 0).unwrap_or_default();
+        refused(&String::from_utf8_lossy(&table[..length]), &self.name).unwrap_or_default()
+    }
 }
 
 /// What the names of all of them begin with.
@@ -30,14 +49,21 @@ impl Device {
         request.ifr_ifru.ifru_flags =
             i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).map_err(io::Error::other)?;
         control(file.as_raw_fd(), libc::TUNSETIFF, &mut request)?;
-        let name =
+        let name: String =
             request.ifr_name.iter().take_while(|c| **c != 0).map(|c| char::from(c.cast_unsigned())).collect();
-        Ok(Self { file, name })
+        let counts = File::open("/proc/thread-self/net/dev")?;
+        let refusals = Arc::new(Refusals { name: name.clone(), counts });
+        Ok(Self { file, name, refusals })
     }
 
     /// The number in its name.
     pub fn number(&self) -> u32 {
         self.name.trim_start_matches(PREFIX).parse().unwrap_or_default()
+    }
+
+    /// What it refuses, to be looked at from elsewhere.
+    pub fn refusals(&self) -> Arc<Refusals> {
+        Arc::clone(&self.refusals)
     }
 
     /// Gives it an address in a network of four, and raises it.
@@ -53,6 +79,8 @@ impl Device {
         control(libc::SIOCSIFNETMASK, &|request| request.ifr_ifru.ifru_netmask = plain(mask))?;
         control(libc::SIOCSIFMTU, &|request| request.ifr_ifru.ifru_mtu = i32::from(MTU))?;
         control(libc::SIOCSIFTXQLEN, &|request| request.ifr_ifru.ifru_metric = QUEUE_PACKETS)?;
+        // The link has no address of IPv6, whose announcements would be packets that nobody sent. Some kernels have no IPv6.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name), "1");
         raise(&self.name)
     }
 
@@ -98,6 +126,13 @@ impl AsFd for Device {
     }
 }
 
+/// What an interface did not send, of the kernel's table: behind eight counts of what it received come bytes, packets,
+/// errors, and this.
+fn refused(table: &str, name: &str) -> Option<u64> {
+    let counts = table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
+    counts.split_ascii_whitespace().nth(11)?.parse().ok()
+}
+
 /// Raises an interface of the thread's namespace.
 pub(super) fn raise(name: &str) -> io::Result<()> {
     let mut request = named(name);
@@ -135,5 +170,20 @@ fn control<T>(descriptor: i32, what: libc::Ioctl, argument: &mut T) -> io::Resul
     match unsafe { libc::ioctl(descriptor, what, &raw mut *argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refused;
+
+    #[test]
+    fn what_was_refused_is_read_of_the_right_interface() {
+        let table = "Inter-|   Receive  |  Transmit\n \
+            face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo\n\
+            twwan1:  1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n twwan10: 0 0 0 0 0 0 0 0 0 0 0 77 0 0 0 0\n";
+        assert_eq!(refused(table, "twwan1"), Some(12));
+        assert_eq!(refused(table, "twwan10"), Some(77));
+        assert_eq!(refused(table, "twwan"), None);
     }
 }

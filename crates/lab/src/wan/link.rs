@@ -1,27 +1,72 @@
-//! One direction of a link: when each packet arrives, decided without a clock of its own.
+//! One direction of a link: what becomes of each packet, decided without a clock of its own.
+//!
+//! A packet waits in the queue, or is dropped where that is full; the line takes it at its rate, may lose it, and holds it
+//! for the delay, which jitter makes longer or shorter. Lost packets took their time on the line. Losses and jitter
+//! follow from the seed, each from a sequence of its own: the fate of the n-th packet does not depend on the other.
 
+use std::f64::consts::TAU;
 use std::time::Duration;
 
+use fastrand::Rng;
+
+/// How jitter is distributed around the delay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum JitterKind {
+    /// Normal: the jitter is the standard deviation. What would arrive before it was sent arrives at once.
+    #[default]
+    Normal,
+    /// Uniform: the jitter is half the width.
+    Uniform,
+}
+
 /// What a direction does to packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkOptions {
     /// From the moment when the line took a packet's last bit.
     pub delay: Duration,
+    /// How far the delay varies.
+    pub jitter: Duration,
+    /// In which way.
+    pub jitter_kind: JitterKind,
+    /// Whether a packet may overtake those in front of it. Where not, it arrives with the last of them at the earliest,
+    /// as on any one line: packets that follow each other within the jitter then wait for the slowest of their neighbours.
+    pub reorder: bool,
+    /// The share of packets that the line loses, from 0 to 1, each by itself.
+    pub loss: f64,
     /// Bits a second, of whole IP packets; `None`: the line takes them at once.
     pub rate: Option<u64>,
-    /// Bytes that wait for the line at the most: what comes on top is lost.
+    /// Bytes that wait for the line at the most: what comes on top is dropped.
     pub queue_bytes: u64,
 }
 
-/// What a direction carried.
+impl Default for LinkOptions {
+    /// A line that does nothing to packets.
+    fn default() -> Self {
+        Self {
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            jitter_kind: JitterKind::Normal,
+            reorder: false,
+            loss: 0.0,
+            rate: None,
+            queue_bytes: u64::MAX,
+        }
+    }
+}
+
+/// What a direction carried. Each packet that it was offered is counted once: as arrived, lost, dropped or missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets that arrived.
     pub packets: u64,
-    /// Their bytes.
+    /// Their bytes, of whole IP packets.
     pub bytes: u64,
+    /// Packets that the line lost by chance.
+    pub lost: u64,
     /// Packets that found the queue full.
     pub dropped: u64,
+    /// Packets that no line would have refused, but this machine was too slow for.
+    pub missed: u64,
     /// The most bytes that waited for the line.
     pub longest_queue: u64,
 }
@@ -30,47 +75,105 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Link {
     options: LinkOptions,
+    losses: Rng,
+    jitters: Rng,
     /// When the line has taken all that it was offered.
     free_at: Duration,
+    /// When the last of what is under way arrives.
+    last_arrival: Duration,
     counts: Counts,
 }
 
 const SECOND: u128 = 1_000_000_000;
 
 impl Link {
-    /// Nothing is on it yet.
+    /// Nothing is on it yet. The same seed brings the same losses and delays again.
     #[must_use]
-    pub fn new(options: LinkOptions) -> Self {
-        Self { options, free_at: Duration::ZERO, counts: Counts::default() }
+    pub fn new(options: LinkOptions, seed: u64) -> Self {
+        let mut seeds = Rng::with_seed(seed);
+        Self {
+            options,
+            losses: seeds.fork(),
+            jitters: seeds.fork(),
+            free_at: Duration::ZERO,
+            last_arrival: Duration::ZERO,
+            counts: Counts::default(),
+        }
     }
 
-    /// When a packet of so many bytes arrives that is offered `now`; `None` where it is lost. Time does not go back.
+    /// When a packet of so many bytes arrives that is offered `now`; `None` where it does not. Time does not go back.
     pub fn offer(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
         let bytes = bytes as u64;
-        if let Some(rate) = self.options.rate {
-            let rate = u128::from(rate.max(1));
-            let ahead = self.free_at.saturating_sub(now).as_nanos() * rate / (8 * SECOND);
-            let queue = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_add(bytes);
-            if queue > self.options.queue_bytes {
-                self.counts.dropped += 1;
-                return None;
-            }
-            self.counts.longest_queue = self.counts.longest_queue.max(queue);
-            let nanos = u128::from(bytes) * 8 * SECOND / rate;
-            let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-            self.free_at = self.free_at.max(now) + takes;
-        } else {
-            self.free_at = now;
+        if !self.take(now, bytes) {
+            self.counts.dropped += 1;
+            return None;
+        }
+        if self.options.loss > 0.0 && self.losses.f64() < self.options.loss {
+            self.counts.lost += 1;
+            return None;
         }
         self.counts.packets += 1;
         self.counts.bytes += bytes;
-        Some(self.free_at + self.options.delay)
+        let due = self.free_at + self.delay_of_one();
+        if self.options.reorder {
+            return Some(due);
+        }
+        self.last_arrival = self.last_arrival.max(due);
+        Some(self.last_arrival)
     }
 
-    /// How long it delays.
+    /// Counts packets that were not even offered.
+    pub const fn miss(&mut self, packets: u64) {
+        self.counts.missed += packets;
+    }
+
+    /// Puts a packet into the line's queue, if that has room.
+    fn take(&mut self, now: Duration, bytes: u64) -> bool {
+        let Some(rate) = self.options.rate else {
+            self.free_at = now;
+            return true;
+        };
+        let rate = u128::from(rate.max(1));
+        let ahead = self.free_at.saturating_sub(now).as_nanos() * rate / (8 * SECOND);
+        let queue = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_add(bytes);
+        if queue > self.options.queue_bytes {
+            return false;
+        }
+        self.counts.longest_queue = self.counts.longest_queue.max(queue);
+        let nanos = u128::from(bytes) * 8 * SECOND / rate;
+        let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        self.free_at = self.free_at.max(now) + takes;
+        true
+    }
+
+    /// The delay of the next packet, with its jitter.
+    fn delay_of_one(&mut self) -> Duration {
+        let LinkOptions { delay, jitter, jitter_kind, .. } = self.options;
+        if jitter.is_zero() {
+            return delay;
+        }
+        let off = match jitter_kind {
+            JitterKind::Uniform => 2.0 * self.jitters.f64() - 1.0,
+            // Box and Muller; the logarithm's argument is above 0.
+            JitterKind::Normal => {
+                let (first, second) = (1.0 - self.jitters.f64(), self.jitters.f64());
+                (-2.0 * first.ln()).sqrt() * (TAU * second).cos()
+            }
+        };
+        let off_by = jitter.mul_f64(off.abs());
+        if off < 0.0 { delay.saturating_sub(off_by) } else { delay + off_by }
+    }
+
+    /// How long what waits for the line will take.
     #[must_use]
-    pub const fn delay(&self) -> Duration {
-        self.options.delay
+    pub fn waits(&self, now: Duration) -> Duration {
+        self.free_at.saturating_sub(now)
+    }
+
+    /// How long a packet is on its way at the most, but for what waits for the line; of normal jitter, almost ever.
+    #[must_use]
+    pub fn longest_delay(&self) -> Duration {
+        self.options.delay + self.options.jitter * 4
     }
 
     /// What it carried, with what is still under way.
@@ -81,50 +184,4 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const MILLI: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn a_line_without_a_rate_only_delays() {
-        let mut link = Link::new(LinkOptions { delay: 25 * MILLI, rate: None, queue_bytes: 0 });
-        assert_eq!(link.offer(3 * MILLI, 1500), Some(28 * MILLI));
-        assert_eq!(link.offer(3 * MILLI, 1500), Some(28 * MILLI));
-        assert_eq!(link.counts(), Counts { packets: 2, bytes: 3000, ..Counts::default() });
-    }
-
-    #[test]
-    fn packets_wait_for_the_line_and_are_lost_where_too_many_do() {
-        // A byte takes 10 microseconds.
-        let mut link = Link::new(LinkOptions { delay: MILLI, rate: Some(800_000), queue_bytes: 250 });
-        assert_eq!(link.offer(Duration::ZERO, 100), Some(2 * MILLI));
-        assert_eq!(link.offer(Duration::ZERO, 100), Some(3 * MILLI));
-        assert_eq!(link.offer(Duration::ZERO, 100), None);
-        assert_eq!(link.offer(MILLI, 100), Some(4 * MILLI));
-        assert_eq!(link.counts(), Counts { packets: 3, bytes: 300, dropped: 1, longest_queue: 200 });
-    }
-
-    proptest! {
-        #[test]
-        fn packets_stay_in_order_and_within_the_rate(
-            offers in proptest::collection::vec((0_u64..2_000_000, 20_usize..1500), 2..200),
-            rate in 1_000_000_u64..1_000_000_000,
-        ) {
-            let mut link = Link::new(LinkOptions { delay: 5 * MILLI, rate: Some(rate), queue_bytes: 20_000 });
-            let (mut now, mut last, mut bytes, mut first) = (Duration::ZERO, Duration::ZERO, 0_u64, None);
-            for (pause, size) in offers {
-                now += Duration::from_nanos(pause);
-                let Some(due) = link.offer(now, size) else { continue };
-                prop_assert!(due >= now + 5 * MILLI && due >= last);
-                last = due;
-                bytes += size as u64;
-                first.get_or_insert(now);
-            }
-            let took = (last - 5 * MILLI - first.unwrap()).as_secs_f64();
-            // Rounded to nanoseconds, packet by packet.
-            prop_assert!(bytes as f64 * 8.0 / rate as f64 <= took + 200e-9);
-        }
-    }
-}
+mod tests;

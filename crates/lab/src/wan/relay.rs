@@ -1,24 +1,34 @@
 //! Carries packets between the two ends of a link, each when it is due.
+//!
+//! One thread for both directions: it reads what is there of one end and of the other, gives out what is due, and sleeps only
+//! when there was nothing to do, so that the busier the link is the fewer calls a packet costs. For the time that it takes to
+//! wake, packets neither come nor leave later.
 
-use std::collections::VecDeque;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::io;
-use std::process::Child;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::device::Device;
+use super::device::{Device, Refusals};
 use super::link::{Counts, Link};
+use super::wake::Lateness;
 use super::{MTU, WanOptions};
 
 /// Packets that are read of one end before the other has its turn.
 const AT_ONCE: usize = 64;
 /// Packets under way at a time, at the most, in each direction: what a sender may have unacknowledged is less.
 const MOST_UNDER_WAY: usize = 256 << 10;
+/// Buffers that are kept for packets to come.
+const MOST_SPARE: usize = 16 << 10;
 
-/// So much longer than a round trip packets are carried when the command has ended.
+/// So much longer than a round trip packets are carried at the end.
 const LAST_WORDS: Duration = Duration::from_millis(20);
+/// What waits for a slow line is not waited for any longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Relay {
@@ -29,13 +39,70 @@ pub(super) struct Relay {
     begun: Instant,
     /// Buffers that carried a packet before.
     spare: Vec<Vec<u8>>,
+    gauge: Gauge,
 }
 
-/// One direction: what is under way, in the order of arrival.
+/// What a relay carried so far, for others to look at while it runs.
+#[derive(Debug, Clone)]
+pub(super) struct Gauge {
+    carried: Arc<Mutex<(Counts, Counts)>>,
+    refused: [Arc<Refusals>; 2],
+}
+
+impl Gauge {
+    fn new(near: &Device, far: &Device) -> Self {
+        Self { carried: Arc::default(), refused: [near.refusals(), far.refusals()] }
+    }
+
+    /// Out, and back, with what the devices had to refuse.
+    pub fn read(&self) -> (Counts, Counts) {
+        let (mut out, mut back) = *self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+        out.missed += self.refused[0].packets();
+        back.missed += self.refused[1].packets();
+        (out, back)
+    }
+}
+
+/// A packet that arrives at a time. Of those that arrive together the first that was sent is the first.
+#[derive(Debug)]
+struct UnderWay {
+    due: Duration,
+    number: u64,
+    packet: Vec<u8>,
+}
+
+impl UnderWay {
+    const fn order(&self) -> (Duration, u64) {
+        (self.due, self.number)
+    }
+}
+
+impl PartialEq for UnderWay {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for UnderWay {}
+
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for UnderWay {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+/// One direction, and what is under way in it.
 #[derive(Debug)]
 struct Way {
     link: Link,
-    under_way: VecDeque<(Duration, Vec<u8>)>,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
+    number: u64,
 }
 
 impl Way {
@@ -46,51 +113,68 @@ impl Way {
         now: Duration,
         spare: &mut Vec<Vec<u8>>,
     ) -> io::Result<Option<Duration>> {
-        while let Some((due, _)) = self.under_way.front() {
-            if *due > now {
-                return Ok(Some(*due));
+        while let Some(Reverse(first)) = self.under_way.peek() {
+            if first.due > now {
+                return Ok(Some(first.due));
             }
-            if let Some((_, packet)) = self.under_way.pop_front() {
+            if let Some(Reverse(UnderWay { packet, .. })) = self.under_way.pop() {
                 to.send(&packet)?;
-                spare.push(packet);
+                keep(packet, spare);
             }
         }
         Ok(None)
     }
 
-    /// Takes packets that are there.
-    fn take(&mut self, from: &Device, begun: Instant, spare: &mut Vec<Vec<u8>>) -> io::Result<()> {
+    /// Takes packets that are there, the first of which came at a time; answers whether there were as many as it takes at once.
+    fn take(
+        &mut self,
+        from: &Device,
+        (begun, mut came): (Instant, Duration),
+        spare: &mut Vec<Vec<u8>>,
+    ) -> io::Result<bool> {
         for _ in 0..AT_ONCE {
             let mut packet = spare.pop().unwrap_or_default();
             packet.resize(usize::from(MTU), 0);
             let Some(length) = from.receive(&mut packet)? else {
-                spare.push(packet);
-                break;
+                keep(packet, spare);
+                return Ok(false);
             };
             packet.truncate(length);
-            match self.link.offer(begun.elapsed(), length) {
-                Some(due) if self.under_way.len() < MOST_UNDER_WAY => self.under_way.push_back((due, packet)),
-                _ => spare.push(packet),
+            if self.under_way.len() >= MOST_UNDER_WAY {
+                self.link.miss(1);
+                keep(packet, spare);
+            } else if let Some(due) = self.link.offer(came, length) {
+                self.number += 1;
+                self.under_way.push(Reverse(UnderWay { due, number: self.number, packet }));
+            } else {
+                keep(packet, spare);
             }
+            came = begun.elapsed();
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+fn keep(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
+    if spare.len() < MOST_SPARE {
+        spare.push(packet);
     }
 }
 
 impl Relay {
     pub fn new(near: Device, far: Device, options: WanOptions) -> Self {
-        let way = |options| Way { link: Link::new(options), under_way: VecDeque::new() };
-        let (out, back) = (way(options.out), way(options.back));
-        Self { near, far, out, back, begun: Instant::now(), spare: Vec::new() }
+        let way =
+            |options, seed| Way { link: Link::new(options, seed), under_way: BinaryHeap::new(), number: 0 };
+        // Each direction has its own fate.
+        let (out, back) = (way(options.out, options.seed), way(options.back, !options.seed));
+        let (begun, spare, gauge) = (Instant::now(), Vec::new(), Gauge::new(&near, &far));
+        Self { near, far, out, back, begun, spare, gauge }
     }
 
-    /// Carries packets until the child ends, and what it said last: that it has closed its connections.
-    pub fn run(&mut self, child: &Child) -> io::Result<()> {
-        let Some(pid) = Pid::from_raw(child.id().cast_signed()) else {
-            return Err(io::Error::other("a process without a number"));
-        };
-        let ended = pidfd_open(pid, PidfdFlags::empty())?;
-        let mut until = None;
+    /// Carries packets until `ended` can be read. Where it `lingers`, it carries what was said last too: that connections are
+    /// closed.
+    pub fn run(&mut self, ended: BorrowedFd<'_>, lingers: bool) -> io::Result<()> {
+        let (mut until, mut is_busy, mut lateness) = (None, false, Lateness::new());
         loop {
             let now = self.begun.elapsed();
             if until.is_some_and(|until| now >= until) {
@@ -98,47 +182,66 @@ impl Relay {
             }
             let out = self.out.deliver(&self.far, now, &mut self.spare)?;
             let back = self.back.deliver(&self.near, now, &mut self.spare)?;
+            self.show();
             let next = [out, back, until].into_iter().flatten().min();
-            let wait = next.map(|due| due.saturating_sub(self.begun.elapsed()));
-            let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
+            let asleep = self.begun.elapsed();
+            let sleep =
+                if is_busy { Some(Duration::ZERO) } else { next.map(|due| lateness.sleep(asleep, due)) };
+            let timeout = sleep.and_then(|sleep| Timespec::try_from(sleep).ok());
             let mut descriptors = [
                 PollFd::new(&self.near, PollFlags::IN),
                 PollFd::new(&self.far, PollFlags::IN),
-                PollFd::new(&ended, PollFlags::IN),
+                PollFd::from_borrowed_fd(ended, PollFlags::IN),
             ];
             // Once it has ended it would always say so.
             let awaited = if until.is_none() { &mut descriptors[..] } else { &mut descriptors[..2] };
-            match poll(awaited, wait.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            let ready = match poll(awaited, timeout.as_ref()) {
+                Ok(ready) => Some(ready),
+                Err(rustix::io::Errno::INTR) => None,
                 Err(e) => return Err(e.into()),
+            };
+            let woken = self.begun.elapsed();
+            let slept = sleep.filter(|sleep| !sleep.is_zero());
+            if let (Some(slept), Some(0)) = (slept, ready) {
+                lateness.learn(asleep + slept, woken);
             }
             if !descriptors[2].revents().is_empty() {
-                // There and back once more, and a little for those who answer.
-                until =
-                    Some(self.begun.elapsed() + self.out.link.delay() + self.back.link.delay() + LAST_WORDS);
+                if !lingers {
+                    return Ok(());
+                }
+                until = Some(woken + self.last_words(woken));
             }
+            let came = if sleep == Some(Duration::ZERO) { woken } else { lateness.happened(asleep, woken) };
+            let came = (self.begun, came);
             let [near, far] = [0, 1].map(|n: usize| !descriptors[n].revents().is_empty());
-            if near {
-                self.out.take(&self.near, self.begun, &mut self.spare)?;
-            }
-            if far {
-                self.back.take(&self.far, self.begun, &mut self.spare)?;
-            }
+            is_busy = near && self.out.take(&self.near, came, &mut self.spare)?;
+            is_busy |= far && self.back.take(&self.far, came, &mut self.spare)?;
         }
     }
 
-    /// What went out, and what came back.
-    pub const fn counts(&self) -> (Counts, Counts) {
-        (self.out.link.counts(), self.back.link.counts())
+    /// How long packets are carried when nobody will send more: what waits for the lines, there and back once more, and
+    /// a little for those who answer.
+    fn last_words(&self, now: Duration) -> Duration {
+        let [out, back] = [&self.out.link, &self.back.link];
+        let waits = out.waits(now).max(back.waits(now)).min(LONGEST_WAIT);
+        waits + out.longest_delay() + back.longest_delay() + LAST_WORDS
     }
-}
 
-/// Has the calling thread run as soon as it wants to, whatever else there is to do.
-pub(super) fn before_others() -> io::Result<()> {
-    let priority = libc::sched_param { sched_priority: 5 };
-    // SAFETY: the parameter lives for the call, which concerns the calling thread only.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    /// Shows what was carried, unless somebody looks just now: packets do not wait for that.
+    fn show(&self) {
+        if let Ok(mut carried) = self.gauge.carried.try_lock() {
+            *carried = (self.out.link.counts(), self.back.link.counts());
+        }
+    }
+
+    /// What it carries, to be looked at from elsewhere.
+    pub fn gauge(&self) -> Gauge {
+        self.gauge.clone()
+    }
+
+    /// What it carried out, and back.
+    pub fn counts(&self) -> (Counts, Counts) {
+        self.show();
+        self.gauge.read()
     }
 }

@@ -1,0 +1,43 @@
+//! What is told of a link, as JSON: how it is set up, and what it carried.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+use super::{Counts, JitterKind, LinkOptions, WanOptions};
+
+/// All of a link. Times are milliseconds, rates bits a second, sizes bytes, loss a share; what has no bound is null.
+/// What is under `out` and `back` is each direction's own.
+#[must_use]
+pub fn told(options: WanOptions, far: Ipv4Addr, (out, back): (Counts, Counts)) -> Value {
+    json!({
+        "via": "relay",
+        "far": far.to_string(),
+        "seed": options.seed,
+        "out": direction(options.out, out),
+        "back": direction(options.back, back),
+    })
+}
+
+fn direction(options: LinkOptions, counts: Counts) -> Value {
+    let LinkOptions { delay, jitter, jitter_kind, reorder, loss, rate, queue_bytes } = options;
+    let Counts { packets, bytes, lost, dropped, missed, longest_queue } = counts;
+    json!({
+        "delay_ms": delay.as_secs_f64() * 1e3,
+        "jitter_ms": jitter.as_secs_f64() * 1e3,
+        "jitter_kind": match jitter_kind {
+            JitterKind::Normal => "normal",
+            JitterKind::Uniform => "uniform",
+        },
+        "reorder": reorder,
+        "loss": loss,
+        "rate": rate,
+        "queue": rate.map(|_| queue_bytes),
+        "packets": packets,
+        "bytes": bytes,
+        "lost": lost,
+        "dropped": dropped,
+        "missed": missed,
+        "longest_queue": rate.map(|_| longest_queue),
+    })
+}
