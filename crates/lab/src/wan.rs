@@ -1,11 +1,13 @@
 //! A wide area link, emulated: a command runs in a network namespace of its own, whose only road leads through two TUN
-//! devices and a relay between them that lets every packet wait. What runs in the caller's namespace is at its other
+//! devices and a relay between them that lets every packet wait, or through the kernel's netem where it has that. What runs in the caller's namespace is at its other
 //! end. Packets carry at most [`MTU`] bytes, so that no offload makes one of many. [`standing`] links have a name, and
 //! last until they are taken down.
 
+mod carrier;
 mod device;
 mod link;
 mod namespace;
+mod netem;
 mod relay;
 pub mod standing;
 mod told;
@@ -21,9 +23,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use self::device::Device;
+use self::carrier::Carrier;
 pub use self::link::{Counts, JitterKind, Link, LinkOptions};
-use self::relay::Relay;
 pub use self::told::told;
 
 /// Bytes of the largest packet: that of Ethernet.
@@ -65,8 +66,22 @@ pub struct WanOptions {
     pub out: LinkOptions,
     /// The way back.
     pub back: LinkOptions,
-    /// What losses and jitter follow from.
+    /// What losses and jitter follow from, where the relay decides of them.
     pub seed: u64,
+    /// What carries the packets.
+    pub via: Via,
+}
+
+/// What carries a link's packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Via {
+    /// Our own relay, between TUN devices.
+    #[default]
+    Relay,
+    /// The kernel's netem, between veth devices; an error where it is not there, or does otherwise than asked.
+    Netem,
+    /// Netem where that works, else the relay.
+    Auto,
 }
 
 /// A command at one end of a link, while it runs.
@@ -75,7 +90,7 @@ pub struct Wan {
     child: Child,
     /// The command, whoever has its number once it has ended.
     process: OwnedFd,
-    relay: Relay,
+    carrier: Carrier,
     far: Ipv4Addr,
 }
 
@@ -93,7 +108,7 @@ pub struct Ended {
 impl Wan {
     /// Makes the link and starts a command at its end. Dropped, the command is killed.
     pub fn start(options: WanOptions, command: &[OsString]) -> Result<Self, Failed> {
-        let ((child, process), relay, far) = link(options, |far| {
+        let ((child, process), carrier, far) = link(options, |far| {
             let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
             let mut command = Command::new(program);
             command.args(arguments).env(FAR_ADDRESS, far.to_string());
@@ -101,7 +116,7 @@ impl Wan {
             let process = descriptor(&child).map_err(failed("watch the command"))?;
             Ok((child, process))
         })?;
-        Ok(Self { child, process, relay, far })
+        Ok(Self { child, process, carrier, far })
     }
 
     /// Where the command reaches what runs here.
@@ -121,15 +136,21 @@ impl Wan {
         self.child.id()
     }
 
+    /// What carries the packets: not [`Via::Auto`].
+    #[must_use]
+    pub const fn via(&self) -> Via {
+        self.carrier.via()
+    }
+
     /// Carries packets until the command has ended, and its last ones. For the time that packets wait to be exact, the calling thread asks to
     /// be run before others; `on_refused` hears where it may not be.
     pub fn run(mut self, on_refused: impl FnOnce(&io::Error)) -> Result<Ended, Failed> {
         if let Err(e) = wake::before_others() {
             on_refused(&e);
         }
-        self.relay.run(self.process.as_fd(), true).map_err(failed("carry packets"))?;
+        self.carrier.run(self.process.as_fd(), true).map_err(failed("carry packets"))?;
+        let (out, back) = self.carrier.carried().read();
         let status = self.child.wait().map_err(failed("wait for the command"))?;
-        let (out, back) = self.relay.counts();
         Ok(Ended { status, out, back })
     }
 }
@@ -146,22 +167,18 @@ impl Drop for Wan {
 fn link<T: Send>(
     options: WanOptions,
     near_end: impl FnOnce(Ipv4Addr) -> Result<T, Failed> + Send,
-) -> Result<(T, Relay, Ipv4Addr), Failed> {
-    let far = Device::create().map_err(failed("make a TUN device (/dev/net/tun)"))?;
-    let number = far.number();
-    // A network of four addresses for each link of a namespace.
-    let address =
-        |n: u32| Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + number % 16_000 * 4 + n);
-    let (far_address, near_address) = (address(1), address(2));
-    far.configure(far_address).map_err(failed("set up the far end of the link"))?;
-    let (done, near) = namespace::apart(move || {
-        let near = Device::create().map_err(failed("make a TUN device (/dev/net/tun)"))?;
+) -> Result<(T, Carrier, Ipv4Addr), Failed> {
+    let far = namespace::own().map_err(failed("find the network namespace"))?;
+    namespace::apart(move || {
         namespace::raise_loopback().map_err(failed("set up the loopback device"))?;
-        near.configure(near_address).map_err(failed("set up the near end of the link"))?;
-        near.route_all_through().map_err(failed("set up the road through the link"))?;
-        Ok((near_end(far_address)?, near))
-    })?;
-    Ok((done, Relay::new(near, far, options), far_address))
+        let (carrier, far) = Carrier::make(options, &far)?;
+        Ok((near_end(far)?, carrier, far))
+    })
+}
+
+/// An address of a link with a number in its far namespace: each has a network of four.
+fn address(link: u32, of: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + link % 16_000 * 4 + of)
 }
 
 /// A child that was not waited for yet, so that its number is its own.

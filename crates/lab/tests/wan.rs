@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tradewind_lab::wan::standing::{self, Name, Standing, State};
-use tradewind_lab::wan::{Ended, FAR_ADDRESS, LinkOptions, Wan, WanOptions};
+use tradewind_lab::wan::{Ended, FAR_ADDRESS, LinkOptions, Via, Wan, WanOptions};
 
 const PORT: u16 = 7300;
 const DELAY: Duration = Duration::from_millis(20);
@@ -44,7 +44,7 @@ fn this_test_as(name: &str) -> Vec<OsString> {
 
 fn link(rate: Option<u64>) -> WanOptions {
     let link = LinkOptions { delay: DELAY, rate, queue_bytes: 1 << 20, ..LinkOptions::default() };
-    WanOptions { out: link, back: link, seed: 1 }
+    WanOptions { out: link, back: link, seed: 1, via: Via::Relay }
 }
 
 fn run(rate: Option<u64>, command: &[OsString]) -> Ended {

@@ -79,8 +79,7 @@ impl Device {
         control(libc::SIOCSIFNETMASK, &|request| request.ifr_ifru.ifru_netmask = plain(mask))?;
         control(libc::SIOCSIFMTU, &|request| request.ifr_ifru.ifru_mtu = i32::from(MTU))?;
         control(libc::SIOCSIFTXQLEN, &|request| request.ifr_ifru.ifru_metric = QUEUE_PACKETS)?;
-        // The link has no address of IPv6, whose announcements would be packets that nobody sent. Some kernels have no IPv6.
-        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name), "1");
+        without_ipv6(&self.name);
         raise(&self.name)
     }
 
@@ -133,6 +132,37 @@ fn refused(table: &str, name: &str) -> Option<u64> {
     counts.split_ascii_whitespace().nth(11)?.parse().ok()
 }
 
+/// Has an interface of the thread's namespace do without IPv6, which a link has no addresses of: its announcements would be
+/// packets that nobody sent. Some kernels have no IPv6, and others do not let it be set.
+pub(super) fn without_ipv6(name: &str) {
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+}
+
+/// Has an interface of the thread's namespace send and receive packets as they are on a line: none that is cut up later, none
+/// that was put together.
+pub(super) fn without_offload(name: &str) -> io::Result<()> {
+    /// `struct ethtool_value`.
+    #[repr(C)]
+    struct Setting {
+        what: u32,
+        value: u32,
+    }
+    const TCP_SEGMENTATION: u32 = 0x1f;
+    const SEGMENTATION: u32 = 0x24;
+    const GATHERING: u32 = 0x19;
+    const CHECKSUMS: u32 = 0x17;
+    const RECEIVED_TOGETHER: u32 = 0x2c;
+    let socket = socket()?;
+    // Those that cut up in other protocols need gathering and checksums.
+    for what in [TCP_SEGMENTATION, SEGMENTATION, RECEIVED_TOGETHER, GATHERING, CHECKSUMS] {
+        let mut setting = Setting { what, value: 0 };
+        let mut request = named(name);
+        request.ifr_ifru.ifru_data = (&raw mut setting).cast();
+        control(socket.as_raw_fd(), libc::SIOCETHTOOL, &mut request)?;
+    }
+    Ok(())
+}
+
 /// Raises an interface of the thread's namespace.
 pub(super) fn raise(name: &str) -> io::Result<()> {
     let mut request = named(name);
@@ -166,7 +196,7 @@ fn plain(address: Ipv4Addr) -> libc::sockaddr {
 
 fn control<T>(descriptor: i32, what: libc::Ioctl, argument: &mut T) -> io::Result<()> {
     // SAFETY: the descriptor is open while its owner lends it, and each caller passes what its request reads and
-    // writes: an `ifreq` or an `rtentry`.
+    // writes: an `ifreq`, with what it points to, or an `rtentry`.
     match unsafe { libc::ioctl(descriptor, what, &raw mut *argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

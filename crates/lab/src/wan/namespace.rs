@@ -1,8 +1,12 @@
 //! A network namespace of its own for what a command does.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::panic;
 use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::device::raise;
 use super::{Failed, failed};
@@ -17,6 +21,20 @@ pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) ->
         work()
     };
     thread::scope(|scope| scope.spawn(apart).join().unwrap_or_else(|e| panic::resume_unwind(e)))
+}
+
+/// The network namespace of the calling thread.
+pub(super) fn own() -> io::Result<File> {
+    File::open("/proc/thread-self/ns/net")
+}
+
+/// Does something in another network namespace; an error where that cannot be entered.
+pub(super) fn within<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let there = || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(work())
+    };
+    thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|e| panic::resume_unwind(e)))
 }
 
 /// Raises `lo`, which a new namespace has but does not use.

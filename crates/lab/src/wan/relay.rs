@@ -6,7 +6,9 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::fs::File;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,8 +17,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::device::{Device, Refusals};
 use super::link::{Counts, Link};
+use super::namespace::within;
 use super::wake::Lateness;
-use super::{MTU, WanOptions};
+use super::{Failed, MTU, WanOptions, address, failed};
 
 /// Packets that are read of one end before the other has its turn.
 const AT_ONCE: usize = 64;
@@ -162,7 +165,23 @@ fn keep(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
 }
 
 impl Relay {
-    pub fn new(near: Device, far: Device, options: WanOptions) -> Self {
+    /// Makes a link of TUN devices between the thread's namespace and another one; answers the address of the far end.
+    pub fn make(options: WanOptions, far_namespace: &File) -> Result<(Self, Ipv4Addr), Failed> {
+        let device = || Device::create().map_err(failed("make a TUN device (/dev/net/tun)"));
+        let (far, number) = within(far_namespace, || {
+            let far = device()?;
+            let number = far.number();
+            far.configure(address(number, 1)).map_err(failed("set up the far end of the link"))?;
+            Ok((far, number))
+        })
+        .map_err(failed("enter the namespace of the far end"))??;
+        let near = device()?;
+        near.configure(address(number, 2)).map_err(failed("set up the near end of the link"))?;
+        near.route_all_through().map_err(failed("set up the road through the link"))?;
+        Ok((Self::new(near, far, options), address(number, 1)))
+    }
+
+    fn new(near: Device, far: Device, options: WanOptions) -> Self {
         let way =
             |options, seed| Way { link: Link::new(options, seed), under_way: BinaryHeap::new(), number: 0 };
         // Each direction has its own fate.
@@ -178,6 +197,7 @@ impl Relay {
         loop {
             let now = self.begun.elapsed();
             if until.is_some_and(|until| now >= until) {
+                self.show();
                 return Ok(());
             }
             let out = self.out.deliver(&self.far, now, &mut self.spare)?;
@@ -237,11 +257,5 @@ impl Relay {
     /// What it carries, to be looked at from elsewhere.
     pub fn gauge(&self) -> Gauge {
         self.gauge.clone()
-    }
-
-    /// What it carried out, and back.
-    pub fn counts(&self) -> (Counts, Counts) {
-        self.show();
-        self.gauge.read()
     }
 }

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 
 use self::place::Place;
 pub use self::place::{Name, names};
-use super::relay::{Gauge, Relay};
-use super::{Failed, WanOptions, failed, link, told, wake};
+use super::carrier::{Carried, Carrier};
+use super::{Failed, Via, WanOptions, failed, link, told, wake};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const END: &[u8; 1] = b"x";
 /// A link that is up, in the process that carries its packets.
 #[derive(Debug)]
 pub struct Standing {
-    relay: Relay,
+    carrier: Carrier,
     far: Ipv4Addr,
     ending: Ending,
     /// Removes what the link is known by, before those who asked for the end hear of it.
@@ -86,12 +86,19 @@ impl Standing {
         }
         let mut place = Place::make(name).map_err(failed_to)?;
         let ending = Ending::new().map_err(failed_to)?;
-        let ((), relay, far) = link(options, |far| {
+        let ((), carrier, far) = link(options, |far| {
             place.take_namespace(far).map_err(failed(format!("name the network namespace {name}")))
         })?;
         let listener = place.listen().map_err(failed_to)?;
         let begun = Instant::now();
-        let answers = Answers { name: name.clone(), options, far, gauge: relay.gauge(), begun };
+        let answers = Answers {
+            name: name.clone(),
+            options,
+            far,
+            via: carrier.via(),
+            carried: carrier.carried(),
+            begun,
+        };
         let ended = ending.clone();
         let (gone, until_gone) = mpsc::channel();
         let thread = thread::Builder::new()
@@ -99,13 +106,19 @@ impl Standing {
             .spawn(move || answers.give(&listener, &ended, &until_gone))
             .map_err(failed_to)?;
         let answering = Answering { ending: ending.clone(), gone: Some(gone), thread: Some(thread) };
-        Ok(Self { relay, far, ending, _place: place, _answering: answering })
+        Ok(Self { carrier, far, ending, _place: place, _answering: answering })
     }
 
     /// The far end's address.
     #[must_use]
     pub const fn far(&self) -> Ipv4Addr {
         self.far
+    }
+
+    /// What carries the packets: not [`Via::Auto`].
+    #[must_use]
+    pub const fn via(&self) -> Via {
+        self.carrier.via()
     }
 
     /// What ends it from another thread.
@@ -118,7 +131,7 @@ impl Standing {
     /// runs before others, without which packets may be late.
     pub fn run(mut self, on_begun: impl FnOnce(io::Result<()>)) -> Result<(), Failed> {
         on_begun(wake::before_others());
-        self.relay.run(self.ending.0.as_fd(), false).map_err(failed("carry packets"))
+        self.carrier.run(self.ending.0.as_fd(), false).map_err(failed("carry packets"))
     }
 }
 
@@ -146,7 +159,8 @@ struct Answers {
     name: Name,
     options: WanOptions,
     far: Ipv4Addr,
-    gauge: Gauge,
+    via: Via,
+    carried: Carried,
     begun: Instant,
 }
 
@@ -181,7 +195,7 @@ impl Answers {
     }
 
     fn told(&self) -> Value {
-        let mut told = told(self.options, self.far, self.gauge.read());
+        let mut told = told(self.options, self.via, self.far, self.carried.read());
         told["name"] = json!(self.name.to_string());
         told["seconds"] = json!(self.begun.elapsed().as_secs_f64());
         told

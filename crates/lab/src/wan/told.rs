@@ -4,22 +4,24 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use super::{Counts, JitterKind, LinkOptions, WanOptions};
+use super::{Counts, JitterKind, LinkOptions, Via, WanOptions};
 
-/// All of a link. Times are milliseconds, rates bits a second, sizes bytes, loss a share; what has no bound is null.
+/// All of a link. Times are milliseconds, rates bits a second, sizes bytes, loss a share; what has no bound, or what netem does not
+/// say, is null.
 /// What is under `out` and `back` is each direction's own.
 #[must_use]
-pub fn told(options: WanOptions, far: Ipv4Addr, (out, back): (Counts, Counts)) -> Value {
+pub fn told(options: WanOptions, via: Via, far: Ipv4Addr, (out, back): (Counts, Counts)) -> Value {
+    let is_relay = via == Via::Relay;
     json!({
-        "via": "relay",
+        "via": if is_relay { "relay" } else { "netem" },
         "far": far.to_string(),
-        "seed": options.seed,
-        "out": direction(options.out, out),
-        "back": direction(options.back, back),
+        "seed": is_relay.then_some(options.seed),
+        "out": direction(options.out, out, is_relay),
+        "back": direction(options.back, back, is_relay),
     })
 }
 
-fn direction(options: LinkOptions, counts: Counts) -> Value {
+fn direction(options: LinkOptions, counts: Counts, is_relay: bool) -> Value {
     let LinkOptions { delay, jitter, jitter_kind, reorder, loss, rate, queue_bytes } = options;
     let Counts { packets, bytes, lost, dropped, missed, longest_queue } = counts;
     json!({
@@ -38,6 +40,6 @@ fn direction(options: LinkOptions, counts: Counts) -> Value {
         "lost": lost,
         "dropped": dropped,
         "missed": missed,
-        "longest_queue": rate.map(|_| longest_queue),
+        "longest_queue": rate.filter(|_| is_relay).map(|_| longest_queue),
     })
 }

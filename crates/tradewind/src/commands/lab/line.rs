@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use tradewind_lab::wan::{JitterKind, LinkOptions, MTU, WanOptions, usual_queue};
+use tradewind_lab::wan::{JitterKind, LinkOptions, MTU, Via, WanOptions, usual_queue};
 
 use crate::commands::Misused;
 use crate::settings::ByteSize;
@@ -38,7 +38,10 @@ pub(super) struct LineFlags {
     /// Where the way back differs: delay, jitter, loss, rate (also none) and queue, as rate=10mbit,loss=1%
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = Differing::parse)]
     back: Option<Differing>,
-    /// What losses and jitter follow from: the same number brings the same again [default: another one each time]
+    /// What carries the packets: our own relay, the kernel's netem, or netem where that works and does what is asked
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    via: Carrier,
+    /// What losses and jitter follow from (needs the relay): the same number brings the same again [default: another one each time]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
 }
@@ -48,6 +51,14 @@ pub(super) struct LineFlags {
 enum Kind {
     Normal,
     Uniform,
+}
+
+/// What carries packets
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Carrier {
+    Relay,
+    Netem,
+    Auto,
 }
 
 /// What of the way back was told apart.
@@ -118,7 +129,16 @@ impl LineFlags {
                 .map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))
         };
         let seed = self.seed.map_or_else(drawn, Ok)?;
+        let via = match (self.via, self.seed) {
+            (Carrier::Netem, Some(_)) => {
+                return Err(Misused("netem draws by itself: --seed needs --via relay".to_owned()).into());
+            }
+            (Carrier::Netem, None) => Via::Netem,
+            (Carrier::Auto, None) => Via::Auto,
+            (Carrier::Auto, Some(_)) | (Carrier::Relay, _) => Via::Relay,
+        };
         Ok(WanOptions {
+            via,
             out: direction(delay, jitter, loss, rate, out_queue)?,
             back: direction(
                 differing.delay.unwrap_or(delay),
@@ -132,8 +152,14 @@ impl LineFlags {
     }
 }
 
-/// What somebody should know who did not say how long the queues are; `None` where there are none.
-pub(super) fn queues(options: WanOptions) -> Option<String> {
+/// What somebody should know of a link that was made: what carries it, and what they may not have said, how long queues are.
+pub(super) fn made(options: WanOptions, via: Via) -> String {
+    let via = if via == Via::Relay { "our relay" } else { "the kernel's netem" };
+    let queues = queues(options).map_or_else(String::new, |queues| format!("; {queues}"));
+    format!("{via} carries the packets{queues}")
+}
+
+fn queues(options: WanOptions) -> Option<String> {
     let WanOptions { out, back, .. } = options;
     match (out.rate.map(|_| out.queue_bytes), back.rate.map(|_| back.queue_bytes)) {
         (None, None) => None,
@@ -286,6 +312,7 @@ mod tests {
             ("--queue 64KiB", "needs one"),
             ("--rate 1mbit --queue 100B", "has to hold a packet"),
             ("--back speed=1mbit", "is none of delay"),
+            ("--via netem --seed 1", "needs --via relay"),
             ("--back rate", "is not KEY=VALUE"),
         ] {
             let refused = options(bad).unwrap_err().to_string();

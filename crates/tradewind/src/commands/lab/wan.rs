@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 use tradewind_lab::wan::standing::{self, Name, State};
 use tradewind_lab::wan::{self, FAR_ADDRESS, Wan, told};
 
-use super::line::{LineFlags, carried, line, queues};
+use super::line::{LineFlags, carried, line, made};
 use crate::commands::Ended;
 use crate::commands::signals::{Caught, Signals};
 
@@ -131,13 +131,11 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 fn behind(arguments: &Arguments) -> anyhow::Result<Ended> {
     let options = arguments.line.options()?;
     let wan = Wan::start(options, &arguments.command)?;
-    let far = wan.far();
-    if let Some(queues) = queues(options) {
-        note(&queues)?;
-    }
+    let (far, via) = (wan.far(), wan.via());
+    note(&made(options, via))?;
     let runtime = Builder::new_current_thread().enable_all().build();
     let ended = runtime.context("cannot wait for signals")?.block_on(carry(wan))?;
-    let told = told(options, far, (ended.out, ended.back));
+    let told = told(options, via, far, (ended.out, ended.back));
     if arguments.json {
         writeln!(io::stderr(), "{told}")?;
     } else if arguments.counts {
@@ -179,10 +177,8 @@ fn unsteady(error: &io::Error) -> String {
 fn stand(up: &Up) -> anyhow::Result<Ended> {
     let options = up.line.options()?;
     let link = standing::Standing::make(&up.name, options)?;
-    let mut about = format!("{} is up; what runs here is at {} for it", up.name, link.far());
-    if let Some(queues) = queues(options) {
-        about = format!("{about}; {queues}");
-    }
+    let made = made(options, link.via());
+    let mut about = format!("{} is up; what runs here is at {} for it; {made}", up.name, link.far());
     let ending = link.ending();
     let carry = move || {
         link.run(|priority| {
@@ -262,7 +258,8 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
                 } else {
                     let seconds = told["seconds"].as_f64().unwrap_or_default();
                     let far = told["far"].as_str().unwrap_or_default();
-                    writeln!(out, "{name}: up for {seconds:.0} s, what runs here is at {far}")?;
+                    let via = told["via"].as_str().unwrap_or_default();
+                    writeln!(out, "{name}: up for {seconds:.0} s via {via}, what runs here is at {far}")?;
                     for direction in ["out", "back"] {
                         let of = &told[direction];
                         writeln!(out, "  {direction:4} {}: {}", line(of), carried(of))?;

@@ -1,0 +1,86 @@
+//! What carries a link's packets: our own relay, or the kernel's netem.
+
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::link::Counts;
+use super::netem::Netem;
+use super::relay::{Gauge, Relay};
+use super::{Failed, Via, WanOptions, failed};
+
+/// One of the two.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    Relay(Box<Relay>),
+    Netem(Netem),
+}
+
+/// What was carried so far, for others to look at.
+#[derive(Debug, Clone)]
+pub(super) enum Carried {
+    Relay(Gauge),
+    Netem(Netem),
+}
+
+impl Carried {
+    /// Out, and back; nothing where the kernel does not say.
+    pub fn read(&self) -> (Counts, Counts) {
+        match self {
+            Self::Relay(gauge) => gauge.read(),
+            Self::Netem(netem) => netem.counts().unwrap_or_default(),
+        }
+    }
+}
+
+impl Carrier {
+    /// Makes the link between the thread's namespace and another one; answers the address of the far end, which is in that.
+    pub fn make(options: WanOptions, far: &File) -> Result<(Self, Ipv4Addr), Failed> {
+        let relay = || Relay::make(options, far).map(|(relay, far)| (Self::Relay(Box::new(relay)), far));
+        match options.via {
+            Via::Relay => relay(),
+            Via::Netem => {
+                let made = Netem::make(options, far).map_err(failed(
+                    "make a link of the kernel's netem (our relay, --via relay, needs none)",
+                ));
+                made.map(|(netem, far)| (Self::Netem(netem), far))
+            }
+            Via::Auto => match Netem::make(options, far) {
+                Ok((netem, far)) => Ok((Self::Netem(netem), far)),
+                Err(_) => relay(),
+            },
+        }
+    }
+
+    /// Which one it is.
+    pub const fn via(&self) -> Via {
+        match self {
+            Self::Relay(_) => Via::Relay,
+            Self::Netem(_) => Via::Netem,
+        }
+    }
+
+    /// Carries packets until `ended` can be read; see [`Relay::run`].
+    pub fn run(&mut self, ended: BorrowedFd<'_>, lingers: bool) -> io::Result<()> {
+        match self {
+            Self::Relay(relay) => relay.run(ended, lingers),
+            Self::Netem(_) => loop {
+                match poll(&mut [PollFd::from_borrowed_fd(ended, PollFlags::IN)], None) {
+                    Ok(_) => return Ok(()),
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            },
+        }
+    }
+
+    pub fn carried(&self) -> Carried {
+        match self {
+            Self::Relay(relay) => Carried::Relay(relay.gauge()),
+            Self::Netem(netem) => Carried::Netem(netem.clone()),
+        }
+    }
+}
