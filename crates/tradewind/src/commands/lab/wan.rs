@@ -31,7 +31,7 @@ use crate::commands::signals::{Caught, Signals};
     override_usage = "tradewind lab wan [OPTIONS] -- <COMMAND>...\n       tradewind lab wan <up|exec|status|down> ...",
     after_help = "Examples:\n  \
     tradewind lab wan --delay 25ms -- sh -c 'ping -c 3 $TRADEWIND_LAB_FAR'\n  \
-    tradewind lab wan --delay 25ms --jitter 5ms --loss 0.1% --rate 100mbit --counts -- curl -O http://10.77.0.1:9000/a/b\n  \
+    tradewind lab wan --delay 25ms --jitter 5ms --loss 0.1% --rate 100mbit --counts -- ./client\n  \
     tradewind lab wan --delay 10ms --rate 100mbit --back rate=20mbit -- sh -c 'tradewind ls s3://data \\\n      \
     --endpoint-url http://$TRADEWIND_LAB_FAR:9000'\n\n\
     Exit status: that of the command; 128 and the signal's number where one ended it."
