@@ -9,52 +9,22 @@ mod hierarchy;
 mod leftovers;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 pub(crate) use self::hierarchy::{Controller, Hierarchy, Version};
+use crate::failed::{Failed, failed};
+use crate::running::Running;
 
 /// What the names of all groups that are made here begin with.
 const PREFIX: &str = "tradewind-lab-";
 /// The group within a group in which the processes are, with version 2: one that has processes cannot be divided.
 const INNER: &str = "command";
-
-/// What could not be done.
-#[derive(Debug)]
-pub struct Failed {
-    what: String,
-    error: io::Error,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {}", self.what, self.error)?;
-        match self.error.kind() {
-            io::ErrorKind::PermissionDenied => f.write_str("; it needs root"),
-            io::ErrorKind::ReadOnlyFilesystem => {
-                f.write_str("; it needs a /sys/fs/cgroup that can be written")
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for Failed {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
-
-pub(crate) fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Failed {
-    |error| Failed { what: what.into(), error: error.into() }
-}
 
 /// A group in each hierarchy that is needed. Dropped, it ends the processes in it and is removed.
 #[derive(Debug)]
@@ -147,7 +117,7 @@ impl Group {
     }
 
     /// Starts a command in the group. It is killed when the calling thread ends, however that comes about.
-    pub fn start(&self, command: &[OsString]) -> Result<Child, Failed> {
+    pub fn start(&self, command: &[OsString]) -> Result<Running, Failed> {
         let mut doors = Vec::new();
         for room in &self.rooms {
             let inner = if room.hierarchy.version == Version::Two { INNER } else { "" };
@@ -155,9 +125,6 @@ impl Group {
             let door = OpenOptions::new().write(true).open(&path);
             doors.push(door.map_err(failed(format!("open {}", path.display())))?);
         }
-        let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
-        let mut command = Command::new(program);
-        command.args(arguments);
         let enter = move || {
             for door in &doors {
                 // It stands for the writing process.
@@ -166,9 +133,10 @@ impl Group {
             set_parent_process_death_signal(Some(Signal::KILL))?;
             Ok(())
         };
-        // SAFETY: between fork and exec it makes system calls only; it takes no lock and allocates nothing.
-        unsafe { command.pre_exec(enter) };
-        command.spawn().map_err(failed(format!("run {}", program.display())))
+        Running::start(command, |command| {
+            // SAFETY: between fork and exec it makes system calls only; it takes no lock and allocates nothing.
+            unsafe { command.pre_exec(enter) };
+        })
     }
 }
 

@@ -10,13 +10,16 @@ mod profile;
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 pub use self::processors::Processors;
 pub use self::profile::{ClientProfile, Scaled};
-use crate::cgroup::{Controller, Failed, Group, Hierarchy, Version, failed};
+use crate::cgroup::{Controller, Group, Hierarchy, Version};
+use crate::failed::{Failed, failed};
+use crate::running::Running;
 
 /// What a client has.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -30,7 +33,7 @@ pub struct ClientOptions {
 /// A command on a weaker client, while it runs.
 #[derive(Debug)]
 pub struct Client {
-    child: Child,
+    running: Running,
     group: Group,
 }
 
@@ -78,27 +81,24 @@ impl Client {
         if let Some(bytes) = options.memory {
             bound_memory(&group, bytes)?;
         }
-        Ok(Self { child: group.start(command)?, group })
+        Ok(Self { running: group.start(command)?, group })
     }
 
-    /// The command's process.
+    /// The command's process, to send signals to. It never means another process that was given the same number.
+    pub fn process(&self) -> Result<OwnedFd, Failed> {
+        self.running.process()
+    }
+
+    /// The number of the command's process.
     #[must_use]
-    pub fn process(&self) -> u32 {
-        self.child.id()
+    pub fn process_number(&self) -> u32 {
+        self.running.number()
     }
 
     /// Waits until the command has ended. What it left running ends with it.
     pub fn wait(mut self) -> Result<Ended, Failed> {
-        let status = self.child.wait().map_err(failed("wait for the command"))?;
+        let status = self.running.wait()?;
         Ok(Ended { status, used: used(&self.group) })
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // One that has ended cannot be killed, and need not be.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -11,14 +11,17 @@ mod throttle;
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 
 use self::place::{Place, Seen};
 use self::throttle::DeviceNumber;
-use crate::cgroup::{Controller, Failed, Group, Hierarchy, Version, failed};
+use crate::cgroup::{Controller, Group, Hierarchy, Version};
 pub use crate::device_model::{Profile, Rates};
+use crate::failed::{Failed, failed};
+use crate::running::Running;
 
 /// How a directory is slowed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,7 +49,7 @@ pub struct InForce {
 #[derive(Debug)]
 pub struct Disk {
     // In this order: a command ends before its bounds, they before the file system.
-    child: Child,
+    running: Running,
     _bounds: Bounds,
     _place: Option<Place>,
 }
@@ -108,9 +111,9 @@ impl Disk {
         let later_writes = group.version(Controller::Devices) == Some(Version::Two);
         let device = format!("{}:{}", device.major, device.minor);
         on_ready(&InForce { device, file_system: None, rates: options.rates, later_writes });
-        let child = group.start(command)?;
+        let running = group.start(command)?;
         let bounds = Bounds { _group: group, _elsewhere: None };
-        Ok(Self { child, _bounds: bounds, _place: None })
+        Ok(Self { running, _bounds: bounds, _place: None })
     }
 
     fn start_on_new(
@@ -133,28 +136,25 @@ impl Disk {
             (Group::make("disk", &[], &[Controller::Processes])?, Some(elsewhere))
         };
         on_ready(&in_force);
-        let child = group.start(command)?;
+        let running = group.start(command)?;
         let bounds = Bounds { _group: group, _elsewhere: elsewhere };
-        Ok(Self { child, _bounds: bounds, _place: Some(place) })
+        Ok(Self { running, _bounds: bounds, _place: Some(place) })
     }
 
-    /// The command's process.
+    /// The command's process, to send signals to. It never means another process that was given the same number.
+    pub fn process(&self) -> Result<OwnedFd, Failed> {
+        self.running.process()
+    }
+
+    /// The number of the command's process.
     #[must_use]
-    pub fn process(&self) -> u32 {
-        self.child.id()
+    pub fn process_number(&self) -> u32 {
+        self.running.number()
     }
 
     /// Waits until the command has ended. A file system that was made for it goes with it.
     pub fn wait(mut self) -> Result<ExitStatus, Failed> {
-        self.child.wait().map_err(failed("wait for the command"))
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // One that has ended cannot be killed, and need not be.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.running.wait()
     }
 }
 

@@ -1,7 +1,11 @@
 //! Emulated worlds, in which what is fast or steady shows that it is.
 
-pub mod cgroup;
+mod cgroup;
 pub mod client;
 pub mod device_model;
 pub mod disk;
+mod failed;
+mod running;
 pub mod wan;
+
+pub use self::failed::Failed;

@@ -14,50 +14,22 @@ mod told;
 mod wake;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::process::{Child, Command, ExitStatus};
+use std::os::fd::OwnedFd;
+use std::process::ExitStatus;
 use std::time::Duration;
-
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use self::carrier::Carrier;
 pub use self::link::{Counts, JitterKind, Link, LinkOptions};
 pub use self::told::told;
+use crate::failed::{Failed, failed};
+use crate::running::Running;
 
 /// Bytes of the largest packet: that of Ethernet.
 pub const MTU: u16 = 1500;
 /// What a command finds in its environment: the address at which it reaches what runs at the link's other end.
 pub const FAR_ADDRESS: &str = "TRADEWIND_LAB_FAR";
-
-/// What could not be done.
-#[derive(Debug)]
-pub struct Failed {
-    what: String,
-    error: io::Error,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {}", self.what, self.error)?;
-        if self.error.kind() == io::ErrorKind::PermissionDenied {
-            f.write_str("; it needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Failed {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
-
-fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Failed {
-    |error| Failed { what: what.into(), error: error.into() }
-}
 
 /// The two directions of a link, each on its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -87,9 +59,7 @@ pub enum Via {
 /// A command at one end of a link, while it runs.
 #[derive(Debug)]
 pub struct Wan {
-    child: Child,
-    /// The command, whoever has its number once it has ended.
-    process: OwnedFd,
+    running: Running,
     carrier: Carrier,
     far: Ipv4Addr,
 }
@@ -108,15 +78,12 @@ pub struct Ended {
 impl Wan {
     /// Makes the link and starts a command at its end. Dropped, the command is killed.
     pub fn start(options: WanOptions, command: &[OsString]) -> Result<Self, Failed> {
-        let ((child, process), carrier, far) = link(options, |far| {
-            let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
-            let mut command = Command::new(program);
-            command.args(arguments).env(FAR_ADDRESS, far.to_string());
-            let child = command.spawn().map_err(failed(format!("run {}", program.display())))?;
-            let process = descriptor(&child).map_err(failed("watch the command"))?;
-            Ok((child, process))
+        let (running, carrier, far) = link(options, |far| {
+            Running::start(command, |command| {
+                command.env(FAR_ADDRESS, far.to_string());
+            })
         })?;
-        Ok(Self { child, process, carrier, far })
+        Ok(Self { running, carrier, far })
     }
 
     /// Where the command reaches what runs here.
@@ -127,13 +94,13 @@ impl Wan {
 
     /// The command's process, to send signals to. It never means another process that was given the same number.
     pub fn process(&self) -> Result<OwnedFd, Failed> {
-        self.process.try_clone().map_err(failed("watch the command"))
+        self.running.process()
     }
 
     /// The number of the command's process.
     #[must_use]
     pub fn process_number(&self) -> u32 {
-        self.child.id()
+        self.running.number()
     }
 
     /// What carries the packets: not [`Via::Auto`].
@@ -148,18 +115,10 @@ impl Wan {
         if let Err(e) = wake::before_others() {
             on_refused(&e);
         }
-        self.carrier.run(self.process.as_fd(), true).map_err(failed("carry packets"))?;
+        self.carrier.run(self.running.watched(), true).map_err(failed("carry packets"))?;
         let (out, back) = self.carrier.carried().read();
-        let status = self.child.wait().map_err(failed("wait for the command"))?;
+        let status = self.running.wait()?;
         Ok(Ended { status, out, back })
-    }
-}
-
-impl Drop for Wan {
-    fn drop(&mut self) {
-        // One that has ended cannot be killed, and need not be.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -179,13 +138,6 @@ fn link<T: Send>(
 /// An address of a link with a number in its far namespace: each has a network of four.
 fn address(link: u32, of: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + link % 16_000 * 4 + of)
-}
-
-/// A child that was not waited for yet, so that its number is its own.
-fn descriptor(child: &Child) -> io::Result<OwnedFd> {
-    let number = Pid::from_raw(child.id().cast_signed());
-    let number = number.ok_or_else(|| io::Error::other("a process without a number"))?;
-    Ok(pidfd_open(number, PidfdFlags::empty())?)
 }
 
 /// The queue of a line that holds what is under way on it: the rate times the round trip, as routers are set up.

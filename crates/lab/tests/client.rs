@@ -104,7 +104,7 @@ fn a_group_goes_with_its_command_and_with_what_it_left_running() {
     fs::remove_file(&marker).unwrap();
     assert!(is_gone(left.trim()), "{left} runs");
     let Some(client) = start(cpus("0.5"), "sleep 1000") else { return };
-    let process = client.process();
+    let process = client.process_number();
     assert!(!groups(std::process::id()).is_empty());
     drop(client);
     assert!(is_gone(&process.to_string()), "{process} runs");
@@ -132,7 +132,7 @@ fn tempfile() -> PathBuf {
 #[ignore = "it is what another test kills"]
 fn hold() {
     let client = Client::start(cpus("0.5"), &shell("sleep 1000")).unwrap();
-    println!("holds {}", client.process());
+    println!("holds {}", client.process_number());
     let _ = client.wait();
 }
 

@@ -170,7 +170,7 @@ fn a_new_file_system_is_seen_by_the_command_only_and_goes_with_it() {
             device = in_force.device.clone();
         });
         let disk = disk.unwrap();
-        sender.send((device, disk.process())).unwrap();
+        sender.send((device, disk.process_number())).unwrap();
         assert!(!disk.wait().unwrap().success());
     });
     let (device, process) = receiver.recv().unwrap();

@@ -11,7 +11,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsmount, fsopen,
 };
 
-use super::{Failed, failed};
+use crate::failed::{Failed, failed};
 
 /// A part of the kernel that bounds or counts something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use super::loop_device::{self, LoopDevice};
 use super::throttle::{DeviceNumber, LOOP_MAJOR};
 use super::{InForce, Rates};
-use crate::cgroup::{Failed, failed};
+use crate::failed::{Failed, failed};
 
 /// The most that a file system has that nobody said the size of.
 const USUAL_BYTES: u64 = 16 << 30;

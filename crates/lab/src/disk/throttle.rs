@@ -9,8 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::loop_device;
-use crate::cgroup::{Failed, failed};
 use crate::device_model::Rates;
+use crate::failed::{Failed, failed};
 
 /// A block device, by the numbers that the kernel knows it by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

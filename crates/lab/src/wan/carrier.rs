@@ -10,7 +10,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::link::Counts;
 use super::netem::Netem;
 use super::relay::{Gauge, Relay};
-use super::{Failed, Via, WanOptions, failed};
+use super::{Via, WanOptions};
+use crate::failed::{Failed, failed};
 
 /// One of the two.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::thread;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::device::raise;
-use super::{Failed, failed};
+use crate::failed::{Failed, failed};
 
 /// Does something in a new network namespace, which lives as long as a process or a device is in it.
 pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) -> Result<T, Failed> {

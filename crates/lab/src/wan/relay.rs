@@ -19,7 +19,8 @@ use super::device::{Device, Refusals};
 use super::link::{Counts, Link};
 use super::namespace::within;
 use super::wake::Lateness;
-use super::{Failed, MTU, WanOptions, address, failed};
+use super::{MTU, WanOptions, address};
+use crate::failed::{Failed, failed};
 
 /// Packets that are read of one end before the other has its turn.
 const AT_ONCE: usize = 64;

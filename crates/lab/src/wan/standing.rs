@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 use self::place::Place;
 pub use self::place::{Name, names};
 use super::carrier::{Carried, Carrier};
-use super::{Failed, Via, WanOptions, failed, link, told, wake};
+use super::{Via, WanOptions, link, told, wake};
+use crate::failed::{Failed, failed};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     let command = arguments.command.clone();
     let told = carry(move || {
         let client = Client::start(options, &command)?;
-        Ok((client.process(), move || client.wait()))
+        Ok((client.process()?, move || client.wait()))
     })??;
     let used = told.used;
     if arguments.counts {

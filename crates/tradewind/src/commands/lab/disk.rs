@@ -124,7 +124,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             // A command whose bounds could not be told of is still one with bounds.
             let _ = tell(in_force);
         })?;
-        Ok((disk.process(), move || disk.wait()))
+        Ok((disk.process()?, move || disk.wait()))
     })??;
     Ok(ended(status))
 }

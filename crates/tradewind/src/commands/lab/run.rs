@@ -1,11 +1,12 @@
 //! What commands that run another one share: its signals and its exit status are passed on.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
 use anyhow::Context as _;
-use rustix::process::{Pid, Signal, getpgrp, kill_process};
+use rustix::process::{Signal, getpgrp, pidfd_send_signal};
 use rustix::termios::tcgetpgrp;
 use tokio::runtime::Builder;
 
@@ -15,13 +16,12 @@ use super::super::signals::{Caught, Signals};
 /// Waits for a command on a thread of its own, and passes on the signals that come meanwhile. The function that waits
 /// is made on this thread, after signals are caught.
 pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
-    start: impl FnOnce() -> anyhow::Result<(u32, W)>,
+    start: impl FnOnce() -> anyhow::Result<(OwnedFd, W)>,
 ) -> anyhow::Result<T> {
     let runtime = Builder::new_current_thread().enable_all().build().context("cannot wait for signals")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let (process, wait) = start()?;
-        let process = Pid::from_raw(process.cast_signed()).context("a process without a number")?;
         let mut running = tokio::task::spawn_blocking(wait);
         loop {
             let signal = tokio::select! {
@@ -34,7 +34,7 @@ pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
                 },
             };
             // It may have ended just now.
-            let _ = kill_process(process, signal);
+            let _ = pidfd_send_signal(&process, signal);
         }
     })
 }

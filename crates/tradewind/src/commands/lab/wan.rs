@@ -3,20 +3,20 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{self, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::{self, Stdio};
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
-use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 use tokio::runtime::Builder;
 use tradewind_lab::wan::standing::{self, Name, State};
-use tradewind_lab::wan::{self, FAR_ADDRESS, Wan, told};
+use tradewind_lab::wan::{FAR_ADDRESS, Wan, told};
 
 use super::line::{LineFlags, carried, line, made};
+use super::run::{carry, ended as exit, note};
 use crate::commands::Ended;
-use crate::commands::signals::{Caught, Signals};
+use crate::commands::signals::Signals;
 
 /// Run a command behind an emulated wide area link
 ///
@@ -130,43 +130,25 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 
 fn behind(arguments: &Arguments) -> anyhow::Result<Ended> {
     let options = arguments.line.options()?;
-    let wan = Wan::start(options, &arguments.command)?;
-    let (far, via) = (wan.far(), wan.via());
-    note(&made(options, via))?;
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let ended = runtime.context("cannot wait for signals")?.block_on(carry(wan))?;
+    let (command, mut road) = (arguments.command.clone(), None);
+    let ended = carry(|| {
+        let wan = Wan::start(options, &command)?;
+        note(&made(options, wan.via()))?;
+        road = Some((wan.far(), wan.via()));
+        let refused = |e: &io::Error| {
+            // Whoever emulates should know what the figures are worth.
+            let _ = note(&unsteady(e));
+        };
+        Ok((wan.process()?, move || wan.run(refused)))
+    })??;
+    let (far, via) = road.context("the link was never made")?;
     let told = told(options, via, far, (ended.out, ended.back));
     if arguments.json {
         writeln!(io::stderr(), "{told}")?;
     } else if arguments.counts {
         note(&format!("out {}; back {}", carried(&told["out"]), carried(&told["back"])))?;
     }
-    Ok(match status(ended.status) {
-        0 => Ended::Done,
-        status => Ended::Status(status),
-    })
-}
-
-/// Carries packets until the command ends; signals are for it.
-async fn carry(wan: Wan) -> anyhow::Result<wan::Ended> {
-    let process = wan.process()?;
-    let mut signals = Signals::new()?;
-    let refused = |e: &io::Error| {
-        // Whoever emulates should know what the figures are worth.
-        let _ = note(&unsteady(e));
-    };
-    let mut running = tokio::task::spawn_blocking(move || wan.run(refused));
-    loop {
-        let signal = tokio::select! {
-            ended = &mut running => return Ok(ended.context("the link's thread failed")??),
-            caught = signals.next() => match caught {
-                Caught::Interrupt => Signal::INT,
-                Caught::Terminate => Signal::TERM,
-            },
-        };
-        // It may have ended just now.
-        let _ = pidfd_send_signal(&process, signal);
-    }
+    Ok(exit(ended.status))
 }
 
 fn unsteady(error: &io::Error) -> String {
@@ -290,13 +272,4 @@ fn take_down(down: &Down) -> anyhow::Result<Ended> {
     let done = if was_up { "is down" } else { "was killed before; what it left is removed" };
     writeln!(io::stdout(), "{} {done}", down.name)?;
     Ok(Ended::Done)
-}
-
-fn status(ended: ExitStatus) -> u8 {
-    let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
-}
-
-fn note(text: &str) -> io::Result<()> {
-    writeln!(io::stderr(), "tradewind: {text}")
 }
