@@ -18,10 +18,14 @@ pub enum Measure {
     Median,
     /// 99 of a hundred did not.
     P99,
+    /// Bytes a second, of files.
+    Bandwidth,
+    /// Transactions a second.
+    Transactions,
 }
 
 impl Measure {
-    /// All of them.
+    /// Those of requests.
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
 
     fn of(self, cell: &Cell) -> Option<f64> {
@@ -35,6 +39,7 @@ impl Measure {
             Self::Throughput => Some(cell.operations_per_second.mean),
             Self::Median => latency(|latency| latency.p50),
             Self::P99 => latency(|latency| latency.p99),
+            Self::Bandwidth | Self::Transactions => None,
         };
         value.filter(|value| *value > 0.0)
     }
@@ -42,7 +47,7 @@ impl Measure {
     /// Whether more of it is better.
     #[must_use]
     pub const fn is_speed(self) -> bool {
-        matches!(self, Self::Throughput)
+        matches!(self, Self::Throughput | Self::Bandwidth | Self::Transactions)
     }
 }
 
@@ -99,10 +104,18 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
             }
         }
     }
-    let tests: Vec<Option<Welch>> = compared.iter().map(|(.., a, b)| Welch::of(a, b)).collect();
+    judge(compared)
+}
+
+/// A measure of something on both sides: logarithms of what its repetitions came to, one at the least.
+pub(crate) type Sample = (String, Measure, Vec<f64>, Vec<f64>);
+
+/// Judges samples together.
+pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
+    let tests: Vec<Option<Welch>> = samples.iter().map(|(.., a, b)| Welch::of(a, b)).collect();
     let differs = holm(&tests);
     let count = tests.iter().flatten().count();
-    (compared.into_iter().zip(tests).zip(differs))
+    (samples.into_iter().zip(tests).zip(differs))
         .map(|(((what, measure, a, b), test), differs)| Compared {
             what,
             measure,

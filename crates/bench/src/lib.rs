@@ -15,6 +15,7 @@ pub mod files;
 pub mod interference;
 pub mod load;
 pub mod operation;
+pub mod posix;
 mod random;
 pub mod record;
 pub mod report;

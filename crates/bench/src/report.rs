@@ -5,13 +5,15 @@ mod charts;
 mod csv;
 mod interference;
 mod page;
+mod posix;
 mod words;
 
 use std::fmt;
 
 use serde_json::Error as JsonError;
 
-use crate::compare::compare;
+use crate::compare::{Compared, compare};
+use crate::posix::result::Measured;
 use crate::result::{Cell, Line, Run, SCHEMA};
 
 /// A result as it was kept.
@@ -23,6 +25,8 @@ pub struct Kept {
     pub run: Run,
     /// What was measured.
     pub cells: Vec<Cell>,
+    /// The same of a mounted file system.
+    pub posix: Vec<Measured>,
     /// It was stopped before all was measured.
     pub is_partial: bool,
     /// Where the store answered.
@@ -60,7 +64,8 @@ impl std::error::Error for Unreadable {}
 impl Kept {
     /// Reads the lines of a result. The last may be torn, where the process ended in the middle of it.
     pub fn parse(name: &str, text: &str) -> Result<Self, Unreadable> {
-        let (mut run, mut cells, mut is_partial, mut servers) = (None, Vec::new(), true, Vec::new());
+        let (mut run, mut cells, mut posix) = (None, Vec::new(), Vec::new());
+        let (mut is_partial, mut servers) = (true, Vec::new());
         let count = text.lines().count();
         for (n, line) in text.lines().enumerate() {
             let bad = |why| Unreadable { line: n + 1, why };
@@ -70,13 +75,14 @@ impl Kept {
                 Ok(Line::Run(_)) => return Err(bad(Why::NoRun)),
                 Ok(_) if run.is_none() => return Err(bad(Why::NoRun)),
                 Ok(Line::Cell(cell)) => cells.push(*cell),
+                Ok(Line::Posix(measured)) => posix.push(*measured),
                 Ok(Line::End { partial, servers: seen }) => (is_partial, servers) = (partial, seen),
                 Err(_) if n > 0 && n + 1 == count && !text.ends_with('\n') => {}
                 Err(e) => return Err(bad(Why::Json(e))),
             }
         }
         let run = run.ok_or(Unreadable { line: 1, why: Why::NoRun })?;
-        Ok(Self { name: name.to_owned(), run, cells, is_partial, servers })
+        Ok(Self { name: name.to_owned(), run, cells, posix, is_partial, servers })
     }
 }
 
@@ -89,7 +95,7 @@ pub fn words(results: &[Kept]) -> Vec<(String, Vec<String>)> {
     if let Some((first, others)) = results.split_first() {
         said.extend(others.iter().map(|other| {
             let heading = format!("{} against {}", other.name, first.name);
-            (heading, words::comparison(first, other, &compare(&first.cells, &other.cells)))
+            (heading, words::comparison(first, other, &compared(first, other)))
         }));
     }
     said
@@ -99,6 +105,13 @@ pub fn words(results: &[Kept]) -> Vec<(String, Vec<String>)> {
 #[must_use]
 pub fn csv(results: &[Kept]) -> String {
     csv::write(results)
+}
+
+/// What two results have in common: about objects and about file systems.
+fn compared(first: &Kept, other: &Kept) -> Vec<Compared> {
+    let mut compared = compare(&first.cells, &other.cells);
+    compared.extend(crate::posix::compare::compare(&first.posix, &other.posix));
+    compared
 }
 
 /// The page about one result or several, the first of which the others are compared with.

@@ -28,6 +28,8 @@ pub enum Line {
     Run(Box<Run>),
     /// A measurement.
     Cell(Box<Cell>),
+    /// About a mounted file system.
+    Posix(Box<crate::posix::result::Measured>),
     /// The last: whether all was measured that was to be.
     End {
         /// It was stopped before that.

@@ -41,6 +41,7 @@ use crate::stores::Unknown;
         tradewind cp -r ./photos s3://photos/2026/\n  \
         tradewind sync s3://photos/2026/ swift://photos/2026/\n  \
         tradewind bench object s3://photos\n  \
+        tradewind bench posix /mnt/photos\n  \
         tradewind settings show --config tradewind.toml\n  \
         tradewind store check ./data\n\n\
         Sizes: 64KiB, 8MiB, 5GiB, 1TiB, or K, M, G and T for the same; 5GB is 5,000,000,000 bytes.\n\

@@ -53,12 +53,12 @@ impl Gauge {
         (read(&self.operations), read(&self.bytes), read(&self.failures))
     }
 
-    pub(super) fn success(&self, bytes: u64) {
+    pub(crate) fn success(&self, bytes: u64) {
         self.operations.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn failure(&self) {
+    pub(crate) fn failure(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 }

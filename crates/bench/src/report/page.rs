@@ -2,11 +2,11 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::compare::{Verdict, compare};
+use crate::compare::Verdict;
 use crate::operation::Operation;
 use crate::report::charts::{Axis, Series, figure, heat, lines, short};
 use crate::report::words::{Row, comparison, measure, rows, summary};
-use crate::report::{Kept, interference};
+use crate::report::{Kept, compared, interference, posix};
 use crate::result::Cell;
 
 const STYLE: &str = include_str!("page.css");
@@ -49,9 +49,12 @@ fn one(result: &Kept) -> Markup {
                 @let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
                 @if !of_kind.is_empty() { (kind(operation, &of_kind)) }
             }
-            (interference::section(&result.cells))
-            (distributions(&result.cells))
-            (table(&result.cells))
+            @if !result.cells.is_empty() {
+                (interference::section(&result.cells))
+                (distributions(&result.cells))
+                (table(&result.cells))
+            }
+            @if !result.posix.is_empty() { (posix::section(&result.posix)) }
         }
     }
 }
@@ -203,7 +206,7 @@ fn within(cell: &Cell) -> String {
 
 /// What differs between two results.
 fn against(first: &Kept, other: &Kept) -> Markup {
-    let compared = compare(&first.cells, &other.cells);
+    let compared = compared(first, other);
     html! {
         section {
             h2 { (other.name) " against " (first.name) }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::compare::{Compared, Measure, Verdict};
 use crate::operation::Operation;
+use crate::posix::result::Measured;
 use crate::record::histogram;
 use crate::report::charts::short;
-use crate::report::{Kept, interference};
+use crate::report::{Kept, interference, posix};
 use crate::result::Cell;
 
 /// So much of the best is as good as the best.
@@ -84,7 +85,7 @@ fn knee(rates: &[(usize, f64)]) -> Option<(f64, usize)> {
 
 /// A paragraph for each thing that is worth saying.
 pub(super) fn summary(result: &Kept) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut said = posix::summary(&result.posix);
     let rows = rows(&result.cells);
     for (operation, verb) in [(Operation::Put, "Writing"), (Operation::Get, "Reading")] {
         let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
@@ -131,13 +132,17 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
 /// What a comparison comes to, and what cannot be compared.
 pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> Vec<String> {
     let mut said = figures(compared);
-    let failed = |kept: &Kept| kept.cells.iter().map(Cell::failed).sum::<u64>();
+    let failed = |kept: &Kept| {
+        kept.cells.iter().map(Cell::failed).sum::<u64>()
+            + kept.posix.iter().map(Measured::failed).sum::<u64>()
+    };
     let (was, is) = (failed(before), failed(after));
     if was + is > 0 {
         said.insert(0, format!("{is} requests failed, {was} before: latencies are those of the others."));
     }
     let names = |kept: &Kept| -> BTreeSet<String> {
-        kept.cells.iter().filter(|cell| !cell.has_nothing()).map(Cell::name).collect()
+        let cells = kept.cells.iter().filter(|cell| !cell.has_nothing()).map(Cell::name);
+        cells.chain(posix::names(&kept.posix)).collect()
     };
     let (first, second) = (names(before), names(after));
     let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();
@@ -184,6 +189,8 @@ fn visible(compared: &[Compared]) -> String {
 pub(super) const fn measure(measure: Measure) -> &'static str {
     match measure {
         Measure::Throughput => "requests/s",
+        Measure::Bandwidth => "bytes/s",
+        Measure::Transactions => "transactions/s",
         Measure::Median => "p50, us",
         Measure::P99 => "p99, us",
     }

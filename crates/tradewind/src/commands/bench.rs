@@ -6,6 +6,7 @@ mod mix;
 mod object;
 mod output;
 pub(super) mod page;
+mod posix;
 
 use std::io::{self, Write as _};
 
@@ -18,6 +19,7 @@ use super::Ended;
 pub(super) enum Command {
     Object(object::Arguments),
     Mix(mix::Arguments),
+    Posix(posix::Arguments),
     Workloads(WorkloadsArguments),
 }
 
@@ -37,6 +39,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
     match command {
         Command::Object(arguments) => object::run(arguments),
         Command::Mix(arguments) => mix::run(arguments),
+        Command::Posix(arguments) => posix::run(arguments),
         Command::Workloads(arguments) => {
             io::stdout().write_all(loads::ready(arguments.name.as_deref())?.as_bytes())?;
             Ok(Ended::Done)

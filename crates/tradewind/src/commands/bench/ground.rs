@@ -13,7 +13,7 @@ use tradewind_bench::drive::{Bed, Stop};
 use tradewind_bench::files::Files;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
 
-use super::output::{Output, OutputFlags, Told};
+use super::output::{HEAD, Output, OutputFlags, Told};
 use crate::commands::transfer::{AccessFlags, block_until_signal};
 use crate::commands::{Ended, Misused, Stopped};
 use crate::places::ObjectsPlace;
@@ -23,7 +23,7 @@ use crate::stores::{Absent, Lines, Measuring};
 const MEMORY: usize = 1 << 30;
 /// What is read at once, in bytes.
 const READ_BYTES: usize = 256 << 10;
-/// After a signal, objects are removed for so long at the most.
+/// After a signal, objects or files are removed for so long at the most.
 const TIME_TO_CLEAN: Duration = Duration::from_secs(60);
 /// Requests at a time that make objects and remove them.
 const HANDS: usize = 32;
@@ -63,6 +63,14 @@ pub(super) struct Wanted {
 
 /// Measures it.
 pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> {
+    until_stopped(async |stop| measure(flags, wanted, &stop).await)
+}
+
+/// Measures until it is done, or until a signal asks it to end: what was measured by then is kept, and for a while it may
+/// clean up.
+pub(super) fn until_stopped(
+    measure: impl AsyncFnOnce(Stop) -> anyhow::Result<Ended>,
+) -> anyhow::Result<Ended> {
     let stop = Stop::default();
     let stopping = stop.clone();
     block_until_signal(TIME_TO_CLEAN, |stopped| async move {
@@ -71,7 +79,7 @@ pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> 
             stopping.ask();
             caught
         });
-        let ended = measure(flags, wanted, &stop).await;
+        let ended = measure(stop).await;
         // It would wait for a signal that nobody needs any more; where one was caught it has ended.
         caught.abort();
         match caught.await {
@@ -98,7 +106,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     // It may replay a log.
     let store = tokio::task::block_in_place(|| known.open(scheme, Absent::Refuse))?.store;
     (wanted.check)(store.capabilities().max_object_bytes).map_err(Misused)?;
-    let kind = store.capabilities().kind;
+    let kind = store.capabilities().kind.to_owned();
     let bucket = flags.place.bucket.clone();
     let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
     let number = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
@@ -111,7 +119,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     let bed = Bed { store, bucket, content, clock: clock.clone(), budget, traffic, files };
     let place = format!("{scheme}://{}/{}", flags.place.bucket, flags.place.key);
     let cells = wanted.stages.iter().map(Vec::len).sum();
-    let told = Told { place, kind, prefix: prefix.clone(), seed: flags.seed, cores, cells };
+    let told = Told { place, kind, prefix: prefix.clone(), seed: flags.seed, cores, cells, head: HEAD };
     let mut output = Output::begin(&flags.output, &told, clock.wall(), stop.clone())?;
     let together = wanted.stages.iter().map(Vec::len).max().unwrap_or(1);
     let mut course = Course::new(&bed, &prefix, together, (cores, flags.keep));

@@ -1,5 +1,7 @@
 //! What a measurement says: a table as it goes on, with a line of what is under way on a terminal, and a file of results.
 
+pub(super) mod files;
+
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -12,6 +14,8 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, Progres
 use tradewind_bench::Operation;
 use tradewind_bench::course::Event;
 use tradewind_bench::drive::{Gauge, Stop};
+use tradewind_bench::posix;
+use tradewind_bench::posix::result::Measured;
 use tradewind_bench::result::{Cell, Client, Line, Run, SCHEMA};
 use tradewind_core::Timestamp;
 
@@ -38,12 +42,14 @@ pub(super) struct OutputFlags {
 /// What is measured where.
 pub(super) struct Told {
     pub place: String,
-    pub kind: &'static str,
+    pub kind: String,
     /// What the names of all objects begin with.
     pub prefix: String,
     pub seed: u64,
     pub cores: usize,
     pub cells: usize,
+    /// What stands above the table.
+    pub head: &'static str,
 }
 
 /// See the module. Dropping it takes the line away.
@@ -105,28 +111,24 @@ impl Output {
             started: now.millis(),
             client: client(told.cores),
             place: told.place.clone(),
-            store: told.kind.to_owned(),
+            store: told.kind.clone(),
             prefix: told.prefix.clone(),
             seed: told.seed,
         };
         output.keep(&Line::Run(Box::new(run)));
         if !flags.json {
             output.print(&format!("{} from {}", told.place, client(told.cores).name));
-            output.print(HEAD);
+            output.print(told.head);
         }
         Ok(output)
     }
 
     /// Says what is going on.
     pub fn tell(&mut self, event: Event<'_>) {
-        self.shown = None;
         match event {
-            Event::Begins { what, time, gauges } => {
-                if io::stderr().is_terminal() {
-                    self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauges));
-                }
-            }
+            Event::Begins { what, time, gauges } => self.begins(&what, time, gauges),
             Event::Measured(cell) => {
+                self.shown = None;
                 self.done += 1;
                 self.failed += cell.failed();
                 self.empty += u32::from(cell.has_nothing() && !cell.is_partial());
@@ -135,6 +137,29 @@ impl Output {
                     rows(cell).iter().for_each(|row| self.print(row));
                 }
             }
+        }
+    }
+
+    /// Says what is going on with a mounted file system.
+    pub fn tell_posix(&mut self, event: posix::Event<'_>) {
+        match event {
+            posix::Event::Begins { what, gauge } => self.begins(&what, None, vec![gauge]),
+            posix::Event::Measured(measured) => {
+                self.shown = None;
+                self.done += usize::from(matches!(measured, Measured::Access(_) | Measured::Postmark(_)));
+                self.failed += measured.failed();
+                self.keep(&Line::Posix(Box::new(measured.clone())));
+                if !self.is_json {
+                    files::rows(measured).iter().for_each(|row| self.print(row));
+                }
+            }
+        }
+    }
+
+    fn begins(&mut self, what: &str, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) {
+        self.shown = None;
+        if io::stderr().is_terminal() {
+            self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauges));
         }
     }
 
@@ -245,7 +270,8 @@ fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> Shown 
     Shown { bar, drawn }
 }
 
-const HEAD: &str = "\
+/// Stands above the rows of requests.
+pub(super) const HEAD: &str = "\
 what                     size           at a time  requests/s          MB/s   p50 ms   p99 ms   max ms  CPU us  failed";
 
 /// A row for each kind of request, and what is to be known of them.

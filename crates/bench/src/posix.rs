@@ -1,0 +1,449 @@
+//! Measures a mounted file system, whatever is behind it, as an application sees it: threads of the system with blocking
+//! calls, in three forms of access (Ou 2015, sections III and IV). A file of 16 MiB is accessed in pieces of several sizes,
+//! single files of several sizes are on an idle link, batches of them come from one thread and from many, and Postmark's
+//! workload (Wang 2012, section 5.3) makes and removes small ones.
+//!
+//! Between writing and reading caches are dropped where that may be; every byte that is read is compared with what was
+//! written. Where an interface of the network is named, it is said how many bytes it carried for each byte of the files.
+
+mod access;
+pub mod amplification;
+mod batch;
+mod buffer;
+mod caches;
+mod cell;
+pub mod compare;
+mod counters;
+pub mod form;
+pub mod mount;
+mod phase;
+mod place;
+pub mod policy;
+pub mod postmark;
+mod probe;
+pub mod result;
+mod steady;
+mod tally;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::quantity::ByteSize;
+
+use self::amplification::{Fit, Point};
+use self::caches::drop_caches;
+use self::cell::{Bench, Cell};
+use self::counters::Counters;
+use self::form::Form;
+use self::mount::Mount;
+pub use self::phase::Site;
+use self::phase::Task;
+use self::place::File;
+pub use self::place::Place;
+use self::policy::Policy;
+use self::postmark::Workload;
+use self::probe::Known;
+use self::result::{Access, Amplification, Caches, Conditions, Measured, Phase, Scope};
+use crate::drive::Gauge;
+
+/// The file whose access in pieces is measured.
+pub const UNIT_FILE: u64 = 16 << 20;
+/// Access to one file is ended after so many times the time of a measurement.
+const FILE_TIMES: u32 = 5;
+/// A ratio below this is not of what the wire carried: caches answered, or the files are elsewhere.
+const CARRIED: f64 = 0.9;
+/// How long the link is watched before anything is measured.
+const IDLE_TIME: Duration = Duration::from_millis(500);
+
+/// A part of what can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// One file of 16 MiB in pieces of several sizes.
+    Unit,
+    /// Single files of several sizes.
+    Single,
+    /// Many files, of several threads.
+    Batch,
+    /// Postmark's workload.
+    Postmark,
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Survey {
+    /// In their order.
+    pub parts: Vec<Part>,
+    /// Forms of access.
+    pub forms: Vec<Form>,
+    /// Bytes of an access of [`Part::Unit`].
+    pub units: Vec<u64>,
+    /// Bytes of single files.
+    pub single_sizes: Vec<u64>,
+    /// Bytes of the files of a batch.
+    pub sizes: Vec<u64>,
+    /// Threads of a batch, each measured apart.
+    pub threads: Vec<usize>,
+    /// No file of a batch is begun after so long.
+    pub time: Duration,
+    /// Files of a batch; `None` for as many as can be made in the time, up to what is usual.
+    pub files: Option<u64>,
+    /// Files are made durable before they are closed.
+    pub fsync: bool,
+    /// The kernel is asked to drop the caches of the whole machine before reading.
+    pub drops_caches: bool,
+    /// The interface of the network whose bytes are counted.
+    pub interface: Option<String>,
+    /// Workloads of Postmark.
+    pub postmark: Vec<Workload>,
+    /// How often all of it is done.
+    pub repeats: u32,
+    /// What is drawn by chance follows from it.
+    pub seed: u64,
+    /// Files stay when they were measured.
+    pub keeps: bool,
+    /// Processors that the generator may use.
+    pub cores: usize,
+}
+
+/// What is going on.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Something is measured; what of it is done can be seen meanwhile.
+    Begins {
+        /// For people.
+        what: String,
+        /// What has been done so far.
+        gauge: Arc<Gauge>,
+    },
+    /// A measurement is done.
+    Measured(&'a Measured),
+}
+
+type Tell<'a> = &'a mut dyn FnMut(Event<'_>);
+
+/// A run that goes on.
+struct Going<'a> {
+    survey: &'a Survey,
+    bench: Bench<'a>,
+    forms: Vec<Form>,
+    /// For the curves at the end.
+    accesses: Vec<Access>,
+    tell: Tell<'a>,
+}
+
+impl Survey {
+    /// Refuses what cannot be measured, in words for whoever asked for it.
+    pub fn check(&self) -> Result<(), String> {
+        if self.parts.is_empty() || self.forms.is_empty() || self.repeats == 0 {
+            return Err("nothing is to be measured".to_owned());
+        }
+        if let Some(unit) = self.units.iter().find(|unit| **unit == 0 || **unit > UNIT_FILE) {
+            let (unit, most) = (ByteSize(*unit), ByteSize(UNIT_FILE));
+            return Err(format!("a unit of {unit} is none: write 1B to {most}, the size of the file"));
+        }
+        if let Some(Err(e)) = self.interface.as_deref().map(Counters::of) {
+            return Err(e.to_string());
+        }
+        if let Some(size) = self.sizes.iter().chain(&self.single_sizes).find(|size| **size == 0) {
+            return Err(format!("files of {} hold nothing that could be measured", ByteSize(*size)));
+        }
+        Ok(())
+    }
+
+    /// How many measurements there are at the most.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        let cells = self.parts.iter().map(|part| match part {
+            Part::Unit => 2 * self.forms.len() * self.units.len(),
+            Part::Single => 2 * self.forms.len() * self.single_sizes.len(),
+            Part::Batch => 2 * self.forms.len() * self.sizes.len() * self.threads.len(),
+            Part::Postmark => self.postmark.len(),
+        });
+        cells.sum::<usize>() * self.repeats as usize
+    }
+
+    /// Which files and pieces a form of access does not take.
+    fn left_out(&self, form: Form) -> Option<String> {
+        let units = self.units.iter().filter(|_| self.parts.contains(&Part::Unit));
+        let units = units.filter(|unit| !form.takes(UNIT_FILE, **unit));
+        let of =
+            |part: Part, sizes: &[u64]| if self.parts.contains(&part) { sizes.to_vec() } else { Vec::new() };
+        let sizes = [of(Part::Single, &self.single_sizes), of(Part::Batch, &self.sizes)].concat();
+        let sizes = sizes.into_iter().filter(|size| !form.takes(*size, *size));
+        let mut all: Vec<u64> = units.copied().chain(sizes).collect();
+        all.sort_unstable();
+        all.dedup();
+        let all: Vec<String> = all.into_iter().map(|bytes| ByteSize(bytes).to_string()).collect();
+        (!all.is_empty()).then(|| {
+            format!("{} are no multiple of {}, which it takes", all.join(", "), ByteSize(form::ALIGNMENT))
+        })
+    }
+
+    /// Measures everything, and tells of it. Blocks; files are made in the site's place and stay there only if they are to be
+    /// kept or could not be removed. Whether all was measured: not where it was stopped.
+    pub fn run(&self, site: &Site, tell: Tell<'_>) -> Result<bool> {
+        let counters = self.interface.as_deref().map(Counters::of).transpose();
+        let counters = counters.map_err(|e| Error::with_source(Reason::InvalidArgument, e.to_string(), e))?;
+        let mut going = Going {
+            survey: self,
+            bench: Bench { site, counters, idle: 0.0, cores: self.cores },
+            forms: Vec::new(),
+            accesses: Vec::new(),
+            tell,
+        };
+        let whole = going.all();
+        going.curves();
+        whole
+    }
+}
+
+impl Going<'_> {
+    fn is_stopped(&self) -> bool {
+        self.bench.site.stop.is_asked()
+    }
+
+    fn measured(&mut self, measured: &Measured) {
+        (self.tell)(Event::Measured(measured));
+    }
+
+    fn begins(&mut self, what: String) -> Arc<Gauge> {
+        let gauge = Arc::new(Gauge::default());
+        (self.tell)(Event::Begins { what, gauge: gauge.clone() });
+        gauge
+    }
+
+    fn all(&mut self) -> Result<bool> {
+        self.conditions()?;
+        let is_only_postmark = self.survey.parts.iter().all(|part| *part == Part::Postmark);
+        if !is_only_postmark {
+            self.policies()?;
+        }
+        for repeat in 1..=self.survey.repeats {
+            for part in &self.survey.parts {
+                match part {
+                    Part::Unit => self.units(repeat)?,
+                    Part::Single => self.singles(repeat)?,
+                    Part::Batch => self.batches(repeat)?,
+                    Part::Postmark => self.postmarks(repeat)?,
+                }
+                if self.is_stopped() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Finds out and says what can be measured how.
+    fn conditions(&mut self) -> Result<()> {
+        let (survey, site) = (self.survey, self.bench.site);
+        let mut skipped = Vec::new();
+        for form in &survey.forms {
+            match self::batch::try_form(site, *form)? {
+                None => {
+                    self.forms.push(*form);
+                    skipped.extend(survey.left_out(*form).map(|why| (*form, why)));
+                }
+                Some(why) => skipped.push((*form, why)),
+            }
+        }
+        let (caches, caches_why) = drop_caches(std::iter::empty::<&str>(), survey.drops_caches);
+        let idle = self.bench.counters.as_ref().map(|counters| {
+            let before = counters.read();
+            std::thread::sleep(IDLE_TIME);
+            let carried = counters.read().since(before);
+            let per_second = |bytes: u64| bytes as f64 / IDLE_TIME.as_secs_f64();
+            (per_second(carried.sent), per_second(carried.received), per_second(counters.total(carried)))
+        });
+        self.bench.idle = idle.map_or(0.0, |(.., both)| both);
+        let counted = if survey.fsync { "open, writes, fsync, close" } else { "open, writes, close" };
+        let conditions = Conditions {
+            mount: Mount::of(site.place.directory()),
+            counted: counted.to_owned(),
+            caches,
+            caches_why,
+            skipped,
+            interface: self.bench.counters.as_ref().map(|counters| counters.name().to_owned()),
+            idle: idle.map(|(sent, received, _)| (sent, received)),
+        };
+        self.measured(&Measured::Conditions(Box::new(conditions)));
+        Ok(())
+    }
+
+    fn policies(&mut self) -> Result<()> {
+        let mut known = Known::default();
+        let mut forms = self.forms.clone();
+        // Forms that go through memory teach what the others are compared with.
+        forms.sort();
+        let mut found = Vec::new();
+        for form in forms.into_iter().rev() {
+            if self.is_stopped() {
+                return Ok(());
+            }
+            let _ = self.begins(format!("finding out the policy of {form} access"));
+            match known.probe(&self.bench, form, self.survey.drops_caches) {
+                Ok(policy) => found.push(policy),
+                Err(_) if self.is_stopped() => return self.empty(),
+                Err(e) => {
+                    let failed = Some(e.to_string());
+                    found.push(Policy { form, write: None, read: None, again: None, failed });
+                }
+            }
+        }
+        found.into_iter().rev().for_each(|policy| self.measured(&Measured::Policy(Box::new(policy))));
+        self.empty()
+    }
+
+    fn units(&mut self, repeat: u32) -> Result<()> {
+        for unit in &self.survey.units {
+            self.one(Scope::Unit, UNIT_FILE, *unit, repeat)?;
+        }
+        Ok(())
+    }
+
+    fn singles(&mut self, repeat: u32) -> Result<()> {
+        for size in &self.survey.single_sizes {
+            self.one(Scope::Single, *size, *size, repeat)?;
+        }
+        Ok(())
+    }
+
+    /// One file at a time, in each form.
+    fn one(&mut self, scope: Scope, size: u64, unit: u64, repeat: u32) -> Result<()> {
+        for form in self.forms.clone() {
+            let task = Task {
+                phase: Phase::Write,
+                form,
+                unit: unit.min(batch::MOST_BUFFERS),
+                // Nothing is made or compared between two calls.
+                buffer: size.min(batch::MOST_BUFFERS),
+                fsync: self.survey.fsync,
+                time: Duration::MAX,
+                file_time: self.survey.time.saturating_mul(FILE_TIMES),
+            };
+            if form.takes(size, unit) {
+                let files = vec![vec![self.bench.site.place.file(size)?]];
+                self.write_and_read(Cell { scope, task, size, repeat, caches: Caches::Kept }, files)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn batches(&mut self, repeat: u32) -> Result<()> {
+        for size in self.survey.sizes.clone() {
+            for threads in self.survey.threads.clone() {
+                for form in self.forms.clone() {
+                    if !form.takes(size, size) {
+                        continue;
+                    }
+                    let unit = batch::unit(size, threads);
+                    let task = Task {
+                        phase: Phase::Write,
+                        form,
+                        unit,
+                        buffer: unit,
+                        fsync: self.survey.fsync,
+                        time: if self.survey.files.is_some() { Duration::MAX } else { self.survey.time },
+                        file_time: Duration::MAX,
+                    };
+                    let count = batch::files_of_thread(size, threads, self.survey.files);
+                    let place = &self.bench.site.place;
+                    let files = (0..threads).map(|thread| place.files(thread, count, size));
+                    let files = files.collect::<Result<Vec<_>>>()?;
+                    let cell = Cell { scope: Scope::Batch, task, size, repeat, caches: Caches::Kept };
+                    self.write_and_read(cell, files)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes files, drops caches, and reads what was written.
+    fn write_and_read(&mut self, mut cell: Cell, mut files: Vec<Vec<File>>) -> Result<()> {
+        for phase in [Phase::Write, Phase::Read] {
+            if self.is_stopped() {
+                break;
+            }
+            cell.task.phase = phase;
+            if phase == Phase::Read {
+                if files.iter().all(Vec::is_empty) {
+                    break;
+                }
+                let place = &self.bench.site.place;
+                let paths = files.iter().flatten().map(|file| place.path(*file));
+                (cell.caches, _) = drop_caches(paths, self.survey.drops_caches);
+            }
+            let what = format!("{phase} {} {} x {}", cell.task.form, ByteSize(cell.size), files.len());
+            let gauge = self.begins(what);
+            let (access, whole) = self.bench.measure(&cell, &files, &gauge)?;
+            files = whole;
+            self.accesses.push(access.clone());
+            self.measured(&Measured::Access(Box::new(access)));
+        }
+        self.empty()
+    }
+
+    fn postmarks(&mut self, repeat: u32) -> Result<()> {
+        for workload in &self.survey.postmark {
+            if self.is_stopped() {
+                return Ok(());
+            }
+            let (least, most) = (ByteSize(workload.range.0), ByteSize(workload.range.1));
+            let gauge = self.begins(format!("postmark {least}-{most}"));
+            let seed = crate::random::mix(self.survey.seed ^ u64::from(repeat));
+            let postmark = self::postmark::run(self.bench.site, workload, (seed, repeat), &gauge)?;
+            self.measured(&Measured::Postmark(Box::new(postmark)));
+            self.empty()?;
+        }
+        Ok(())
+    }
+
+    /// Makes room: what has been measured is not needed any more.
+    fn empty(&self) -> Result<()> {
+        if self.survey.keeps { Ok(()) } else { self.bench.site.place.empty() }
+    }
+
+    /// Curves through the ratios of single files, of batches of one thread, and of those of several.
+    fn curves(&mut self) {
+        for scope in [Scope::Single, Scope::Batch] {
+            for phase in [Phase::Write, Phase::Read] {
+                for form in self.forms.clone() {
+                    let of = self.accesses.iter().filter(|access| {
+                        (access.scope, access.phase, access.form) == (scope, phase, form) && !access.partial
+                    });
+                    let points = |is_wanted: &dyn Fn(&Access) -> bool| -> Vec<Point> {
+                        let wanted = of.clone().filter(|access| is_wanted(access));
+                        let point = |access: &Access| {
+                            let kib = access.threads as f64 * access.size as f64 / 1024.0;
+                            let ratio = access.amplification().filter(|ratio| *ratio >= CARRIED)?;
+                            Some(Point { kib, ratio })
+                        };
+                        wanted.filter_map(point).collect()
+                    };
+                    let (one, all) = (points(&|access| access.threads == 1), points(&|_| true));
+                    let curves: Vec<(&str, &[Point], Option<Fit>)> = if scope == Scope::Single {
+                        vec![
+                            ("(a + s) / s", &one, amplification::fit(&one)),
+                            ("c + a / s", &one, amplification::fit_with_cost_of_bytes(&one)),
+                        ]
+                    } else {
+                        vec![
+                            ("(j + m + s) / s, one thread", &one, amplification::fit(&one)),
+                            ("(j + m + n s) / (n s), n threads", &all, amplification::fit(&all)),
+                        ]
+                    };
+                    for (curve, points, fit) in curves {
+                        let Some(fit) = fit else { continue };
+                        let (curve, points) = (curve.to_owned(), points.len());
+                        let told = Amplification { scope, phase, form, curve, fit, points };
+                        (self.tell)(Event::Measured(&Measured::Amplification(told)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! Memory that direct access takes: it begins where a page does.
+
+use super::form::ALIGNMENT;
+
+/// So many bytes, aligned.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    pub fn new(length: usize) -> Self {
+        let alignment = ALIGNMENT as usize;
+        // Written to, so that its pages are there before anything is timed.
+        let bytes = vec![1; length + alignment];
+        let start = bytes.as_ptr().align_offset(alignment);
+        Self { bytes, start, length }
+    }
+
+    pub fn first(&mut self, length: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length.min(length)]
+    }
+
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_aligned_and_as_long_as_it_was_asked_to_be() {
+        for length in [1, 512, 4096, 70_000] {
+            let mut buffer = Buffer::new(length);
+            assert_eq!((buffer.len(), buffer.first(usize::MAX).len()), (length, length));
+            assert_eq!(buffer.first(1).as_ptr() as usize % 4096, 0);
+        }
+    }
+}

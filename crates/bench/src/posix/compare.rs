@@ -1,0 +1,67 @@
+//! What is compared of two results about mounted file systems: how fast, and how long a file took, of each measurement that
+//! both have.
+
+use super::result::{Access, Measured, Postmark};
+use crate::compare::{Compared, Measure, Sample, judge};
+
+/// What is compared of what has it.
+const MEASURES: [Measure; 4] = [Measure::Bandwidth, Measure::Median, Measure::P99, Measure::Transactions];
+
+/// Compares all measurements that both results have, in the order of the first.
+#[must_use]
+pub fn compare(before: &[Measured], after: &[Measured]) -> Vec<Compared> {
+    let mut names: Vec<String> = Vec::new();
+    for name in before.iter().filter_map(name) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let mut samples: Vec<Sample> = Vec::new();
+    for what in names {
+        for measure in MEASURES {
+            let values = |measured: &[Measured]| -> Vec<f64> {
+                let those = measured.iter().filter(|each| name(each).as_deref() == Some(&what));
+                those.filter_map(|each| value(each, measure)).map(f64::ln).collect()
+            };
+            let (a, b) = (values(before), values(after));
+            if !a.is_empty() && !b.is_empty() {
+                samples.push((what.clone(), measure, a, b));
+            }
+        }
+    }
+    judge(samples)
+}
+
+/// What tells measurements apart; `None` of what cannot be compared.
+#[must_use]
+pub fn name(measured: &Measured) -> Option<String> {
+    match measured {
+        Measured::Access(access) if !access.partial => Some(access.name()),
+        Measured::Postmark(postmark) if !postmark.partial => Some(postmark.name()),
+        _ => None,
+    }
+}
+
+fn value(measured: &Measured, measure: Measure) -> Option<f64> {
+    let value = match measured {
+        Measured::Access(access) => of_access(access, measure),
+        Measured::Postmark(postmark) => of_postmark(postmark, measure),
+        Measured::Conditions(_) | Measured::Policy(_) | Measured::Amplification(_) => None,
+    };
+    value.filter(|value| *value > 0.0)
+}
+
+fn of_access(access: &Access, measure: Measure) -> Option<f64> {
+    // Of a single file its throughput says all.
+    let is_batch = access.scope == super::result::Scope::Batch;
+    match measure {
+        Measure::Bandwidth => Some(access.bytes_per_second.mean),
+        Measure::Median => is_batch.then_some(access.latency.file.p50 as f64),
+        Measure::P99 => is_batch.then_some(access.latency.file.p99 as f64),
+        Measure::Throughput | Measure::Transactions => None,
+    }
+}
+
+fn of_postmark(postmark: &Postmark, measure: Measure) -> Option<f64> {
+    (measure == Measure::Transactions).then_some(postmark.transactions_per_second)
+}

@@ -1,0 +1,124 @@
+//! Bytes that an interface of the network carried, in both directions, as the kernel counts them: with the heads of their
+//! packets, whoever sent them.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// The interfaces that this process sees.
+const TABLE: &str = "/proc/self/net/dev";
+
+/// Bytes since the interface was there, or between two moments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    pub sent: u64,
+    pub received: u64,
+}
+
+impl Carried {
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(earlier.sent),
+            received: self.received.saturating_sub(earlier.received),
+        }
+    }
+}
+
+/// Something that counts.
+#[derive(Debug, Clone)]
+pub(super) struct Counters {
+    name: String,
+}
+
+impl Counters {
+    /// The counters of an interface; the error says which there are.
+    pub fn of(name: &str) -> io::Result<Self> {
+        let table = fs::read_to_string(TABLE)?;
+        if find(&table, name).is_none() {
+            let names: Vec<&str> = rows(&table).map(|(name, _)| name).collect();
+            let why = format!("there is no interface {name}; there are {}", names.join(", "));
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        Ok(Self { name: name.to_owned() })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it says now. An interface that is gone counts nothing more.
+    pub fn read(&self) -> Carried {
+        let table = fs::read_to_string(TABLE).unwrap_or_default();
+        find(&table, &self.name).unwrap_or_default()
+    }
+
+    /// Both directions. The loopback interface receives what it sends: each byte is counted once.
+    pub fn total(&self, carried: Carried) -> u64 {
+        if self.name == "lo" { carried.sent } else { carried.sent + carried.received }
+    }
+
+    /// Waits until for a while no more is carried than when nothing is measured (`idle` bytes a second), so long at the most:
+    /// acknowledgements and what was written behind come after the last call.
+    pub fn settled(&self, most: Duration, idle: f64) -> Carried {
+        const LOOK: Duration = Duration::from_millis(50);
+        const QUIET_BYTES: f64 = 256.0;
+        let quiet_bytes = QUIET_BYTES + 2.0 * idle * LOOK.as_secs_f64();
+        let (mut last, mut quiet) = (self.read(), 0);
+        let mut waited = Duration::ZERO;
+        while waited < most && quiet < 3 {
+            std::thread::sleep(LOOK);
+            waited += LOOK;
+            let now = self.read();
+            let more = now.since(last);
+            quiet = if self.total(more) as f64 <= quiet_bytes { quiet + 1 } else { 0 };
+            last = now;
+        }
+        last
+    }
+}
+
+fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
+    table.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, rest)| (name.trim(), rest))
+}
+
+/// Of a table as `/proc/net/dev` has it: received bytes stand first, sent ones in the ninth column.
+fn find(table: &str, name: &str) -> Option<Carried> {
+    let (_, fields) = rows(table).find(|(found, _)| *found == name)?;
+    let numbers: Vec<u64> = fields.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    Some(Carried { received: *numbers.first()?, sent: *numbers.get(8)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_read() {
+        let table = "Inter-|   Receive                                                |  Transmit\n \
+             face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop\n    \
+             lo:   100      2    0    0    0     0          0         0      100       2    0    0\n  \
+             eth0:98765432  10   0    0    0     0          0         0 12345678      20    0    0\n";
+        assert_eq!(find(table, "eth0"), Some(Carried { received: 98_765_432, sent: 12_345_678 }));
+        assert_eq!(find(table, "eth"), None);
+        assert_eq!(find("", "eth0"), None);
+    }
+
+    #[test]
+    fn what_goes_over_loopback_is_counted_once() {
+        use std::io::{Read as _, Write as _};
+        let counters = Counters::of("lo").unwrap();
+        let before = counters.read();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut back, _) = listener.accept().unwrap();
+        let sending = std::thread::spawn(move || out.write_all(&vec![7; 4 << 20]).unwrap());
+        let mut all = Vec::new();
+        back.read_to_end(&mut all).unwrap();
+        sending.join().unwrap();
+        let carried = counters.total(counters.read().since(before));
+        // Others use it too.
+        assert!(carried >= 4 << 20, "{carried}");
+        let error = Counters::of("no-such-interface").unwrap_err();
+        assert!(error.to_string().contains("there are ") && error.to_string().contains("lo"), "{error}");
+    }
+}

@@ -1,0 +1,76 @@
+//! What a directory lies on: its file system, as the kernel's table of mounts has it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A mounted file system.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// `ext4`, `nfs4`, `fuse.rclone`.
+    pub kind: String,
+    /// The device, or the server and what it exports.
+    pub source: String,
+    /// Where it is mounted.
+    pub point: String,
+    /// How, the options of the file system among it.
+    pub options: String,
+}
+
+impl Mount {
+    /// That of a directory; empty words where it cannot be found.
+    #[must_use]
+    pub fn of(directory: &Path) -> Self {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        fs::canonicalize(directory).ok().and_then(|path| find(&table, &path)).unwrap_or_default()
+    }
+}
+
+/// The last of the deepest mounts that a path lies below: it covers the others.
+fn find(table: &str, path: &Path) -> Option<Mount> {
+    let mounts = table.lines().filter_map(|line| {
+        let (head, tail) = line.split_once(" - ")?;
+        let head: Vec<&str> = head.split(' ').collect();
+        let mut tail = tail.split(' ');
+        let point = PathBuf::from(unescaped(head.get(4)?));
+        let (kind, source) = (tail.next()?.to_owned(), unescaped(tail.next()?));
+        let options = format!("{},{}", head.get(5)?, tail.next().unwrap_or_default());
+        path.starts_with(&point).then(|| {
+            (point.components().count(), Mount { kind, source, point: point.display().to_string(), options })
+        })
+    });
+    mounts.max_by_key(|(depth, _)| *depth).map(|(_, mount)| mount)
+}
+
+/// Spaces, tabs, line ends and backslashes stand as three octal digits.
+fn unescaped(field: &str) -> String {
+    let mut text = field.to_owned();
+    for (code, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        text = text.replace(code, letter);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deepest_and_last_mount_is_found() {
+        let table = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
+             30 22 0:5 / /mnt/a\\040b rw - tmpfs tmpfs rw,size=10k\n\
+             31 30 0:6 / /mnt/a\\040b rw,sync master:3 - nfs4 server:/x rw,vers=4.2\n\
+             32 22 0:7 / /mnt/a rw - ext4 /dev/sdb rw\n";
+        let nfs = find(table, Path::new("/mnt/a b/c")).unwrap();
+        assert_eq!((&*nfs.kind, &*nfs.source, &*nfs.point), ("nfs4", "server:/x", "/mnt/a b"));
+        assert_eq!(nfs.options, "rw,sync,rw,vers=4.2");
+        assert_eq!(find(table, Path::new("/mnt/ab")).unwrap().point, "/");
+        assert_eq!(find("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_root() {
+        assert!(!Mount::of(Path::new("/proc")).kind.is_empty());
+    }
+}

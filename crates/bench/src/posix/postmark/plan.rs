@@ -1,0 +1,203 @@
+//! What Postmark does, step by step (Katz 1997): a pool of files is made; each transaction reads a file or adds to one, and
+//! makes a file or removes one, with equal shares; what is left is removed. All follows from the seed.
+
+use crate::random::mix;
+
+/// A step. Sizes are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A file is made.
+    Create {
+        /// Which.
+        number: u64,
+        /// How large.
+        size: u64,
+    },
+    /// One is read from its beginning to its end.
+    Read {
+        /// Which.
+        number: u64,
+        /// How large it is.
+        size: u64,
+    },
+    /// Something is added to one.
+    Append {
+        /// Which.
+        number: u64,
+        /// Its size before.
+        from: u64,
+        /// And after.
+        to: u64,
+    },
+    /// One is removed.
+    Delete {
+        /// Which.
+        number: u64,
+    },
+}
+
+/// Which part of the workload a step belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The pool is made.
+    Fill,
+    /// Transactions.
+    Transact,
+    /// What is left is removed.
+    Clear,
+}
+
+/// All steps, one after the other.
+#[derive(Debug)]
+pub struct Plan {
+    least: u64,
+    most: u64,
+    pool: u64,
+    transactions: u64,
+    chance: u64,
+    /// Files that are there, with their sizes.
+    there: Vec<(u64, u64)>,
+    next: u64,
+    stage: Stage,
+    /// Of the transactions: those begun, and whether the second half of the last is to come.
+    begun: u64,
+    is_half: bool,
+}
+
+impl Plan {
+    /// A pool of so many files between two sizes, and so many transactions.
+    #[must_use]
+    pub fn new((least, most): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
+        let (there, stage) = (Vec::new(), Stage::Fill);
+        Self {
+            least,
+            most,
+            pool,
+            transactions,
+            chance: mix(seed),
+            there,
+            next: 0,
+            stage,
+            begun: 0,
+            is_half: false,
+        }
+    }
+
+    /// A number below another.
+    fn draw(&mut self, below: u64) -> u64 {
+        self.chance = mix(self.chance);
+        u64::try_from((u128::from(self.chance) * u128::from(below)) >> 64).unwrap_or(0)
+    }
+
+    fn create(&mut self) -> Step {
+        let (number, size) = (self.next, self.least + self.draw(self.most - self.least + 1));
+        self.next += 1;
+        self.there.push((number, size));
+        Step::Create { number, size }
+    }
+
+    /// Reading or adding. Files that are as large as may be are not added to.
+    fn use_one(&mut self) -> Option<Step> {
+        let is_read = self.draw(10) < 5;
+        let at = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
+        let &(number, size) = self.there.get(at)?;
+        if is_read || size >= self.most {
+            return Some(Step::Read { number, size });
+        }
+        let to = size + 1 + self.draw(self.most - size);
+        self.there[at].1 = to;
+        Some(Step::Append { number, from: size, to })
+    }
+
+    fn make_or_remove(&mut self) -> Step {
+        if self.draw(10) < 5 || self.there.is_empty() {
+            return self.create();
+        }
+        let at = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
+        Step::Delete { number: self.there.swap_remove(at).0 }
+    }
+}
+
+impl Iterator for Plan {
+    type Item = (Stage, Step);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.stage == Stage::Fill {
+            if self.next < self.pool {
+                return Some((Stage::Fill, self.create()));
+            }
+            self.stage = Stage::Transact;
+        }
+        if self.stage == Stage::Transact {
+            if self.is_half {
+                self.is_half = false;
+                return Some((Stage::Transact, self.make_or_remove()));
+            }
+            if self.begun < self.transactions {
+                self.begun += 1;
+                self.is_half = true;
+                if let Some(step) = self.use_one() {
+                    return Some((Stage::Transact, step));
+                }
+                return self.next();
+            }
+            self.stage = Stage::Clear;
+        }
+        let (number, _) = self.there.pop()?;
+        Some((Stage::Clear, Step::Delete { number }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn it_uses_what_is_there_and_leaves_nothing() {
+        for (seed, range, pool, transactions) in
+            [(1, (512, 102_400), 500, 500), (2, (1, 1), 1, 200), (3, (0, 10), 0, 50), (4, (5, 9), 3, 0)]
+        {
+            let mut there: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut transacted = 0;
+            for (stage, step) in Plan::new(range, pool, transactions, seed) {
+                transacted += u64::from(stage == Stage::Transact);
+                match step {
+                    Step::Create { number, size } => {
+                        assert!((range.0..=range.1).contains(&size), "{step:?}");
+                        assert_eq!(there.insert(number, size), None);
+                    }
+                    Step::Read { number, size } => assert_eq!(there[&number], size),
+                    Step::Append { number, from, to } => {
+                        assert!(from < to && to <= range.1, "{step:?}");
+                        assert_eq!(there.insert(number, to), Some(from));
+                    }
+                    Step::Delete { number } => assert!(there.remove(&number).is_some()),
+                }
+            }
+            assert!(there.is_empty());
+            // Of no files there may be nothing to read.
+            assert!((transactions..=2 * transactions).contains(&transacted), "{seed}: {transacted}");
+        }
+    }
+
+    #[test]
+    fn shares_are_even_and_follow_from_the_seed() {
+        let steps = |seed| Plan::new((512, 102_400), 500, 4000, seed).collect::<Vec<_>>();
+        let of = |kind: fn(&Step) -> bool| {
+            let transact = |each: &&(Stage, Step)| each.0 == Stage::Transact && kind(&each.1);
+            steps(7).iter().filter(transact).count()
+        };
+        for count in [
+            of(|step| matches!(step, Step::Read { .. })),
+            of(|step| matches!(step, Step::Append { .. })),
+            of(|step| matches!(step, Step::Create { .. })),
+            of(|step| matches!(step, Step::Delete { .. })),
+        ] {
+            assert!((1850..2150).contains(&count), "{count}");
+        }
+        assert_eq!(steps(7), steps(7));
+        assert_ne!(steps(7), steps(8));
+    }
+}

@@ -1,0 +1,96 @@
+//! How fast files were accessed while all threads were at work (Ou 2015, section IV-D: from the steady state). A file that
+//! reaches beyond the end of that counts by the part of it that lies within, so that few long files make no steps.
+
+use std::time::Duration;
+
+use crate::result::Rate;
+use crate::summary;
+
+/// A file that was accessed, in time since any origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub begin: Duration,
+    pub end: Duration,
+    pub bytes: u64,
+}
+
+/// Of fewer files it is not known how much their number varies.
+const LEAST_FILES: usize = 50;
+/// The means of so many stretches are looked at.
+const STRETCHES: usize = 10;
+
+/// What was done while all threads were at work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Steady {
+    pub seconds: f64,
+    pub bytes_per_second: Rate,
+    pub files_per_second: Rate,
+}
+
+impl Steady {
+    /// From what each thread did, from a common beginning until the first of them had nothing left to do. A thread that did
+    /// nothing is as if it were not there.
+    pub fn of(begin: Duration, threads: &[Vec<Span>]) -> Self {
+        let ends = threads.iter().filter_map(|spans| Some(spans.last()?.end));
+        let seconds = ends.min().unwrap_or(begin).saturating_sub(begin).as_secs_f64();
+        let spans: Vec<Span> = threads.iter().flatten().copied().collect();
+        let rate = |weight: fn(&Span) -> f64| {
+            let amount = |from: f64, to: f64| -> f64 {
+                spans.iter().map(|span| weight(span) * within(span, begin, from, to)).sum()
+            };
+            if seconds <= 0.0 {
+                return Rate { mean: 0.0, within: None };
+            }
+            let stretch = seconds / STRETCHES as f64;
+            let stretches =
+                (0..STRETCHES).map(|n| amount(stretch * n as f64, stretch * (n + 1) as f64) / stretch);
+            let stretches: Vec<f64> = stretches.collect();
+            let sure = (spans.len() >= LEAST_FILES).then(|| summary::rate(&stretches)).flatten();
+            Rate { mean: amount(0.0, seconds) / seconds, within: sure.map(|rate| rate.within) }
+        };
+        Self { seconds, bytes_per_second: rate(|span| span.bytes as f64), files_per_second: rate(|_| 1.0) }
+    }
+}
+
+/// The part of a file's time that lies between two moments, in seconds since the beginning.
+fn within(span: &Span, begin: Duration, from: f64, to: f64) -> f64 {
+    let at = |moment: Duration| moment.saturating_sub(begin).as_secs_f64();
+    let (start, end) = (at(span.begin), at(span.end));
+    if end <= start {
+        return if from <= start && start < to { 1.0 } else { 0.0 };
+    }
+    ((end.min(to) - start.max(from)) / (end - start)).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spans(of: &[(u64, u64, u64)]) -> Vec<Span> {
+        let millis = Duration::from_millis;
+        of.iter()
+            .map(|(begin, end, bytes)| Span { begin: millis(*begin), end: millis(*end), bytes: *bytes })
+            .collect()
+    }
+
+    #[test]
+    fn what_comes_after_the_first_thread_has_ended_does_not_count() {
+        let threads = [spans(&[(1000, 2000, 100), (2000, 3000, 100)]), spans(&[(1000, 5000, 400)]), vec![]];
+        let steady = Steady::of(Duration::from_secs(1), &threads);
+        assert!((steady.seconds - 2.0).abs() < 1e-9);
+        // 200 of the first, and half of the 400 of the second.
+        assert!((steady.bytes_per_second.mean - 200.0).abs() < 1e-6, "{steady:?}");
+        assert!((steady.files_per_second.mean - 1.25).abs() < 1e-6, "{steady:?}");
+        assert_eq!(steady.bytes_per_second.within, None);
+    }
+
+    #[test]
+    fn many_files_say_how_sure_it_is() {
+        let even: Vec<(u64, u64, u64)> = (0..200).map(|n| (n * 10, n * 10 + 10, 4096)).collect();
+        let steady = Steady::of(Duration::ZERO, &[spans(&even)]);
+        assert!((steady.bytes_per_second.mean - 409_600.0).abs() < 1.0, "{steady:?}");
+        assert!(steady.bytes_per_second.within.is_some_and(|within| within < 1.0), "{steady:?}");
+        let nothing = Steady::of(Duration::ZERO, &[vec![]]);
+        assert_eq!((nothing.seconds, nothing.bytes_per_second.mean), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,138 @@
+//! What was seen of files: how long calls took, and what failed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::result::Latencies;
+use crate::record::{histogram, record};
+use crate::result::Latency;
+
+/// Failures that are told of in full.
+const SAMPLES: usize = 5;
+
+/// Why a file counts as failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failed {
+    /// To count by.
+    pub kind: String,
+    pub what: String,
+    /// Whatever comes next would fail too.
+    pub is_for_all: bool,
+}
+
+/// How long the calls of one file took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Took {
+    pub open: Duration,
+    pub first: Duration,
+    pub accesses: Duration,
+    pub fsync: Option<Duration>,
+    pub close: Duration,
+}
+
+impl Took {
+    pub fn total(&self) -> Duration {
+        self.open + self.accesses + self.fsync.unwrap_or_default() + self.close
+    }
+}
+
+/// See the module. Times are in microseconds.
+#[derive(Debug, Clone)]
+pub(super) struct Tally {
+    pub files: u64,
+    pub bytes: u64,
+    /// The time of all calls.
+    pub calls: Duration,
+    open: Histogram<u64>,
+    first: Histogram<u64>,
+    access: Histogram<u64>,
+    fsync: Histogram<u64>,
+    close: Histogram<u64>,
+    file: Histogram<u64>,
+    pub failures: BTreeMap<String, u64>,
+    pub samples: Vec<String>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            files: 0,
+            bytes: 0,
+            calls: Duration::ZERO,
+            open: histogram(),
+            first: histogram(),
+            access: histogram(),
+            fsync: histogram(),
+            close: histogram(),
+            file: histogram(),
+            failures: BTreeMap::new(),
+            samples: Vec::new(),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
+}
+
+impl Tally {
+    pub fn access(&mut self, took: Duration) {
+        record(&mut self.access, micros(took), 1);
+    }
+
+    pub fn file(&mut self, took: &Took, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+        self.calls += took.total();
+        record(&mut self.open, micros(took.open), 1);
+        record(&mut self.first, micros(took.first), 1);
+        record(&mut self.close, micros(took.close), 1);
+        record(&mut self.file, micros(took.total()), 1);
+        if let Some(fsync) = took.fsync {
+            record(&mut self.fsync, micros(fsync), 1);
+        }
+    }
+
+    pub fn failure(&mut self, failed: &Failed) {
+        *self.failures.entry(failed.kind.clone()).or_default() += 1;
+        if self.samples.len() < SAMPLES {
+            self.samples.push(failed.what.clone());
+        }
+    }
+
+    /// Adds what another thread saw.
+    pub fn add(&mut self, other: &Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.calls += other.calls;
+        for (mine, others) in [
+            (&mut self.open, &other.open),
+            (&mut self.first, &other.first),
+            (&mut self.access, &other.access),
+            (&mut self.fsync, &other.fsync),
+            (&mut self.close, &other.close),
+            (&mut self.file, &other.file),
+        ] {
+            // They grow as they need to.
+            let _ = mine.add(others);
+        }
+        for (kind, count) in &other.failures {
+            *self.failures.entry(kind.clone()).or_default() += count;
+        }
+        let room = SAMPLES.saturating_sub(self.samples.len());
+        self.samples.extend(other.samples.iter().take(room).cloned());
+    }
+
+    pub fn latencies(&self) -> Latencies {
+        Latencies {
+            open: Latency::of(&self.open),
+            first: Latency::of(&self.first),
+            access: Latency::of(&self.access),
+            fsync: (!self.fsync.is_empty()).then(|| Latency::of(&self.fsync)),
+            close: Latency::of(&self.close),
+            file: Latency::of(&self.file),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+use std::fs;
+
+use tradewind_core::SystemClock;
+use tradewind_pattern::Content;
+
+use super::phase::{Outcome, run};
+use super::*;
+use crate::drive::Stop;
+use crate::result::Line;
+
+fn site() -> (tempfile::TempDir, Site) {
+    let parent = tempfile::tempdir().unwrap();
+    let place = Arc::new(Place::make(parent.path(), "own").unwrap());
+    let (content, clock) = (Arc::new(Content::new()), SystemClock::shared());
+    (parent, Site { place, content, clock, stop: Stop::default() })
+}
+
+fn task(phase: Phase, form: Form, unit: u64, buffer: u64) -> Task {
+    Task { phase, form, unit, buffer, fsync: false, time: Duration::MAX, file_time: Duration::MAX }
+}
+
+fn done(site: &Site, task: &Task, files: &[Vec<File>]) -> Outcome {
+    run(site, task, files, &Gauge::default()).unwrap()
+}
+
+fn files(site: &Site, threads: usize, count: u64, size: u64) -> Vec<Vec<File>> {
+    (0..threads).map(|thread| site.place.files(thread, count, size).unwrap()).collect()
+}
+
+#[test]
+fn what_is_written_is_read_whatever_the_pieces() {
+    let (_parent, site) = site();
+    for (size, unit, buffer) in
+        [(1, 1, 1), (10_000, 1000, 3000), (10_000, 4096, 10_000), (4096, 1 << 20, 4096)]
+    {
+        for form in [Form::Sync, Form::Default] {
+            let written = done(&site, &task(Phase::Write, form, unit, buffer), &files(&site, 2, 3, size));
+            assert_eq!(
+                (written.tally.files, written.tally.bytes),
+                (6, 6 * size),
+                "{:?}",
+                written.tally.samples
+            );
+            let read = done(&site, &task(Phase::Read, form, unit, buffer), &written.files);
+            assert_eq!((read.tally.files, read.tally.bytes), (6, 6 * size), "{:?}", read.tally.samples);
+            let calls = read.tally.latencies().access.count;
+            // A buffer holds whole calls only.
+            assert_eq!(calls, 6 * size.div_ceil(unit.min(buffer)), "{size} {unit} {buffer}");
+            assert_eq!(fs::metadata(site.place.path(written.files[0][0])).unwrap().len(), size);
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_damage_is_found() {
+    let (_parent, site) = site();
+    let written = done(&site, &task(Phase::Write, Form::Default, 4096, 8192), &files(&site, 1, 5, 20_000));
+    let path = |n: usize| site.place.path(written.files[0][n]);
+    let mut bytes = fs::read(path(0)).unwrap();
+    bytes[19_999] ^= 1;
+    fs::write(path(0), bytes).unwrap();
+    fs::write(path(1), &fs::read(path(1)).unwrap()[..15_000]).unwrap();
+    let longer = [fs::read(path(2)).unwrap(), vec![0]].concat();
+    fs::write(path(2), longer).unwrap();
+    fs::copy(path(4), path(3)).unwrap();
+    let read = done(&site, &task(Phase::Read, Form::Default, 4096, 8192), &written.files);
+    assert_eq!(read.tally.failures["WrongBytes"], 4, "{:?}", read.tally.samples);
+    assert_eq!(read.tally.files, 1, "the one that nobody touched");
+    for (sample, why) in read.tally.samples.iter().zip([
+        "has another byte at 19999 than was written",
+        "has 15000 bytes, 20000 were written",
+        "is said to have 20001 bytes, 20000 were written",
+        "has another byte at",
+    ]) {
+        assert!(sample.contains(why), "{sample}: {why}");
+    }
+}
+
+#[test]
+fn time_ends_a_batch_but_each_thread_has_a_file() {
+    let (_parent, site) = site();
+    let short = Task { time: Duration::ZERO, ..task(Phase::Write, Form::Default, 4096, 4096) };
+    let written = done(&site, &short, &files(&site, 3, 100, 4096));
+    assert_eq!((written.tally.files, written.files.len(), written.is_stopped), (3, 3, false));
+    let cut = Task { file_time: Duration::ZERO, ..task(Phase::Write, Form::Default, 1000, 4096) };
+    let written = done(&site, &cut, &files(&site, 1, 1, 4096));
+    assert_eq!((written.is_cut, written.files[0][0].size), (true, 1000));
+    let read = done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &written.files);
+    assert_eq!((read.tally.bytes, read.tally.failures.len()), (1000, 0), "{:?}", read.tally.samples);
+}
+
+fn survey(parts: &[Part]) -> Survey {
+    Survey {
+        parts: parts.to_vec(),
+        forms: Form::ALL.to_vec(),
+        units: vec![64 << 10, UNIT_FILE],
+        single_sizes: vec![4096, 65_536],
+        sizes: vec![4096],
+        threads: vec![1, 3],
+        time: Duration::from_secs(20),
+        files: Some(6),
+        fsync: true,
+        drops_caches: false,
+        interface: Some("lo".to_owned()),
+        postmark: vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }],
+        repeats: 1,
+        seed: 1,
+        keeps: false,
+        cores: 2,
+    }
+}
+
+#[test]
+fn everything_is_measured_kept_and_removed() {
+    let (_parent, site) = site();
+    let survey = survey(&[Part::Unit, Part::Single, Part::Batch, Part::Postmark]);
+    survey.check().unwrap();
+    let mut lines = Vec::new();
+    let whole = survey.run(&site, &mut |event| {
+        if let Event::Measured(measured) = event {
+            lines.push(serde_json::to_string(&Line::Posix(Box::new(measured.clone()))).unwrap());
+        }
+    });
+    assert!(whole.unwrap());
+    let measured: Vec<Measured> = lines
+        .iter()
+        .map(|line| match serde_json::from_str(line).unwrap() {
+            Line::Posix(measured) => *measured,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(measured.iter().map(Measured::failed).sum::<u64>(), 0, "{lines:?}");
+    let forms = {
+        let Measured::Conditions(conditions) = &measured[0] else { panic!("{}", lines[0]) };
+        assert_eq!(conditions.counted, "open, writes, fsync, close");
+        assert!(conditions.interface.as_deref() == Some("lo") && conditions.idle.is_some());
+        3 - conditions.skipped.len()
+    };
+    let accesses: Vec<&Access> = measured
+        .iter()
+        .filter_map(|each| if let Measured::Access(access) = each { Some(&**access) } else { None })
+        .collect();
+    assert_eq!(accesses.len(), 2 * forms * (2 + 2 + 2));
+    assert_eq!(survey.cells(), 2 * 3 * (2 + 2 + 2) + 1);
+    for access in &accesses {
+        let expected = if access.scope == Scope::Batch { 6 } else { 1 };
+        assert!(access.files == expected && access.bytes == expected * access.size, "{access:?}");
+        let is_written = access.phase == Phase::Write;
+        assert_eq!((access.latency.fsync.is_some(), access.sync_seconds.is_some()), (is_written, is_written));
+        assert!(access.bytes_per_second.mean > 0.0 && access.seconds > 0.0, "{access:?}");
+    }
+    let postmarks: Vec<_> = measured
+        .iter()
+        .filter_map(|each| if let Measured::Postmark(postmark) = each { Some(postmark) } else { None })
+        .collect();
+    assert_eq!(postmarks.len(), 1);
+    for postmark in postmarks {
+        assert_eq!(postmark.read.count + postmark.appended.count, 40);
+        assert_eq!(postmark.created.count, postmark.deleted.count);
+        assert!(postmark.written_bytes > 20 * 512 && postmark.transactions_per_second > 0.0, "{postmark:?}");
+    }
+    assert_eq!(fs::read_dir(site.place.directory()).unwrap().count(), 0);
+}
+
+#[test]
+fn who_is_stopped_says_so_and_ends() {
+    let (_parent, site) = site();
+    let survey = Survey { forms: vec![Form::Default], ..survey(&[Part::Unit, Part::Batch]) };
+    let mut count = 0;
+    let whole = survey.run(&site, &mut |event| {
+        if let Event::Measured(Measured::Access(_)) = event {
+            count += 1;
+            site.stop.ask();
+        }
+    });
+    assert!(!whole.unwrap());
+    assert_eq!(count, 1);
+}
+
+#[test]
+fn what_a_form_does_not_take_is_left_out_and_said() {
+    let survey =
+        Survey { sizes: vec![4096, 1000], units: vec![512, 8192], ..survey(&[Part::Unit, Part::Batch]) };
+    assert_eq!(survey.left_out(Form::Sync), None);
+    let why = survey.left_out(Form::Direct).unwrap();
+    assert_eq!(why, "512B, 1kB are no multiple of 4KiB, which it takes");
+    let without = Survey { parts: vec![Part::Single], ..survey };
+    assert_eq!(without.left_out(Form::Direct), None);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let good = survey(&[Part::Unit]);
+    for (bad, why) in [
+        (Survey { parts: vec![], ..good.clone() }, "nothing"),
+        (Survey { units: vec![0], ..good.clone() }, "a unit of 0 is none"),
+        (Survey { units: vec![UNIT_FILE + 1], ..good.clone() }, "the size of the file"),
+        (Survey { sizes: vec![0], ..good.clone() }, "hold nothing"),
+        (Survey { interface: Some("no-such".to_owned()), ..good.clone() }, "no interface no-such"),
+    ] {
+        let said = bad.check().unwrap_err();
+        assert!(said.contains(why), "{said}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Rows about mounted file systems, for people.
+
+use tradewind_bench::posix::policy::Policy;
+use tradewind_bench::posix::result::{Access, Amplification, Conditions, Measured, Phase, Postmark, Scope};
+use tradewind_core::quantity::ByteSize;
+
+/// Stands above the rows of files.
+pub(in crate::commands::bench) const HEAD: &str = "\
+what          form         size     unit  threads   files       MB/s            files/s   p50 ms   p99 ms   max ms   sync s  wire x  failed";
+
+/// The rows of a line, and what is to be known of them.
+pub(super) fn rows(measured: &Measured) -> Vec<String> {
+    match measured {
+        Measured::Conditions(conditions) => of_conditions(conditions),
+        Measured::Policy(policy) => {
+            let failed = policy.failed.as_ref().map(|why| format!("  failed: {why}"));
+            [of_policy(policy)].into_iter().chain(failed).collect()
+        }
+        Measured::Access(access) => of_access(access),
+        Measured::Postmark(postmark) => of_postmark(postmark),
+        Measured::Amplification(amplification) => vec![of_amplification(amplification)],
+    }
+}
+
+fn of_conditions(conditions: &Conditions) -> Vec<String> {
+    let mount = &conditions.mount;
+    let mut rows = vec![
+        format!("  file system: {} of {} at {}, {}", mount.kind, mount.source, mount.point, mount.options),
+        format!("  the time of a file that is written: {}", conditions.counted),
+    ];
+    let why = conditions.caches_why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    rows.push(format!("  caches before reading: {}{why}", conditions.caches));
+    if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle) {
+        rows.push(format!(
+            "  wire: {interface}, which sent {:.1} and received {:.1} kB/s before anything was measured",
+            sent / 1e3,
+            received / 1e3
+        ));
+    }
+    rows.extend(conditions.skipped.iter().map(|(form, why)| format!("  {form} access is left out: {why}")));
+    rows
+}
+
+fn of_policy(policy: &Policy) -> String {
+    fn told<T: std::fmt::Display, B: std::fmt::Display>(told: Option<(T, B)>) -> String {
+        told.map_or_else(|| "cannot be told".to_owned(), |(what, by)| format!("{what} (by {by})"))
+    }
+    format!(
+        "policy        {:<8} writes: {:<27} reads: {:<27} again: {}",
+        policy.form,
+        told(policy.write),
+        told(policy.read),
+        told(policy.again)
+    )
+}
+
+fn of_access(access: &Access) -> Vec<String> {
+    let millis = |micros: u64| micros as f64 / 1e3;
+    let rate = access.bytes_per_second;
+    let sure = rate.within.filter(|_| rate.mean > 0.0);
+    let sure = sure.map(|within| format!("+-{:.0}%", 100.0 * within / rate.mean)).unwrap_or_default();
+    // Of one file in pieces it is the pieces that are waited for.
+    let latency = if access.scope == Scope::Unit { &access.latency.access } else { &access.latency.file };
+    let sync = access.sync_seconds.map_or_else(|| "-".to_owned(), |sync| format!("{sync:.3}"));
+    let wire = access.amplification().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let failed: u64 = access.failures.values().sum();
+    let what = format!("{} {}", access.scope, access.phase);
+    let mut rows = vec![format!(
+        "{what:<13} {:<8} {:>8} {:>8} {:>8} {:>7} {:>10.2} {sure:>6} {:>11.1} {:>8.2} {:>8.2} {:>8.2} {sync:>8} {wire:>7} \
+         {failed:>7}",
+        access.form,
+        ByteSize(access.size).to_string(),
+        ByteSize(access.unit).to_string(),
+        access.threads,
+        access.files,
+        rate.mean / 1e6,
+        access.files_per_second.mean,
+        millis(latency.p50),
+        millis(latency.p99),
+        millis(latency.max),
+    )];
+    rows.extend(access.samples.first().map(|sample| format!("  failed: {sample}")));
+    rows.extend(access.notes.iter().map(|note| format!("  note: {note}")));
+    rows
+}
+
+/// As Postmark prints it.
+fn of_postmark(postmark: &Postmark) -> Vec<String> {
+    let mut rows = vec![
+        format!(
+            "postmark      {} in a pool of {}, {} transactions, {:.2} s in all, {:.3} s more until all was durable",
+            postmark.sizes, postmark.pool, postmark.transactions, postmark.seconds, postmark.sync_seconds
+        ),
+        format!(
+            "  transactions: {:.1} a second in {:.2} s",
+            postmark.transactions_per_second, postmark.transaction_seconds
+        ),
+    ];
+    let (created, deleted) = (&postmark.created, &postmark.deleted);
+    for (what, steps) in [("created", created), ("deleted", deleted)] {
+        rows.push(format!(
+            "  files {what}: {}, alone {:.1} a second, mixed with transactions {:.1} a second",
+            steps.count, steps.alone_per_second, steps.mixed_per_second
+        ));
+    }
+    rows.push(format!(
+        "  files read: {}, {:.1} a second; appended to: {}, {:.1} a second",
+        postmark.read.count,
+        postmark.read.mixed_per_second,
+        postmark.appended.count,
+        postmark.appended.mixed_per_second
+    ));
+    let kib = |bytes: f64| bytes / 1024.0;
+    rows.push(format!(
+        "  data: read {:.0} KB, {:.1} KB/s; written {:.0} KB, {:.1} KB/s",
+        kib(postmark.read_bytes as f64),
+        kib(postmark.read_bytes_per_second),
+        kib(postmark.written_bytes as f64),
+        kib(postmark.written_bytes_per_second)
+    ));
+    rows.extend(postmark.samples.first().map(|sample| format!("  failed: {sample}")));
+    rows.extend(postmark.notes.iter().map(|note| format!("  note: {note}")));
+    rows
+}
+
+fn of_amplification(told: &Amplification) -> String {
+    let fit = &told.fit;
+    let what = match told.phase {
+        Phase::Write => "writing",
+        Phase::Read => "reading",
+    };
+    format!(
+        "amplification {:<8} {} {what}: {}: constant {:.1} KiB, {:.3} for each byte; explains {:.1} %, off by {:.0} % at the \
+         most, from {} ratios{}",
+        told.form,
+        told.scope,
+        told.curve,
+        fit.constant_kib,
+        fit.per_byte,
+        100.0 * fit.goodness,
+        100.0 * fit.worst,
+        told.points,
+        if fit.describes() { "" } else { ": it does not describe them" }
+    )
+}

@@ -1,0 +1,257 @@
+//! `tradewind bench posix`, run as a process: what it keeps and prints, what it leaves behind, and what becomes of it on a
+//! file system that is full, is read-only, refuses direct access, or where somebody stops it.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use support::caller::{Caller, Ran};
+use support::skip;
+
+/// Somebody who measures directories and needs no server.
+fn caller() -> Caller {
+    Caller::new("127.0.0.1:9".parse().unwrap())
+}
+
+/// `tradewind bench posix` with flags as they stand in a line. The machine's caches are others' too.
+fn flags(line: &str) -> Vec<&str> {
+    ["bench", "posix", "--leave-caches"].into_iter().chain(line.split_whitespace()).collect()
+}
+
+/// The lines of a result about a file system that are of a kind.
+fn lines(text: &str, what: &str) -> Vec<Json> {
+    let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    lines.filter(|line| line["line"] == "posix" && line["what"] == what).collect()
+}
+
+fn kept(caller: &Caller, name: &str) -> String {
+    fs::read_to_string(caller.path(name)).unwrap()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != "lost+found");
+    names.sort();
+    names
+}
+
+/// A small file system, gone when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// `None`, with a line that says why, where nothing can be mounted.
+    fn mount(caller: &Caller, what: &[&str]) -> Option<Self> {
+        let place = caller.path("disk");
+        fs::create_dir(&place).unwrap();
+        let why = match Command::new("mount").args(what).arg(&place).output() {
+            Ok(output) if output.status.success() => return Some(Self(place)),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(e) => e.to_string(),
+        };
+        skip("bench_posix", &format!("{what:?} cannot be mounted: {why}"));
+        None
+    }
+
+    fn ext4(caller: &Caller, mebibytes: u64) -> Option<Self> {
+        let image = caller.path("image");
+        fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
+        match Command::new("mkfs.ext4").arg("-q").arg(&image).output() {
+            Ok(made) if made.status.success() => {
+                Self::mount(caller, &["-o", "loop", image.to_str().unwrap()])
+            }
+            made => {
+                skip("bench_posix", &format!("no ext4 can be made: {made:?}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_directory_is_measured_and_left_as_it_was() {
+    let caller = caller();
+    caller.write("place/mine", b"not to be touched");
+    caller.write("place/tradewind-bench-00000000/mine", b"nor this");
+    let line = "place --form sync,default --unit 64KiB,16MiB --size 4KiB,100KiB --threads 1,3 --files 6 --pool 20 \
+                --transactions 30 --range 512B-100KiB --repeat 2 -o result.jsonl";
+    let table = caller.done(&flags(line));
+    let kept = kept(&caller, "result.jsonl");
+    // Twice, written and read, by two forms: two units, two sizes alone, two sizes by one thread and by three.
+    let accesses = lines(&kept, "access");
+    assert_eq!(accesses.len(), 2 * 2 * 2 * (2 + 2 + 2 * 2), "{table}");
+    let whole = |access: &Json| {
+        let files = if access["scope"] == "batch" { 6 } else { 1 };
+        access["files"] == files && access["failures"] == serde_json::json!({})
+    };
+    assert!(accesses.iter().all(whole), "{kept}");
+    assert_eq!(lines(&kept, "postmark").len(), 2);
+    assert_eq!(lines(&kept, "policy").len(), 2);
+    let conditions = &lines(&kept, "conditions")[0];
+    assert!(conditions["caches"] == "advised" && conditions["mount"]["kind"] != "", "{conditions}");
+    for row in ["unit write    sync", "batch read    default", "policy        sync", "files created:"] {
+        assert!(table.contains(row), "{row}: {table}");
+    }
+    assert_eq!(names(&caller.path("place")), ["mine", "tradewind-bench-00000000"]);
+    assert_eq!(fs::read(caller.path("place/tradewind-bench-00000000/mine")).unwrap(), b"nor this");
+    let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
+    assert!(
+        words.contains("Writing whole files reaches") && words.contains("Postmark with files of"),
+        "{words}"
+    );
+    let page = caller.done(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
+    assert!(page.contains("No difference: chance explains all that is seen."), "{page}");
+}
+
+#[test]
+fn what_an_interface_carries_is_counted() {
+    let caller = caller();
+    caller.write("place/mine", b"");
+    let said =
+        caller.done(&flags("place --only single --form default --size 64KiB --interface lo --json --no-out"));
+    let conditions = &lines(&said, "conditions")[0];
+    assert!(conditions["interface"] == "lo" && conditions["idle"].is_array(), "{conditions}");
+    let accesses = lines(&said, "access");
+    assert_eq!(accesses.len(), 2);
+    for access in accesses {
+        let wire = |what: &str| access["wire"][what].as_u64().unwrap();
+        // Of loopback each byte is counted once; others use it too.
+        assert!(wire("sent") == wire("received") && wire("total") == wire("sent"), "{access}");
+        assert!(wire("settled") >= wire("total"), "{access}");
+    }
+}
+
+#[test]
+fn files_are_kept_for_whoever_asks() {
+    let caller = caller();
+    caller.write("place/mine", b"");
+    let ran = caller
+        .run(&flags("place --only batch --form default --size 4KiB --threads 2 --files 4 --keep --no-out"));
+    assert!(ran.status.success() && ran.err.contains("files are kept in place/tradewind-bench-"), "{ran:?}");
+    let own = names(&caller.path("place")).pop().unwrap();
+    let own = caller.path("place").join(own);
+    assert_eq!(names(&own), ["00", "01"]);
+    // Two of the batch for each thread; the first has that of the policy too.
+    assert_eq!((names(&own.join("00")).len(), names(&own.join("01")).len()), (3, 2));
+}
+
+#[test]
+fn an_ext4_of_its_own_is_told_from_memory() {
+    let caller = caller();
+    let Some(_disk) = Disk::ext4(&caller, 160) else { return };
+    // This one drops the caches of the machine, as it does by default.
+    let said =
+        caller.done(&["bench", "posix", "disk", "--only", "unit", "--unit", "64KiB", "--json", "--no-out"]);
+    let conditions = &lines(&said, "conditions")[0];
+    assert_eq!(
+        (&conditions["mount"]["kind"], &conditions["skipped"]),
+        (&"ext4".into(), &serde_json::json!([]))
+    );
+    assert_eq!(lines(&said, "access").len(), 6);
+    let policies = lines(&said, "policy");
+    assert_eq!(
+        policies.iter().map(|each| each["form"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["direct", "sync", "default"]
+    );
+    assert_eq!(names(&caller.path("disk")), [""; 0]);
+}
+
+#[test]
+fn what_does_not_support_direct_access_is_measured_without() {
+    let caller = caller();
+    let Some(_disk) = Disk::mount(&caller, &["-t", "ramfs", "ramfs"]) else { return };
+    let line = "disk --only unit --form direct,default --unit 1MiB --json --no-out";
+    let said = caller.done(&flags(line));
+    let skipped = &lines(&said, "conditions")[0]["skipped"];
+    assert_eq!(skipped[0][0], "direct", "{said}");
+    assert!(skipped[0][1].as_str().unwrap().contains("does not support direct access"), "{skipped}");
+    let forms: Vec<Json> = lines(&said, "access").iter().map(|access| access["form"].clone()).collect();
+    assert_eq!(forms, ["default", "default"]);
+}
+
+#[test]
+fn a_disk_that_gets_full_is_told_of_and_emptied() {
+    let caller = caller();
+    let Some(_disk) = Disk::mount(&caller, &["-t", "tmpfs", "-o", "size=24m", "tmpfs"]) else { return };
+    let line = "disk --only batch --form default --size 1MiB,4KiB --threads 2 --files 40 -o result.jsonl";
+    let ran = caller.run(&flags(line));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let kept = kept(&caller, "result.jsonl");
+    let accesses = lines(&kept, "access");
+    let (full, rest) = accesses.split_first().unwrap();
+    let failed = full["failures"]["StorageFull"].as_u64().unwrap();
+    assert!((1..=2).contains(&failed) && full["files"].as_u64().unwrap() > 15, "{full}");
+    let sample = full["samples"][0].as_str().unwrap();
+    assert!(
+        sample.contains("No space left on device") && sample.contains("of the 24MiB of its file system"),
+        "{sample}"
+    );
+    // What fits afterwards is measured: room was made.
+    assert!(
+        rest.len() == 3 && rest.iter().all(|access| access["failures"] == serde_json::json!({})),
+        "{kept}"
+    );
+    assert_eq!(rest[2]["files"], 40);
+    assert_eq!(names(&caller.path("disk")), [""; 0]);
+}
+
+#[test]
+fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let caller = caller();
+        caller.write("place/mine", b"");
+        let line = "place --only batch --form sync --size 4KiB --threads 2 --files 1000000 -o result.jsonl";
+        let running = caller.begin(&flags(line));
+        let own =
+            || names(&caller.path("place")).into_iter().find(|name| name.starts_with("tradewind-bench-"));
+        support::eventually("files are made", || {
+            own().is_some_and(|own| caller.path("place").join(own).join("01").is_dir())
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        running.signal(signal);
+        let Ran { status: ended, err, .. } = running.end();
+        assert_eq!(ended.code(), Some(status), "{err}");
+        let kept = kept(&caller, "result.jsonl");
+        let access = &lines(&kept, "access")[0];
+        assert!(access["partial"] == true && access["files"].as_u64().unwrap() > 0, "{kept}");
+        assert!(kept.ends_with("{\"line\":\"end\",\"partial\":true}\n"), "{kept}");
+        assert_eq!(names(&caller.path("place")), ["mine"]);
+        let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
+        assert!(page.contains("It was stopped before all was measured."), "{page}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_in_words() {
+    let caller = caller();
+    caller.write("file", b"");
+    let refused = |line: &str, status: i32, why: &str| {
+        let ran = caller.run(&flags(&format!("{line} --no-out")));
+        assert_eq!(ran.status.code(), Some(status), "{line}: {}", ran.err);
+        assert!(ran.err.contains(why), "{line}: {}", ran.err);
+    };
+    refused("nowhere", 1, "nowhere cannot be measured: there is no such directory");
+    refused("file", 1, "file cannot be measured: it is no directory");
+    refused(". --interface no-such", 2, "there is no interface no-such; there are lo");
+    refused(". --unit 32MiB", 2, "the size of the file");
+    refused(". --size 0B", 2, "hold nothing");
+    refused(". --form odirect", 2, "none of direct, sync and default");
+    refused(". --only reading", 2, "unit, single, batch or postmark");
+    assert_eq!(names(caller.root()), ["file"]);
+    let Some(_disk) = Disk::mount(&caller, &["-t", "tmpfs", "-o", "ro", "tmpfs"]) else { return };
+    refused("disk", 1, "nothing can be made in it: Read-only file system");
+}
