@@ -6,8 +6,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::statvfs;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -23,6 +25,10 @@ const LEAST_BYTES: u64 = 16 << 20;
 /// What the kernel reads ahead of a reader, in KiB.
 const USUAL_READ_AHEAD: u64 = 128;
 const MOST_READ_AHEAD: u64 = 8 << 10;
+
+/// How often it is tried to unmount what is in use.
+const TRIES: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 /// Who sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,10 +160,17 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Unmounts it, if nobody uses it.
+/// Unmounts it, if nobody uses it. Whoever has just ended may hold it for a moment.
 pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
-    rustix::mount::unmount(directory, UnmountFlags::empty())
-        .map_err(failed(format!("unmount {}", directory.display())))?;
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+            Ok(()) => break,
+            Err(Errno::BUSY) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
+            Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
+        }
+    }
     // The next to use the device may be anybody.
     set_read_ahead(number, USUAL_READ_AHEAD);
     Ok(())
