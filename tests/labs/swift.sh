@@ -7,18 +7,22 @@
 #
 # Exit status 77: Swift is not installed here. PORT is the proxy's (default: a free one; the four behind it are the
 # other servers'), REPLICAS how often everything is kept (default 1), KEYSTONE a file with the filters `authtoken` and
-# `keystoneauth`, which take the place of Swift's own authentication (see keystone.sh).
+# `keystoneauth`, which take the place of Swift's own authentication (see keystone.sh). LISTEN is the proxy's address
+# (default 127.0.0.1); S3=1 has it speak S3 too, where USER and KEY are the access key and the secret one.
 # Debian: swift-proxy swift-account swift-container swift-object memcached.
 set -euo pipefail
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -eq 2 ] || usage
 command=$1
 mkdir -p "$2"
 dir=$(cd "$2" && pwd)
 replicas=${REPLICAS:-1}
+listen=${LISTEN:-127.0.0.1}
 auth=tempauth
 [ -z "${KEYSTONE:-}" ] || auth="authtoken keystoneauth"
+s3=
+[ -z "${S3:-}" ] || s3=s3api
 
 . "$(dirname "$0")/stop.sh"
 
@@ -106,14 +110,14 @@ backend container $((port + 3))
 backend account $((port + 4))
 cat > "$dir/etc/proxy.conf" <<INI
 [DEFAULT]
-bind_ip = 127.0.0.1
+bind_ip = $listen
 bind_port = $port
 user = $user
 swift_dir = $dir/etc
 workers = 0
 client_timeout = 60
 [pipeline:main]
-pipeline = catch_errors gatekeeper healthcheck cache listing_formats bulk $auth copy slo dlo proxy-server
+pipeline = catch_errors gatekeeper healthcheck cache listing_formats bulk $s3 $auth copy slo dlo proxy-server
 [app:proxy-server]
 use = egg:swift#proxy
 account_autocreate = true
@@ -129,7 +133,7 @@ use = egg:swift#memcache
 memcache_servers = 127.0.0.1:$((port + 1))
 INI
 [ -z "${KEYSTONE:-}" ] || cat "$KEYSTONE" >> "$dir/etc/proxy.conf"
-for name in catch_errors gatekeeper healthcheck listing_formats bulk copy slo dlo; do
+for name in catch_errors gatekeeper healthcheck listing_formats bulk copy slo dlo $s3; do
     printf '[filter:%s]\nuse = egg:swift#%s\n' "$name" "$name" >> "$dir/etc/proxy.conf"
 done
 

@@ -1,0 +1,50 @@
+"""The three networks of Ou 2015, section III-B, as `tradewind lab wan` makes them, and one without bounds to see what the client
+can do at best."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.world import Failed
+
+
+@dataclass(frozen=True)
+class Network:
+    name: str
+    about: str
+    # Of `lab wan`, where each direction has all of it.
+    arguments: tuple[str, ...]
+    may_reorder: str = "packets are not reordered"
+
+    def check(self, binary: Path) -> None:
+        """Whether this build of `lab wan` can make it."""
+        asked = subprocess.run([binary, "lab", "wan", "--help"], capture_output=True, text=True, timeout=30)
+        if asked.returncode != 0:
+            raise Failed(f"{binary} has no `lab wan`: {asked.stderr.strip()}")
+        missing = [each for each in self.arguments if each.startswith("--") and each not in asked.stdout]
+        if missing:
+            raise Failed(
+                f"the network {self.name} needs {' and '.join(missing)}, which `lab wan` of {binary} does not have; "
+                "take a newer build, or --network ideal,delay"
+            )
+
+
+RATE = ("--rate", "100mbit")
+# A round trip has twice the delay. The paper does not say whether its jitter is of one direction or of both; here each
+# direction has half of its variance, so that the round trip has all of it: 10 ms / sqrt(2).
+LOSS_AND_JITTER = ("--jitter", "7.07ms", "--jitter-kind", "normal", "--loss", "0.1%")
+
+NETWORKS = {
+    network.name: network
+    for network in (
+        Network("unshaped", "no delay, no bound on the rate", ("--delay", "0ms")),
+        Network("ideal", "100 Mbit/s, no delay", ("--delay", "0ms", *RATE)),
+        Network("delay", "100 Mbit/s, 50 ms more of a round trip", ("--delay", "25ms", *RATE)),
+        Network(
+            "realistic",
+            "100 Mbit/s, 50 ms more of a round trip with a normal jitter of 10 ms, 0.1 % of the packets of each direction lost",
+            ("--delay", "25ms", *RATE, *LOSS_AND_JITTER),
+            "whether jitter reorders is as `lab wan` says",
+        ),
+    )
+}

@@ -1,0 +1,248 @@
+"""The three systems of Ou 2015, section III: their servers, and how the client mounts them. The servers' files lie on ext4 in
+memory, since the link is to be what costs time; each says what of it is not as the paper has it."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from lib.world import ROOT, Failed, give_up
+
+NFS_PORT, ISCSI_PORT, SWIFT_PORT = 2049, 3260, 8080
+TARGET = "iqn.2026-01.tradewind:disk"
+IMAGE_MIB = 4096
+# Nothing is initialized later, when it would be measured.
+MAKE_EXT4 = ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]
+
+
+class System:
+    """Its servers run while its context lasts, in the caller's namespace of networks."""
+
+    name: str
+    title: str
+    # What it needs, by the Debian package that has it.
+    programs: dict[str, str]
+    # Those that tell anything apart. The object client heeds none of them (section IV-A).
+    forms: tuple[str, ...] = ("direct", "sync", "default")
+
+    def __init__(self, directory: Path):
+        self.directory = directory / self.name
+        self.processes: list[subprocess.Popen] = []
+        self.mounts: list[Path] = []
+
+    @classmethod
+    def check(cls) -> None:
+        for program, package in cls.programs.items():
+            if not shutil.which(program):
+                give_up(f"{program} is not there (Debian: {package})")
+
+    def __enter__(self) -> "System":
+        self.directory.mkdir()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+        for mount in self.mounts:
+            subprocess.run(["umount", mount], check=True)
+        shutil.rmtree(self.directory)
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        pass
+
+    def mount(self, far: str) -> str:
+        """A script for the client that leaves the system mounted on /mnt/NAME."""
+        raise NotImplementedError
+
+    def unmount(self) -> str:
+        return f"umount /mnt/{self.name}"
+
+    def image(self) -> Path:
+        image = self.directory / "image"
+        subprocess.run(["truncate", "-s", f"{IMAGE_MIB}M", image], check=True)
+        subprocess.run([*MAKE_EXT4, image], check=True)
+        return image
+
+    def mounted(self, name: str) -> Path:
+        """A new ext4 of this system's own."""
+        place = self.directory / name
+        place.mkdir()
+        subprocess.run(["mount", "-o", "loop,noatime", self.image(), place], check=True)
+        self.mounts.append(place)
+        return place
+
+    def launch(self, *command: object, **environment: str) -> subprocess.Popen:
+        with open(self.directory / "log", "a") as log:
+            process = subprocess.Popen(
+                list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | environment
+            )
+        self.processes.append(process)
+        return process
+
+    def wait_for(self, port: int, limit: float = 20) -> None:
+        until = time.monotonic() + limit
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            except OSError:
+                if time.monotonic() > until or any(process.poll() is not None for process in self.processes):
+                    log = (self.directory / "log").read_text(errors="replace")[-2000:]
+                    raise Failed(f"{self.title} does not answer: {log}") from None
+                time.sleep(0.05)
+
+
+class File(System):
+    """NFSv4.1 of nfs-ganesha. It promises what `sync` of the kernel's server does: what a client was told is stable has been
+    made durable. The client is the kernel's, over one connection."""
+
+    name, title = "file", "NFS"
+    programs = {"ganesha.nfsd": "nfs-ganesha nfs-ganesha-vfs", "mount.nfs4": "nfs-common"}
+
+    def start(self) -> None:
+        export, state = self.mounted("export"), self.directory / "state"
+        state.mkdir()
+        settings = self.directory / "settings"
+        settings.write_text(f"""
+NFS_CORE_PARAM {{
+    NFS_Port = {NFS_PORT}; Protocols = 4;
+    Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false;
+}}
+NFS_KRB5 {{ Active_krb5 = false; }}
+# A client may write as soon as the server is there, and nobody else knows its users.
+NFSv4 {{
+    Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{state}"; Only_Numeric_Owners = true; Minor_Versions = 1;
+}}
+EXPORT {{
+    Export_Id = 1; Path = "{export}"; Pseudo = /export; Protocols = 4; Transports = TCP; Access_Type = RW;
+    Squash = No_Root_Squash; SecType = sys; MaxRead = 1048576; MaxWrite = 1048576; FSAL {{ Name = VFS; }}
+}}
+LOG {{ Default_Log_Level = WARN; }}
+""")
+        self.launch("ganesha.nfsd", "-F", "-f", settings, "-L", self.directory / "log", "-p", self.directory / "pid")
+        self.wait_for(NFS_PORT)
+
+    def mount(self, far: str) -> str:
+        return (
+            f"mkdir -p /mnt/file && mount -t nfs4 -o vers=4.1,port={NFS_PORT},sec=sys,nconnect=1 {far}:/export /mnt/file && "
+            "grep ' /mnt/file ' /proc/mounts"
+        )
+
+
+class Block(System):
+    """Ext4 of the client on a disk that tgt offers over iSCSI, one connection of one session. What is negotiated is tgt's default,
+    which is that of the RFC: a write of more than 64 KiB asks before it sends."""
+
+    name, title = "block", "iSCSI"
+    programs = {"tgtd": "tgt", "tgtadm": "tgt", "iscsiadm": "open-iscsi", "mkfs.ext4": "e2fsprogs"}
+
+    def start(self) -> None:
+        # The control socket's name is compiled in; this has it lie here.
+        control = {"TGT_IPC_SOCKET": str(self.directory / "control")}
+        image = self.image()
+        self.launch("tgtd", "-f", "--iscsi", f"portal=0.0.0.0:{ISCSI_PORT}", **control)
+        self.wait_for(ISCSI_PORT)
+        for what in (
+            ["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET],
+            ["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", str(image)],
+            ["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
+        ):
+            self._tell(what, check=True)
+
+    def stop(self) -> None:
+        # It does not end for a signal while it has targets.
+        if (self.directory / "control.0").exists():
+            self._tell(["--op", "delete", "--mode", "target", "--tid", "1", "--force"])
+            self._tell(["--op", "delete", "--mode", "system"])
+
+    def _tell(self, what: list[str], check: bool = False) -> None:
+        environment = os.environ | {"TGT_IPC_SOCKET": str(self.directory / "control")}
+        told = subprocess.run(["tgtadm", "--lld", "iscsi", *what], env=environment, capture_output=True, text=True, timeout=20)
+        if check and told.returncode != 0:
+            raise Failed(f"tgtadm {' '.join(what)}: {told.stderr.strip()}")
+
+    def mount(self, far: str) -> str:
+        return f"""set -e
+mount -t tmpfs tmpfs /etc/iscsi
+echo 'node.startup = manual' > /etc/iscsi/iscsid.conf
+echo 'InitiatorName=iqn.2026-01.tradewind:client' > /etc/iscsi/initiatorname.iscsi
+iscsid
+iscsiadm -m discovery -t sendtargets -p {far}:{ISCSI_PORT} > /run/iscsi.said
+iscsiadm -m node -T {TARGET} -p {far}:{ISCSI_PORT} --login >> /run/iscsi.said
+for _ in $(seq 100); do [ ! -b /dev/sda ] || break; sleep 0.1; done
+mkdir -p /mnt/block
+mount -t ext4 /dev/sda /mnt/block
+grep ' /mnt/block ' /proc/mounts
+cd /sys/block/sda
+grep . queue/scheduler queue/read_ahead_kb queue/max_sectors_kb queue/write_cache device/queue_depth
+iscsiadm -m session -P 2 | grep -E 'R2T|Burst|SegmentLength|ImmediateData|Digest' | tr -d '\\t'
+"""
+
+    def unmount(self) -> str:
+        return "umount /mnt/block && iscsiadm -m node -u > /run/iscsi.said"
+
+
+class Object(System):
+    """Swift with all its servers and three replicas on one machine, as the paper has it, and s3fs before it. As CloudFuse does, that
+    fetches a file into a temporary one when it is first read, sends the whole of it when it is closed, has a connection for each
+    request under way and heeds no form of access. It speaks S3 with Swift, and asks once or twice for a file's attributes."""
+
+    name, title = "object", "Swift"
+    programs = {"swift-proxy-server": "swift-proxy", "swift-object-server": "swift-object", "memcached": "memcached", "s3fs": "s3fs"}
+    forms = ("default",)
+    laboratory = ROOT / "tests" / "labs" / "swift.sh"
+
+    def start(self) -> None:
+        self.mounted("srv")
+        settings = {"PORT": str(SWIFT_PORT), "LISTEN": "0.0.0.0", "S3": "1", "REPLICAS": "3"}
+        command = [self.laboratory, "up", self.directory]
+        up = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=120)
+        if up.returncode == 77:
+            give_up(up.stderr.strip())
+        if up.returncode != 0:
+            raise Failed(f"Swift does not come up: {up.stderr.strip()[-2000:]}")
+        said = dict(line.split("=", 1) for line in up.stdout.split())
+        self.user, self.key = said["USER"], said["KEY"]
+        asked = urllib.request.Request(said["AUTH_URL"], headers={"X-Storage-User": self.user, "X-Storage-Pass": self.key})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            token, account = answer.headers["X-Auth-Token"], answer.headers["X-Storage-Url"]
+        asked = urllib.request.Request(f"{account}/data", headers={"X-Auth-Token": token}, method="PUT")
+        urllib.request.urlopen(asked, timeout=30).close()
+
+    def stop(self) -> None:
+        subprocess.run([self.laboratory, "down", self.directory], check=True, timeout=60)
+
+    def mount(self, far: str) -> str:
+        # Without multipart and directories as other programs make them it asks for the least.
+        settings = "use_path_request_style,endpoint=us-east-1,nomultipart,notsup_compat_dir,enable_noobj_cache"
+        settings += ",multireq_max=100,max_stat_cache_size=1000000,tmpdir=/run/object,readwrite_timeout=300"
+        return f"""set -e
+mkdir -p /mnt/object /run/object
+export AWS_ACCESS_KEY_ID={self.user} AWS_SECRET_ACCESS_KEY={self.key}
+export AWSACCESSKEYID=$AWS_ACCESS_KEY_ID AWSSECRETACCESSKEY=$AWS_SECRET_ACCESS_KEY
+s3fs data /mnt/object -o url=http://{far}:{SWIFT_PORT},{settings},logfile=/run/object.log
+for _ in $(seq 300); do if mountpoint -q /mnt/object; then grep ' /mnt/object ' /proc/mounts; exit; fi; sleep 0.1; done
+cat /run/object.log >&2
+exit 1
+"""
+
+
+SYSTEMS: dict[str, type[System]] = {system.name: system for system in (File, Block, Object)}
