@@ -2,6 +2,8 @@
 caller's network is at the other end. Jobs are shell scripts; they and what they say go through a directory that both see."""
 
 import os
+import shlex
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -55,14 +57,15 @@ class Client:
                 os.kill(process, 9)
             self.process.wait(20)
         self.carried = self._console()
+        shutil.rmtree(self.directory)
 
     def run(self, script: str, limit: float = 120) -> str:
-        """Runs a script there; answers what it printed."""
+        """Runs a script there, for so many seconds at the most; answers what it printed."""
         number, self.jobs = self.jobs, self.jobs + 1
         new = self.share / "job.new"
-        new.write_text(script + "\n")
+        new.write_text(f"exec timeout -k 5 {limit:g} bash -c {shlex.quote(script)}\n")
         new.rename(self.share / f"job.{number}")
-        status = self._wait_for(f"status.{number}", limit).strip()
+        status = self._wait_for(f"status.{number}", limit + 15).strip()
         said = (self.share / f"output.{number}").read_text(errors="replace")
         if status != "0":
             errors = (self.share / f"errors.{number}").read_text(errors="replace")

@@ -30,6 +30,8 @@ class Network:
 
 
 RATE = ("--rate", "100mbit")
+# The same in MiB a second.
+LINK_MIB = 100e6 / 8 / 2**20
 # A round trip has twice the delay. The paper does not say whether its jitter is of one direction or of both; here each
 # direction has half of its variance, so that the round trip has all of it: 10 ms / sqrt(2).
 LOSS_AND_JITTER = ("--jitter", "7.07ms", "--jitter-kind", "normal", "--loss", "0.1%")

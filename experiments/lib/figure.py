@@ -89,8 +89,13 @@ def report(name: str, options: argparse.Namespace, costs: dict[str, list[Cost]],
     }
     kept.write_text(json.dumps({"name": name, "made": about, "runs": runs}, indent=1) + "\n")
     if options.publish:
-        text = options.publish.read_text()
-        place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-        if not place.search(text):
-            raise SystemExit(f"{options.publish} has no place for {name}")
-        options.publish.write_text(place.sub(lambda found: found[1] + "\n".join(lines) + "\n" + found[2], text))
+        publish(name, options.publish, lines)
+
+
+def publish(name: str, document: Path, lines: list[str]) -> None:
+    """Puts lines between the two comments that name their place."""
+    text = document.read_text()
+    place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    if not place.search(text):
+        raise SystemExit(f"{document} has no place for {name}")
+    document.write_text(place.sub(lambda found: found[1] + "\n".join(lines) + "\n" + found[2], text))
