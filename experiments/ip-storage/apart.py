@@ -21,7 +21,9 @@ def go_apart(scratch: Path | None) -> Path:
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         return Path(inside)
     directory = tempfile.mkdtemp(prefix="tradewind-ip.", dir=scratch or "/dev/shm")
-    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
+    # It ends with this program, and everything in it with it.
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child"]
+    command += ["--mount-proc", sys.executable, *sys.argv]
     apart = subprocess.Popen(command, env=os.environ | {INSIDE: directory}, start_new_session=True)
 
     def end(number: int, _) -> None:

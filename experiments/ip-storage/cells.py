@@ -1,6 +1,7 @@
 """What is measured for which figure of Ou 2015, section IV. A cell is one point of a curve: files of one size, written and then
 read in one way. Some points are in several figures, and are measured once."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -71,28 +72,43 @@ QUICK = Extent(
 )
 
 
-def cells(figure: int, forms: tuple[str, ...], extent: Extent) -> list[Cell]:
-    """Of one system, which knows so many forms."""
-    whole = [form for form in forms if form in WHOLE] or list(forms)
-    if figure == 2:
-        return [Cell("unit", form, UNIT_FILE, unit) for form in forms for unit in extent.units]
-    if figure == 3:
-        return [Cell("single", form, each, each) for form in whole for each in extent.sizes]
-    if figure == 4:
-        return [Cell("batch", form, each, each) for form in whole for each in extent.sizes]
-    if figure == 5:
-        return [Cell("batch", form, SMALL, SMALL, threads) for form in whole for threads in extent.threads]
-    if figure == 6:
-        return [Cell("batch", form, LARGE, LARGE, threads) for form in whole for threads in extent.threads_of_large]
-    return [cell for each in (3, 4, 5) for cell in cells(each, forms, extent)]
+@dataclass(frozen=True)
+class Group:
+    """Cells that one command measures: each form with each size, unit and number of threads."""
+
+    scope: str
+    forms: tuple[str, ...]
+    sizes: tuple[int, ...]
+    units: tuple[int, ...] = ()
+    threads: tuple[int, ...] = (1,)
+
+    def cells(self) -> list[Cell]:
+        axes = itertools.product(self.forms, self.sizes, self.units or (0,), self.threads)
+        return [Cell(self.scope, form, size, unit or size, threads) for form, size, unit, threads in axes]
+
+    def __str__(self) -> str:
+        return f"{self.scope}, {' and '.join(self.forms)}, {len(self.cells())} points"
 
 
-def wanted(figures: list[int], network: str, forms: tuple[str, ...], extent: Extent) -> list[Cell]:
-    """Each once, in the order of the figures. Where the link has no bounds, what the client can do at best."""
+def groups(figures: list[int], network: str, forms: tuple[str, ...], extent: Extent) -> list[Group]:
+    """What the figures show of a system, which knows so many forms. Where the link has no bounds, what the client can do at
+    best."""
+    whole = tuple(form for form in forms if form in WHOLE) or forms
     if network == "unshaped":
-        return [Cell("batch", form, LARGE, LARGE) for form in forms]
-    all_of_them = (cell for figure in figures if network in SHOWN[figure] for cell in cells(figure, forms, extent))
-    return list(dict.fromkeys(all_of_them))
+        return [Group("batch", forms, (LARGE,))]
+    shown = [figure for figure in figures if network in SHOWN[figure]]
+    if 7 in shown:
+        shown = sorted({*shown, 3, 4, 5} - {7})
+    # One thread with files of these sizes is in figure 4 already.
+    more = [threads[1:] if 4 in shown else threads for threads in (extent.threads, extent.threads_of_large)]
+    of_figures = {
+        2: Group("unit", forms, (UNIT_FILE,), extent.units),
+        3: Group("single", whole, extent.sizes),
+        4: Group("batch", whole, extent.sizes),
+        5: Group("batch", whole, (SMALL,), threads=more[0]),
+        6: Group("batch", whole, (LARGE,), threads=more[1]),
+    }
+    return [of_figures[figure] for figure in shown]
 
 
 def size(number: int) -> str:

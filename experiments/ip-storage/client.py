@@ -16,6 +16,8 @@ MEMORY = "3G"
 HERE = Path(__file__).resolve().parent
 # What the client's network is known by.
 GUEST_NETWORK = "10.78.0.0/30"
+# Its only interface there.
+INTERFACE = "vec0"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -34,7 +36,7 @@ class Client:
         kernel = [KERNEL, f"mem={MEMORY}", f"uml_dir={self.directory}", "umid=kernel", "quiet", "con=null", "con0=null,fd:1"]
         kernel += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", f"init={HERE / 'guest-init'}"]
         # A fixed one: with a random one, whoever remembers the last client sends to that.
-        kernel += ["vec0:transport=tap,ifname=guest,depth=128,mac=02:00:00:00:78:02"]
+        kernel += [f"{INTERFACE}:transport=tap,ifname=guest,depth=128,mac=02:00:00:00:78:02"]
         kernel += [f"SHARE={self.share}", f"EXPERIMENT={HERE}", f"BINARIES={self.binary.parent}"]
         wan = [self.binary, "lab", "wan", *self.network.arguments, "--counts", "--", HERE / "near-end", self.share, *kernel]
         with open(self.directory / "console", "w") as console:
@@ -56,7 +58,8 @@ class Client:
             for process in kernels():
                 os.kill(process, 9)
             self.process.wait(20)
-        self.carried = self._console()
+        # What the link says of itself.
+        self.carried = [line for line in self._console().splitlines() if line.startswith("tradewind: ")]
         shutil.rmtree(self.directory)
 
     def run(self, script: str, limit: float = 120) -> str:

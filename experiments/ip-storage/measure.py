@@ -1,22 +1,23 @@
-"""Measures the cells of one system behind one network. The command that does it on the client is exchangeable: it is given a
+"""Measures the points of one system behind one network. The command that does it on the client is exchangeable: it is given a
 directory and says what it saw in lines of JSON, as `tradewind bench posix --json` does."""
 
 import json
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cells import Cell, Extent
-from client import GUEST_NETWORK, Client
+from cells import Cell, Extent, Group
+from client import GUEST_NETWORK, INTERFACE, Client
 from lib.world import Failed
-from network import Network
+from network import ORDER, Network
 from systems import System
 
-# Beside the time that is measured: files that were cut are made whole, caches dropped, files removed.
-PATIENCE = 240
+# What a point takes at the most beside the time that is measured: files that were cut are made whole, caches dropped, files
+# removed. A file by itself is given up after so many times the time of a point.
+PATIENCE, FILE_TIMES = 120, 5
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Seen:
     files: int
     # Bytes on the wire, both ways, for each byte of the files.
     amplification: float
-    # Part of one processor that the client took, in both phases.
+    # Part of one processor that the client took while all of its group was measured.
     client_busy: float
 
     def as_json(self) -> dict:
@@ -43,50 +44,104 @@ class Seen:
         return cls(**kept | {"cell": Cell(**kept["cell"])})
 
 
-def command(directory: str, cell: Cell, seconds: float) -> str:
-    """What the client runs."""
-    words = ["python3", "-IS", "/mnt/experiment/workload.py", directory, json.dumps(asdict(cell)), f"{seconds:g}"]
-    return shlex.join(words)
+@dataclass(frozen=True)
+class Policy:
+    """How a system writes and reads with a form of access: a row of the paper's Table I."""
+
+    network: str
+    system: str
+    form: str
+    write: str
+    read: str
+
+    def as_json(self) -> dict:
+        return asdict(self)
 
 
-def read(line: dict, network: str, system: str, cell: Cell, busy: float) -> Seen:
-    if line["failures"]:
-        raise Failed(f"{cell} failed: {', '.join(line['failures'])}")
-    wire = line["wire"]["total" if cell.scope == "batch" else "settled"]
-    return Seen(
-        network, system, cell, line["phase"], line["bytes_per_second"]["mean"], line["files_per_second"]["mean"], line["files"],
-        wire / line["bytes"] if line["bytes"] else 0.0, busy,
-    )  # fmt: skip
+Command = Callable[[str, Group, float], str]
+
+
+def bench_posix(binary: Path) -> Command | None:
+    """The benchmark of a build that has it."""
+    asked = subprocess.run([binary, "bench", "posix", "--help"], capture_output=True, timeout=30)
+    if asked.returncode != 0:
+        return None
+
+    def command(directory: str, group: Group, seconds: float) -> str:
+        words = [f"/mnt/binaries/{binary.name}", "bench", "posix", directory, "--json", "--no-out", "--interface", INTERFACE]
+        words += ["--only", group.scope, "--form", ",".join(group.forms), "--time", f"{seconds * 1000:.0f}ms"]
+        numbers = [("--threads", group.threads), ("--unit", group.units)]
+        words += [word for flag, values in numbers if values for word in (flag, ",".join(map(str, values)))]
+        if group.scope != "unit":
+            words += ["--size", ",".join(f"{size}B" for size in group.sizes)]
+        return shlex.join(words)
+
+    return command
+
+
+def stand_in(directory: str, group: Group, seconds: float) -> str:
+    """As long as there are builds without the benchmark."""
+    script = ["python3", "-IS", "/mnt/experiment/workload.py"]
+    cells = enumerate(group.cells())
+    runs = ([*script, f"{directory}/{n}", json.dumps(asdict(cell)), f"{seconds:g}"] for n, cell in cells)
+    return " && ".join(shlex.join(run) for run in runs)
 
 
 def measure(
-    system_type: type[System], network: Network, cells: list[Cell], extent: Extent, binary: Path, directory: Path, say
-) -> Iterator[Seen]:
-    """Cells that fail are told of, and left out."""
-    say(f"{system_type.title}, {network.name}: {network.about}; {network.may_reorder}")
+    system_type: type[System],
+    network: Network,
+    groups: list[Group],
+    extent: Extent,
+    binary: Path,
+    directory: Path,
+    say: Callable[[str], None],
+) -> Iterator[Seen | Policy]:
+    """Groups that fail are told of, and left out."""
+    command = bench_posix(binary) or stand_in
+    say(f"{system_type.title}, {network.name}: {network.about}; {ORDER}")
     with system_type(directory) as system, Client(binary, network, directory) as client:
         for line in client.run(system.mount(client.far)).strip().splitlines():
             say(f"  {line}")
         try:
-            for number, cell in enumerate(cells):
+            for number, group in enumerate(groups):
                 begun, processor = time.monotonic(), client.processor_seconds()
-                place = f"/mnt/{system.name}/cell{number}"
+                place = f"/mnt/{system.name}/{number}"
+                limit = len(group.cells()) * (2 * FILE_TIMES * extent.seconds + PATIENCE)
                 try:
-                    said = client.run(command(place, cell, extent.seconds), 2 * extent.seconds + PATIENCE)
+                    said = client.run(f"mkdir {place} && {command(place, group, extent.seconds)}", limit)
                 except Failed as why:
-                    say(f"  {cell}: {why}")
+                    say(f"  {group}: {why}")
                     continue
                 took = time.monotonic() - begun
                 busy = (client.processor_seconds() - processor) / took
-                lines = [line for line in map(json.loads, said.splitlines()) if line.get("what") == "access"]
-                seen = [read(line, network.name, system.name, cell, busy) for line in lines]
-                rates = ", ".join(f"{each.phase} {each.bytes_per_second / 2**20:.3f} MiB/s" for each in seen)
-                say(f"  {cell}: {rates}; {took:.0f} s, client {busy:.0%} busy")
-                yield from seen
+                say(f"  {group}: {took:.0f} s, client {busy:.0%} busy")
+                for seen in read(said, network.name, system.name, busy):
+                    if isinstance(seen, Seen):
+                        say(f"    {seen.phase} {seen.cell}: {seen.bytes_per_second / 2**20:.3f} MiB/s, {seen.files} files")
+                    yield seen
             say(f"  congestion control: {congestion_control(client)}")
         finally:
             client.run(f"cd / && {system.unmount()}")
-    say(f"  {client.carried.rpartition('tradewind: ')[2]}")
+    for line in client.carried:
+        say(f"  {line}")
+
+
+def read(said: str, network: str, system: str, busy: float) -> Iterator[Seen | Policy]:
+    """From the lines of the benchmark."""
+    for line in map(json.loads, said.splitlines()):
+        match line.get("what"):
+            case "policy":
+                words = [line[what][0] if line.get(what) else "unknown" for what in ("write", "read")]
+                yield Policy(network, system, line["form"], *words)
+            case "access":
+                scope, form, size, threads = (line[name] for name in ("scope", "form", "size", "threads"))
+                cell = Cell(scope, form, size, line["unit"] if scope == "unit" else size, threads)
+                if line["failures"]:
+                    raise Failed(f"{cell}: {line['failures']} {line.get('samples', '')}")
+                wire = line["wire"]["total" if scope == "batch" else "settled"]
+                ratio = wire / line["bytes"] if line["bytes"] else 0.0
+                rates = (line["bytes_per_second"]["mean"], line["files_per_second"]["mean"])
+                yield Seen(network, system, cell, line["phase"], *rates, line["files"], ratio, busy)
 
 
 def congestion_control(client: Client) -> str:

@@ -7,7 +7,7 @@ from cells import size
 from curves import Plot, plots, throughput
 from judge import judge
 from lib.figure import commit
-from measure import Seen
+from measure import Policy, Seen
 from systems import SYSTEMS
 
 TITLES = {
@@ -21,7 +21,7 @@ TITLES = {
 ORDER = list(SYSTEMS)
 
 
-def report(figures: list[int], seen: list[Seen]) -> list[str]:
+def report(figures: list[int], seen: list[Seen], policies: list[Policy]) -> list[str]:
     busy = max(seen, key=lambda each: each.client_busy)
     lines = [
         f"{datetime.date.today()}, checkout at {commit()}. MiB/s; the client's processor was busy at most "
@@ -31,10 +31,28 @@ def report(figures: list[int], seen: list[Seen]) -> list[str]:
     judgements = [str(each) for each in judge(figures, seen)]
     if judgements:
         lines += ["| figure | shape | holds | |", "|---|---|---|---|", *judgements, ""]
+    lines += table_of(policies)
     for figure in figures:
         for plot in plots(figure):
             lines += table(plot, seen)
     return lines
+
+
+def table_of(policies: list[Policy]) -> Iterator[str]:
+    """The paper's Table I. Each network finds the policies anew."""
+    found: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for policy in policies:
+        found.setdefault((policy.system, policy.form), set()).add((policy.write, policy.read))
+    if not found:
+        return
+    yield "Table I, policies as they were found from the bytes on the wire"
+    yield ""
+    yield "| system | form | write | read |"
+    yield "|---|---|---|---|"
+    for system, form in sorted(found, key=lambda name: (ORDER.index(name[0]), name[1])):
+        writes, reads = (" or ".join(sorted(set(words))) for words in zip(*found[system, form]))
+        yield f"| {SYSTEMS[system].title} | {form} | {writes} | {reads} |"
+    yield ""
 
 
 def table(plot: Plot, seen: list[Seen]) -> Iterator[str]:
