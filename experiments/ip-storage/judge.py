@@ -139,7 +139,7 @@ def batch(shown: Curves) -> Found:
 
 def small_threads(shown: Curves) -> Found:
     for network in SHOWN[5]:
-        if curve := shown.of(network, "read", "object", "default"):
+        if len(curve := shown.of(network, "read", "object", "default")) > 2:
             first, peak = min(curve), max(curve, key=curve.get)
             said = ", ".join(f"{at}: {value:.3f}" for at, value in curve.items())
             is_so = peak >= 16 and curve[peak] >= RISES * curve[first]
@@ -149,12 +149,12 @@ def small_threads(shown: Curves) -> Found:
             said = ", ".join(f"{at}: {value:.3f}" for at, value in curve.items())
             yield f"file read, {network}: level after 2 to 4 threads", spread(after) <= FLAT, said
         every = {system: shown.best(network, "write", system) for system in ("file", "block", "object")}
-        if all(every.values()):
+        if all(len(curve) > 1 for curve in every.values()):
             most = {system: max(curve.values()) for system, curve in every.items()}
             said = ", ".join(f"{system} {value:.2f}" for system, value in most.items())
             yield f"write, {network}: block leads", max(most, key=most.get) == "block", f"at best {said} MiB/s"
         reads = {system: shown.best(network, "read", system) for system in ("file", "block", "object")}
-        if all(reads.values()):
+        if all(len(curve) > 1 for curve in reads.values()):
             most = {system: max(curve.values()) for system, curve in reads.items()}
             said = f"at best {', '.join(f'{system} {value:.2f}' for system, value in most.items())} MiB/s"
             leader = "block" if network == "ideal" else "object"

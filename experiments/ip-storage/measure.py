@@ -36,13 +36,6 @@ class Seen:
     # Part of one processor that the client took while all of its group was measured.
     client_busy: float
 
-    def as_json(self) -> dict:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, kept: dict) -> "Seen":
-        return cls(**kept | {"cell": Cell(**kept["cell"])})
-
 
 @dataclass(frozen=True)
 class Policy:
@@ -53,9 +46,6 @@ class Policy:
     form: str
     write: str
     read: str
-
-    def as_json(self) -> dict:
-        return asdict(self)
 
 
 Command = Callable[[str, Group, float], str]
@@ -95,8 +85,8 @@ def measure(
     binary: Path,
     directory: Path,
     say: Callable[[str], None],
-) -> Iterator[Seen | Policy]:
-    """Groups that fail are told of, and left out."""
+) -> Iterator[dict]:
+    """What the benchmark said, with where that was. Groups that fail are told of, and left out."""
     command = bench_posix(binary) or stand_in
     say(f"{system_type.title}, {network.name}: {network.about}; {ORDER}")
     with system_type(directory) as system, Client(binary, network, directory) as client:
@@ -115,10 +105,11 @@ def measure(
                 took = time.monotonic() - begun
                 busy = (client.processor_seconds() - processor) / took
                 say(f"  {group}: {took:.0f} s, client {busy:.0%} busy")
-                for seen in read(said, network.name, system.name, busy):
-                    if isinstance(seen, Seen):
+                for line in said.splitlines():
+                    told = {"network": network.name, "system": system.name, "client_busy": busy, "told": json.loads(line)}
+                    if isinstance(seen := read(told), Seen):
                         say(f"    {seen.phase} {seen.cell}: {seen.bytes_per_second / 2**20:.3f} MiB/s, {seen.files} files")
-                    yield seen
+                    yield told
             say(f"  congestion control: {congestion_control(client)}")
         finally:
             client.run(f"cd / && {system.unmount()}")
@@ -126,22 +117,35 @@ def measure(
         say(f"  {line}")
 
 
-def read(said: str, network: str, system: str, busy: float) -> Iterator[Seen | Policy]:
-    """From the lines of the benchmark."""
-    for line in map(json.loads, said.splitlines()):
-        match line.get("what"):
-            case "policy":
-                words = [line[what][0] if line.get(what) else "unknown" for what in ("write", "read")]
-                yield Policy(network, system, line["form"], *words)
-            case "access":
-                scope, form, size, threads = (line[name] for name in ("scope", "form", "size", "threads"))
-                cell = Cell(scope, form, size, line["unit"] if scope == "unit" else size, threads)
-                if line["failures"]:
-                    raise Failed(f"{cell}: {line['failures']} {line.get('samples', '')}")
-                wire = line["wire"]["total" if scope == "batch" else "settled"]
-                ratio = wire / line["bytes"] if line["bytes"] else 0.0
-                rates = (line["bytes_per_second"]["mean"], line["files_per_second"]["mean"])
-                yield Seen(network, system, cell, line["phase"], *rates, line["files"], ratio, busy)
+def read(told: dict) -> Seen | Policy | None:
+    """What is of interest here in a line of the benchmark."""
+    where, line = (told["network"], told["system"]), told["told"]
+    match line.get("what"):
+        case "policy":
+            return Policy(*where, line["form"], *(line[what][0] if line.get(what) else "unknown" for what in ("write", "read")))
+        case "access":
+            scope, form, size, threads = (line[name] for name in ("scope", "form", "size", "threads"))
+            cell = Cell(scope, form, size, line["unit"] if scope == "unit" else size, threads)
+            if line["failures"]:
+                raise Failed(f"{cell}: {line['failures']} {line.get('samples', '')}")
+            wire = line["wire"]["total" if scope == "batch" else "settled"]
+            ratio = wire / line["bytes"] if line["bytes"] else 0.0
+            rates = (line["bytes_per_second"]["mean"], line["files_per_second"]["mean"])
+            bound = bounded(line)
+            return Seen(*where, cell, line["phase"], *(rate * bound for rate in rates), line["files"], ratio, told["client_busy"])
+    return None
+
+
+def bounded(line: dict) -> float:
+    """What a rate is to be multiplied by. That of the steady state counts the part of a file's time that lies within it; of few
+    large files of many threads, which are not served evenly, that can be more than the link carries. It cannot have been more
+    than all bytes in the time of the longest file, or in what each thread took for its own."""
+    file = line.get("latency", {}).get("file")
+    rate = line["bytes_per_second"]["mean"]
+    if line["scope"] != "batch" or not file or rate <= 0:
+        return 1.0
+    least_seconds = max(file["max"], file["mean"] * file["count"] / line["threads"]) / 1e6
+    return min(1.0, line["bytes"] / least_seconds / rate)
 
 
 def congestion_control(client: Client) -> str:

@@ -149,7 +149,7 @@ LOG {{ Default_Log_Level = WARN; }}
 
 class Block(System):
     """Ext4 of the client on a disk that tgt offers over iSCSI, one connection of one session. What is negotiated is tgt's default,
-    which is that of the RFC: a write of more than 64 KiB asks before it sends."""
+    which is that of the RFC: what a write has beyond 8 KiB waits for leave to be sent, once for each 256 KiB."""
 
     name, title = "block", "iSCSI"
     programs = {"tgtd": "tgt", "tgtadm": "tgt", "iscsiadm": "open-iscsi", "mkfs.ext4": "e2fsprogs"}
