@@ -111,6 +111,7 @@ def measure(
                         say(f"    {seen.phase} {seen.cell}: {seen.bytes_per_second / 2**20:.3f} MiB/s, {seen.files} files")
                     yield told
             say(f"  congestion control: {congestion_control(client)}")
+            say(f"  {segments(client)}")
         finally:
             client.run(f"cd / && {system.unmount()}")
     for line in client.carried:
@@ -146,6 +147,14 @@ def bounded(line: dict) -> float:
         return 1.0
     least_seconds = max(file["max"], file["mean"] * file["count"] / line["threads"]) / 1e6
     return min(1.0, line["bytes"] / least_seconds / rate)
+
+
+def segments(client: Client) -> str:
+    """Whether what the client's interface sends as a packet is one on the wire."""
+    said = client.run(f"ip -d link show {INTERFACE}; ethtool -k {INTERFACE} | grep generic-receive")
+    words = said.split()
+    segments, merges = (words[words.index(name) + 1] for name in ("gso_max_segs", "generic-receive-offload:"))
+    return f"segments in what the client hands on: {segments}; merging of what it receives: {merges}"
 
 
 def congestion_control(client: Client) -> str:
