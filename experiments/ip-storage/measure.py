@@ -60,10 +60,9 @@ def bench_posix(binary: Path) -> Command | None:
     def command(directory: str, group: Group, seconds: float) -> str:
         words = [f"/mnt/binaries/{binary.name}", "bench", "posix", directory, "--json", "--no-out", "--interface", INTERFACE]
         words += ["--only", group.scope, "--form", ",".join(group.forms), "--time", f"{seconds * 1000:.0f}ms"]
-        numbers = [("--threads", group.threads), ("--unit", group.units)]
-        words += [word for flag, values in numbers if values for word in (flag, ",".join(map(str, values)))]
-        if group.scope != "unit":
-            words += ["--size", ",".join(f"{size}B" for size in group.sizes)]
+        words += ["--threads", ",".join(map(str, group.threads))]
+        flag, sizes = ("--unit", group.units) if group.scope == "unit" else ("--size", group.sizes)
+        words += [flag, ",".join(f"{size}B" for size in sizes)]
         return shlex.join(words)
 
     return command
