@@ -26,9 +26,11 @@ class Network:
                 f"the network {self.name} needs {', '.join(missing)}, which `lab wan` of {binary} does not have; "
                 "take a newer build, or --network ideal,delay"
             )
+        # The way back to the client leads through a TUN device, which the kernel's own emulation does not have.
+        more, about = (("--via", "relay") if "--via" in asked.stdout else ()), self.about
         if "--rate" in self.arguments and "--queue" in asked.stdout:
-            return replace(self, about=f"{self.about}; 1000 packets queue", arguments=(*self.arguments, *QUEUE))
-        return self
+            more, about = (*more, *QUEUE), f"{about}, 1000 packets queue"
+        return replace(self, about=about, arguments=(*self.arguments, *more))
 
 
 RATE = ("--rate", "100mbit")
