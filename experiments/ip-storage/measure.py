@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from cells import Cell, Extent, Group
@@ -48,32 +48,21 @@ class Policy:
     read: str
 
 
-Command = Callable[[str, Group, float], str]
-
-
-def bench_posix(binary: Path) -> Command | None:
-    """The benchmark of a build that has it."""
+def check(binary: Path) -> None:
+    """Whether this build has the benchmark."""
     asked = subprocess.run([binary, "bench", "posix", "--help"], capture_output=True, timeout=30)
     if asked.returncode != 0:
-        return None
-
-    def command(directory: str, group: Group, seconds: float) -> str:
-        words = [f"/mnt/binaries/{binary.name}", "bench", "posix", directory, "--json", "--no-out", "--interface", INTERFACE]
-        words += ["--only", group.scope, "--form", ",".join(group.forms), "--time", f"{seconds * 1000:.0f}ms"]
-        words += ["--threads", ",".join(map(str, group.threads))]
-        flag, sizes = ("--unit", group.units) if group.scope == "unit" else ("--size", group.sizes)
-        words += [flag, ",".join(f"{size}B" for size in sizes)]
-        return shlex.join(words)
-
-    return command
+        raise Failed(f"{binary} has no `bench posix`; take a newer build")
 
 
-def stand_in(directory: str, group: Group, seconds: float) -> str:
-    """As long as there are builds without the benchmark."""
-    script = ["python3", "-IS", "/mnt/experiment/workload.py"]
-    cells = enumerate(group.cells())
-    runs = ([*script, f"{directory}/{n}", json.dumps(asdict(cell)), f"{seconds:g}"] for n, cell in cells)
-    return " && ".join(shlex.join(run) for run in runs)
+def command(binary: Path, directory: str, group: Group, seconds: float) -> str:
+    """What the client runs: any that says the same could take its place."""
+    words = [f"/mnt/binaries/{binary.name}", "bench", "posix", directory, "--json", "--no-out", "--interface", INTERFACE]
+    words += ["--only", group.scope, "--form", ",".join(group.forms), "--time", f"{seconds * 1000:.0f}ms"]
+    words += ["--threads", ",".join(map(str, group.threads))]
+    flag, sizes = ("--unit", group.units) if group.scope == "unit" else ("--size", group.sizes)
+    words += [flag, ",".join(f"{size}B" for size in sizes)]
+    return shlex.join(words)
 
 
 def measure(
@@ -86,7 +75,6 @@ def measure(
     say: Callable[[str], None],
 ) -> Iterator[dict]:
     """What the benchmark said, with where that was. Groups that fail are told of, and left out."""
-    command = bench_posix(binary) or stand_in
     say(f"{system_type.title}, {network.name}: {network.about}; {ORDER}")
     with system_type(directory) as system, Client(binary, network, directory) as client:
         for line in client.run(system.mount(client.far)).strip().splitlines():
@@ -97,7 +85,7 @@ def measure(
                 place = f"/mnt/{system.name}/{number}"
                 limit = len(group.cells()) * (2 * FILE_TIMES * extent.seconds + PATIENCE)
                 try:
-                    said = client.run(f"mkdir {place} && {command(place, group, extent.seconds)}", limit)
+                    said = client.run(f"mkdir {place} && {command(binary, place, group, extent.seconds)}", limit)
                 except Failed as why:
                     say(f"  {group}: {why}")
                     continue
