@@ -150,7 +150,8 @@ pub struct Access {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How long it counted: of one file the time of its calls, of a batch until the first thread was done.
+    /// How long it counted: of one file the time of its calls, of a batch until the first thread was done, or the last where
+    /// they had few files each.
     pub seconds: f64,
     /// Within that.
     pub bytes_per_second: Rate,

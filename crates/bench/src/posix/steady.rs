@@ -14,6 +14,9 @@ pub(super) struct Span {
     pub bytes: u64,
 }
 
+/// With fewer files for a thread there is no steady state: everything counts then, until the last is done. That a file goes
+/// on evenly, and so counts by the part of its time, is true of many and not of one.
+const LEAST_OF_THREAD: usize = 4;
 /// Of fewer files it is not known how much their number varies.
 const LEAST_FILES: usize = 50;
 /// The means of so many stretches are looked at.
@@ -28,11 +31,13 @@ pub(super) struct Steady {
 }
 
 impl Steady {
-    /// From what each thread did, from a common beginning until the first of them had nothing left to do. A thread that did
-    /// nothing is as if it were not there.
+    /// From what each thread did, from a common beginning until the first of them had nothing left to do; until the last had,
+    /// where they have few files each. A thread that did nothing is as if it were not there.
     pub fn of(begin: Duration, threads: &[Vec<Span>]) -> Self {
         let ends = threads.iter().filter_map(|spans| Some(spans.last()?.end));
-        let seconds = ends.min().unwrap_or(begin).saturating_sub(begin).as_secs_f64();
+        let least = threads.iter().map(Vec::len).filter(|files| *files > 0).min().unwrap_or(0);
+        let end = if least < LEAST_OF_THREAD { ends.max() } else { ends.min() };
+        let seconds = end.unwrap_or(begin).saturating_sub(begin).as_secs_f64();
         let spans: Vec<Span> = threads.iter().flatten().copied().collect();
         let rate = |weight: fn(&Span) -> f64| {
             let amount = |from: f64, to: f64| -> f64 {
@@ -75,13 +80,23 @@ mod tests {
 
     #[test]
     fn what_comes_after_the_first_thread_has_ended_does_not_count() {
-        let threads = [spans(&[(1000, 2000, 100), (2000, 3000, 100)]), spans(&[(1000, 5000, 400)]), vec![]];
-        let steady = Steady::of(Duration::from_secs(1), &threads);
+        let short = [(1000, 1500, 50), (1500, 2000, 50), (2000, 2500, 50), (2500, 3000, 50)];
+        let long = [(1000, 2000, 100), (2000, 2500, 50), (2500, 2500, 0), (2500, 3500, 100)];
+        let steady = Steady::of(Duration::from_secs(1), &[spans(&short), spans(&long), vec![]]);
         assert!((steady.seconds - 2.0).abs() < 1e-9);
-        // 200 of the first, and half of the 400 of the second.
+        // 200 of the first; all of the second but half of its last one.
         assert!((steady.bytes_per_second.mean - 200.0).abs() < 1e-6, "{steady:?}");
-        assert!((steady.files_per_second.mean - 1.25).abs() < 1e-6, "{steady:?}");
+        assert!((steady.files_per_second.mean - 3.75).abs() < 1e-6, "{steady:?}");
         assert_eq!(steady.bytes_per_second.within, None);
+    }
+
+    #[test]
+    fn of_few_files_all_counts_until_the_last_is_done() {
+        // Whoever was first had most of the line: by its time the other would count with half of its bytes.
+        let threads = [spans(&[(0, 1000, 900)]), spans(&[(0, 2000, 900)])];
+        let steady = Steady::of(Duration::ZERO, &threads);
+        assert!((steady.seconds - 2.0).abs() < 1e-9);
+        assert!((steady.bytes_per_second.mean - 900.0).abs() < 1e-6, "{steady:?}");
     }
 
     #[test]
