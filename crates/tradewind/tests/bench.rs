@@ -104,6 +104,53 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
 }
 
 #[test]
+fn loads_are_measured_alone_and_beside_each_other() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let line =
+        "bench mix s3://bucket --size 1KiB --parallel 2 --objects 20 --time 300ms --warm-up 0s -o mix.jsonl";
+    caller.done(&line.split_whitespace().collect::<Vec<_>>());
+    let kept = std::fs::read_to_string(caller.path("mix.jsonl")).unwrap();
+    let cells = lines(&kept, "cell");
+    // Two alone; each beside itself, and both beside each other: two cells each.
+    assert_eq!(cells.len(), 2 + 3 * 2, "{kept}");
+    let beside = |cell: &Json| cell["beside"].as_array().map_or(0, Vec::len);
+    assert_eq!(cells.iter().map(beside).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1, 1, 1]);
+    assert!(cells.iter().all(|cell| failures(cell) == 0), "{kept}");
+    assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+    let page = caller.done(&["report", "mix.jsonl", "-o", "-"]);
+    assert!(page.contains("throughput that is left, in %"), "{page}");
+    let ran = caller.run(&["bench", "mix", "s3://bucket", "--count", "5", "--no-out"]);
+    assert!(ran.status.code() == Some(2) && ran.err.contains("end together"), "{}", ran.err);
+}
+
+#[test]
+fn a_workload_is_measured_from_files_over_connections_of_their_own() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get\"]\nsize = \"3KiB\"\nparallel = 2\ncount = 30\nobjects = 20\n";
+    caller.write("mine.toml", text.as_bytes());
+    std::fs::create_dir(caller.path("files")).unwrap();
+    caller.done(&flags("s3://bucket --workload mine.toml --files files --fresh -o result.jsonl"));
+    let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
+    let cells = lines(&kept, "cell");
+    assert_eq!(cells.len(), 2);
+    for cell in &cells {
+        let carried = |n: usize| cell["carried"][n].as_u64().unwrap();
+        assert_eq!((failures(cell), carried(2)), (0, 30), "each request has a connection: {cell}");
+        assert!(carried(0) + carried(1) > 30 * 3072, "{cell}");
+    }
+    assert!(lines(&kept, "end")[0]["servers"][0].as_str().unwrap().starts_with("127.0.0.1:"), "{kept}");
+    assert_eq!(std::fs::read_dir(caller.path("files")).unwrap().count(), 0, "files are removed");
+    let table = caller.done(&["report", "result.jsonl", "--csv", "-"]);
+    assert!(table.lines().count() == 3 && table.contains("result,put 3KiB x 2,put,3KiB,2"), "{table}");
+    caller.write("bad.toml", b"about = \"x\"\n[[load]]\nsise = \"1KiB\"\n");
+    let ran = caller.run(&flags("s3://bucket --workload bad.toml --no-out"));
+    assert!(ran.status.code() == Some(2) && ran.err.contains("did you mean \"size\"?"), "{}", ran.err);
+    assert!(caller.done(&["bench", "workloads"]).contains("Table III"));
+}
+
+#[test]
 fn a_store_that_damages_bytes_is_found_out() {
     let server = Scripted::start(|request, answer: Answer| {
         let is_every_third = request.operation == "GetObject" && request.number % 3 == 0;
@@ -133,6 +180,10 @@ fn what_cannot_be_measured_is_refused_in_words() {
     refused(&["s3://bucket", "--mix", "take"], 2, "none of put, get, head, list and delete");
     refused(&["s3://bucket", "--parallel", "0"], 2, "a number from 1 to 4096");
     refused(&["s3://bucket", "--rate", "0"], 2, "requests a second");
+    refused(&["s3://bucket", "--mix", "get", "--objects", "3"], 2, "3 objects are too few");
+    refused(&["s3://bucket", "--count", "9", "--warm-up", "1s"], 2, "every request counts");
+    refused(&["s3://bucket", "--workload", "nothing"], 1, "nor a workload that is ready: class, hou");
+    refused(&["s3://bucket", "--files", "/nonexistent/here"], 1, "cannot make /nonexistent/here");
     refused(&["nowhere://bucket"], 2, "there is no store");
     refused(&["s3://not-there", "--mix", "get", "--count", "1"], 1, "could not be made");
     scene.caller.write("torn.jsonl", b"{\"line\":\"cell\"}\n");
