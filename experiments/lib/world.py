@@ -128,7 +128,7 @@ class World:
         """Runs any command there. What it starts and waits for counts as its own."""
         report = self.directory / "cost.json"
         reach = 'AWS_ENDPOINT_URL="http://$TRADEWIND_LAB_FAR:$0" exec "$@"'
-        whole = [self.binary, "lab", "wan", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
+        whole = [self.binary, "lab", "wan", "--via", "relay", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
         whole += [sys.executable, "-IS", MEASURE, report, *command]
         ran = subprocess.run(whole, env=self.environment(), capture_output=True, text=True, timeout=limit)
         if ran.returncode not in statuses:
