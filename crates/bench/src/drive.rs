@@ -1,7 +1,8 @@
 //! Drives a load against a store, and records what came of it.
 
 mod pacer;
-mod shared;
+pub(crate) mod request;
+pub(crate) mod shared;
 mod steady;
 mod worker;
 
@@ -9,6 +10,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -23,8 +26,10 @@ use self::shared::Shared;
 pub use self::shared::{Gauge, Stop};
 use self::steady::Steady;
 use self::worker::Worker;
+use crate::arrivals::Arrivals;
 use crate::files::Files;
 use crate::load::{Load, Pace};
+use crate::operation::Operation;
 use crate::random::mix;
 use crate::record::{Amount, Record};
 use crate::stock::Stock;
@@ -38,6 +43,9 @@ const TENTH: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(60);
 /// The same of one that was stopped.
 const DRAIN_STOPPED: Duration = Duration::from_secs(3);
+
+/// A worker at its work.
+pub(crate) type Working<W> = BoxFuture<'static, (Record, W)>;
 
 /// Where a load runs.
 #[derive(Debug, Clone)]
@@ -108,33 +116,61 @@ pub async fn drive(
     stop: &Stop,
     gauge: &Arc<Gauge>,
 ) -> Result<Outcome> {
-    let shared = Arc::new(Shared::new(bed.clock.clone(), load, gauge.clone()));
+    let shared = Shared::new(bed.clock.clone(), load.parallel, load.until.requests, gauge.clone());
+    let shared = Arc::new(shared);
+    let mut workers = Vec::new();
+    for hand in stock.deal(load.parallel, load.seed) {
+        let share = (shared.clone(), load.pace != Pace::Closed);
+        let worker = Worker::new(bed.clone(), stock.clone(), hand, share, context(bed).await?);
+        workers.push(worker.run(load.mix.clone(), load.seed).boxed());
+    }
+    let starts = match load.pace {
+        Pace::Closed => None,
+        Pace::Open { per_second, spacing } => {
+            let starts = Arrivals::new(spacing, per_second, load.seed).take(shared.most());
+            Some(starts.map(|start| (start, ())))
+        }
+    };
+    let kind = |number, ()| load.mix.draw(mix(load.seed ^ mix(number)));
+    let (mut outcome, hands) = conduct(bed, &shared, (starts, workers), load, stop, kind).await?;
+    for hand in hands {
+        outcome.repeats += hand.repeats;
+        stock.give_back(hand);
+    }
+    Ok(outcome)
+}
+
+/// What requests of one worker run in: no deadline, and no memory of their own.
+pub(crate) async fn context(bed: &Bed) -> Result<Context> {
+    let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await?;
+    Ok(Context::new(Deadline::none(bed.clock.clone()), window))
+}
+
+/// Sets workers to their work, of an open loop with the moments at which requests are meant to start, and waits for the end.
+/// What was seen, and what each of them came to. `kind` says of a request that never started what it would have been.
+pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
+    bed: &Bed,
+    shared: &Arc<Shared<T>>,
+    (starts, workers): (Option<impl Iterator<Item = (Duration, T)> + Send + 'static>, Vec<Working<W>>),
+    load: &Load,
+    stop: &Stop,
+    kind: impl Fn(u64, T) -> Operation,
+) -> Result<(Outcome, Vec<W>)> {
     // Without a warm-up the first request counts, whenever it is released.
     let before = Seen::now(bed)?;
     let begun = load.warm_up.is_zero().then(|| shared.begin());
     let began = bed.clock.wall();
-    let pacer = match load.pace {
-        Pace::Closed => None,
-        Pace::Open { per_second, spacing } => {
-            Some(Pacer::start(shared.clone(), (spacing, per_second, load.seed)).map_err(failed)?)
-        }
-    };
-    let mut workers = JoinSet::new();
-    for hand in stock.deal(load.parallel, load.seed) {
-        let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await?;
-        let context = Context::new(Deadline::none(bed.clock.clone()), window);
-        let worker =
-            Worker::new(bed.clone(), stock.clone(), hand, (shared.clone(), pacer.is_some()), context);
-        workers.spawn(worker.run(load.mix.clone(), load.seed));
-    }
+    let pacer = starts.map(|starts| Pacer::start(shared.clone(), starts)).transpose().map_err(failed)?;
+    let is_open = pacer.is_some();
+    let mut workers: JoinSet<(Record, W)> = workers.into_iter().collect();
     let (begin, before) = match begun {
         Some(begin) => (begin, before),
         None => {
-            wait_until(&shared, stop, shared.now() + load.warm_up).await;
+            wait_until(shared, stop, shared.now() + load.warm_up).await;
             (shared.begin(), Seen::now(bed)?)
         }
     };
-    let ending = wait_for_end(&shared, stop, load, begin).await;
+    let ending = wait_for_end(shared, stop, load, begin).await;
     let mut ended = None;
     if ending != Ending::Exhausted {
         ended = Some((shared.end(), Seen::now(bed)?));
@@ -165,6 +201,7 @@ pub async fn drive(
         }
     };
     tokio::pin!(patience);
+    let mut all = Vec::new();
     loop {
         let done = tokio::select! {
             done = workers.join_next() => done,
@@ -174,10 +211,9 @@ pub async fn drive(
             }
         };
         let Some(done) = done else { break };
-        let (record, hand) = done.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
+        let (record, came) = done.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
         outcome.record.add(&record);
-        outcome.repeats += hand.repeats;
-        stock.give_back(hand);
+        all.push(came);
     }
     let (end, after) = match ended {
         Some(ended) => ended,
@@ -188,12 +224,12 @@ pub async fn drive(
     outcome.usage = after.usage.since(&before.usage);
     outcome.carried = after.carried.since(&before.carried);
     let (window, now) = (shared.window(), shared.now());
-    for (intended, number) in shared.abandoned() {
+    // What nobody began in a closed loop was not meant to start at any moment.
+    for ((intended, request), number) in shared.abandoned().filter(|_| is_open) {
         outcome.abandoned += 1;
-        let operation = load.mix.draw(mix(load.seed ^ mix(number)));
-        outcome.record.cut(window, operation, intended, now);
+        outcome.record.cut(window, kind(number, request), intended, now);
     }
-    Ok(outcome)
+    Ok((outcome, all))
 }
 
 /// What can be seen at either end of the time that counts.
@@ -212,13 +248,13 @@ fn failed(e: io::Error) -> Error {
     Error::with_source(Reason::Io, format!("the generator cannot be measured: {e}"), e)
 }
 
-async fn wait_until(shared: &Shared, stop: &Stop, until: Duration) {
+async fn wait_until<T>(shared: &Shared<T>, stop: &Stop, until: Duration) {
     while shared.now() < until && !stop.is_asked() && !shared.is_over() {
         tokio::time::sleep(LOOK.min(until.saturating_sub(shared.now()))).await;
     }
 }
 
-async fn wait_for_end(shared: &Shared, stop: &Stop, load: &Load, begin: Duration) -> Ending {
+async fn wait_for_end<T>(shared: &Shared<T>, stop: &Stop, load: &Load, begin: Duration) -> Ending {
     let until = begin + load.until.time;
     let mut steady = load.until.stable.map(Steady::new);
     let (mut counted, mut next) = (shared.gauge.read().0, begin + TENTH);

@@ -11,7 +11,6 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
-use crate::load::Load;
 use crate::record::Window;
 
 /// A wish to end early: what was measured by then is kept.
@@ -63,17 +62,17 @@ impl Gauge {
     }
 }
 
-/// See the module.
-pub(super) struct Shared {
+/// See the module. `T` is what is known of a request before its moment comes.
+pub(crate) struct Shared<T> {
     clock: Arc<dyn Clock>,
     /// In nanoseconds of the clock.
     begin: AtomicU64,
     end: AtomicU64,
     numbers: AtomicU64,
-    most: u64,
+    most: AtomicU64,
     workers: usize,
     /// Requests of an open loop whose moment has come, and a permit for each.
-    due: Mutex<VecDeque<Duration>>,
+    due: Mutex<VecDeque<(Duration, T)>>,
     pub starts: Semaphore,
     /// Requests that are under way are given up.
     pub over: CancellationToken,
@@ -85,7 +84,7 @@ pub(super) struct Shared {
 }
 
 /// Latencies in microseconds.
-pub(super) fn micros() -> Histogram<u64> {
+pub(crate) fn micros() -> Histogram<u64> {
     crate::record::histogram()
 }
 
@@ -93,20 +92,21 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Shared {
-    pub fn new(clock: Arc<dyn Clock>, load: &Load, gauge: Arc<Gauge>) -> Self {
+impl<T> Shared<T> {
+    /// Of so many workers, and so many requests at the most.
+    pub fn new(clock: Arc<dyn Clock>, workers: usize, most: Option<u64>, gauge: Arc<Gauge>) -> Self {
         Self {
             clock,
             begin: AtomicU64::new(u64::MAX),
             end: AtomicU64::new(u64::MAX),
             numbers: AtomicU64::new(0),
-            most: load.until.requests.unwrap_or(u64::MAX),
-            workers: load.parallel,
+            most: AtomicU64::new(most.unwrap_or(u64::MAX)),
+            workers,
             due: Mutex::default(),
             starts: Semaphore::new(0),
             over: CancellationToken::new(),
             last: AtomicU64::new(0),
-            active: AtomicUsize::new(load.parallel),
+            active: AtomicUsize::new(workers),
             gauge,
         }
     }
@@ -154,7 +154,7 @@ impl Shared {
     /// The number of the next request; `None` where there is to be none.
     pub fn next(&self) -> Option<u64> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        (number < self.most).then_some(number)
+        (number < self.most.load(Ordering::Relaxed)).then_some(number)
     }
 
     /// A worker has ended.
@@ -164,22 +164,28 @@ impl Shared {
 
     /// Nothing is left to be begun.
     pub fn is_over(&self) -> bool {
-        self.active.load(Ordering::Relaxed) == 0 || self.numbers.load(Ordering::Relaxed) >= self.most
+        self.active.load(Ordering::Relaxed) == 0
+            || self.numbers.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
     }
 
     /// So many requests there are to be at the most.
     pub fn most(&self) -> usize {
-        usize::try_from(self.most).unwrap_or(usize::MAX)
+        usize::try_from(self.most.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// There are no more than so many.
+    pub fn at_most(&self, most: u64) {
+        self.most.fetch_min(most, Ordering::Relaxed);
     }
 
     /// A request is to start: it was meant to at that moment.
-    pub fn release(&self, intended: Duration) {
-        self.due.lock().push_back(intended);
+    pub fn release(&self, intended: Duration, request: T) {
+        self.due.lock().push_back((intended, request));
         self.starts.add_permits(1);
     }
 
     /// When the request whose permit this worker has was meant to start.
-    pub fn intended(&self) -> Option<Duration> {
+    pub fn intended(&self) -> Option<(Duration, T)> {
         self.due.lock().pop_front()
     }
 
@@ -195,8 +201,8 @@ impl Shared {
         self.over.cancel();
     }
 
-    /// When each request was meant to start that never did, and its number.
-    pub fn abandoned(&self) -> impl Iterator<Item = (Duration, u64)> {
+    /// When each request was meant to start that never did, its number, and what is known of it.
+    pub fn abandoned(&self) -> impl Iterator<Item = ((Duration, T), u64)> {
         let first = self.numbers.load(Ordering::Relaxed);
         std::mem::take(&mut *self.due.lock()).into_iter().zip(first..)
     }

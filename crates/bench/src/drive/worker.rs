@@ -1,73 +1,33 @@
 //! One worker: begins a request when its time has come, and checks what comes back.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use tradewind_core::condition::Precondition;
-use tradewind_core::error::{Error, Result as StoreResult};
+use tradewind_core::error::Result as StoreResult;
 use tradewind_core::listing::{ListEntry, ListRequest};
-use tradewind_core::object::Expected;
-use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Context};
-use tradewind_pattern::ContentId;
 
 use super::Bed;
+use super::request::{Answered, Failed, attend, put};
 use super::shared::Shared;
 use crate::operation::{Mix, Operation};
 use crate::random::mix;
-use crate::record::{Record, Timing};
+use crate::record::Record;
 use crate::stock::{Hand, Stock};
 
-/// Bytes that are handed to a store at once.
-const PIECE_BYTES: u64 = 256 << 10;
 /// Keys of a listing, at the most.
 const PAGE: usize = 1000;
-/// A worker whose requests fail one behind the other waits so long before the next: a store that refuses at once would
-/// otherwise be asked as fast as the generator can.
-const AFTER_FAILURE: Duration = Duration::from_millis(10);
-
-/// What a request came to.
-struct Answered {
-    first: Duration,
-    bytes: u64,
-}
-
-/// Why it counts as failed: a short name to count by, and what was seen.
-struct Failed {
-    kind: String,
-    what: String,
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self { kind: format!("{:?}", error.reason()), what: error.to_string() }
-    }
-}
-
-/// Of a file that bytes come from or go to.
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Self {
-        Self { kind: "File".to_owned(), what: error.to_string() }
-    }
-}
-
-impl Failed {
-    fn wrong(what: String) -> Self {
-        Self { kind: "WrongAnswer".to_owned(), what }
-    }
-}
 
 /// See the module.
 pub(super) struct Worker {
     bed: Bed,
     stock: Arc<Stock>,
     hand: Hand,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<()>>,
     context: Context,
-    record: Record,
     is_open: bool,
     /// What is there all the time, in order, where the load changes nothing.
     unchanged: Option<Arc<[u64]>>,
@@ -78,15 +38,16 @@ impl Worker {
         bed: Bed,
         stock: Arc<Stock>,
         hand: Hand,
-        (shared, is_open): (Arc<Shared>, bool),
+        (shared, is_open): (Arc<Shared<()>>, bool),
         context: Context,
     ) -> Self {
-        Self { bed, stock, hand, shared, context, record: Record::default(), is_open, unchanged: None }
+        Self { bed, stock, hand, shared, context, is_open, unchanged: None }
     }
 
     /// Until nothing more is to be begun.
     pub async fn run(mut self, shares: Mix, seed: u64) -> (Record, Hand) {
         let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
+        let (shared, mut record) = (self.shared.clone(), Record::default());
         self.unchanged = (!shares.operations().any(changes)).then(|| self.stock.dealt());
         loop {
             // A store that always answers at once would never let anybody else have a turn.
@@ -98,37 +59,12 @@ impl Worker {
             let Some(intended) = self.turn().await else { break };
             let Some(number) = self.shared.next() else { break };
             let operation = self.possible(shares.draw(mix(seed ^ mix(number))), &shares);
-            let over = self.shared.over.clone();
-            let begun = self.shared.now();
-            let ended = tokio::select! {
-                biased;
-                answered = self.ask(operation, number) => answered,
-                () = over.cancelled() => {
-                    self.record.cut(self.shared.window(), operation, intended, self.shared.now());
-                    Some(Err(Failed {
-                        kind: "Unanswered".to_owned(),
-                        what: format!("{operation} was not answered by the end"),
-                    }))
-                }
-            };
-            let Some(answered) = ended else { break };
-            let ended = self.shared.now();
-            let window = self.shared.window();
-            self.shared.ended(ended);
-            match answered {
-                Ok(Answered { first, bytes }) => {
-                    self.shared.gauge.success(bytes);
-                    self.record.success(window, operation, Timing { intended, begun, first, ended }, bytes);
-                }
-                Err(Failed { kind, what }) => {
-                    self.shared.gauge.failure();
-                    self.record.failure(window, operation, ended, &kind, &what);
-                    tokio::time::sleep(AFTER_FAILURE).await;
-                }
+            if !attend(&shared, &mut record, (operation, intended), self.ask(operation, number)).await {
+                break;
             }
         }
         self.shared.leave();
-        (self.record, self.hand)
+        (record, self.hand)
     }
 
     /// Waits for the moment of the next request; when it was meant to start.
@@ -137,7 +73,7 @@ impl Worker {
             return (!self.shared.has_ended()).then(|| self.shared.now());
         }
         self.shared.starts.acquire().await.ok()?.forget();
-        self.shared.intended()
+        self.shared.intended().map(|(intended, ())| intended)
     }
 
     fn has_nothing_to_do(&self, shares: &Mix) -> bool {
@@ -180,31 +116,13 @@ impl Worker {
         let number = self.stock.new_number();
         let (address, size) = (self.address(number)?, self.stock.size(number));
         let content = self.stock.content(number);
-        let mut file = match self.bed.files.as_ref().filter(|_| self.stock.has_files()) {
+        let file = match self.bed.files.as_ref().filter(|_| self.stock.has_files()) {
             Some(files) => Some(files.open(&self.stock.source_key(number)).await?),
             None => None,
         };
-        let request = StageRequest { size: Some(size), ..StageRequest::default() };
-        let mut staged = self.bed.store.stage(&self.context, &address, request).await?;
-        let mut at = 0;
-        while at < size {
-            let length = PIECE_BYTES.min(size - at);
-            let piece = match &mut file {
-                Some(file) => file.read(usize::try_from(length).unwrap_or(usize::MAX)).await?,
-                None => self.piece(content, at, length),
-            };
-            at += piece.len() as u64;
-            staged.write(piece).await?;
-        }
-        staged.commit(Expected { size: Some(size), ..Expected::default() }).await?;
+        put(&self.bed, &self.context, &address, (content, size), file).await?;
         self.hand.put(number);
         Ok(Answered { first: self.shared.now(), bytes: size })
-    }
-
-    fn piece(&self, content: ContentId, at: u64, length: u64) -> Bytes {
-        let mut piece = BytesMut::zeroed(usize::try_from(length).unwrap_or(usize::MAX));
-        self.bed.content.fill(content, at, &mut piece);
-        piece.freeze()
     }
 
     async fn get(&self, number: u64) -> Result<Answered, Failed> {
