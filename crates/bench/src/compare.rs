@@ -4,6 +4,7 @@
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
+use crate::operation::Operation;
 use crate::result::Cell;
 
 /// So often a comparison of the same with the same may find a difference.
@@ -28,15 +29,20 @@ impl Measure {
     /// Those of requests.
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
 
-    fn of(self, cell: &Cell) -> Option<f64> {
+    /// Of all requests, or of one kind of several.
+    fn of(self, cell: &Cell, kind: Option<Operation>) -> Option<f64> {
         let latency = |of: fn(&crate::result::Latency) -> u64| {
-            let mut all = cell.operations.values().filter(|figures| figures.latency_us.count > 0);
+            let is_meant = |operation| kind.is_none_or(|kind| kind == operation);
+            let mut all = cell
+                .operations
+                .iter()
+                .filter(|(operation, figures)| is_meant(**operation) && figures.latency_us.count > 0);
             // Of a mix it is the throughput that is compared.
-            let only = all.next().filter(|_| all.next().is_none())?;
+            let (_, only) = all.next().filter(|_| all.next().is_none())?;
             Some(of(&only.latency_us) as f64)
         };
         let value = match self {
-            Self::Throughput => Some(cell.operations_per_second.mean),
+            Self::Throughput => kind.is_none().then_some(cell.operations_per_second.mean),
             Self::Median => latency(|latency| latency.p50),
             Self::P99 => latency(|latency| latency.p99),
             Self::Bandwidth | Self::Transactions => None,
@@ -84,23 +90,29 @@ pub struct Compared {
 /// Compares all measurements that both results have, in the order of the first.
 #[must_use]
 pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
-    let mut names: Vec<String> = Vec::new();
+    let mut names: Vec<(String, Option<Operation>)> = Vec::new();
     for cell in before {
-        let name = cell.name();
-        if !names.contains(&name) {
-            names.push(name);
+        for kind in kinds(cell) {
+            let name = (cell.name(), kind);
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
     }
-    let values = |cells: &[Cell], what: &str, measure: Measure| -> Vec<f64> {
-        let those = cells.iter().filter(|cell| !cell.is_partial() && cell.name() == what);
-        those.filter_map(|cell| measure.of(cell)).map(f64::ln).collect()
+    let values = |cells: &[Cell], (what, kind): &(String, Option<Operation>), measure: Measure| -> Vec<f64> {
+        let those = cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what);
+        those.filter_map(|cell| measure.of(cell, *kind)).map(f64::ln).collect()
     };
     let mut compared = Vec::new();
-    for what in names {
+    for name in names {
         for measure in Measure::ALL {
-            let (a, b) = (values(before, &what, measure), values(after, &what, measure));
+            let (a, b) = (values(before, &name, measure), values(after, &name, measure));
             if !a.is_empty() && !b.is_empty() {
-                compared.push((what.clone(), measure, a, b));
+                let what = match name.1 {
+                    Some(kind) => format!("{kind} in {}", name.0),
+                    None => name.0.clone(),
+                };
+                compared.push((what, measure, a, b));
             }
         }
     }
@@ -130,6 +142,14 @@ pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
             },
         })
         .collect()
+}
+
+/// What is compared of a measurement: the whole, and of a trace with several kinds of requests each of them. At its own pace
+/// its throughput is what it always was, and latencies are what there is to compare.
+fn kinds(cell: &Cell) -> Vec<Option<Operation>> {
+    let each = cell.operations.keys().copied().map(Some);
+    let is_several = cell.trace.is_some() && cell.operations.len() > 1;
+    std::iter::once(None).chain(each.filter(|_| is_several)).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -9,6 +9,7 @@ use futures::future::{join_all, try_join_all};
 use tradewind_core::error::Result;
 
 use crate::drive::{Bed, Ending, Gauge, Stop};
+use crate::replay::Replay;
 use crate::result::Cell;
 use crate::site::Site;
 use crate::survey::Step;
@@ -124,6 +125,41 @@ impl Course {
             tell(Event::Measured(&Cell::of(step, beside, &outcome, self.cores)));
         }
         Ok(is_whole)
+    }
+
+    /// Replays a trace so often, and tells of it. Whether all of it was replayed.
+    pub async fn replay(
+        &mut self,
+        replay: &Replay,
+        rounds: u32,
+        stop: &Stop,
+        mut tell: impl FnMut(Event<'_>),
+    ) -> Result<bool> {
+        let Some(site) = self.sites.first_mut() else { return Ok(true) };
+        for round in 1..=rounds {
+            if round > 1 && !self.keeps {
+                tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+                site.clean().await?;
+            }
+            let objects = site.replayed(replay);
+            let gauge = Arc::new(Gauge::default());
+            let (count, bytes) = replay.planned().needed();
+            if count > 0 {
+                let what = format!("making {count} objects, {} MB", bytes.div_ceil(1_000_000));
+                tell(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
+            }
+            if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
+                return Ok(false);
+            }
+            let (what, gauge) = (replay.traced().name(replay.parallel()), Arc::new(Gauge::default()));
+            tell(Event::Begins { what, time: replay.time(), gauges: vec![gauge.clone()] });
+            let (outcome, notes) = replay.drive(site.bed(), &objects, stop, &gauge).await?;
+            tell(Event::Measured(&Cell::of_replay(replay, round, (&outcome, notes), self.cores)));
+            if outcome.ending == Ending::Stopped {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Removes everything that was made; how many objects there were.

@@ -18,6 +18,7 @@ pub mod operation;
 pub mod posix;
 mod random;
 pub mod record;
+pub mod replay;
 pub mod report;
 pub mod result;
 pub mod site;

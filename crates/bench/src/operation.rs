@@ -1,5 +1,6 @@
 //! What is asked of a store, and in which shares.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -71,6 +72,15 @@ impl Mix {
     #[must_use]
     pub fn only(operation: Operation) -> Self {
         Self(vec![(operation, 1.0)])
+    }
+
+    /// As they were counted.
+    #[must_use]
+    pub fn counted(counts: &BTreeMap<Operation, u64>) -> Self {
+        match counts.iter().next() {
+            Some((operation, _)) if counts.len() == 1 => Self::only(*operation),
+            _ => Self(counts.iter().map(|(operation, count)| (*operation, *count as f64)).collect()),
+        }
     }
 
     /// One of them by chance, which `mixed` is.

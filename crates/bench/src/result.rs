@@ -13,6 +13,7 @@ use crate::drive::{Ending, Outcome};
 use crate::load::{Load, Pace};
 use crate::operation::{Mix, Operation};
 use crate::record::{Amount, Tally, histogram, record};
+use crate::replay::{Replay, Traced};
 use crate::sizes::Sizes;
 use crate::summary;
 use crate::survey::Step;
@@ -82,6 +83,9 @@ pub struct Cell {
     /// What was asked at the same time by others, as this cell is named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
+    /// The trace that was replayed. Mix, sizes and rate are what that came to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Traced>,
     /// What was asked.
     pub mix: Mix,
     /// How large the objects were.
@@ -279,6 +283,7 @@ impl Cell {
         let usage = &outcome.usage;
         Self {
             beside,
+            trace: None,
             mix: load.mix.clone(),
             sizes: step.sizes.clone(),
             parallel: load.parallel,
@@ -310,7 +315,21 @@ impl Cell {
         }
     }
 
-    /// What was asked.
+    /// What came of a replay, of which these things are to be known.
+    #[must_use]
+    pub fn of_replay(
+        replay: &Replay,
+        repeat: u32,
+        (outcome, notes): (&Outcome, Vec<String>),
+        cores: usize,
+    ) -> Self {
+        let (load, sizes) = (replay.load(), replay.planned().between());
+        let cell = Self::of(&Step { load, sizes, objects: 0, repeat }, Vec::new(), outcome, cores);
+        let notes = cell.notes.into_iter().chain(notes).collect();
+        Self { trace: Some(replay.traced()), spacing: None, notes, ..cell }
+    }
+
+    /// What was asked; of a trace, what that came to.
     #[must_use]
     pub fn asked(&self) -> Asked {
         let pace = match (self.rate, self.spacing) {
@@ -323,7 +342,10 @@ impl Cell {
     /// What tells it apart from others, in words.
     #[must_use]
     pub fn name(&self) -> String {
-        let alone = self.asked().to_string();
+        let alone = match &self.trace {
+            Some(trace) => trace.name(self.parallel),
+            None => self.asked().to_string(),
+        };
         self.beside.iter().fold(alone, |name, other| format!("{name} beside {other}"))
     }
 

@@ -15,6 +15,8 @@ use tradewind_core::{Address, Context};
 use crate::drive::{Bed, Gauge, Outcome, Stop, drive};
 use crate::load::{Load, Pace, Until};
 use crate::operation::{Mix, Operation};
+use crate::replay::Replay;
+use crate::replay::objects::Objects;
 use crate::stock::Stock;
 use crate::survey::Step;
 
@@ -34,7 +36,9 @@ pub struct Site {
     /// What is read does not depend on how fast was written, and so they are apart; by their sizes.
     written: BTreeMap<String, Arc<Stock>>,
     read: BTreeMap<String, Arc<Stock>>,
-    /// How many stocks there have been.
+    /// Those of replays.
+    replayed: Vec<Arc<Objects>>,
+    /// How many stocks and replays there have been: each has names of its own.
     stocks: usize,
 }
 
@@ -42,7 +46,7 @@ impl Site {
     /// Nothing is there yet. `prefix` is nobody else's.
     #[must_use]
     pub const fn new(bed: Bed, prefix: String) -> Self {
-        Self { bed, prefix, written: BTreeMap::new(), read: BTreeMap::new(), stocks: 0 }
+        Self { bed, prefix, written: BTreeMap::new(), read: BTreeMap::new(), replayed: Vec::new(), stocks: 0 }
     }
 
     fn stock(&mut self, step: &Step) -> Arc<Stock> {
@@ -105,21 +109,41 @@ impl Site {
             return Ok(0);
         }
         let Some(stock) = self.written.remove(&step.sizes.to_string()) else { return Ok(0) };
-        clean(&self.bed, stock.prefix(), std::slice::from_ref(&stock)).await
+        clean(&self.bed, stock.prefix(), || stock.names()).await
     }
 
     /// Removes everything; how many objects there were. What cannot be removed is tried again, a few times, after everything
     /// else.
     pub async fn clean(&mut self) -> Result<u64> {
-        let stocks: Vec<Arc<Stock>> = self.written.values().chain(self.read.values()).cloned().collect();
-        let removed = clean(&self.bed, &self.prefix, &stocks).await?;
+        let names = || {
+            let stocks = self.written.values().chain(self.read.values()).flat_map(|stock| stock.names());
+            stocks.chain(self.replayed.iter().flat_map(|objects| objects.names()))
+        };
+        let removed = clean(&self.bed, &self.prefix, names).await?;
         self.written.clear();
         self.read.clear();
+        self.replayed.clear();
         Ok(removed)
+    }
+
+    /// Objects of a replay, as it needs them. None of them is there yet.
+    pub fn replayed(&mut self, replay: &Replay) -> Arc<Objects> {
+        self.stocks += 1;
+        let prefix = format!("{}{}/", self.prefix, self.stocks);
+        let objects = Arc::new(Objects::new(prefix, replay.planned()));
+        self.replayed.push(objects.clone());
+        objects
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn bed(&self) -> &Bed {
+        &self.bed
     }
 }
 
-async fn clean(bed: &Bed, prefix: &str, stocks: &[Arc<Stock>]) -> Result<u64> {
+/// Removes what is listed below a prefix; where that is denied, what has one of the names.
+async fn clean<N: Iterator<Item = String>>(bed: &Bed, prefix: &str, names: impl Fn() -> N) -> Result<u64> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
@@ -129,7 +153,7 @@ async fn clean(bed: &Bed, prefix: &str, stocks: &[Arc<Stock>]) -> Result<u64> {
             // Who may not list knows what was made nevertheless.
             Err(e) if e.kind() == ErrorKind::Denied => {
                 tracing::debug!(error = %e, "objects cannot be listed: they are removed by their names");
-                remove_known(bed, &context, stocks, &mut removed).await
+                remove(bed, &context, names(), &mut removed).await
             }
             done => done,
         };
@@ -160,12 +184,6 @@ async fn remove_listed(bed: &Bed, context: &Context, prefix: &str, removed: &mut
             return failed;
         }
     }
-}
-
-/// The same of all objects that may have been made.
-async fn remove_known(bed: &Bed, context: &Context, stocks: &[Arc<Stock>], removed: &mut u64) -> Result<()> {
-    let names = stocks.iter().flat_map(|stock| (0..stock.given_out()).map(|number| stock.key(number)));
-    remove(bed, context, names, removed).await
 }
 
 async fn remove(

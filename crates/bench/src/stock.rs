@@ -122,6 +122,11 @@ impl Stock {
         self.next.load(Ordering::Relaxed)
     }
 
+    /// The names of all objects that were ever made.
+    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
+        (0..self.given_out()).map(|number| self.key(number))
+    }
+
     /// How many are there, apart from those that are dealt.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -7,7 +7,7 @@ use crate::operation::Operation;
 use crate::report::charts::{Axis, Series, figure, heat, lines, short};
 use crate::report::words::{Row, comparison, measure, rows, summary};
 use crate::report::{Kept, compared, interference, posix};
-use crate::result::Cell;
+use crate::result::{Cell, Figures};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -122,18 +122,26 @@ fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
 fn distributions(cells: &[Cell]) -> Markup {
     const MOST: usize = 7;
     let first = || cells.iter().filter(|cell| cell.repeat == 1).rev().take(MOST);
-    let distributions: Vec<Series> = first()
-        .filter_map(|cell| {
-            let figures = cell.operations.values().max_by_key(|figures| figures.latency_us.count)?;
-            let latency = &figures.latency_us;
-            let mut seen = 0;
-            let points = latency.counts.iter().map(|(value, count)| {
-                seen += count;
-                (*value as f64 / 1e3, seen as f64 / latency.count.max(1) as f64)
-            });
-            Some(Series { name: cell.name(), points: points.collect(), is_second: false })
-        })
-        .collect();
+    let distribution = |name: String, figures: &Figures| {
+        let latency = &figures.latency_us;
+        let mut seen = 0;
+        let points = latency.counts.iter().map(|(value, count)| {
+            seen += count;
+            (*value as f64 / 1e3, seen as f64 / latency.count.max(1) as f64)
+        });
+        Series { name, points: points.collect(), is_second: false }
+    };
+    let mut distributions: Vec<Series> = Vec::new();
+    for cell in first() {
+        // Of a mix that of most requests; of a trace each, since there are few traces.
+        let most = cell.operations.iter().max_by_key(|(_, figures)| figures.latency_us.count);
+        let those = cell.operations.iter().filter(|each| cell.trace.is_some() || Some(*each) == most);
+        distributions.extend(those.map(|(kind, figures)| match cell.trace {
+            Some(_) => distribution(format!("{kind} in {}", cell.name()), figures),
+            None => distribution(cell.name(), figures),
+        }));
+    }
+    distributions.truncate(MOST);
     let course: Vec<Series> = first()
         .map(|cell| {
             let points = cell.tenths.iter().enumerate();

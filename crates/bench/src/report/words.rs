@@ -52,12 +52,12 @@ impl Row<'_> {
     }
 }
 
-/// The rows of a result, in their order. What is mixed or has a rate of its own is in none.
+/// The rows of a result, in their order. What is mixed, has a rate of its own or is a trace is in none.
 pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
-    for cell in
-        cells.iter().filter(|cell| cell.rate.is_none() && cell.beside.is_empty() && !cell.is_partial())
-    {
+    for cell in cells.iter().filter(|cell| {
+        cell.rate.is_none() && cell.trace.is_none() && cell.beside.is_empty() && !cell.is_partial()
+    }) {
         let mut kinds = cell.mix.operations();
         let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
         let size = cell.sizes.to_string();

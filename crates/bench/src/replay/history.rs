@@ -1,0 +1,176 @@
+//! What may be found at a key while requests overlap. A store answers rightly where a read finds a version whose write had
+//! begun before the read was answered, and which no later write had replaced for certain before the read began. Moments are
+//! ticks of a counter that all keys share; there is no other time here.
+
+/// What a write leaves at a key: the number that its contents follow from, and its size; `None` where it removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version {
+    /// From 0 on, which is what was there at the beginning.
+    pub number: u32,
+    /// In bytes.
+    pub size: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Write {
+    version: Version,
+    begun: u64,
+    /// When it was acknowledged. One that failed never is: it may have been done nevertheless, and even later.
+    ended: Option<u64>,
+}
+
+/// The writes of one key that a read may still find.
+#[derive(Debug, Clone)]
+pub struct History {
+    writes: Vec<Write>,
+    /// When the reads began that are under way.
+    reads: Vec<u64>,
+    versions: u32,
+}
+
+impl History {
+    /// Something is there from the beginning, or nothing.
+    #[must_use]
+    pub fn new(size: Option<u64>) -> Self {
+        let version = Version { number: 0, size };
+        Self { writes: vec![Write { version, begun: 0, ended: Some(0) }], reads: Vec::new(), versions: 0 }
+    }
+
+    /// A write begins, before anything of it is sent.
+    pub fn begin_write(&mut self, size: Option<u64>, now: u64) -> Version {
+        self.versions += 1;
+        let version = Version { number: self.versions, size };
+        self.writes.push(Write { version, begun: now, ended: None });
+        version
+    }
+
+    /// A write was acknowledged. `needed` is the earliest moment that anybody else will ask about.
+    pub fn end_write(&mut self, version: Version, now: u64, needed: u64) {
+        if let Some(write) = self.writes.iter_mut().find(|write| write.version == version) {
+            write.ended = Some(now);
+        }
+        self.forget(needed);
+    }
+
+    /// A read begins, before anything of it is sent.
+    pub fn begin_read(&mut self, now: u64) {
+        self.reads.push(now);
+    }
+
+    /// A read that began then was judged.
+    pub fn end_read(&mut self, begun: u64, needed: u64) {
+        if let Some(at) = self.reads.iter().position(|read| *read == begun) {
+            self.reads.swap_remove(at);
+        }
+        self.forget(needed);
+    }
+
+    /// What a read may find that began then and is answered now.
+    pub fn possible(&self, begun: u64) -> impl Iterator<Item = Version> + '_ {
+        let replaced = self.replaced(begun);
+        let writes =
+            self.writes.iter().filter(move |write| write.ended.is_none_or(|ended| ended >= replaced));
+        writes.map(|write| write.version)
+    }
+
+    /// Whatever was acknowledged before this had been replaced before `moment`: the latest beginning of a write that was
+    /// acknowledged by then.
+    fn replaced(&self, moment: u64) -> u64 {
+        let before = self.writes.iter().filter(|write| write.ended.is_some_and(|ended| ended < moment));
+        before.map(|write| write.begun).max().unwrap_or(0)
+    }
+
+    fn forget(&mut self, needed: u64) {
+        let needed = self.reads.iter().copied().min().unwrap_or(u64::MAX).min(needed);
+        let replaced = self.replaced(needed);
+        self.writes.retain(|write| write.ended.is_none_or(|ended| ended >= replaced));
+        // There may be millions of keys, of which few are asked about at a time.
+        if self.reads.is_empty() {
+            self.reads.shrink_to_fit();
+            self.writes.shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sizes(history: &History, begun: u64) -> Vec<Option<u64>> {
+        history.possible(begun).map(|version| version.size).collect()
+    }
+
+    #[test]
+    fn what_was_replaced_before_a_read_began_is_wrong() {
+        let mut history = History::new(None);
+        history.begin_read(1);
+        let first = history.begin_write(Some(10), 2);
+        assert_eq!(sizes(&history, 1), [None, Some(10)], "it is under way");
+        history.end_write(first, 3, 4);
+        assert_eq!(sizes(&history, 1), [None, Some(10)], "the read began before it");
+        assert_eq!(sizes(&history, 4), [Some(10)]);
+        history.end_read(1, 5);
+        let removed = history.begin_write(None, 6);
+        let failed = history.begin_write(Some(7), 7);
+        history.end_write(removed, 8, 9);
+        assert_eq!(sizes(&history, 9), [None, Some(7)], "what failed may have been done");
+        let last = history.begin_write(Some(8), 10);
+        history.end_write(last, 11, 12);
+        assert_eq!(sizes(&history, 12), [Some(7), Some(8)], "and even later");
+        assert_eq!((failed.number, history.writes.len()), (3, 2), "others are forgotten");
+    }
+
+    #[test]
+    fn of_two_writes_at_a_time_either_may_be_the_last() {
+        let mut history = History::new(Some(1));
+        let (a, b) = (history.begin_write(Some(2), 1), history.begin_write(Some(3), 2));
+        history.end_write(b, 3, 4);
+        history.end_write(a, 4, 5);
+        assert_eq!(sizes(&history, 5), [Some(2), Some(3)]);
+    }
+
+    proptest! {
+        /// What is forgotten is never asked for, and what is possible is what the definition says.
+        #[test]
+        fn it_is_as_defined(steps in proptest::collection::vec((0_u8..4, 0_usize..8), 1..60)) {
+            let mut history = History::new(Some(0));
+            let mut all = vec![Write { version: Version { number: 0, size: Some(0) }, begun: 0, ended: Some(0) }];
+            let (mut writing, mut reading, mut now): (Vec<Version>, Vec<u64>, u64) = (vec![], vec![], 0);
+            for (step, which) in steps {
+                now += 1;
+                match step {
+                    0 => {
+                        let version = history.begin_write((which > 2).then_some(now), now);
+                        all.push(Write { version, begun: now, ended: None });
+                        writing.push(version);
+                    }
+                    1 if !writing.is_empty() => {
+                        let version = writing.remove(which % writing.len());
+                        history.end_write(version, now, now + 1);
+                        all.iter_mut().find(|write| write.version == version).unwrap().ended = Some(now);
+                    }
+                    2 => {
+                        history.begin_read(now);
+                        reading.push(now);
+                    }
+                    3 if !reading.is_empty() => {
+                        let begun = reading.remove(which % reading.len());
+                        let mut found: Vec<u32> = history.possible(begun).map(|version| version.number).collect();
+                        found.sort_unstable();
+                        let is_replaced = |write: &Write| all.iter().any(|later| {
+                            write.ended.is_some_and(|ended| ended < later.begun)
+                                && later.ended.is_some_and(|ended| ended < begun)
+                        });
+                        let expected: Vec<u32> = all.iter()
+                            .filter(|write| !is_replaced(write)).map(|write| write.version.number).collect();
+                        prop_assert_eq!(found, expected);
+                        history.end_read(begun, now);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What a trace comes to, found out before anything is asked: which lines are broken, how many requests of which kinds there
+//! are, and which objects have to be there before it begins. It holds the names of the keys, and of the lines nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::trace::{Broken, Entry, Trace};
+use crate::operation::{Mix, Operation};
+use crate::sizes::Sizes;
+
+/// Broken lines that are told of.
+const TOLD: usize = 10;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Requests of each kind.
+    pub requests: BTreeMap<Operation, u64>,
+    /// How many lines are broken.
+    pub broken: u64,
+    /// The first of them.
+    pub told: Vec<Broken>,
+    /// The time of the first request. Moments count from it.
+    pub first: Duration,
+    /// From the first request to the last.
+    pub span: Duration,
+    /// All keys that requests are about, in order, and the size of what has to be there at the beginning.
+    pub objects: Arc<[(Box<str>, Option<u64>)]>,
+    /// The smallest and the largest object, and the line that it is from.
+    pub sizes: Option<(u64, (u64, u64))>,
+}
+
+/// What is known of a key so far.
+#[derive(Default)]
+struct Known {
+    /// The size of what has to be there at the beginning, and the line that says so.
+    needed: Option<(u64, u64)>,
+    /// What is there from now on is due to the trace itself.
+    is_changed: bool,
+}
+
+impl Plan {
+    /// Reads a trace to its end. The error is that of reading.
+    pub fn of(trace: Trace) -> io::Result<Self> {
+        let (mut plan, mut known) = (Self::default(), BTreeMap::new());
+        for each in trace {
+            match each? {
+                Ok(entry) => plan.add(entry, &mut known),
+                Err(broken) => plan.add_broken(broken),
+            }
+        }
+        plan.told.sort_unstable();
+        plan.told.truncate(TOLD);
+        for (size, line) in known.values().filter_map(|known: &Known| known.needed) {
+            plan.add_size(size, line);
+        }
+        let needed = |(key, known): (Box<str>, Known)| (key, known.needed.map(|(size, _)| size));
+        plan.objects = known.into_iter().map(needed).collect();
+        Ok(plan)
+    }
+
+    fn add_broken(&mut self, broken: Broken) {
+        self.broken += 1;
+        self.told.push(broken);
+        // What is out of order is found out later than what else is broken.
+        if self.told.len() > 16 * TOLD {
+            self.told.sort_unstable();
+            self.told.truncate(TOLD);
+        }
+    }
+
+    fn add(&mut self, entry: Entry, known: &mut BTreeMap<Box<str>, Known>) {
+        if self.requests.is_empty() {
+            self.first = entry.at;
+        }
+        self.span = entry.at - self.first;
+        *self.requests.entry(entry.operation).or_default() += 1;
+        let length = entry.length;
+        if entry.operation == Operation::List {
+            return;
+        }
+        if entry.operation == Operation::Put {
+            self.add_size(length.unwrap_or(0), entry.line);
+        }
+        let known = match known.get_mut(&*entry.key) {
+            Some(known) => known,
+            None => known.entry(entry.key.into()).or_default(),
+        };
+        if known.is_changed {
+            return;
+        }
+        let size = match entry.operation {
+            Operation::Put => None,
+            Operation::Get => Some(entry.offset + length.unwrap_or(1)),
+            Operation::Head | Operation::Delete | Operation::List => Some(1),
+        };
+        if let Some(size) = size.filter(|size| known.needed.is_none_or(|(needed, _)| *size > needed)) {
+            known.needed = Some((size, entry.line));
+        }
+        known.is_changed = matches!(entry.operation, Operation::Put | Operation::Delete);
+    }
+
+    fn add_size(&mut self, size: u64, line: u64) {
+        let (least, most) = self.sizes.unwrap_or((size, (size, line)));
+        self.sizes = Some((least.min(size), if size > most.0 { (size, line) } else { most }));
+    }
+
+    /// All requests.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.requests.values().sum()
+    }
+
+    /// How many objects have to be made, and how many bytes they have.
+    #[must_use]
+    pub fn needed(&self) -> (u64, u64) {
+        let sizes = self.objects.iter().filter_map(|(_, size)| *size);
+        sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes.saturating_add(size)))
+    }
+
+    /// The share of each kind, as it was counted.
+    #[must_use]
+    pub fn mix(&self) -> Mix {
+        Mix::counted(&self.requests)
+    }
+
+    /// Between which sizes the objects lie.
+    #[must_use]
+    pub fn between(&self) -> Sizes {
+        match self.sizes {
+            Some((least, (most, _))) if least < most => Sizes::Between(least, most),
+            Some((size, _)) => Sizes::Fixed(size),
+            None => Sizes::Fixed(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn plan(text: &str) -> Plan {
+        let text = format!("time,op,key,offset,length\n{text}");
+        Plan::of(Trace::open(Box::new(Cursor::new(text.into_bytes())), 100).unwrap().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_asked_for_before_it_is_written_is_made_first() {
+        let plan = plan(
+            "5,get,read,,\n5,get,read,100,28\n6,get,read,7,\n\
+             6.5,put,written,,4096\n7,get,written,5000,10\n\
+             7,head,asked,,\n7,delete,removed,,\n7,get,removed,900,100\n\
+             8,get,later,10,1\n8,put,later,,5\n9,get,later,0,50\n9.5,list,r,,\n",
+        );
+        let needed: Vec<(&str, Option<u64>)> =
+            plan.objects.iter().map(|(key, size)| (&**key, *size)).collect();
+        let expected = [
+            ("asked", Some(1)),
+            ("later", Some(11)),
+            ("read", Some(128)),
+            ("removed", Some(1)),
+            ("written", None),
+        ];
+        assert_eq!(needed, expected);
+        assert_eq!((plan.needed(), plan.count(), plan.broken), ((4, 141), 12, 0));
+        assert_eq!((plan.first, plan.span), (Duration::from_secs(5), Duration::from_millis(4500)));
+        assert_eq!(plan.mix().to_string(), "put=2,get=7,head=1,list=1,delete=1");
+        assert_eq!((plan.between(), plan.sizes), (Sizes::Between(1, 4096), Some((1, (4096, 5)))));
+    }
+
+    #[test]
+    fn the_first_ten_broken_lines_are_told_of() {
+        let late = "99,get,a,,\n".repeat(1100) + "1,get,early,,\n";
+        let plan = plan(&(late + &"x\n".repeat(500)));
+        let lines: Vec<u64> = plan.told.iter().map(|broken| broken.line).collect();
+        assert_eq!((plan.broken, lines), (501, (1102..=1111).collect()));
+        assert_eq!(plan.count(), 1100);
+    }
+}

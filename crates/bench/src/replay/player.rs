@@ -1,0 +1,300 @@
+//! One worker of a replay: begins what the trace has when its turn comes, and judges what comes back by what may be there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tradewind_core::condition::Precondition;
+use tradewind_core::error::{Error, Reason};
+use tradewind_core::listing::{ListEntry, ListRequest};
+use tradewind_core::range::ByteRange;
+use tradewind_core::store::{GetRequest, Select};
+use tradewind_core::{Address, Context};
+
+use super::history::Version;
+use super::objects::Objects;
+use super::order::Order;
+use crate::drive::Bed;
+use crate::drive::request::{Answered, Failed, attend, put};
+use crate::drive::shared::Shared;
+use crate::operation::Operation;
+use crate::record::Record;
+
+/// Keys of a listing, at the most.
+const PAGE: usize = 1000;
+
+/// A request that found no worker at its moment, and began so much later, was held up by others.
+const LATE: Duration = Duration::from_millis(5);
+
+/// A request of the trace, whose object is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    Put { object: usize, size: u64 },
+    Get { object: usize, offset: u64, length: Option<u64> },
+    Head { object: usize },
+    List { prefix: Box<str> },
+    Delete { object: usize },
+}
+
+impl Request {
+    pub const fn operation(&self) -> Operation {
+        match self {
+            Self::Put { .. } => Operation::Put,
+            Self::Get { .. } => Operation::Get,
+            Self::Head { .. } => Operation::Head,
+            Self::List { .. } => Operation::List,
+            Self::Delete { .. } => Operation::Delete,
+        }
+    }
+
+    /// The object that it is about, and whether it may change it.
+    pub const fn object(&self) -> Option<(usize, bool)> {
+        match self {
+            Self::Put { object, .. } | Self::Delete { object } => Some((*object, true)),
+            Self::Get { object, .. } | Self::Head { object } => Some((*object, false)),
+            Self::List { .. } => None,
+        }
+    }
+}
+
+/// Requests that are made as fast as possible, in their order.
+#[derive(Debug)]
+pub(super) struct Turns {
+    pub order: Mutex<Order<Request>>,
+    /// A permit for each that may be read from the trace before others have ended.
+    pub room: Semaphore,
+}
+
+/// What a worker came to, apart from its record.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Came {
+    /// Requests whose moment came while every worker had another.
+    pub waited: u64,
+    /// Requests that rightly found nothing.
+    pub absent: u64,
+}
+
+/// See the module.
+pub(super) struct Player {
+    pub bed: Bed,
+    pub objects: Arc<Objects>,
+    pub shared: Arc<Shared<Request>>,
+    /// Of a closed loop.
+    pub turns: Option<Arc<Turns>>,
+    pub context: Context,
+    pub came: Came,
+}
+
+impl Player {
+    /// Until nothing more is to be begun.
+    pub async fn run(mut self) -> (Record, Came) {
+        let (shared, mut record) = (self.shared.clone(), Record::default());
+        loop {
+            tokio::task::coop::consume_budget().await;
+            let Some((intended, request)) = self.turn().await else { break };
+            if shared.next().is_none() {
+                break;
+            }
+            let asked = self.ask(&request);
+            if !attend(&shared, &mut record, (request.operation(), intended), asked).await {
+                break;
+            }
+            self.end(&request);
+        }
+        shared.leave();
+        (record, self.came)
+    }
+
+    /// Waits for the next request; when it was meant to start.
+    async fn turn(&mut self) -> Option<(Duration, Request)> {
+        let starts = &self.shared.starts;
+        let has_waited = match starts.try_acquire() {
+            Ok(start) => {
+                start.forget();
+                true
+            }
+            Err(_) => {
+                starts.acquire().await.ok()?.forget();
+                false
+            }
+        };
+        let (intended, request) = self.shared.intended()?;
+        if self.turns.is_none() {
+            let late = self.shared.now().saturating_sub(intended);
+            self.came.waited += u64::from(has_waited && late > LATE);
+            return Some((intended, request));
+        }
+        (!self.shared.has_ended()).then(|| (self.shared.now(), request))
+    }
+
+    /// Lets those begin that waited for it.
+    fn end(&self, request: &Request) {
+        let Some(turns) = &self.turns else { return };
+        if let Some((object, changed)) = request.object() {
+            let next = turns.order.lock().end(object, changed);
+            next.into_iter().for_each(|next| self.shared.release(self.shared.now(), next));
+        }
+        turns.room.add_permits(1);
+    }
+
+    async fn ask(&mut self, request: &Request) -> Option<Result<Answered, Failed>> {
+        Some(match request {
+            Request::Put { object, size } => self.put(*object, *size).await,
+            Request::Get { object, offset, length } => {
+                let begun = self.objects.begin_read(*object);
+                let answered = self.get((*object, begun), *offset, *length).await;
+                self.objects.end_read(*object, begun);
+                answered
+            }
+            Request::Head { object } => {
+                let begun = self.objects.begin_read(*object);
+                let answered = self.head(*object, begun).await;
+                self.objects.end_read(*object, begun);
+                answered
+            }
+            Request::List { prefix } => {
+                let begun = self.objects.begin_listing();
+                let answered = self.list(prefix, begun).await;
+                self.objects.end_listing(begun);
+                answered
+            }
+            Request::Delete { object } => self.delete(*object).await,
+        })
+    }
+
+    fn address(&self, object: usize) -> Result<Address, Error> {
+        Address::parse(self.bed.bucket.as_str(), &self.objects.name(object))
+    }
+
+    async fn put(&self, object: usize, size: u64) -> Result<Answered, Failed> {
+        let address = self.address(object)?;
+        let version = self.objects.begin_write(object, Some(size));
+        let content = Objects::content(address.key.as_str(), version.number, size);
+        put(&self.bed, &self.context, &address, (content, size), None).await?;
+        self.objects.end_write(object, version);
+        Ok(Answered { first: self.shared.now(), bytes: size })
+    }
+
+    async fn delete(&self, object: usize) -> Result<Answered, Failed> {
+        let address = self.address(object)?;
+        let version = self.objects.begin_write(object, None);
+        match self.bed.store.delete(&self.context, &address, Precondition::None).await {
+            Ok(_) => {}
+            // Some stores say so, and it is what was to be.
+            Err(e) if e.reason() == Reason::NoSuchKey => {}
+            Err(e) => return Err(e.into()),
+        }
+        self.objects.end_write(object, version);
+        Ok(Answered { first: self.shared.now(), bytes: 0 })
+    }
+
+    /// What is to be made of an error to a read: it is right where one of the versions that were possible has no such bytes.
+    fn refused(&mut self, error: Error, possible: &[Version], offset: u64) -> Result<Answered, Failed> {
+        let is_right = match error.reason() {
+            Reason::NoSuchKey => possible.iter().any(|version| version.size.is_none()),
+            Reason::InvalidRange => {
+                possible.iter().any(|version| version.size.is_some_and(|size| size <= offset))
+            }
+            _ => false,
+        };
+        if !is_right {
+            return Err(error.into());
+        }
+        self.came.absent += 1;
+        Ok(Answered { first: self.shared.now(), bytes: 0 })
+    }
+
+    async fn get(
+        &mut self,
+        (object, begun): (usize, u64),
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<Answered, Failed> {
+        let address = self.address(object)?;
+        let select = match (offset, length) {
+            (0, None) => Select::Whole,
+            (_, None) => Select::Range(ByteRange::From(offset)),
+            (_, Some(length)) => {
+                Select::Range(ByteRange::Inclusive { first: offset, last: offset + length - 1 })
+            }
+        };
+        let request = GetRequest { select, ..GetRequest::default() };
+        let found = self.bed.store.get(&self.context, &address, request).await;
+        // Which version it is was settled by now: what is written from here on cannot be among its bytes.
+        let possible = self.objects.possible(object, begun);
+        let found = match found {
+            Ok(found) => found,
+            Err(e) => return self.refused(e, &possible, offset),
+        };
+        let (key, size) = (address.key.as_str(), found.info.size);
+        // Those that are this large and whose bytes, so far, are those that came.
+        let mut numbers: Vec<u32> = possible
+            .iter()
+            .filter(|version| version.size == Some(size))
+            .map(|version| version.number)
+            .collect();
+        if numbers.is_empty() {
+            return Err(Failed::wrong(format!(
+                "{key} is said to have {size} bytes, which it did not have then"
+            )));
+        }
+        let end = length.map_or(size, |length| size.min(offset + length));
+        let (mut first, mut at, mut body) = (None, offset.min(size), found.body);
+        while let Some(piece) = body.next().await {
+            let piece = piece?;
+            first.get_or_insert_with(|| self.shared.now());
+            let mut wrong = at;
+            numbers.retain(|number| {
+                let content = Objects::content(key, *number, size);
+                let difference = self.bed.content.first_difference(content, at, &piece);
+                wrong = wrong.max(difference.unwrap_or(0));
+                difference.is_none()
+            });
+            if numbers.is_empty() {
+                return Err(Failed::wrong(format!(
+                    "{key} has another byte at {wrong} than any version of it that could be read then"
+                )));
+            }
+            at += piece.len() as u64;
+        }
+        if at != end.max(offset.min(size)) {
+            return Err(Failed::wrong(format!("{key} was read up to byte {at}, and not to {end}")));
+        }
+        Ok(Answered { first: first.unwrap_or_else(|| self.shared.now()), bytes: at - offset.min(size) })
+    }
+
+    async fn head(&mut self, object: usize, begun: u64) -> Result<Answered, Failed> {
+        let address = self.address(object)?;
+        let found = self.bed.store.head(&self.context, &address, GetRequest::default()).await;
+        let possible = self.objects.possible(object, begun);
+        let size = match found {
+            Ok(found) => found.info.size,
+            Err(e) => return self.refused(e, &possible, u64::MAX),
+        };
+        if !possible.iter().any(|version| version.size == Some(size)) {
+            let key = address.key.as_str();
+            return Err(Failed::wrong(format!(
+                "{key} is said to have {size} bytes, which it did not have then"
+            )));
+        }
+        Ok(Answered { first: self.shared.now(), bytes: 0 })
+    }
+
+    async fn list(&self, prefix: &str, begun: u64) -> Result<Answered, Failed> {
+        let request =
+            ListRequest { prefix: self.objects.below(prefix), delimiter: None, after: None, limit: PAGE };
+        let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
+        let first = self.shared.now();
+        let mut listed = Vec::with_capacity(page.entries.len());
+        for entry in &page.entries {
+            let ListEntry::Key(key, summary) = entry else {
+                return Err(Failed::wrong(format!("{} is listed, which is no key", entry.name())));
+            };
+            listed.push((key.to_string(), summary.size));
+        }
+        self.objects.judge_page((prefix, begun), &listed, page.next.is_some()).map_err(Failed::wrong)?;
+        Ok(Answered { first, bytes: 0 })
+    }
+}

@@ -1,0 +1,257 @@
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
+
+use super::*;
+use crate::course::{Course, Event};
+use crate::drive::Ending;
+use crate::drive::tests::bed;
+use crate::operation::Operation;
+use crate::result::Cell;
+
+fn replay_of(texts: &'static [&'static str], how: (usize, Option<f64>)) -> Replay {
+    let opened = AtomicUsize::new(0);
+    let open = move || {
+        let n = opened.fetch_add(1, Ordering::Relaxed).min(texts.len() - 1);
+        let text = format!("time,op,key,offset,length\n{}", texts[n]);
+        Ok(Box::new(Cursor::new(text.into_bytes())) as Box<dyn BufRead + Send>)
+    };
+    Replay::plan("t.csv", Arc::new(open), 900, how).unwrap().unwrap()
+}
+
+fn replay(text: String, how: (usize, Option<f64>)) -> Replay {
+    replay_of(Box::leak(Box::new([&*Box::leak(text.into_boxed_str())])), how)
+}
+
+async fn run(bed: &Bed, replay: &Replay) -> (Outcome, Vec<String>) {
+    let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    assert!(replay.prepare(bed, &objects, &stop, &gauge).await.unwrap());
+    replay.drive(bed, &objects, &stop, &gauge).await.unwrap()
+}
+
+fn failures(outcome: &Outcome) -> Vec<String> {
+    outcome.record.tallies().values().flat_map(|tally| tally.samples.clone()).collect()
+}
+
+/// The same bed, whose store does something else to some calls.
+fn with(bed: &Bed, call: Call, when: When, fault: Fault) -> Bed {
+    Bed { store: Faulty::new(bed.store.clone(), FaultPlan::none().on(call, when, fault)), ..bed.clone() }
+}
+
+const EVERYTHING: &str = "0,get,read,,\n0,get,read,100,28\n0,get,read,100,1000\n0.01,get,read,7,\n0,head,read,,\n\
+    0.01,list,,,\n0.02,put,written,,300000\n0.05,get,written,299999,10\n0.05,get,written,,\n0.06,put,written,,0\n\
+    0.08,get,written,,\n0.08,get,written,0,5\n0.08,head,written,,\n0.1,delete,read,,\n0.12,get,read,,\n0.12,head,read,,\n\
+    0.12,delete,read,,\n0.12,list,re,,\n0.13,put,read,,10\n0.15,get,read,5000,1\n0.16,list,,,\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_of_a_trace_is_asked_and_judged() {
+    for speed in [Some(1.0), Some(4.0), None] {
+        let replay = replay_of(&[EVERYTHING], (16, speed));
+        let (outcome, notes) = run(&bed().await, &replay).await;
+        assert_eq!(failures(&outcome), [""; 0]);
+        let counts = outcome.record.tallies().iter().map(|(kind, tally)| (*kind, tally.operations));
+        assert_eq!(counts.collect::<BTreeMap<_, _>>(), replay.planned().requests);
+        assert_eq!((outcome.ending, outcome.abandoned), (Ending::Exhausted, 0));
+        if speed.is_none() {
+            // Two that find nothing, one behind an empty object and one behind a short one.
+            assert!(
+                notes.iter().any(|note| note.starts_with("4 requests rightly found nothing")),
+                "{notes:?}"
+            );
+            assert_eq!(
+                outcome.record.tallies()[&Operation::Get].bytes,
+                1100 + 28 + 1000 + 1093 + 1 + 300_000
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_older_version_behind_a_newer_one_is_found_out() {
+    for (text, size, why) in [
+        (
+            "0,get,k,0,1000\n0.05,put,k,,1000\n0.6,get,k,17,900\n",
+            1000,
+            "has another byte at 17 than any version",
+        ),
+        (
+            "0,get,k,0,1000\n0.05,put,k,,900\n0.6,get,k,,\n",
+            1000,
+            "said to have 1000 bytes, which it did not have",
+        ),
+        (
+            "0,get,k,0,1000\n0.05,put,k,,900\n0.6,head,k,,\n",
+            1000,
+            "said to have 1000 bytes, which it did not have",
+        ),
+        ("0,get,k,0,1000\n0.05,put,k,,900\n0.6,list,,,\n", 1000, "is listed with 1000 bytes"),
+        ("0,get,k,0,1000\n0.05,delete,k,,\n0.6,list,,,\n", 1000, "is listed with 1000 bytes"),
+        ("0,get,k,0,1000\n0.05,delete,k,,\n0.6,get,k,,\n", 1000, "said to have 1000 bytes"),
+    ] {
+        let (bed, replay) = (bed().await, replay(text.to_owned(), (4, Some(1.0))));
+        let tampering = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let (address, context) =
+                (Address::parse("bench", "run/k").unwrap(), context(&bed).await.unwrap());
+            put(&bed, &context, &address, (Objects::content("run/k", 0, size), size), None).await.unwrap();
+        };
+        let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), tampering);
+        let said = failures(&outcome);
+        assert!(said.len() == 1 && said[0].contains(why), "{text}: {said:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_lost_is_found_out() {
+    for (op, why) in [("get,k,,", "NoSuchKey"), ("head,k,,", "NoSuchKey"), ("list,,,", "WrongAnswer")] {
+        let text = format!("0,put,k,,10\n0.5,{op}\n");
+        let (bed, replay) = (bed().await, replay(text, (4, Some(1.0))));
+        let losing = async {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            let (address, context) =
+                (Address::parse("bench", "run/k").unwrap(), context(&bed).await.unwrap());
+            bed.store.delete(&context, &address, tradewind_core::Precondition::None).await.unwrap();
+        };
+        let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), losing);
+        let kinds: Vec<String> =
+            outcome.record.tallies().values().flat_map(|tally| tally.failures.keys().cloned()).collect();
+        assert_eq!(kinds, [why], "{op}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_failed_may_have_been_done_or_not() {
+    let text = "0,get,k,0,1000\n0.02,put,k,,1000\n0.04,get,k,,\n0.04,head,k,,\n0.04,list,,,\n";
+    for fault in [Fault::FailBefore(Reason::Io), Fault::FailAfter(Reason::Io)] {
+        // The first commit is that of the object that is made.
+        let bed = with(&bed().await, Call::Commit, When::Nth(2), fault);
+        let (outcome, _) = run(&bed, &replay(text.to_owned(), (4, None))).await;
+        let failed: Vec<Operation> = outcome
+            .record
+            .tallies()
+            .iter()
+            .filter(|(_, tally)| tally.failed() > 0)
+            .map(|(kind, _)| *kind)
+            .collect();
+        assert_eq!(failed, [Operation::Put], "{fault:?}: {:?}", failures(&outcome));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_overlap_at_one_key_are_judged_by_what_was_possible() {
+    let line = |n: u64| match n % 5 {
+        0 => format!("{},put,k,,{}\n", n as f64 / 2000.0, 1000 + n % 3),
+        3 if n % 15 == 3 => format!("{},delete,k,,\n", n as f64 / 2000.0),
+        4 => format!("{},list,,,\n", n as f64 / 2000.0),
+        _ => format!("{},get,k,{},200\n", n as f64 / 2000.0, n % 700),
+    };
+    let text: String = (0..1000).map(line).collect();
+    for call in [Call::Commit, Call::Get] {
+        for speed in [Some(1.0), None] {
+            let bed = with(&bed().await, call, When::Always, Fault::Delay(Duration::from_millis(4)));
+            let (outcome, _) = run(&bed, &replay(text.clone(), (32, speed))).await;
+            assert_eq!(failures(&outcome), [""; 0], "{call:?} {speed:?}");
+            assert_eq!(outcome.record.tallies().values().map(|tally| tally.operations).sum::<u64>(), 1000);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_its_own_pace_requests_start_at_their_times_however_slow_the_store_is() {
+    let burst = |at: &str| format!("{at},put,k,,10\n").repeat(10);
+    let text = burst("1000.0") + &burst("1000.45") + &burst("1001.05");
+    for (speed, tenths) in [(1.0, [0, 4, 10]), (2.0, [0, 2, 5])] {
+        let (outcome, notes) = run(&bed().await, &replay(text.clone(), (64, Some(speed)))).await;
+        let late = Duration::from_micros(outcome.lag.value_at_quantile(0.99));
+        for (n, tenth) in outcome.tenths.iter().enumerate() {
+            let expected = if tenths.contains(&n) { 10.0 } else { 0.0 };
+            let is_right = (tenth.operations - expected).abs() < 0.5;
+            assert!(
+                is_right || late > Duration::from_millis(40),
+                "{speed}: {n} has {tenth:?}, {late:?} late"
+            );
+        }
+        assert_eq!((outcome.lag.len(), notes.len()), (30, 0), "{notes:?}");
+    }
+    // One at a time takes ten times as long as one, and each latency counts from where it was meant to start.
+    let slow = with(&bed().await, Call::Commit, When::Always, Fault::Delay(Duration::from_millis(30)));
+    let (outcome, notes) = run(&slow, &replay(burst("0"), (1, Some(1.0)))).await;
+    let latency = &outcome.record.tallies()[&Operation::Put].latency;
+    assert!(latency.max() >= 300_000 && latency.min() < 200_000, "{} to {}", latency.min(), latency.max());
+    assert!(notes[0].starts_with("9 requests waited for one of 1 at a time"), "{notes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_fast_as_possible_those_of_one_key_do_not_overtake_each_other() {
+    let bed = with(&bed().await, Call::Commit, When::Always, Fault::Delay(Duration::from_millis(20)));
+    let time = async |text: String| {
+        let begun = Instant::now();
+        let (outcome, _) = run(&bed, &replay(text, (16, None))).await;
+        assert_eq!(failures(&outcome), [""; 0]);
+        begun.elapsed()
+    };
+    let same = time((0..16).map(|n| format!("{},put,k,,10\n", n * 1000)).collect()).await;
+    let others = time((0..16).map(|n| format!("{},put,{n},,10\n", n * 1000)).collect()).await;
+    assert!(same >= Duration::from_millis(320) && others < same, "{same:?} and {others:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stops_a_replay_gets_what_there_is() {
+    for speed in [Some(1.0), None] {
+        let text: String = (0..6000).map(|n| format!("{},put,k,,10\n", n as f64 / 100.0)).collect();
+        let slow = with(&bed().await, Call::Commit, When::Always, Fault::Delay(Duration::from_millis(5)));
+        let replay = replay(text, (4, speed));
+        let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+        let (stop, begun) = (Stop::default(), Instant::now());
+        let stopping = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            stop.ask();
+        };
+        let gauge = Arc::default();
+        let (driven, ()) = tokio::join!(replay.drive(&slow, &objects, &stop, &gauge), stopping);
+        let (outcome, _) = driven.unwrap();
+        assert_eq!((outcome.ending, outcome.abandoned), (Ending::Stopped, 0));
+        assert!(outcome.record.tallies()[&Operation::Put].operations > 0);
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_trace_that_changes_between_two_readings_is_told_of() {
+    for (second, why) in [
+        ("0,put,a,,1\n", "1 requests were read, 2 the first time"),
+        ("0,put,a,,1\n0,put,b,,1\n", "line 3 was not there before"),
+    ] {
+        for speed in [Some(1.0), None] {
+            let replay = replay_of(Box::leak(Box::new(["0,put,a,,1\n0,get,a,,\n", second])), (2, speed));
+            let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+            let driven = replay.drive(&bed().await, &objects, &Stop::default(), &Arc::default()).await;
+            let said = driven.unwrap_err().to_string();
+            assert!(said.contains(why), "{said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_round_begins_anew_and_nothing_is_left() {
+    let (bed, replay) = (bed().await, replay_of(&[EVERYTHING], (8, Some(10.0))));
+    let mut course = Course::new(&bed, "there/", 1, (2, false));
+    let (mut cells, stop) = (Vec::<Cell>::new(), Stop::default());
+    let all = course.replay(&replay, 2, &stop, |event| {
+        if let Event::Measured(cell) = event {
+            cells.push(cell.clone());
+        }
+    });
+    assert!(all.await.unwrap());
+    assert!(cells.iter().all(|cell| cell.failed() == 0 && !cell.is_partial()), "{cells:?}");
+    let said = serde_json::to_string(&cells[1]).unwrap();
+    assert_eq!(serde_json::from_str::<Cell>(&said).unwrap().name(), "t.csv x 8 at 10 times its own pace");
+    assert_eq!((cells[0].repeat, cells[1].repeat, cells[1].trace.as_ref().unwrap().requests), (1, 2, 21));
+    assert!(cells[0].rate.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0) && cells[0].lag_us.is_some());
+    assert_eq!(course.clean().await.unwrap(), 2);
+    assert_eq!(Course::new(&bed, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing was made elsewhere");
+}

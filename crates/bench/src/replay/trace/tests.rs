@@ -1,0 +1,166 @@
+use std::io::Cursor;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn read(text: &[u8]) -> Result<(Vec<Entry>, Vec<Broken>), Broken> {
+    let trace = Trace::open(Box::new(Cursor::new(text.to_vec())), 100).unwrap()?;
+    let (mut entries, mut broken) = (Vec::new(), Vec::new());
+    for each in trace {
+        match each.unwrap() {
+            Ok(entry) => entries.push(entry),
+            Err(bad) => broken.push(bad),
+        }
+    }
+    Ok((entries, broken))
+}
+
+fn entry(
+    line: u64,
+    millis: u64,
+    operation: Operation,
+    key: &str,
+    (offset, length): (u64, Option<u64>),
+) -> Entry {
+    Entry { line, at: Duration::from_millis(millis), operation, key: key.to_owned(), offset, length }
+}
+
+#[test]
+fn columns_stand_in_any_order_and_fields_may_be_quoted() {
+    let text = "\u{feff}Key,length,\"op\",other,time\r\n\r\n\
+        \"a,\"\"b\"\"\",5,PUT,x,1700000000.25\r\n\
+        \u{e4}/\u{2603},,get,,1700000000.5\r\n\
+        ,,\"list\",,1700000001\n";
+    let (entries, broken) = read(text.as_bytes()).unwrap();
+    assert_eq!(broken, []);
+    let base = 1_700_000_000_000;
+    let expected = [
+        entry(3, base + 250, Operation::Put, "a,\"b\"", (0, Some(5))),
+        entry(4, base + 500, Operation::Get, "\u{e4}/\u{2603}", (0, None)),
+        entry(5, base + 1000, Operation::List, "", (0, None)),
+    ];
+    assert_eq!(entries, expected);
+}
+
+#[test]
+fn lines_of_json_say_the_same() {
+    let text = r#"{"time":0.5,"op":"get","key":"a\n\"","offset":7,"length":3,"other":[1]}
+
+{"time":1,"op":"Head","key":"b"}
+"#;
+    let (entries, broken) = read(text.as_bytes()).unwrap();
+    let expected = [
+        entry(1, 500, Operation::Get, "a\n\"", (7, Some(3))),
+        entry(3, 1000, Operation::Head, "b", (0, None)),
+    ];
+    assert_eq!((entries.as_slice(), broken.as_slice()), (expected.as_slice(), [].as_slice()));
+}
+
+#[test]
+fn broken_lines_are_named_with_what_is_wrong() {
+    let long = "x".repeat(101);
+    let longest = "x".repeat(70_000);
+    let bad: Vec<(Vec<u8>, &str)> = vec![
+        (b"1,get,a,0".to_vec(), "it has 4 fields, the header 5"),
+        (b"1,get,a,0,1,2".to_vec(), "it has 6 fields"),
+        (b"-1,get,a,,".to_vec(), "time \"-1\" is no number of seconds"),
+        (b"1e3,get,a,,".to_vec(), "time \"1e3\""),
+        (b".,get,a,,".to_vec(), "time \".\""),
+        (b"1000000000000,get,a,,".to_vec(), "time"),
+        (b"1,take,a,,".to_vec(), "op \"take\" is none of put, get, head, list and delete"),
+        (b"1,get,,,".to_vec(), "a get needs a key"),
+        (format!("1,get,{long},,").into_bytes(), "the key has 101 bytes"),
+        (b"1,put,a,,".to_vec(), "a put needs a length"),
+        (b"1,put,a,1,1".to_vec(), "it has no offset"),
+        (b"1,get,a,0,0".to_vec(), "a get of no bytes"),
+        (b"1,get,a,-1,1".to_vec(), "offset \"-1\" is no number of bytes"),
+        (b"1,get,a,1,4.5".to_vec(), "length \"4.5\" is no number of bytes"),
+        (b"1,get,a,18446744073709551615,1".to_vec(), "more than a number can hold"),
+        (b"1,get,\"a,,".to_vec(), "field 3 opens a quote and does not close it"),
+        (b"1,get,\"a\"b,,".to_vec(), "field 3 goes on behind the quote"),
+        (b"1,get,a\"b,,".to_vec(), "field 3 has a quote in it"),
+        (b"1,get,\xff,,".to_vec(), "not UTF-8 from byte 6 on"),
+        (format!("1,get,{longest},,").into_bytes(), "more than 65536 bytes"),
+    ];
+    for (line, why) in bad {
+        let text = [b"time,op,key,offset,length\n0,get,a,,\n".as_slice(), &line, b"\n2,head,b,,"].concat();
+        let (entries, broken) = read(&text).unwrap();
+        let lines: Vec<u64> = entries.iter().map(|entry| entry.line).collect();
+        assert_eq!((lines.as_slice(), broken.len(), broken[0].line), ([2, 4].as_slice(), 1, 3), "{why}");
+        assert!(broken[0].to_string().contains(why), "{why}: {}", broken[0]);
+    }
+    let json = "{\"time\":1,\"op\":\"get\",\"key\":\"a\"}\n";
+    for (line, why) in [
+        ("{\"time\":1,\"op\":\"get\"}", "missing field `key`"),
+        ("{\"time\":-1,\"op\":\"get\",\"key\":\"a\"}", "time -1 is no number"),
+        ("{\"time\":1,\"op\":\"get\",\"key\":\"a\",\"offset\":-5}", "invalid value"),
+        ("1,get,a", "expected an object with time, op and key"),
+        ("{\"time\":1", "EOF while parsing"),
+    ] {
+        let (entries, broken) = read(format!("{json}{line}\n{json}").as_bytes()).unwrap();
+        assert_eq!((entries.len(), broken.len(), broken[0].line), (2, 1, 2), "{line}");
+        assert!(broken[0].why.contains(why), "{line}: {}", broken[0]);
+        assert!(!broken[0].why.contains("at line"), "{}", broken[0]);
+    }
+}
+
+#[test]
+fn a_header_that_is_none_is_refused() {
+    for (text, line, why) in [
+        ("", 1, "the trace is empty"),
+        ("\n\n0.1,get,a\n", 3, "the header has no \"time\""),
+        ("time,op\n", 1, "the header has no \"key\""),
+        ("time,op,key,Time\n", 1, "the header has \"time\" twice"),
+        ("time,op,\"key\n", 1, "the header: field 3 opens a quote"),
+    ] {
+        let refused = read(text.as_bytes()).unwrap_err();
+        assert!(refused.line == line && refused.why.contains(why), "{text:?}: {refused}");
+    }
+}
+
+#[test]
+fn what_is_out_of_order_is_sorted_within_the_window_and_refused_beyond_it() {
+    let (entries, broken) = read(b"time,op,key\n3,get,a\n1,get,b\n2,get,c\n2,get,d\n").unwrap();
+    let keys: String = entries.iter().map(|entry| entry.key.as_str()).collect();
+    assert_eq!((&*keys, broken.len()), ("bcda", 0));
+    let mut text = "time,op,key\n".to_owned();
+    (0..=WINDOW + 5).for_each(|n| text += &format!("{},get,a\n", n + 10));
+    text += "1,get,late\n";
+    let (entries, broken) = read(text.as_bytes()).unwrap();
+    assert_eq!((entries.len(), broken.len(), broken[0].line), (WINDOW + 6, 1, WINDOW as u64 + 8));
+    assert!(broken[0].why.contains("sort the trace by time"), "{}", broken[0]);
+}
+
+proptest! {
+    /// Whatever bytes there are, each line that is not empty is a request or broken, and is called by its number.
+    #[test]
+    fn every_line_is_accounted_for(
+        lines in proptest::collection::vec(
+            prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..40),
+                "[0-9.]{1,4},(get|put|head|del|list|delete),[ab\",]{0,4},[0-9]{0,2},[0-9]{0,2}"
+                    .prop_map(String::into_bytes),
+                "\\{\"time\":[0-9],\"op\":\"get\",\"key\":\"[a-c]{0,2}\"\\}".prop_map(String::into_bytes),
+            ],
+            0..30,
+        ),
+        is_json: bool,
+    ) {
+        let head: &[u8] =
+            if is_json { b"{\"time\":0,\"op\":\"list\",\"key\":\"\"}" } else { b"time,op,key,offset,length" };
+        let text = [head, b"\n", &lines.join(&b'\n')].concat();
+        let (entries, broken) = read(&text).unwrap();
+        let mut seen: Vec<u64> =
+            entries.iter().map(|entry| entry.line).chain(broken.iter().map(|bad| bad.line)).collect();
+        seen.sort_unstable();
+        let there = text.split(|byte| *byte == b'\n').zip(1_u64..);
+        let mut expected: Vec<u64> =
+            there.filter(|(line, _)| !line.trim_ascii().is_empty()).map(|(_, number)| number).collect();
+        if !is_json {
+            expected.remove(0);
+        }
+        prop_assert_eq!(seen, expected);
+        prop_assert!(entries.is_sorted_by_key(|entry| (entry.at, entry.line)));
+    }
+}
