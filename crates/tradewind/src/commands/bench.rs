@@ -7,6 +7,7 @@ mod object;
 mod output;
 pub(super) mod page;
 mod posix;
+mod replay;
 
 use std::io::{self, Write as _};
 
@@ -20,6 +21,7 @@ pub(super) enum Command {
     Object(object::Arguments),
     Mix(mix::Arguments),
     Posix(posix::Arguments),
+    Replay(replay::Arguments),
     Workloads(WorkloadsArguments),
 }
 
@@ -40,6 +42,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
         Command::Object(arguments) => object::run(arguments),
         Command::Mix(arguments) => mix::run(arguments),
         Command::Posix(arguments) => posix::run(arguments),
+        Command::Replay(arguments) => replay::run(arguments),
         Command::Workloads(arguments) => {
             io::stdout().write_all(loads::ready(arguments.name.as_deref())?.as_bytes())?;
             Ok(Ended::Done)

@@ -11,6 +11,8 @@ use tradewind_bench::Content;
 use tradewind_bench::course::{Course, Stage};
 use tradewind_bench::drive::{Bed, Stop};
 use tradewind_bench::files::Files;
+use tradewind_bench::replay::Replay;
+use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
 
 use super::output::{HEAD, Output, OutputFlags, Told};
@@ -27,6 +29,10 @@ const READ_BYTES: usize = 256 << 10;
 const TIME_TO_CLEAN: Duration = Duration::from_secs(60);
 /// Requests at a time that make objects and remove them.
 const HANDS: usize = 32;
+/// What prefixes begin with, before eight digits.
+const OWN: &str = "tradewind-bench-";
+/// What stands between the prefix of a run and the keys of a trace, at the longest.
+const ROUND: &str = "1000/";
 
 /// Flags about where it is measured, and what is left.
 #[derive(Debug, Args)]
@@ -41,7 +47,7 @@ pub(super) struct GroundFlags {
     pub seed: u64,
     /// Upload from files in this directory and download to files there, in place of memory
     #[arg(long, value_name = "DIR")]
-    files: Option<PathBuf>,
+    pub files: Option<PathBuf>,
     /// A connection of its own for each request
     #[arg(long)]
     fresh: bool,
@@ -54,9 +60,51 @@ pub(super) struct GroundFlags {
     access: AccessFlags,
 }
 
+impl GroundFlags {
+    /// How many bytes the keys of a trace may have.
+    pub fn room_for_keys(&self) -> usize {
+        let taken = below(&self.place.key).len() + OWN.len() + "00000000/".len() + ROUND.len();
+        MAX_KEY_BYTES.saturating_sub(taken)
+    }
+}
+
 /// What is measured.
+pub(super) enum Work {
+    Stages(Vec<Stage>),
+    /// A trace, so often.
+    Replay(Box<Replay>, u32),
+}
+
+impl Work {
+    /// Requests at a time, at the most.
+    fn at_once(&self) -> usize {
+        let of_stage = |stage: &Stage| stage.iter().map(|step| step.load.parallel).sum();
+        match self {
+            Self::Stages(stages) => stages.iter().map(of_stage).max().unwrap_or(1),
+            Self::Replay(replay, _) => replay.parallel(),
+        }
+    }
+
+    /// Measurements that run at the same time, at the most.
+    fn together(&self) -> usize {
+        match self {
+            Self::Stages(stages) => stages.iter().map(Vec::len).max().unwrap_or(1),
+            Self::Replay(..) => 1,
+        }
+    }
+
+    /// How many measurements there are.
+    fn cells(&self) -> usize {
+        match self {
+            Self::Stages(stages) => stages.iter().map(Vec::len).sum(),
+            Self::Replay(_, rounds) => *rounds as usize,
+        }
+    }
+}
+
+/// What is measured, and where it cannot be.
 pub(super) struct Wanted {
-    pub stages: Vec<Stage>,
+    pub work: Work,
     /// Why it cannot be measured on a store that takes objects of so many bytes at the most.
     pub check: Box<dyn Fn(u64) -> Result<(), String>>,
 }
@@ -95,8 +143,7 @@ pub(super) fn until_stopped(
 async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Result<Ended> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let at_once = |stage: &Stage| stage.iter().map(|step| step.load.parallel).sum();
-    let connections = wanted.stages.iter().map(at_once).max().unwrap_or(1).max(HANDS);
+    let connections = wanted.work.at_once().max(HANDS);
     let traffic = Arc::new(Traffic::default());
     let measuring = Measuring { is_fresh: flags.fresh, traffic: traffic.clone() };
     let lines = Lines { connections, most_read_bytes: READ_BYTES, measuring: Some(measuring) };
@@ -110,7 +157,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     let bucket = flags.place.bucket.clone();
     let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
     let number = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
-    let own = format!("tradewind-bench-{number:08x}");
+    let own = format!("{OWN}{number:08x}");
     let prefix = format!("{}{own}/", below(&flags.place.key));
     let files = match &flags.files {
         Some(directory) => Some(Arc::new(Files::new(directory.join(&own))?)),
@@ -118,12 +165,16 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Re
     };
     let bed = Bed { store, bucket, content, clock: clock.clone(), budget, traffic, files };
     let place = format!("{scheme}://{}/{}", flags.place.bucket, flags.place.key);
-    let cells = wanted.stages.iter().map(Vec::len).sum();
+    let (cells, together) = (wanted.work.cells(), wanted.work.together());
     let told = Told { place, kind, prefix: prefix.clone(), seed: flags.seed, cores, cells, head: HEAD };
     let mut output = Output::begin(&flags.output, &told, clock.wall(), stop.clone())?;
-    let together = wanted.stages.iter().map(Vec::len).max().unwrap_or(1);
     let mut course = Course::new(&bed, &prefix, together, (cores, flags.keep));
-    let measured = course.run(wanted.stages, stop, |event| output.tell(event)).await;
+    let measured = match wanted.work {
+        Work::Stages(stages) => course.run(stages, stop, |event| output.tell(event)).await,
+        Work::Replay(replay, rounds) => {
+            course.replay(&replay, rounds, stop, |event| output.tell(event)).await
+        }
+    };
     let cleaned = if flags.keep { Ok(0) } else { course.clean().await };
     let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
     let ended = output.end(matches!(measured, Ok(true)), servers);

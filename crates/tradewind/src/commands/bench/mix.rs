@@ -8,7 +8,7 @@ use tradewind_bench::Asked;
 use tradewind_bench::course::Stage;
 use tradewind_bench::survey::Survey;
 
-use super::ground::{self, GroundFlags, Wanted};
+use super::ground::{self, GroundFlags, Wanted, Work};
 use super::loads::{LoadFlags, Usual};
 use crate::commands::{Ended, Misused};
 
@@ -69,7 +69,10 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         }
     }
     let stages = (1..=arguments.ground.repeat).flat_map(|repeat| round(&survey, &pairs, repeat)).collect();
-    ground::run(&arguments.ground, Wanted { stages, check: Box::new(move |most| survey.check(most)) })
+    ground::run(
+        &arguments.ground,
+        Wanted { work: Work::Stages(stages), check: Box::new(move |most| survey.check(most)) },
+    )
 }
 
 /// What runs at the same time: each beside each, or each beside these.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::ground::{self, GroundFlags, Wanted};
+use super::ground::{self, GroundFlags, Wanted, Work};
 use super::loads::{LoadFlags, Usual, Workload};
 use crate::commands::Ended;
 
@@ -59,5 +59,5 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     let steps = |repeat| surveys.iter().flat_map(move |survey| survey.steps(repeat));
     let stages = (1..=arguments.ground.repeat).flat_map(steps).map(|step| vec![step]).collect();
     let check = move |most| surveys.iter().try_for_each(|survey| survey.check(most));
-    ground::run(&arguments.ground, Wanted { stages, check: Box::new(check) })
+    ground::run(&arguments.ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
 }

@@ -283,12 +283,17 @@ fn rows(cell: &Cell) -> Vec<String> {
         sure.within.map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean))).unwrap_or_default();
     let cpu = cell.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
     let is_mixed = cell.mix.operations().count() > 1;
-    let what = |kind: Operation| if is_mixed { format!("{kind} of {}", cell.mix) } else { kind.to_string() };
+    let what = |kind: Operation| match &cell.trace {
+        Some(trace) => format!("{kind} of {}", trace.name),
+        None if is_mixed => format!("{kind} of {}", cell.mix),
+        None => kind.to_string(),
+    };
     let mut rows: Vec<String> = (cell.operations.iter())
         .map(|(kind, figures)| {
             let latency = &figures.latency_us;
             let failed: u64 = figures.failures.values().sum();
             let at_a_time = match cell.rate {
+                Some(rate) if cell.trace.is_some() => format!("{rate:.1}/s"),
                 Some(rate) => format!("{rate}/s"),
                 None => cell.parallel.to_string(),
             };

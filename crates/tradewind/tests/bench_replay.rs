@@ -1,0 +1,163 @@
+//! `tradewind bench replay`, run as a process: what it keeps and prints of a trace, what it refuses, what it leaves behind,
+//! and what becomes of it where the store answers wrongly or a signal ends it.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use support::caller::{Caller, Ran};
+use support::scene::Scene;
+use support::scripted::{Answer, Reply, Scripted};
+
+const TRACE: &str = "time,op,key,offset,length\n\
+    10,get,photos/a.jpg,100,28\n\
+    10.05,put,\"odd, \"\"name\"\"\",,300000\n\
+    10.15,get,\"odd, \"\"name\"\"\",299999,1\n\
+    10.2,list,photos/,,\n\
+    10.25,delete,photos/a.jpg,,\n\
+    10.35,head,photos/a.jpg,,\n\
+    10.4,put,photos/a.jpg,,0\n\
+    10.5,get,photos/a.jpg,,\n";
+
+/// `tradewind bench replay trace.csv` with flags as they stand in a line.
+fn flags(line: &str) -> Vec<&str> {
+    ["bench", "replay", "trace.csv"].into_iter().chain(line.split_whitespace()).collect()
+}
+
+/// The lines of a result that are of a kind.
+fn lines(text: &str, kind: &str) -> Vec<Json> {
+    let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    lines.filter(|line| line["line"] == kind).collect()
+}
+
+#[test]
+fn a_trace_is_replayed_and_nothing_is_left() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    scene.store("there/photos/a.jpg", b"not to be touched");
+    caller.write("trace.csv", TRACE);
+    let begun = Instant::now();
+    let table = caller.done(&flags("s3://bucket/there --repeat 2 -o own.jsonl"));
+    assert!(begun.elapsed() >= Duration::from_secs(1), "each takes half a second: {:?}", begun.elapsed());
+    assert_eq!(table.lines().filter(|row| row.contains("put of trace.csv")).count(), 2, "{table}");
+    assert!(table.contains("1 requests rightly found nothing"), "{table}");
+    let kept = std::fs::read_to_string(caller.path("own.jsonl")).unwrap();
+    let cells = lines(&kept, "cell");
+    let count = |cell: &Json, kind: &str| cell["operations"][kind]["operations"].as_u64().unwrap();
+    for cell in &cells {
+        let counts = ["put", "get", "head", "list", "delete"].map(|kind| count(cell, kind));
+        assert_eq!(counts, [2, 3, 1, 1, 1], "{cell}");
+        assert_eq!(cell["trace"]["requests"], 8);
+        assert!((0.5..1.5).contains(&cell["seconds"].as_f64().unwrap()), "{cell}");
+    }
+    assert_eq!((cells.len(), lines(&kept, "end")[0]["partial"].as_bool()), (2, Some(false)));
+    assert_eq!(scene.keys(), [("there/photos/a.jpg".to_owned(), 17)]);
+    let page = caller.done(&["report", "own.jsonl", "own.jsonl", "-o", "-"]);
+    assert!(page.contains("get in trace.csv x 512 at its own pace"), "{page}");
+    assert!(page.contains("No difference: chance explains all that is seen."), "{page}");
+    let said = caller.done(&flags("s3://bucket --pace fast --parallel 4 --json --no-out"));
+    let cell = &lines(&said, "cell")[0];
+    assert!(cell["trace"]["speed"].is_null() && cell["rate"].is_null(), "{cell}");
+    assert_eq!(count(cell, "get"), 3);
+    assert_eq!(scene.names(), ["there/photos/a.jpg"]);
+}
+
+#[test]
+fn broken_lines_are_named_or_passed_over() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let broken = "0.3,put,a,,\nx\n".repeat(8);
+    caller.write("trace.csv", format!("time,op,key,offset,length\n0,get,a,,\n{broken}0.1,get,a,,\n"));
+    let ran = caller.run(&flags("s3://bucket --no-out"));
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
+    let said: Vec<&str> = ran.err.lines().collect();
+    assert!(
+        said[0].ends_with("trace.csv has 16 broken lines, which --skip-broken passes over:"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(
+        (said[1], said[2]),
+        ("  line 3: a put needs a length", "  line 4: it has 1 fields, the header 5")
+    );
+    assert_eq!((said.len(), said[11]), (12, "  and 6 more"));
+    let table = caller.done(&flags("s3://bucket --no-out --skip-broken"));
+    assert!(table.contains("note: 16 broken lines of the trace were passed over"), "{table}");
+    for (text, status, why) in [
+        ("time,op\n1,get\n", 2, "trace.csv, line 1: the header has no \"key\""),
+        ("time,op,key\n", 2, "trace.csv has no requests"),
+        ("", 2, "trace.csv, line 1: the trace is empty"),
+        (
+            "time,op,key,length\n0,get,a,1\n0,put,b,9000000000000000\n",
+            2,
+            "line 3 needs an object of 9000000000000000",
+        ),
+    ] {
+        caller.write("trace.csv", text);
+        let ran = caller.run(&flags("s3://bucket --no-out"));
+        assert_eq!(ran.status.code(), Some(status), "{text:?}: {}", ran.err);
+        assert!(ran.err.contains(why), "{text:?}: {}", ran.err);
+    }
+    for (arguments, status, why) in [
+        ("s3://bucket --pace fast --speed 2", 2, "with --pace fast there are none"),
+        ("s3://bucket --speed 0", 2, "from 0.001 to 1000"),
+    ] {
+        let ran = caller.run(&flags(arguments));
+        assert!(ran.status.code() == Some(status) && ran.err.contains(why), "{arguments}: {}", ran.err);
+    }
+    let ran = caller.run(&["bench", "replay", "none.csv", "s3://bucket"]);
+    assert!(ran.status.code() == Some(1) && ran.err.contains("none.csv cannot be read"), "{}", ran.err);
+    let ran = caller.run(&["bench", "replay", "/dev/null", "s3://bucket"]);
+    assert!(ran.status.code() == Some(2) && ran.err.contains("a trace is read twice"), "{}", ran.err);
+    assert_eq!(scene.names(), [""; 0]);
+}
+
+#[test]
+fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
+    for pace in ["", "--pace fast --parallel 2"] {
+        let scene = Scene::new();
+        // As fast as possible it takes long enough too.
+        let puts: String =
+            (0..30_000).map(|n| format!("{},put,k{n},,1000\n", f64::from(n) / 200.0)).collect();
+        scene.caller.write("trace.csv", format!("time,op,key,offset,length\n{puts}"));
+        let line = format!("s3://bucket -o result.jsonl {pace}");
+        let running = scene.caller.begin(&flags(&line));
+        support::eventually("objects are made", || !scene.names().is_empty());
+        std::thread::sleep(Duration::from_millis(100));
+        running.signal(Signal::INT);
+        let Ran { status, err, .. } = running.end();
+        assert_eq!(status.code(), Some(130), "{err}");
+        let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
+        let cell = &lines(&kept, "cell")[0];
+        assert_eq!(cell["ending"], "stopped");
+        assert!(cell["operations"]["put"]["operations"].as_u64().unwrap() > 0, "{kept}");
+        assert_eq!(lines(&kept, "end")[0]["partial"], true);
+        assert_eq!(scene.names(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_store_that_damages_bytes_is_found_out() {
+    let server = Scripted::start(|request, answer: Answer| {
+        let is_third = request.operation == "GetObject" && request.number % 3 == 0;
+        Reply::Answer(if is_third { answer.damaged(500) } else { answer })
+    });
+    let caller = Caller::new(server.address);
+    // Of a part of an object nobody else knows whether it is right.
+    let gets: String = (0..30).map(|n| format!("{n},get,k{n},100,1000\n")).collect();
+    caller.write("trace.csv", format!("time,op,key,offset,length\n{gets}"));
+    let ran = caller.run(&flags("s3://bucket --pace fast --parallel 2 --json --no-out"));
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
+    let said = String::from_utf8(ran.out).unwrap();
+    let get = &lines(&said, "cell")[0]["operations"]["get"];
+    assert_eq!(
+        (get["operations"].as_u64(), get["failures"]["WrongAnswer"].as_u64()),
+        (Some(20), Some(10)),
+        "{said}"
+    );
+}
