@@ -12,7 +12,7 @@ use crate::operation::Operation;
 /// Milliseconds of a tenth of a second.
 const TENTH_MILLIS: u128 = 100;
 /// Failures that are told of in full.
-const SAMPLES: usize = 5;
+pub(crate) const SAMPLES: usize = 5;
 /// Significant digits of latencies: within a thousandth.
 const DIGITS: u8 = 3;
 

@@ -1,12 +1,15 @@
 //! Results as they are kept: lines of JSON, the first of which says what ran where, and one for each measurement. Latencies
 //! are whole histograms, so that results of several runs and machines can be added up and compared.
 
+mod merge;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+pub use self::merge::{Part, Share, merge};
 use crate::arrivals::Spacing;
 use crate::asked::Asked;
 use crate::drive::{Ending, Outcome};
@@ -50,8 +53,11 @@ pub struct Run {
     pub version: String,
     /// In milliseconds since 1970 UTC.
     pub started: i64,
-    /// The machine that asked.
+    /// The machine that asked; where several did, the one that told them to.
     pub client: Client,
+    /// The machines that asked, where they were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<Agent>,
     /// What was asked: the place as it was given, and what kind of store it is.
     pub place: String,
     /// `s3`, `swift`, `local`.
@@ -62,8 +68,17 @@ pub struct Run {
     pub seed: u64,
 }
 
-/// The machine that asked.
+/// One of several machines that asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agent {
+    /// Where it was reached.
+    pub agent: String,
+    /// What it is.
+    pub client: Client,
+}
+
+/// The machine that asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
     /// Its name.
     pub name: String,
@@ -135,6 +150,12 @@ pub struct Cell {
     pub ending: Ending,
     /// What is to be known of the figures.
     pub notes: Vec<String>,
+    /// What each of several machines had of it, where several asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<Share>,
+    /// How far apart those may have begun, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apart: Option<f64>,
 }
 
 /// A rate, and how far from it the true one may be with 95 % confidence, where that is known.
@@ -312,6 +333,8 @@ impl Cell {
             abandoned: outcome.abandoned,
             ending: outcome.ending,
             notes: notes(load, outcome, cores),
+            agents: Vec::new(),
+            apart: None,
         }
     }
 
@@ -378,10 +401,13 @@ impl Cell {
             .then(|| (sent + received) as f64 / payload)
     }
 
-    /// Whether the machine that asked had no processor time left, of so many processors.
+    /// Whether the machine that asked had no processor time left, of so many processors; where several asked, one of them.
     #[must_use]
     pub fn was_busy(&self, cores: usize) -> bool {
-        self.machine_busy > BUSY || self.cpu_seconds > BUSY * cores as f64 * self.seconds
+        let is_used_up = |cpu: f64, cores: usize, seconds: f64| cpu > BUSY * cores as f64 * seconds;
+        let is_one_busy = self.agents.iter().any(|one| is_used_up(one.cpu_seconds, one.cores, one.seconds));
+        let is_busy = self.agents.is_empty() && is_used_up(self.cpu_seconds, cores, self.seconds);
+        self.machine_busy > BUSY || is_one_busy || is_busy
     }
 
     /// Requests that failed.

@@ -7,7 +7,7 @@ use crate::operation::Operation;
 use crate::report::charts::{Axis, Series, figure, heat, lines, short};
 use crate::report::words::{Row, comparison, measure, rows, summary};
 use crate::report::{Kept, compared, interference, posix};
-use crate::result::{Cell, Figures};
+use crate::result::{Agent, Cell, Figures};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -69,6 +69,14 @@ fn circumstances(result: &Kept) -> Markup {
             (run.store)
             @if !result.servers.is_empty() { " (" (result.servers.join(", ")) ")" }
             ", with tradewind " (run.version) "."
+            @if !run.agents.is_empty() {
+                " " (run.agents.len()) " machines asked, told by that one:"
+                @for (n, Agent { agent, client }) in run.agents.iter().enumerate() {
+                    (if n == 0 { " " } else { ", " }) (agent) " (" (client.cores) " cores, " (client.processor) ", Linux "
+                    (client.kernel) ")"
+                }
+                "."
+            }
         }
     }
 }
