@@ -67,17 +67,14 @@ impl Course {
             {
                 return Ok(false);
             }
-            if !self.keeps && stage.iter().any(Step::writes_only) {
-                tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
-                let cleaning = self.sites.iter_mut().zip(&stage).map(|(site, step)| site.clean_after(step));
-                try_join_all(cleaning).await?;
-            }
+            self.clean_after(&stage, &mut tell).await?;
         }
         Ok(true)
     }
 
-    /// One step behind the other: making objects for one would not be faster beside another.
-    async fn prepare(
+    /// Makes the objects of a stage, for one step behind the other: it would not be faster for one beside another. Whether
+    /// all are there: not where it was stopped.
+    pub async fn prepare(
         &mut self,
         stage: &[Step],
         stop: &Stop,
@@ -97,7 +94,8 @@ impl Course {
         Ok(true)
     }
 
-    async fn measure(
+    /// Measures a stage that was prepared, from this moment on, and tells of it. Whether it was not stopped.
+    pub async fn measure(
         &mut self,
         stage: &[Step],
         stop: &Stop,
@@ -160,6 +158,16 @@ impl Course {
             }
         }
         Ok(true)
+    }
+
+    /// Removes what a stage wrote and no other needs.
+    pub async fn clean_after(&mut self, stage: &[Step], tell: &mut impl FnMut(Event<'_>)) -> Result<()> {
+        if !self.keeps && stage.iter().any(Step::writes_only) {
+            tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+            let cleaning = self.sites.iter_mut().zip(stage).map(|(site, step)| site.clean_after(step));
+            try_join_all(cleaning).await?;
+        }
+        Ok(())
     }
 
     /// Removes everything that was made; how many objects there were.

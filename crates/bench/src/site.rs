@@ -175,8 +175,9 @@ async fn remove_listed(bed: &Bed, context: &Context, prefix: &str, removed: &mut
     loop {
         let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE };
         let page = bed.store.list(context, &bed.bucket, &request).await?;
-        let names = page.entries.iter().map(|entry| entry.name().to_owned());
-        if let Err(e) = remove(bed, context, names, removed).await {
+        // Names that were only borrowed would keep this from going to another thread.
+        let names: Vec<String> = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        if let Err(e) = remove(bed, context, names.into_iter(), removed).await {
             failed = Err(e);
         }
         after = page.next;

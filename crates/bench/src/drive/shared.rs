@@ -23,6 +23,11 @@ impl Stop {
         self.0.cancel();
     }
 
+    /// Waits until somebody did.
+    pub async fn asked(&self) {
+        self.0.cancelled().await;
+    }
+
     /// Waits until so long after somebody did.
     pub async fn patience(&self, time: Duration) {
         self.0.cancelled().await;
@@ -50,6 +55,13 @@ impl Gauge {
     pub fn read(&self) -> (u64, u64, u64) {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         (read(&self.operations), read(&self.bytes), read(&self.failures))
+    }
+
+    /// What another machine said that it had done so far.
+    pub(crate) fn show(&self, operations: u64, bytes: u64, failures: u64) {
+        self.operations.store(operations, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.failures.store(failures, Ordering::Relaxed);
     }
 
     pub(crate) fn success(&self, bytes: u64) {

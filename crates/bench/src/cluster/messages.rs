@@ -1,0 +1,143 @@
+//! What a coordinator and its agents say to each other behind the handshake. The coordinator asks, one thing at a time; an
+//! agent answers each, and says meanwhile how far it is.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::Pace;
+use crate::result::{Cell, Client};
+use crate::survey::Step;
+
+/// What an agent is told has no more bytes: the longest is a step.
+pub const MOST_ASKED: usize = 1 << 20;
+/// What it answers: whole histograms of each kind of request, and a line for each tenth of a second of a day.
+pub const MOST_ANSWERED: usize = 64 << 20;
+/// Requests of an agent at a time.
+const MOST_PARALLEL: usize = 4096;
+/// A longer load is a mistake.
+const MOST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Agents of a run, at the most.
+pub const MOST_AGENTS: u32 = 64;
+
+/// What all agents are told at first.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Where it is measured, as agents' own commands would name it.
+    pub place: String,
+    /// The number of the run, which the names of its objects have.
+    pub run: u32,
+    /// Requests of each agent at a time, at the most.
+    pub connections: usize,
+    /// Each request has a connection of its own.
+    pub fresh: bool,
+    /// Objects stay when they were measured.
+    pub keeps: bool,
+}
+
+/// What is to be measured where. An agent makes its objects below a prefix of this run and of its own, which it builds of
+/// the numbers: a coordinator cannot have anything else removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// As the agent's own commands name it.
+    pub place: String,
+    /// The number of the run.
+    pub run: u32,
+    /// Which of its agents this is, from 1 on.
+    pub agent: u32,
+    /// Requests at a time, at the most.
+    pub connections: usize,
+    /// Each request has a connection of its own.
+    pub fresh: bool,
+    /// Objects stay when they were measured.
+    pub keeps: bool,
+}
+
+impl Job {
+    /// What the names of all objects of an agent begin with, below the place.
+    pub(super) fn prefix_of(&self, agent: u32) -> String {
+        format!("{}agent{agent}/", prefix(self.run))
+    }
+
+    /// A name that no other agent of any run has.
+    #[must_use]
+    pub fn own(&self) -> String {
+        self.prefix_of(self.agent).trim_end_matches('/').replace('/', "-")
+    }
+}
+
+/// What the names of all objects of a run begin with, below the place.
+#[must_use]
+pub fn prefix(run: u32) -> String {
+    format!("tradewind-bench-{run:08x}/")
+}
+
+/// What a coordinator says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Open the store.
+    Open(Job),
+    /// What time is it?
+    Time,
+    /// Make the objects of a step.
+    Prepare(Box<Step>),
+    /// Drive its load from this moment on, in nanoseconds of the agent's clock.
+    Measure { at: u64 },
+    /// Remove what it wrote.
+    CleanAfter,
+    /// End what is under way.
+    Stop,
+    /// Remove everything, also that of agents that were lost.
+    End { lost: Vec<u32> },
+    /// I am there.
+    Beat,
+}
+
+/// What an agent says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It works for another coordinator.
+    Busy,
+    /// The store is open.
+    Opened { client: Client, store: String, most_object_bytes: u64 },
+    /// In nanoseconds of its clock.
+    Time(u64),
+    /// The objects are there; not where it was stopped.
+    Prepared { is_whole: bool },
+    /// What came of it, and when it began, in nanoseconds of its clock. There is none where it was stopped before.
+    Measured { began: u64, cell: Option<Box<Cell>> },
+    /// So many objects were removed; and where the store answered, up to now.
+    Cleaned { removed: u64, servers: Vec<String> },
+    /// It cannot.
+    Failed(String),
+    /// It is there, and has done so much of what it was told: requests, bytes and failures.
+    Beat { operations: u64, bytes: u64, failures: u64 },
+}
+
+/// Why an agent does not do such a step.
+pub fn check(step: &Step, most_object_bytes: u64) -> Result<(), String> {
+    let load = &step.load;
+    if !(1..=MOST_PARALLEL).contains(&load.parallel) {
+        return Err(format!("{} requests at a time are not within 1 and {MOST_PARALLEL}", load.parallel));
+    }
+    if load.warm_up.max(load.until.time) > MOST_TIME {
+        return Err("a load of more than a year is a mistake".to_owned());
+    }
+    if step.sizes.most() > most_object_bytes {
+        return Err(format!("objects of {} are larger than the store takes", step.sizes));
+    }
+    match load.pace {
+        Pace::Open { per_second, .. } if !(1e-6..=1e6).contains(&per_second) => {
+            Err(format!("{per_second} requests a second cannot be"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Moments of clocks are said in nanoseconds.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

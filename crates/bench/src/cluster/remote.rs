@@ -1,0 +1,211 @@
+//! An agent as its coordinator sees it: what it is asked, one thing at a time, and what it answers within which time. It is
+//! lost with its connection, and nothing more is asked of it then.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+use tradewind_core::Clock;
+
+use super::clocks::{Alignment, Exchange};
+use super::frame::Broken;
+use super::handshake::{Key, Role, shake};
+use super::link::Link;
+use super::messages::{Answer, Job, MOST_ANSWERED, Request, Wanted, nanos};
+use crate::drive::{Gauge, Stop};
+use crate::result::{Cell, Client};
+use crate::survey::Step;
+
+/// How long an agent may take to be reached, and to open its store.
+const TIME_TO_CONNECT: Duration = Duration::from_secs(10);
+const TIME_TO_OPEN: Duration = Duration::from_secs(60);
+/// How long it may take to say what time it is, to make objects and to remove them.
+const TIME_TO_TELL: Duration = Duration::from_secs(5);
+const TIME_TO_PREPARE: Duration = Duration::from_secs(24 * 3600);
+const TIME_TO_CLEAN: Duration = Duration::from_secs(3600);
+/// How long after it was stopped.
+const TIME_TO_STOP: Duration = Duration::from_secs(30);
+/// How often it is asked for the time.
+const EXCHANGES: usize = 8;
+/// What an agent did not do, and why.
+#[derive(Debug)]
+pub struct Trouble {
+    /// Which.
+    pub agent: String,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the agent {}: {}", self.agent, self.why)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+/// An agent, as the coordinator sees it.
+pub struct Remote {
+    pub name: String,
+    pub number: u32,
+    /// There is none any more where it is lost.
+    pub link: Option<Link<Request>>,
+    pub client: Client,
+    pub store: String,
+    pub most_object_bytes: u64,
+    pub gauge: Arc<Gauge>,
+    /// It was told to stop.
+    is_stopped: bool,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("name", &self.name).field("is_lost", &self.link.is_none()).finish()
+    }
+}
+
+impl Remote {
+    pub async fn open(
+        name: &str,
+        number: u32,
+        key: &Key,
+        wanted: &Wanted,
+        stop: &Stop,
+    ) -> Result<Self, Trouble> {
+        let trouble = |why: String| Trouble { agent: name.to_owned(), why };
+        let connected = tokio::select! {
+            connected = timeout(TIME_TO_CONNECT, TcpStream::connect(name)) => connected,
+            () = stop.asked() => return Err(trouble("it was not waited for".to_owned())),
+        };
+        let connected =
+            connected.map_err(|_| trouble("it cannot be reached: it does not answer".to_owned()))?;
+        let stream = connected.map_err(|e| trouble(format!("it cannot be reached: {e}")))?;
+        // It is faster, not needed.
+        let _ = stream.set_nodelay(true);
+        let (reader, writer) = stream.into_split();
+        let shaken = shake(Role::Coordinator, key, reader, writer).await;
+        let shaken = shaken.map_err(|stranger| trouble(stranger.to_string()))?;
+        let link = Some(Link::new(shaken, MOST_ANSWERED, || Request::Beat));
+        let mut remote = Self {
+            name: name.to_owned(),
+            number,
+            link,
+            client: Client::default(),
+            store: String::new(),
+            most_object_bytes: 0,
+            gauge: Arc::default(),
+            is_stopped: false,
+        };
+        let Wanted { place, run, connections, fresh, keeps } = wanted.clone();
+        let job = Job { place, run, agent: number, connections, fresh, keeps };
+        match remote.ask(Request::Open(job), TIME_TO_OPEN, stop).await? {
+            Answer::Opened { client, store, most_object_bytes } => {
+                Ok(Self { client, store, most_object_bytes, ..remote })
+            }
+            other => Err(remote.refuse(other)),
+        }
+    }
+
+    pub async fn prepare(&mut self, step: Step, stop: &Stop) -> Result<bool, Trouble> {
+        match self.ask(Request::Prepare(Box::new(step)), TIME_TO_PREPARE, stop).await? {
+            Answer::Prepared { is_whole } => Ok(is_whole),
+            other => Err(self.fail(other, stop)),
+        }
+    }
+
+    pub async fn align(&mut self, clock: &dyn Clock, stop: &Stop) -> Result<Alignment, Trouble> {
+        let mut exchanges = Vec::with_capacity(EXCHANGES);
+        for _ in 0..EXCHANGES {
+            let asked = nanos(clock.now());
+            match self.ask(Request::Time, TIME_TO_TELL, stop).await? {
+                Answer::Time(said) => exchanges.push(Exchange { asked, said, answered: nanos(clock.now()) }),
+                other => return Err(self.fail(other, stop)),
+            }
+        }
+        Alignment::of(&exchanges).ok_or_else(|| self.trouble("its clock is not known".to_owned()))
+    }
+
+    pub async fn measure(
+        &mut self,
+        at: u64,
+        within: Duration,
+        stop: &Stop,
+    ) -> Result<(u64, Option<Cell>), Trouble> {
+        match self.ask(Request::Measure { at }, within, stop).await? {
+            Answer::Measured { began, cell } => Ok((began, cell.map(|cell| *cell))),
+            other => Err(self.fail(other, stop)),
+        }
+    }
+
+    pub async fn clean_after(&mut self, stop: &Stop) -> Result<(), Trouble> {
+        match self.ask(Request::CleanAfter, TIME_TO_CLEAN, stop).await? {
+            Answer::Cleaned { .. } => Ok(()),
+            other => Err(self.fail(other, stop)),
+        }
+    }
+
+    pub async fn end(&mut self, lost: Vec<u32>) -> Result<(u64, Vec<String>), Trouble> {
+        // It is done to its end, also where all else was stopped.
+        match self.ask(Request::End { lost }, TIME_TO_CLEAN, &Stop::default()).await? {
+            Answer::Cleaned { removed, servers } => Ok((removed, servers)),
+            other => Err(self.refuse(other)),
+        }
+    }
+
+    /// Asks, and waits for the answer for so long; tells the agent to stop meanwhile where somebody asks for that. Where it
+    /// is lost, everybody is to stop.
+    async fn ask(&mut self, request: Request, within: Duration, stop: &Stop) -> Result<Answer, Trouble> {
+        let answered = self.exchange(request, within, stop).await;
+        answered.map_err(|broken| {
+            self.link = None;
+            stop.ask();
+            self.trouble(broken.to_string())
+        })
+    }
+
+    async fn exchange(&mut self, request: Request, within: Duration, stop: &Stop) -> Result<Answer, Broken> {
+        let link = self.link.as_mut().ok_or(Broken::Closed)?;
+        // Who hears nothing any more may have said why: that is read, or that there is nothing.
+        let _ = link.send(request).await;
+        let begun = Instant::now();
+        let mut deadline = begun.checked_add(within).unwrap_or(begun + TIME_TO_PREPARE);
+        loop {
+            tokio::select! {
+                () = stop.asked(), if !self.is_stopped => {
+                    self.is_stopped = true;
+                    deadline = deadline.min(Instant::now() + TIME_TO_STOP);
+                    let _ = link.send(Request::Stop).await;
+                }
+                answer = timeout_at(deadline, link.next()) => {
+                    match answer.map_err(|_| Broken::Silent(begun.elapsed()))?? {
+                        Answer::Beat { operations, bytes, failures } => {
+                            self.gauge.show(operations, bytes, failures);
+                        }
+                        answer => return Ok(answer),
+                    }
+                }
+            }
+        }
+    }
+
+    /// What it answered is not what was asked for: everybody is to stop.
+    fn fail(&self, answer: Answer, stop: &Stop) -> Trouble {
+        stop.ask();
+        self.refuse(answer)
+    }
+
+    fn refuse(&self, answer: Answer) -> Trouble {
+        let why = match answer {
+            Answer::Busy => "it is busy with another coordinator".to_owned(),
+            Answer::Failed(why) => why,
+            _ => Broken::Unexpected("the answer").to_string(),
+        };
+        self.trouble(why)
+    }
+
+    fn trouble(&self, why: String) -> Trouble {
+        Trouble { agent: self.name.clone(), why }
+    }
+}

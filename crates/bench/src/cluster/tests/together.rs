@@ -1,0 +1,302 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tradewind_core::deadline::Deadline;
+use tradewind_core::listing::ListRequest;
+use tradewind_core::{Clock, Context, SystemClock};
+
+use crate::asked::Asked;
+use crate::cluster::Key;
+use crate::cluster::agent::{Ground, Job, Opens, Tell, serve};
+use crate::cluster::coordinator::{Cluster, Trouble, Wanted};
+use crate::course::Event;
+use crate::drive::tests::bed;
+use crate::drive::{Bed, Ending, Stop};
+use crate::load::Until;
+use crate::operation::Operation;
+use crate::result::{Cell, Client};
+use crate::survey::{Step, Survey};
+
+struct Memory(Bed);
+
+impl Opens for Memory {
+    fn open<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Result<Ground, String>> {
+        let opened = match &*job.place {
+            "nowhere" => Err("there is no such place".to_owned()),
+            _ => Ok(Ground {
+                bed: self.0.clone(),
+                below: "there/".to_owned(),
+                store: "memory".to_owned(),
+                client: Client { cores: 2, ..Client::default() },
+            }),
+        };
+        async { opened }.boxed()
+    }
+}
+
+struct Agent {
+    address: String,
+    stop: Stop,
+    serving: JoinHandle<std::io::Result<()>>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Agent {
+    async fn start(bed: &Bed) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (stop, said): (Stop, Arc<Mutex<Vec<String>>>) = Default::default();
+        let (halt, kept, opens) =
+            (stop.clone(), said.clone(), Arc::new(Memory(bed.clone())) as Arc<dyn Opens>);
+        let tell: Tell = Arc::new(move |line| kept.lock().push(line.to_owned()));
+        let serving = tokio::spawn(async move { serve(listener, &key(), &opens, &halt, &tell).await });
+        Self { address, stop, serving, said }
+    }
+
+    async fn says(&self, what: &str) {
+        let said = async {
+            while !self.said.lock().iter().any(|line| line.contains(what)) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(20), said).await;
+        assert!(waited.is_ok(), "{what:?} is not in {:?}", self.said.lock());
+    }
+
+    async fn end(self) {
+        self.stop.ask();
+        self.serving.await.unwrap().unwrap();
+    }
+}
+
+fn key() -> Key {
+    Key::new(b"a key of sixteen and more").unwrap()
+}
+
+async fn open(agents: &[&Agent], place: &str) -> Result<Cluster, Trouble> {
+    let addresses: Vec<String> = agents.iter().map(|agent| agent.address.clone()).collect();
+    let wanted = Wanted { place: place.to_owned(), run: 7, connections: 4, fresh: false, keeps: false };
+    let clock: Arc<dyn Clock> = SystemClock::shared();
+    Cluster::open(&addresses, &key(), &wanted, clock, &Stop::default()).await
+}
+
+fn steps(asked: &[&str], requests: Option<u64>, time: Duration) -> Vec<Step> {
+    let asked: Vec<Asked> = asked.iter().map(|asked| asked.parse().unwrap()).collect();
+    let until = Until { requests, time, stable: None };
+    Survey { asked, until, warm_up: Duration::ZERO, objects: Some(20), seed: 1 }.steps(1)
+}
+
+async fn measure(cluster: &mut Cluster, steps: Vec<Step>, stop: &Stop) -> (Vec<Cell>, Result<bool, Trouble>) {
+    let mut cells = Vec::new();
+    let ended = cluster.run(steps, stop, |event| {
+        if let Event::Measured(cell) = event {
+            cells.push(cell.clone());
+        }
+    });
+    let ended = ended.await;
+    (cells, ended)
+}
+
+async fn names(bed: &Bed) -> Vec<String> {
+    names_below(bed, "").await
+}
+
+async fn names_below(bed: &Bed, prefix: &str) -> Vec<String> {
+    let deadline = Deadline::none(bed.clock.clone());
+    let window = bed.budget.admit(0, &deadline).await.unwrap();
+    let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after: None, limit: 1000 };
+    let page = bed.store.list(&Context::new(deadline, window), &bed.bucket, &request).await.unwrap();
+    page.entries.iter().map(|entry| entry.name().to_owned()).collect()
+}
+
+/// Until an agent has made some.
+async fn has_objects(bed: &Bed, agent: u32) {
+    let prefix = format!("there/tradewind-bench-00000007/agent{agent}/");
+    let made = async {
+        while names_below(bed, &prefix).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), made).await.unwrap();
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_measure_as_one() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
+    assert_eq!((cluster.store(), cluster.agents().len()), ("memory", 2));
+    let mut all = steps(&["put 1KiB x 2", "get=3,delete=1,put=1 1KiB-4KiB x 2"], Some(40), LONG);
+    all.extend(steps(&["get 1KiB x 4 at 400/s"], None, Duration::from_millis(500)));
+    let (cells, ended) = measure(&mut cluster, all, &Stop::default()).await;
+    assert!(ended.unwrap());
+    let counted: Vec<u64> =
+        cells.iter().map(|cell| cell.operations.values().map(|f| f.operations).sum()).collect();
+    assert_eq!(counted[..2], [80, 80], "forty of each agent");
+    assert!((100..300).contains(&counted[2]), "a rate is that of all together: {counted:?}");
+    assert_eq!((cells[2].rate, cells[2].parallel, cells[0].parallel), (Some(400.0), 8, 4));
+    for cell in &cells {
+        assert_eq!(cell.failed(), 0, "{cell:?}");
+        assert_eq!(
+            cell.agents.iter().map(|one| &*one.agent).collect::<Vec<_>>(),
+            [&*agents[0].address, &*agents[1].address]
+        );
+        assert!(cell.apart.is_some_and(|apart| (0.0..0.2).contains(&apart)), "{:?}", cell.apart);
+    }
+    let latencies = |cell: &Cell| cell.operations.values().map(|f| f.latency_us.count).sum::<u64>();
+    assert_eq!(latencies(&cells[0]), 80);
+    let left = names(&bed).await;
+    let of = |agent: u32| {
+        left.iter()
+            .filter(|name| name.starts_with(&format!("there/tradewind-bench-00000007/agent{agent}/")))
+            .count()
+    };
+    assert!(of(1) > 0 && of(2) > 0 && of(1) + of(2) == left.len(), "{left:?}");
+    assert_eq!(cluster.clean().await.unwrap(), left.len() as u64);
+    assert_eq!(names(&bed).await, [""; 0]);
+    drop(cluster);
+    for agent in agents {
+        agent.says("done with").await;
+        agent.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_second_is_told_that_it_is_busy() {
+    let bed = bed().await;
+    let agent = Agent::start(&bed).await;
+    let first = open(&[&agent], "here").await.unwrap();
+    let why = open(&[&agent], "here").await.unwrap_err();
+    assert!(why.to_string().ends_with("it is busy with another coordinator"), "{why}");
+    drop(first);
+    agent.says("is lost: it ended the connection").await;
+    agent.says("done with").await;
+    let why = open(&[&agent], "nowhere").await.unwrap_err();
+    assert_eq!(why.to_string(), format!("the agent {}: there is no such place", agent.address));
+    agent.says("cannot be opened").await;
+    open(&[&agent], "here").await.unwrap();
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_one_dies_the_others_stop_and_remove_what_it_made() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
+    let stop = Stop::default();
+    let dies = async {
+        has_objects(&bed, 2).await;
+        agents[1].serving.abort();
+    };
+    let begun = std::time::Instant::now();
+    let measured = measure(&mut cluster, steps(&["put 1KiB x 2", "get 1KiB x 2"], None, LONG), &stop);
+    let ((cells, ended), ()) = tokio::join!(measured, dies);
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let why = ended.unwrap_err();
+    assert_eq!(why.agent, agents[1].address);
+    assert_eq!(cells.len(), 1, "nothing more is measured");
+    assert!(cells[0].ending == Ending::Stopped && cells[0].agents.len() == 1, "{:?}", cells[0]);
+    assert!(cells[0].operations[&Operation::Put].operations > 0);
+    assert!(cells[0].notes.iter().any(|note| note.contains("what 1 of 2 agents did is missing")));
+    assert!(cluster.clean().await.unwrap() > 0);
+    assert_eq!(names(&bed).await, [""; 0], "those of the lost agent too");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_coordinator_dies_cleans_up_and_serves_the_next() {
+    let bed = bed().await;
+    let agent = Agent::start(&bed).await;
+    let mut cluster = open(&[&agent], "here").await.unwrap();
+    let running = tokio::spawn(async move {
+        measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &Stop::default()).await.0.len()
+    });
+    has_objects(&bed, 1).await;
+    running.abort();
+    agent.says("done with").await;
+    assert_eq!(names(&bed).await, [""; 0]);
+    let mut next = open(&[&agent], "here").await.unwrap();
+    let (cells, ended) = measure(&mut next, steps(&["put 1KiB x 2"], Some(9), LONG), &Stop::default()).await;
+    assert!(ended.unwrap() && cells[0].operations[&Operation::Put].operations == 9);
+    next.clean().await.unwrap();
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_stopped_keeps_what_was_measured() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
+    let stop = Stop::default();
+    let stops = async {
+        has_objects(&bed, 1).await;
+        stop.ask();
+    };
+    let measured = measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &stop);
+    let ((cells, ended), ()) = tokio::join!(measured, stops);
+    assert!(!ended.unwrap());
+    assert!(cells[0].is_partial() && cells[0].agents.len() == 2, "{cells:?}");
+    assert!(cluster.clean().await.unwrap() > 0);
+    assert_eq!(names(&bed).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_told_to_end_cleans_up_and_says_so() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
+    let halts = async {
+        has_objects(&bed, 1).await;
+        agents[0].stop.ask();
+    };
+    let (steps, stop) = (steps(&["put 1KiB x 2"], None, LONG), Stop::default());
+    let measured = measure(&mut cluster, steps, &stop);
+    let ((cells, ended), ()) = tokio::join!(measured, halts);
+    let why = ended.unwrap_err();
+    assert!(why.agent == agents[0].address && why.why == "it was told to end", "{why}");
+    assert!(cells[0].is_partial() && cells[0].agents.len() == 1, "{cells:?}");
+    assert!(cluster.clean().await.unwrap() > 0);
+    assert_eq!(names(&bed).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_do_not_disturb_an_agent_that_works() {
+    let bed = bed().await;
+    let agent = Agent::start(&bed).await;
+    let mut cluster = open(&[&agent], "here").await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(&agent.address).await.unwrap();
+        // Some have gone away by then.
+        let _ = stream.write_all(b"\0\0\0").await;
+        held.push(stream);
+    }
+    let mut stream = TcpStream::connect(&agent.address).await.unwrap();
+    let _ = stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await;
+    let (cells, ended) =
+        measure(&mut cluster, steps(&["put 1KiB x 2"], Some(9), LONG), &Stop::default()).await;
+    assert!(ended.unwrap() && cells[0].failed() == 0);
+    cluster.clean().await.unwrap();
+    drop(held);
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_store_takes_is_refused_and_the_others_stop() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
+    let mut steps = steps(&["put 1KiB x 2"], Some(9), LONG);
+    steps[0].load.parallel = 5000;
+    let (cells, ended) = measure(&mut cluster, steps, &Stop::default()).await;
+    assert!(ended.unwrap_err().why.contains("5000 requests at a time"), "{cells:?}");
+    assert!(cells.is_empty());
+    cluster.clean().await.unwrap();
+}
