@@ -1,6 +1,9 @@
 //! `tradewind bench`: how fast a store is from here.
 
+mod agent;
+mod cluster;
 mod ground;
+mod key;
 mod loads;
 mod mix;
 mod object;
@@ -22,6 +25,8 @@ pub(super) enum Command {
     Mix(mix::Arguments),
     Posix(posix::Arguments),
     Replay(replay::Arguments),
+    Cluster(cluster::Arguments),
+    Agent(agent::Arguments),
     Workloads(WorkloadsArguments),
 }
 
@@ -43,6 +48,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
         Command::Mix(arguments) => mix::run(arguments),
         Command::Posix(arguments) => posix::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
+        Command::Cluster(arguments) => cluster::run(&arguments),
+        Command::Agent(arguments) => agent::run(arguments),
         Command::Workloads(arguments) => {
             io::stdout().write_all(loads::ready(arguments.name.as_deref())?.as_bytes())?;
             Ok(Ended::Done)

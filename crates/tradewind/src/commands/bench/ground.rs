@@ -1,6 +1,7 @@
 //! What every measurement of a store has in common: the store is opened, stages are gone through and told of, and what was
 //! made is removed, also where a signal ended it earlier.
 
+use std::fmt;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tradewind_bench::Content;
+use tradewind_bench::cluster::coordinator::prefix;
 use tradewind_bench::course::{Course, Stage};
 use tradewind_bench::drive::{Bed, Stop};
 use tradewind_bench::files::Files;
@@ -16,6 +18,7 @@ use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
 
 use super::output::{HEAD, Output, OutputFlags, Told};
+use crate::commands::serve::raise_file_limit;
 use crate::commands::transfer::{AccessFlags, block_until_signal};
 use crate::commands::{Ended, Misused, Stopped};
 use crate::places::ObjectsPlace;
@@ -26,36 +29,48 @@ const MEMORY: usize = 1 << 30;
 /// What is read at once, in bytes.
 const READ_BYTES: usize = 256 << 10;
 /// After a signal, objects or files are removed for so long at the most.
-const TIME_TO_CLEAN: Duration = Duration::from_secs(60);
+const TIME_TO_CLEAN: Duration = Duration::from_secs(600);
 /// Requests at a time that make objects and remove them.
 const HANDS: usize = 32;
-/// What prefixes begin with, before eight digits.
-const OWN: &str = "tradewind-bench-";
 /// What stands between the prefix of a run and the keys of a trace, at the longest.
 const ROUND: &str = "1000/";
 
-/// Flags about where it is measured, and what is left.
+/// Flags about where it is measured, how often, and what is left.
 #[derive(Debug, Args)]
-pub(super) struct GroundFlags {
+pub(super) struct RunFlags {
     /// s3://BUCKET or s3://BUCKET/PREFIX
-    place: ObjectsPlace,
+    pub place: ObjectsPlace,
     /// How often all of it is done, one round behind the other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Where chance begins
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// A connection of its own for each request
+    #[arg(long)]
+    pub fresh: bool,
+    /// Leave the objects there
+    #[arg(long)]
+    pub keep: bool,
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// The same, and who asks.
+#[derive(Debug, Args)]
+pub(super) struct GroundFlags {
+    #[command(flatten)]
+    pub run: RunFlags,
+    #[command(flatten)]
+    pub asking: AskingFlags,
+}
+
+/// Flags about who asks, on the machine that does.
+#[derive(Debug, Args)]
+pub(super) struct AskingFlags {
     /// Upload from files in this directory and download to files there, in place of memory
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
-    /// A connection of its own for each request
-    #[arg(long)]
-    fresh: bool,
-    /// Leave the objects there
-    #[arg(long)]
-    keep: bool,
-    #[command(flatten)]
-    output: OutputFlags,
     #[command(flatten)]
     access: AccessFlags,
 }
@@ -63,7 +78,7 @@ pub(super) struct GroundFlags {
 impl GroundFlags {
     /// How many bytes the keys of a trace may have.
     pub fn room_for_keys(&self) -> usize {
-        let taken = below(&self.place.key).len() + OWN.len() + "00000000/".len() + ROUND.len();
+        let taken = below(&self.run.place.key).len() + prefix(0).len() + ROUND.len();
         MAX_KEY_BYTES.saturating_sub(taken)
     }
 }
@@ -111,7 +126,7 @@ pub(super) struct Wanted {
 
 /// Measures it.
 pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> {
-    until_stopped(async |stop| measure(flags, wanted, &stop).await)
+    until_stopped(async |stop| measure(flags, wanted, stop).await)
 }
 
 /// Measures until it is done, or until a signal asks it to end: what was measured by then is kept, and for a while it may
@@ -119,6 +134,8 @@ pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> 
 pub(super) fn until_stopped(
     measure: impl AsyncFnOnce(Stop) -> anyhow::Result<Ended>,
 ) -> anyhow::Result<Ended> {
+    // Every connection is a file.
+    raise_file_limit();
     let stop = Stop::default();
     let stopping = stop.clone();
     block_until_signal(TIME_TO_CLEAN, |stopped| async move {
@@ -140,58 +157,116 @@ pub(super) fn until_stopped(
     })
 }
 
-async fn measure(flags: &GroundFlags, wanted: Wanted, stop: &Stop) -> anyhow::Result<Ended> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let clock: Arc<dyn Clock> = SystemClock::shared();
-    let connections = wanted.work.at_once().max(HANDS);
-    let traffic = Arc::new(Traffic::default());
-    let measuring = Measuring { is_fresh: flags.fresh, traffic: traffic.clone() };
-    let lines = Lines { connections, most_read_bytes: READ_BYTES, measuring: Some(measuring) };
-    let known = flags.access.stores(clock.clone(), lines)?;
-    let scheme = &*flags.place.scheme;
-    known.check(&[scheme])?;
-    // It may replay a log.
-    let store = tokio::task::block_in_place(|| known.open(scheme, Absent::Refuse))?.store;
-    (wanted.check)(store.capabilities().max_object_bytes).map_err(Misused)?;
-    let kind = store.capabilities().kind.to_owned();
-    let bucket = flags.place.bucket.clone();
-    let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
-    let number = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
-    let own = format!("{OWN}{number:08x}");
-    let prefix = format!("{}{own}/", below(&flags.place.key));
-    let files = match &flags.files {
-        Some(directory) => Some(Arc::new(Files::new(directory.join(&own))?)),
-        None => None,
+impl AskingFlags {
+    /// Opens the store of a place, for so many requests at a time, each with a connection of its own or not. It may replay a
+    /// log. Files lie in a directory of a name that nobody else has.
+    pub fn open(
+        &self,
+        place: &ObjectsPlace,
+        (connections, is_fresh): (usize, bool),
+        own: &str,
+    ) -> anyhow::Result<Bed> {
+        let clock: Arc<dyn Clock> = SystemClock::shared();
+        let traffic = Arc::new(Traffic::default());
+        let measuring = Some(Measuring { is_fresh, traffic: traffic.clone() });
+        let lines = Lines { connections: connections.max(HANDS), most_read_bytes: READ_BYTES, measuring };
+        let known = self.access.stores(clock.clone(), lines)?;
+        known.check(&[&*place.scheme])?;
+        let store = known.open(&place.scheme, Absent::Refuse)?.store;
+        let files = match &self.files {
+            Some(directory) => Some(Arc::new(Files::new(directory.join(own))?)),
+            None => None,
+        };
+        let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
+        Ok(Bed { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files })
+    }
+}
+
+/// A number that no other run has.
+pub(super) fn number() -> anyhow::Result<u32> {
+    getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))
+}
+
+/// Processors that this process may use.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Result<Ended> {
+    let run = &flags.run;
+    let own = prefix(number()?);
+    let lines = (wanted.work.at_once(), run.fresh);
+    let bed =
+        tokio::task::block_in_place(|| flags.asking.open(&run.place, lines, own.trim_end_matches('/')))?;
+    let capabilities = bed.store.capabilities();
+    (wanted.check)(capabilities.max_object_bytes).map_err(Misused)?;
+    let prefix = format!("{}{own}", below(&run.place.key));
+    let told = Told {
+        place: run.place(),
+        kind: capabilities.kind.to_owned(),
+        prefix: prefix.clone(),
+        seed: run.seed,
+        cores: cores(),
+        cells: wanted.work.cells(),
+        head: HEAD,
+        agents: Vec::new(),
     };
-    let bed = Bed { store, bucket, content, clock: clock.clone(), budget, traffic, files };
-    let place = format!("{scheme}://{}/{}", flags.place.bucket, flags.place.key);
-    let (cells, together) = (wanted.work.cells(), wanted.work.together());
-    let told = Told { place, kind, prefix: prefix.clone(), seed: flags.seed, cores, cells, head: HEAD };
-    let mut output = Output::begin(&flags.output, &told, clock.wall(), stop.clone())?;
-    let mut course = Course::new(&bed, &prefix, together, (cores, flags.keep));
+    let mut output = Output::begin(&run.output, &told, bed.clock.wall(), stop.clone())?;
+    let mut course = Course::new(&bed, &prefix, wanted.work.together(), (told.cores, run.keep));
     let measured = match wanted.work {
-        Work::Stages(stages) => course.run(stages, stop, |event| output.tell(event)).await,
+        Work::Stages(stages) => course.run(stages, &stop, |event| output.tell(event)).await,
         Work::Replay(replay, rounds) => {
-            course.replay(&replay, rounds, stop, |event| output.tell(event)).await
+            course.replay(&replay, rounds, &stop, |event| output.tell(event)).await
         }
     };
-    let cleaned = if flags.keep { Ok(0) } else { course.clean().await };
+    if let Some(files) = &bed.files {
+        // Before the objects, which may take longer than a signal leaves time for.
+        files.remove();
+    }
+    if stop.is_asked() && !run.keep {
+        let (scheme, bucket) = (&run.place.scheme, &run.place.bucket);
+        writeln!(
+            io::stderr(),
+            "removing objects below {scheme}://{bucket}/{prefix}; a second signal leaves them there"
+        )?;
+    }
+    let cleaned = if run.keep { Ok(0) } else { course.clean().await };
     let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
-    let ended = output.end(matches!(measured, Ok(true)), servers);
-    let place = format!("{scheme}://{}/{prefix}", bed.bucket);
-    if flags.keep {
-        writeln!(io::stderr(), "objects are kept below {place}")?;
-    }
-    if let Err(e) = &cleaned {
-        // Whatever else went wrong is told too.
-        writeln!(io::stderr(), "tradewind: objects are left below {place} and cannot be removed: {e}")?;
-    }
+    let ended = run.conclude(output, (matches!(measured, Ok(true)), servers), &prefix, cleaned);
     measured?;
-    let ended = ended?;
-    Ok(if cleaned.is_err() { Ended::FoundFaults } else { ended })
+    ended
+}
+
+impl RunFlags {
+    /// The place as it was given.
+    pub fn place(&self) -> String {
+        let ObjectsPlace { scheme, bucket, key } = &self.place;
+        format!("{scheme}://{bucket}/{key}")
+    }
+
+    /// Says how it ended, and what is left below a prefix.
+    pub fn conclude(
+        &self,
+        output: Output,
+        (is_whole, servers): (bool, Vec<String>),
+        prefix: &str,
+        cleaned: Result<u64, impl fmt::Display>,
+    ) -> anyhow::Result<Ended> {
+        let ended = output.end(is_whole, servers);
+        let place = format!("{}://{}/{prefix}", self.place.scheme, self.place.bucket);
+        if self.keep {
+            writeln!(io::stderr(), "objects are kept below {place}")?;
+        }
+        if let Err(e) = &cleaned {
+            // Whatever else went wrong is told too.
+            writeln!(io::stderr(), "tradewind: objects are left below {place} and cannot be removed: {e}")?;
+        }
+        let ended = ended?;
+        Ok(if cleaned.is_err() { Ended::FoundFaults } else { ended })
+    }
 }
 
 /// A prefix that ends where a directory would.
-fn below(key: &str) -> String {
+pub(super) fn below(key: &str) -> String {
     if key.is_empty() || key.ends_with('/') { key.to_owned() } else { format!("{key}/") }
 }

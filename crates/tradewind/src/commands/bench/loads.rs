@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, CommandFactory as _, Parser};
 use toml::Value;
 use tradewind_bench::arrivals::Spacing;
+use tradewind_bench::asked::{MOST_PARALLEL, RATES};
 use tradewind_bench::load::{Pace, Until};
 use tradewind_bench::survey::Survey;
 use tradewind_bench::{Asked, Mix, Sizes};
@@ -39,7 +40,7 @@ pub(super) struct LoadFlags {
     /// So many requests, however long they take; with --time at the most so long
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End earlier: when the throughput is known to within this part of it, as 5%
+    /// End when the throughput is known to within this part of it, as 5%; with --time, or after a minute, at the latest
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     stable: Option<f64>,
     /// Requests a second that start whether or not earlier ones have been answered
@@ -65,6 +66,8 @@ pub(super) struct Usual {
     pub warm_up: Duration,
 }
 
+/// What is never known well enough ends nevertheless.
+const UNTIL_STABLE: Duration = Duration::from_secs(60);
 /// Where counts say when it ends, time does not.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
@@ -72,6 +75,11 @@ impl LoadFlags {
     /// Whether each measurement ends with its time, and not before.
     pub const fn ends_with_time(&self) -> bool {
         self.count.is_none() && self.stable.is_none()
+    }
+
+    /// Whether each measurement ends when it is known well enough.
+    pub const fn ends_when_known(&self) -> bool {
+        self.stable.is_some()
     }
 
     /// What is said here, and what else is said there.
@@ -122,7 +130,11 @@ impl LoadFlags {
         let parallel = if self.parallel.is_empty() { usual.parallel } else { &self.parallel };
         let spacing = self.spacing.unwrap_or(Spacing::Poisson);
         let pace = self.rate.map_or(Pace::Closed, |per_second| Pace::Open { per_second, spacing });
-        let usual_time = if self.count.is_some() { LONG } else { usual.time };
+        let usual_time = match (self.count, self.stable) {
+            (Some(_), _) => LONG,
+            (None, Some(_)) => UNTIL_STABLE,
+            (None, None) => usual.time,
+        };
         let time = self.time.map_or(usual_time, |time| time.0);
         let usual_warm_up = if self.count.is_some() { Duration::ZERO } else { usual.warm_up };
         Ok(Survey {
@@ -240,7 +252,7 @@ fn load(table: &toml::Table) -> anyhow::Result<LoadFlags> {
 }
 
 pub(super) fn parallel(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (1..=4096).contains(number));
+    let number = text.parse().ok().filter(|number| (1..=MOST_PARALLEL).contains(number));
     number.ok_or_else(|| "write a number from 1 to 4096".to_owned())
 }
 
@@ -251,7 +263,7 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|rate: &f64| (0.01..=1e6).contains(rate));
+    let number = text.parse().ok().filter(|rate: &f64| RATES.contains(rate));
     number.ok_or_else(|| "write requests a second, from 0.01 to 1000000".to_owned())
 }
 

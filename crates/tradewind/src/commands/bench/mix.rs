@@ -4,9 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use tradewind_bench::Asked;
 use tradewind_bench::course::Stage;
 use tradewind_bench::survey::Survey;
+use tradewind_bench::{Asked, Operation};
 
 use super::ground::{self, GroundFlags, Wanted, Work};
 use super::loads::{LoadFlags, Usual};
@@ -59,8 +59,15 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             "loads that run beside each other end together, with --time: there is no --count and no --stable";
         return Err(Misused(why.to_owned()).into());
     }
-    let mut survey = arguments.load.survey(&USUAL, arguments.ground.seed)?;
+    let mut survey = arguments.load.survey(&USUAL, arguments.ground.run.seed)?;
     let pairs = pairs(&survey.asked, &arguments.beside);
+    let only_removes =
+        |asked: &&Asked| asked.mix.operations().all(|operation| operation == Operation::Delete);
+    if let Some(asked) = pairs.iter().flatten().find(only_removes) {
+        let why =
+            format!("{asked} would run out of objects while those beside it go on: mix it with as many puts");
+        return Err(Misused(why).into());
+    }
     for others in &pairs {
         for asked in others {
             if !survey.asked.contains(asked) {
@@ -68,7 +75,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             }
         }
     }
-    let stages = (1..=arguments.ground.repeat).flat_map(|repeat| round(&survey, &pairs, repeat)).collect();
+    let stages =
+        (1..=arguments.ground.run.repeat).flat_map(|repeat| round(&survey, &pairs, repeat)).collect();
     ground::run(
         &arguments.ground,
         Wanted { work: Work::Stages(stages), check: Box::new(move |most| survey.check(most)) },

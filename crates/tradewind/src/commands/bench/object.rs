@@ -8,7 +8,7 @@ use super::ground::{self, GroundFlags, Wanted, Work};
 use super::loads::{LoadFlags, Usual, Workload};
 use crate::commands::Ended;
 
-const USUAL: Usual = Usual {
+pub(super) const USUAL: Usual = Usual {
     sizes: &["4KiB", "64KiB", "1MiB", "8MiB"],
     parallel: &[1, 4, 16, 64],
     time: Duration::from_secs(3),
@@ -54,10 +54,10 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         Some(name) => Workload::find(name)?.with(&arguments.load, arguments.scale),
         None => vec![arguments.load],
     };
-    let surveys = loads.iter().map(|load| load.survey(&USUAL, arguments.ground.seed));
+    let surveys = loads.iter().map(|load| load.survey(&USUAL, arguments.ground.run.seed));
     let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
     let steps = |repeat| surveys.iter().flat_map(move |survey| survey.steps(repeat));
-    let stages = (1..=arguments.ground.repeat).flat_map(steps).map(|step| vec![step]).collect();
+    let stages = (1..=arguments.ground.run.repeat).flat_map(steps).map(|step| vec![step]).collect();
     let check = move |most| surveys.iter().try_for_each(|survey| survey.check(most));
     ground::run(&arguments.ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
 }

@@ -16,7 +16,7 @@ use tradewind_bench::course::Event;
 use tradewind_bench::drive::{Gauge, Stop};
 use tradewind_bench::posix;
 use tradewind_bench::posix::result::Measured;
-use tradewind_bench::result::{Cell, Client, Line, Run, SCHEMA};
+use tradewind_bench::result::{Agent, Cell, Client, Line, Run, SCHEMA};
 use tradewind_core::Timestamp;
 
 use crate::commands::Ended;
@@ -50,6 +50,8 @@ pub(super) struct Told {
     pub cells: usize,
     /// What stands above the table.
     pub head: &'static str,
+    /// Who asks, where it is not this machine.
+    pub agents: Vec<Agent>,
 }
 
 /// See the module. Dropping it takes the line away.
@@ -110,6 +112,7 @@ impl Output {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: now.millis(),
             client: client(told.cores),
+            agents: told.agents.clone(),
             place: told.place.clone(),
             store: told.kind.clone(),
             prefix: told.prefix.clone(),
@@ -117,7 +120,11 @@ impl Output {
         };
         output.keep(&Line::Run(Box::new(run)));
         if !flags.json {
-            output.print(&format!("{} from {}", told.place, client(told.cores).name));
+            let from = match told.agents.len() {
+                0 => client(told.cores).name,
+                agents => format!("{agents} agents"),
+            };
+            output.print(&format!("{} from {from}", told.place));
             output.print(told.head);
         }
         Ok(output)
@@ -221,7 +228,7 @@ fn usual_path(now: Timestamp) -> PathBuf {
 }
 
 /// This machine.
-fn client(cores: usize) -> Client {
+pub(super) fn client(cores: usize) -> Client {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
@@ -310,6 +317,10 @@ fn rows(cell: &Cell) -> Vec<String> {
         })
         .collect();
     rows.extend(cell.beside.iter().map(|other| format!("  beside {other}")));
+    rows.extend(cell.agents.iter().map(|one| {
+        let (operations, bytes) = (one.operations_per_second, one.bytes_per_second / 1e6);
+        format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", one.agent, "")
+    }));
     let samples = cell.operations.values().filter_map(|figures| figures.samples.first());
     rows.extend(samples.map(|sample| format!("  failed: {sample}")));
     rows.extend(cell.notes.iter().map(|note| format!("  note: {note}")));

@@ -177,6 +177,7 @@ fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         cores,
         cells: survey.cells(),
         head: files::HEAD,
+        agents: Vec::new(),
     };
     let site = Site { place: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
     let measured =

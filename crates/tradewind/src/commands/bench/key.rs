@@ -1,0 +1,55 @@
+//! The key that agents and their coordinator share: a file, or a variable. It is never printed.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use tradewind_bench::cluster::Key;
+
+use crate::commands::Misused;
+
+const VARIABLE: &str = "TRADEWIND_BENCH_KEY";
+/// A longer file is none of a key.
+const MOST_BYTES: u64 = 4096;
+
+/// Flags about the key.
+#[derive(Debug, Args)]
+pub(super) struct KeyFlags {
+    /// File with the key that agents and the coordinator share, 16 bytes at the least [default: TRADEWIND_BENCH_KEY]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl KeyFlags {
+    pub fn read(&self) -> anyhow::Result<Key> {
+        let (from, secret) = match &self.key_file {
+            Some(path) => (path.display().to_string(), read(path)?),
+            None => {
+                let set = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).ok_or_else(|| {
+                    let how = "openssl rand -hex 32 > key";
+                    Misused(format!(
+                        "agents and the coordinator share a key: make one with `{how}`, and name it with --key-file, or \
+                         set {VARIABLE}"
+                    ))
+                })?;
+                (VARIABLE.to_owned(), set.into_encoded_bytes())
+            }
+        };
+        Key::new(secret.trim_ascii()).map_err(|why| Misused(format!("{from}: {why}")).into())
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let shown = path.display();
+    let mut secret = Vec::new();
+    let file = File::open(path).with_context(|| format!("cannot read the key {shown}"))?;
+    file.take(MOST_BYTES + 1)
+        .read_to_end(&mut secret)
+        .with_context(|| format!("cannot read the key {shown}"))?;
+    if secret.len() as u64 > MOST_BYTES {
+        return Err(Misused(format!("{shown} has more than {MOST_BYTES} bytes: it is no key")).into());
+    }
+    Ok(secret)
+}

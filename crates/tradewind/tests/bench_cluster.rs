@@ -1,0 +1,205 @@
+//! Several machines that measure together, as processes on loopback: what they keep, what a wrong key is told, and what is
+//! left where an agent or the coordinator is killed in the middle.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::io::{BufRead as _, BufReader};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use support::caller::{Caller, Running};
+use support::eventually;
+use support::scene::Scene;
+
+const KEY: &str = "a key that nobody guesses";
+
+/// `tradewind bench agent` on a free port.
+struct Agent {
+    running: Running,
+    address: String,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Agent {
+    fn start(caller: &Caller, flags: &[&str]) -> Self {
+        caller.write("key", format!("{KEY}\n"));
+        let line = ["bench", "agent", "--listen", "127.0.0.1:0", "--key-file", "key"];
+        let mut running = caller.begin_unread(&[&line, flags].concat());
+        let mut out = BufReader::new(running.take_out());
+        let mut first = String::new();
+        out.read_line(&mut first).unwrap();
+        let address = first.trim().rsplit(' ').next().unwrap().to_owned();
+        assert!(first.starts_with("waiting for a coordinator on 127.0.0.1:"), "{first}");
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let kept = said.clone();
+        // It ends with the process.
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        Self { running, address, said }
+    }
+
+    fn says(&self, what: &str) {
+        eventually(what, || self.said.lock().unwrap().iter().any(|line| line.contains(what)));
+    }
+}
+
+/// `tradewind bench cluster` with flags as they stand in a line.
+fn cluster<'a>(agents: &'a str, line: &'a str) -> Vec<&'a str> {
+    let first = ["bench", "cluster", "s3://bucket", "--agents", agents, "--key-file", "key"];
+    first.into_iter().chain(line.split_whitespace()).collect()
+}
+
+fn names(agents: &[&Agent]) -> String {
+    agents.iter().map(|agent| &*agent.address).collect::<Vec<_>>().join(",")
+}
+
+/// The lines of a result that are of a kind.
+fn lines(text: &str, kind: &str) -> Vec<Json> {
+    let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    lines.filter(|line| line["line"] == kind).collect()
+}
+
+fn kept(caller: &Caller) -> String {
+    std::fs::read_to_string(caller.path("result.jsonl")).unwrap()
+}
+
+#[test]
+fn two_agents_measure_as_one() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let agents = [Agent::start(caller, &[]), Agent::start(caller, &["--only", "s3://bucket/"])];
+    let both = names(&[&agents[0], &agents[1]]);
+    let table =
+        caller.done(&cluster(&both, "--size 1KiB --parallel 2 --count 30 --repeat 2 -o result.jsonl"));
+    assert!(table.contains(&agents[0].address) && table.contains("from 2 agents"), "{table}");
+    let cells = lines(&kept(caller), "cell");
+    assert_eq!(cells.len(), 4);
+    for cell in &cells {
+        let kinds = cell["operations"].as_object().unwrap();
+        let (_, figures) = kinds.iter().next().unwrap();
+        assert_eq!(
+            (figures["operations"].as_u64(), figures["failures"].as_object().unwrap().len()),
+            (Some(60), 0)
+        );
+        assert_eq!(figures["latency_us"]["count"], 60);
+        assert_eq!((cell["parallel"].as_u64(), cell["agents"].as_array().unwrap().len()), (Some(4), 2));
+    }
+    let run = &lines(&kept(caller), "run")[0];
+    assert_eq!(run["agents"].as_array().unwrap().len(), 2);
+    assert!(run["agents"][1]["client"]["cores"].as_u64().unwrap() > 0 && run["store"] == "s3", "{run}");
+    assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+    let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
+    assert!(page.contains("2 machines asked"), "{page}");
+    for agent in agents {
+        agent.says("done with");
+        agent.running.signal(Signal::TERM);
+        let ended = agent.running.end();
+        assert_eq!((ended.status.code(), &*ended.err), (Some(143), "tradewind: stopped by SIGTERM\n"));
+    }
+}
+
+#[test]
+fn who_does_not_have_the_key_is_refused_in_words() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let agent = Agent::start(caller, &["--only", "s3://bucket/there"]);
+    caller.write("key", "another key, as long");
+    let refused = |line: &str, status: i32, why: &str| {
+        let ran = caller.run(&cluster(&agent.address, line));
+        assert_eq!(ran.status.code(), Some(status), "{}", ran.err);
+        assert!(ran.err.contains(why), "{}", ran.err);
+    };
+    refused("--no-out", 1, "it has another key");
+    agent.says("was turned away: it does not have the key");
+    caller.write("key", "short");
+    refused("--no-out", 2, "the key has 5 bytes, and 16 are the least");
+    caller.write("key", KEY);
+    refused("--no-out", 1, "the agent may not measure there: it was started with --only");
+    refused("--no-out --stable 5%", 2, "there is no --stable");
+    let ran = caller.run(&["bench", "cluster", "s3://bucket", "--agents", &agent.address]);
+    assert!(ran.status.code() == Some(2) && ran.err.contains("TRADEWIND_BENCH_KEY"), "{}", ran.err);
+    // It is the store's server, and no agent.
+    let ran = caller.run(&cluster(&caller.endpoint().to_string(), "--no-out"));
+    assert!(ran.status.code() == Some(1) && ran.err.contains("the agent HOST: "), "{}", ran.err);
+}
+
+#[test]
+fn an_agent_that_is_killed_is_noticed_and_its_objects_are_removed() {
+    // One ends at once, and one is still there and does nothing more.
+    for signal in [Signal::KILL, Signal::STOP] {
+        let scene = Scene::new();
+        let caller = &scene.caller;
+        let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
+        let both = names(&[&agents[0], &agents[1]]);
+        let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o result.jsonl";
+        let running = caller.begin(&cluster(&both, line));
+        eventually("both make objects", || {
+            let keys = caller.keys("s3://bucket");
+            ["/agent1/", "/agent2/"].iter().all(|agent| keys.iter().any(|key| key.contains(agent)))
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        let begun = Instant::now();
+        agents[1].running.signal(signal);
+        let ran = running.end();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
+        assert!(ran.err.contains(&format!("the agent {}: ", agents[1].address)), "{}", ran.err);
+        let kept = kept(caller);
+        let cell = &lines(&kept, "cell")[0];
+        assert!(
+            cell["ending"] == "stopped" && cell["operations"]["put"]["operations"].as_u64() > Some(0),
+            "{kept}"
+        );
+        assert_eq!(cell["agents"].as_array().unwrap().len(), 1);
+        assert_eq!(lines(&kept, "end")[0]["partial"], true);
+        assert_eq!(caller.keys("s3://bucket"), [""; 0], "the other has removed them");
+    }
+}
+
+#[test]
+fn an_agent_whose_coordinator_is_killed_cleans_up_and_serves_the_next() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let agent = Agent::start(caller, &[]);
+    let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s --no-out";
+    let running = caller.begin(&cluster(&agent.address, line));
+    eventually("objects are made", || !caller.keys("s3://bucket").is_empty());
+    let busy = caller.run(&cluster(&agent.address, line));
+    assert!(busy.err.contains("it is busy with another coordinator"), "{}", busy.err);
+    running.signal(Signal::KILL);
+    running.end();
+    agent.says("is lost: it ended the connection");
+    agent.says("done with");
+    assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+    caller.done(&cluster(&agent.address, "--mix put --size 1KiB --parallel 2 --count 9 --no-out"));
+    assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+}
+
+#[test]
+fn a_coordinator_that_is_stopped_keeps_what_was_measured() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
+    let both = names(&[&agents[0], &agents[1]]);
+    let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o result.jsonl";
+    let running = caller.begin(&cluster(&both, line));
+    eventually("objects are made", || !caller.keys("s3://bucket").is_empty());
+    std::thread::sleep(Duration::from_millis(200));
+    running.signal(Signal::INT);
+    let ran = running.end();
+    assert_eq!((ran.status.code(), &*ran.err), (Some(130), "tradewind: stopped by SIGINT\n"));
+    let kept = kept(caller);
+    let cell = &lines(&kept, "cell")[0];
+    assert!(cell["ending"] == "stopped" && cell["agents"].as_array().unwrap().len() == 2, "{kept}");
+    assert_eq!(lines(&kept, "end")[0]["partial"], true);
+    assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+}
