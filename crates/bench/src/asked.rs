@@ -2,12 +2,18 @@
 //! `get=70,put=30 4KiB-1MiB x 64 at 500/s evenly`.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::arrivals::Spacing;
 use crate::load::Pace;
 use crate::operation::Mix;
 use crate::sizes::Sizes;
+
+/// Requests at a time, at the most.
+pub const MOST_PARALLEL: usize = 4096;
+/// Requests a second that an open loop can start.
+pub const RATES: RangeInclusive<f64> = 0.01..=1e6;
 
 /// Requests of some kinds for objects of some sizes, so many at a time.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,17 +75,18 @@ impl FromStr for Asked {
                 ));
             }
         };
-        let parallel = parallel.parse().ok().filter(|parallel| *parallel > 0);
-        let parallel =
-            parallel.ok_or_else(|| format!("{text:?}: behind x stands a number of requests at a time"))?;
+        let parallel = parallel.parse().ok().filter(|parallel| (1..=MOST_PARALLEL).contains(parallel));
+        let parallel = parallel
+            .ok_or_else(|| format!("{text:?}: behind x stands a number from 1 to {MOST_PARALLEL}"))?;
         Ok(Self { mix: mix.parse()?, sizes: sizes.parse()?, parallel, pace })
     }
 }
 
 fn open(rate: &str, spacing: Spacing) -> Result<Pace, String> {
     let per_second = rate.strip_suffix("/s").and_then(|rate| rate.parse().ok());
-    let per_second = per_second.filter(|rate: &f64| *rate > 0.0 && rate.is_finite());
-    let per_second = per_second.ok_or_else(|| format!("{rate:?} is no rate: write it as 500/s"))?;
+    let per_second = per_second.filter(|rate: &f64| RATES.contains(rate));
+    let per_second = per_second
+        .ok_or_else(|| format!("{rate:?} is no rate from 0.01/s to 1000000/s: write it as 500/s"))?;
     Ok(Pace::Open { per_second, spacing })
 }
 
@@ -104,6 +111,8 @@ mod tests {
             "get 4KiB x 0",
             "get 4KiB x 1 at 5",
             "get 4KiB x 1 at -5/s",
+            "get 4KiB x 9999",
+            "get 4KiB x 1 at 1e9/s",
             "get x 4KiB x 1",
         ] {
             assert!(bad.parse::<Asked>().is_err(), "{bad}");

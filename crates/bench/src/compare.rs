@@ -2,6 +2,8 @@
 //! explain it (Welch's test on logarithms, since speeds and latencies differ by factors), with all measurements of a
 //! comparison judged together: of unchanged things, at most one comparison of twenty finds any difference.
 
+use std::collections::BTreeMap;
+
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use crate::operation::Operation;
@@ -100,13 +102,25 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
         }
     }
     let values = |cells: &[Cell], (what, kind): &(String, Option<Operation>), measure: Measure| -> Vec<f64> {
-        let those = cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what);
-        those.filter_map(|cell| measure.of(cell, *kind)).map(f64::ln).collect()
+        let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for cell in cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what) {
+            rounds.entry(cell.repeat).or_default().extend(measure.of(cell, *kind).map(f64::ln));
+        }
+        // Those of one round know of each other: a load beside itself is two, and one value.
+        rounds.values().filter(|values| !values.is_empty()).map(|values| mean(values)).collect()
+    };
+    let has_failed = |cells: &[Cell], what: &str| {
+        cells.iter().any(|cell| cell.name() == what && !cell.is_partial() && cell.has_nothing())
     };
     let mut compared = Vec::new();
     for name in names {
         for measure in Measure::ALL {
-            let (a, b) = (values(before, &name, measure), values(after, &name, measure));
+            let (mut a, mut b) = (values(before, &name, measure), values(after, &name, measure));
+            if has_failed(before, &name.0) || has_failed(after, &name.0) {
+                // What is left of rounds in which nothing succeeded says nothing of them.
+                a = a.first().map(|_| mean(&a)).into_iter().collect();
+                b = b.first().map(|_| mean(&b)).into_iter().collect();
+            }
             if !a.is_empty() && !b.is_empty() {
                 let what = match name.1 {
                     Some(kind) => format!("{kind} in {}", name.0),

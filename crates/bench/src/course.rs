@@ -9,6 +9,7 @@ use futures::future::{join_all, try_join_all};
 use tradewind_core::error::Result;
 
 use crate::drive::{Bed, Ending, Gauge, Stop};
+use crate::random::mix;
 use crate::replay::Replay;
 use crate::result::Cell;
 use crate::site::Site;
@@ -110,7 +111,14 @@ impl Course {
         });
         let time = stage.iter().map(|step| step.load.warm_up + step.load.until.time).max();
         tell(Event::Begins { what, time, gauges: gauges.clone() });
-        let driven = (self.sites.iter_mut().zip(stage).zip(&gauges))
+        // Of one seed all would start their requests at the same moments.
+        let mut drawn = stage.to_vec();
+        drawn
+            .iter_mut()
+            .enumerate()
+            .skip(1)
+            .for_each(|(n, step)| step.load.seed = mix(step.load.seed ^ n as u64));
+        let driven = (self.sites.iter_mut().zip(&drawn).zip(&gauges))
             .map(|((site, step), gauge)| site.measure(step, stop, gauge));
         let mut is_whole = true;
         // Each of them is waited for, whatever became of the others.

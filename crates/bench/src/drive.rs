@@ -177,7 +177,15 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     }
     // Those whose moment has come still start, late as they are.
     let waiting = shared.left();
-    let lag = pacer.map_or_else(shared::micros, |pacer| pacer.stop(ending == Ending::Exhausted));
+    let lag = match pacer {
+        // It may look up only a moment later; loads beside this one go on meanwhile.
+        Some(pacer) => {
+            let stopping = move || pacer.stop(ending == Ending::Exhausted);
+            let stopped = tokio::task::spawn_blocking(stopping).await;
+            stopped.map_err(|e| Error::with_source(Reason::Defect, "the pacer failed", e))?
+        }
+        None => shared::micros(),
+    };
     shared.last();
     let mut outcome = Outcome {
         began,
@@ -206,6 +214,9 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
         let done = tokio::select! {
             done = workers.join_next() => done,
             () = &mut patience, if !shared.over.is_cancelled() => {
+                if stop.is_asked() {
+                    outcome.ending = Ending::Stopped;
+                }
                 shared.give_up();
                 continue;
             }

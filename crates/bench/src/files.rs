@@ -33,7 +33,7 @@ impl Files {
         self.directory.join(name.replace('/', "-"))
     }
 
-    /// Makes a file that holds some content, on the disk.
+    /// Makes a file that holds some content, on the disk, if it is not there.
     pub(crate) async fn make(
         &self,
         name: &str,
@@ -43,6 +43,9 @@ impl Files {
     ) -> io::Result<()> {
         let path = self.path(name);
         blocking(move || {
+            if path.exists() {
+                return Ok(());
+            }
             let made = (|| {
                 let mut file = File::create(&path)?;
                 let (mut at, mut piece) = (0, vec![0; PIECE]);
@@ -76,11 +79,22 @@ impl Files {
     }
 }
 
+impl Files {
+    /// Removes all of them, before it is dropped.
+    pub fn remove(&self) {
+        match fs::remove_dir_all(&self.directory) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => {
+                tracing::warn!(directory = %self.directory.display(), error = %e, "files cannot be removed");
+            }
+        }
+    }
+}
+
 impl Drop for Files {
     fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir_all(&self.directory) {
-            tracing::warn!(directory = %self.directory.display(), error = %e, "files cannot be removed");
-        }
+        self.remove();
     }
 }
 

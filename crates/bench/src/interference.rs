@@ -49,7 +49,8 @@ impl Loss {
 /// All loads that were measured both alone and beside others, in the order of the result.
 #[must_use]
 pub fn losses(cells: &[Cell]) -> Vec<Loss> {
-    let whole = || cells.iter().filter(|cell| !cell.is_partial() && !cell.has_nothing());
+    let is_good = |cell: &Cell| !cell.is_partial() && !cell.has_nothing();
+    let whole = || cells.iter().filter(|cell| is_good(cell) && neighbours(cell, cells).all(is_good));
     let mut losses: Vec<Loss> = Vec::new();
     for cell in whole().filter(|cell| !cell.beside.is_empty()) {
         let (load, beside) = (cell.asked(), cell.beside.join(" and "));
@@ -64,6 +65,16 @@ pub fn losses(cells: &[Cell]) -> Vec<Loss> {
         }
     }
     losses
+}
+
+/// What ran at the same time.
+fn neighbours<'a>(cell: &'a Cell, cells: &'a [Cell]) -> impl Iterator<Item = &'a Cell> {
+    let others =
+        cells.iter().filter(|other| other.repeat == cell.repeat && other.beside.len() == cell.beside.len());
+    others.filter(|other| {
+        let (name, mine) = (other.asked().to_string(), cell.asked().to_string());
+        cell.beside.contains(&name) && other.beside.contains(&mine)
+    })
 }
 
 /// Of the same load several times; `None` where there is none.
@@ -99,6 +110,10 @@ mod tests {
             beside("get 4KiB x 1", 30.0),
             beside("put 4KiB x 4", 50.0),
             Cell { beside: vec!["put 4KiB x 4".to_owned()], ..cell("head", 1, 1, 5.0) },
+            // It was beside one that did nothing.
+            cell("get", 8, 1, 70.0),
+            Cell { beside: vec!["put 4KiB x 16".to_owned()], ..cell("get", 8, 1, 70.0) },
+            Cell { beside: vec!["get 4KiB x 8".to_owned()], ..cell("put", 16, 1, 0.0) },
         ];
         let losses = losses(&cells);
         assert_eq!(losses.len(), 2, "what was never alone is not among them: {losses:?}");

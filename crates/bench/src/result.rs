@@ -15,7 +15,7 @@ use crate::asked::Asked;
 use crate::drive::{Ending, Outcome};
 use crate::load::{Load, Pace};
 use crate::operation::{Mix, Operation};
-use crate::record::{Amount, Tally, histogram, record};
+use crate::record::{Tally, histogram, record};
 use crate::replay::{Replay, Traced};
 use crate::sizes::Sizes;
 use crate::summary;
@@ -273,6 +273,8 @@ impl Figures {
 
 /// A generator that used more than this part of the processors, or of one that one of its threads has, was the bottleneck.
 const BUSY: f64 = 0.9;
+/// A stretch of time whose throughput is looked at has so many mean latencies at the least.
+const LATENCIES: f64 = 4.0;
 /// Of requests that take longer than this part of the time that counts, too few end within it.
 const WAVES: f64 = 5.0;
 /// An open loop that released a request of a hundred so much later than it was meant to start was not the one that was
@@ -288,15 +290,9 @@ impl Cell {
         let tallies = outcome.record.tallies();
         let figures: BTreeMap<Operation, Figures> =
             tallies.iter().map(|(kind, tally)| (*kind, Figures::of(tally, outcome.time))).collect();
-        let within = |of: fn(&Amount) -> f64| {
-            let amounts: Vec<f64> = outcome.tenths.iter().map(of).collect();
-            summary::rate(&amounts).map(|rate| rate.within * 10.0)
-        };
-        let sum = |of: fn(&Figures) -> f64| figures.values().map(of).sum();
-        let operations_per_second =
-            Rate { mean: sum(|figures| figures.per_second), within: within(|amount| amount.operations) };
-        let bytes_per_second =
-            Rate { mean: sum(|figures| figures.bytes_per_second), within: within(|amount| amount.bytes) };
+        let tenths: Vec<(f64, f64)> =
+            outcome.tenths.iter().map(|amount| (short(amount.operations), short(amount.bytes))).collect();
+        let (operations_per_second, bytes_per_second) = rates(&figures, &tenths, seconds);
         let (rate, spacing) = match load.pace {
             Pace::Closed => (None, None),
             Pace::Open { per_second, spacing } => (Some(per_second), Some(spacing)),
@@ -317,11 +313,7 @@ impl Cell {
             operations_per_second,
             bytes_per_second,
             operations: figures,
-            tenths: outcome
-                .tenths
-                .iter()
-                .map(|amount| (short(amount.operations), short(amount.bytes)))
-                .collect(),
+            tenths,
             cpu_seconds: usage.total().as_secs_f64(),
             cpu_threads: (usage.by_name().into_iter())
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
@@ -417,6 +409,19 @@ impl Cell {
     }
 }
 
+/// Requests and bytes a second of all kinds together, and how sure that is from what was done in each tenth of a second.
+fn rates(figures: &BTreeMap<Operation, Figures>, tenths: &[(f64, f64)], seconds: f64) -> (Rate, Rate) {
+    // Neighbouring stretches share the requests that lie in both: a stretch has to be several of them long.
+    let longest = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
+    let batches = (seconds / (LATENCIES * longest).max(f64::MIN_POSITIVE)) as usize;
+    let rate = |mean: fn(&Figures) -> f64, of: fn(&(f64, f64)) -> f64| {
+        let amounts: Vec<f64> = tenths.iter().map(of).collect();
+        let within = summary::rate_of(&amounts, batches).map(|rate| rate.within * 10.0);
+        Rate { mean: figures.values().map(mean).sum(), within }
+    };
+    (rate(|of| of.per_second, |tenth| tenth.0), rate(|of| of.bytes_per_second, |tenth| tenth.1))
+}
+
 /// To three digits behind the point.
 fn short(amount: f64) -> f64 {
     (amount * 1e3).round() / 1e3
@@ -455,9 +460,9 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
     let longest = Duration::from_micros(longest).as_secs_f64();
     if done <= 0.0 {
         notes.push("nothing was measured: no request had success within the time that counted".to_owned());
-    } else if longest > seconds / WAVES && outcome.ending != Ending::Exhausted {
+    } else if longest > seconds / WAVES {
         notes.push(format!(
-            "requests took up to {longest:.1} s of the {seconds:.1} s that counted: few of them lie in it, measure longer"
+            "requests took up to {longest:.1} s of the {seconds:.1} s that counted: few of them lie in it, measure longer or more"
         ));
     }
     if outcome.waiting > load.parallel as u64 {

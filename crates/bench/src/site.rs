@@ -1,17 +1,15 @@
 //! Where objects of measurements lie: makes those that are read, drives loads on them, and removes all of them again, and
 //! nothing else.
 
+mod cleaning;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use tradewind_core::condition::Precondition;
-use tradewind_core::deadline::Deadline;
-use tradewind_core::error::{Error, ErrorKind, Reason, Result};
-use tradewind_core::listing::ListRequest;
-use tradewind_core::{Address, Context};
+use tradewind_core::error::{Error, Reason, Result};
 
+use self::cleaning::{Made, clean};
 use crate::drive::{Bed, Gauge, Outcome, Stop, drive};
 use crate::load::{Load, Pace, Until};
 use crate::operation::{Mix, Operation};
@@ -20,44 +18,69 @@ use crate::replay::objects::Objects;
 use crate::stock::Stock;
 use crate::survey::Step;
 
-/// Requests at a time that prepare and clean up.
+/// Requests at a time that prepare.
 const HANDS: usize = 32;
-/// How often it is tried to remove everything, and how long is waited between two times.
-const ROUNDS: u32 = 4;
-const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
-/// Keys that are removed before the next are listed.
-const PAGE: usize = 1000;
+/// How often it is tried to make objects.
+const TRIES: u32 = 3;
+
+/// What objects are for. What is read depends neither on how fast was written nor on what a mix has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    /// To be written, and nothing else.
+    Written,
+    /// To be read, or to be removed.
+    Read,
+    /// To be read while others are written.
+    Changed,
+}
+
+impl Use {
+    fn of(step: &Step) -> Self {
+        match step.load.mix.share(Operation::Put) {
+            none if none <= 0.0 => Self::Read,
+            _ if step.writes_only() => Self::Written,
+            _ => Self::Changed,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Read => "read",
+            Self::Changed => "changed",
+        }
+    }
+}
 
 /// Objects below one prefix, by what they are for.
 #[derive(Debug)]
 pub struct Site {
     bed: Bed,
     prefix: String,
-    /// What is read does not depend on how fast was written, and so they are apart; by their sizes.
-    written: BTreeMap<String, Arc<Stock>>,
-    read: BTreeMap<String, Arc<Stock>>,
+    /// By what they are for and their sizes.
+    stocks: BTreeMap<(Use, String), Arc<Stock>>,
     /// Those of replays.
     replayed: Vec<Arc<Objects>>,
     /// How many stocks and replays there have been: each has names of its own.
-    stocks: usize,
+    count: usize,
+    /// Requests failed or were given up: what they asked for may be done a moment later.
+    is_doubtful: bool,
 }
 
 impl Site {
     /// Nothing is there yet. `prefix` is nobody else's.
     #[must_use]
     pub const fn new(bed: Bed, prefix: String) -> Self {
-        Self { bed, prefix, written: BTreeMap::new(), read: BTreeMap::new(), replayed: Vec::new(), stocks: 0 }
+        Self { bed, prefix, stocks: BTreeMap::new(), replayed: Vec::new(), count: 0, is_doubtful: false }
     }
 
     fn stock(&mut self, step: &Step) -> Arc<Stock> {
-        let (stocks, what) =
-            if step.writes_only() { (&mut self.written, "written") } else { (&mut self.read, "read") };
-        let number = &mut self.stocks;
+        let of = Use::of(step);
         let made = || {
-            *number += 1;
-            Arc::new(Stock::new(format!("{}{what}{number}/", self.prefix), step.sizes.clone()))
+            self.count += 1;
+            Arc::new(Stock::new(format!("{}{}{}/", self.prefix, of.name(), self.count), step.sizes.clone()))
         };
-        stocks.entry(step.sizes.to_string()).or_insert_with(made).clone()
+        self.stocks.entry((of, step.sizes.to_string())).or_insert_with(made).clone()
     }
 
     /// How many objects are to be made before a step can begin.
@@ -65,71 +88,78 @@ impl Site {
         if step.writes_only() { 0 } else { step.objects.saturating_sub(self.stock(step).len() as u64) }
     }
 
-    /// Makes the objects that a step reads or removes. Whether it was not stopped.
+    /// Makes the objects that a step reads or removes, and the files that it uploads. Whether it was not stopped. What could not
+    /// be made is tried again, a few times.
     pub async fn prepare(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<bool> {
-        if step.load.mix.share(Operation::Put) > 0.0 {
-            let stock = self.stock(step);
-            stock.make_files(&self.bed, step.objects).await?;
-        }
-        let missing = self.missing(step);
-        if missing == 0 {
-            return Ok(!stop.is_asked());
-        }
-        let load = Load {
-            mix: Mix::only(Operation::Put),
-            parallel: HANDS.max(step.load.parallel),
-            pace: Pace::Closed,
-            until: Until { requests: Some(missing), time: Duration::MAX / 4, stable: None },
-            warm_up: Duration::ZERO,
-            seed: step.load.seed,
-        };
         let stock = self.stock(step);
-        let outcome = drive(&self.bed, &stock, &load, stop, gauge).await?;
-        if stop.is_asked() {
-            return Ok(false);
+        if step.load.mix.share(Operation::Put) > 0.0 {
+            stock.make_files(&self.bed, step.objects, stop).await?;
         }
-        let failed = outcome.record.tallies().values().find(|tally| tally.failed() > 0);
-        if let Some(tally) = failed {
-            let why = tally.samples.first().cloned().unwrap_or_default();
-            let what = format!("{} of {missing} objects could not be made: {why}", tally.failed());
-            return Err(Error::new(Reason::Io, what));
+        for tries in 1.. {
+            let missing = self.missing(step);
+            if missing == 0 || stop.is_asked() {
+                break;
+            }
+            let load = Load {
+                mix: Mix::only(Operation::Put),
+                parallel: HANDS.max(step.load.parallel),
+                pace: Pace::Closed,
+                until: Until { requests: Some(missing), time: Duration::MAX / 4, stable: None },
+                warm_up: Duration::ZERO,
+                seed: step.load.seed,
+            };
+            let outcome = drive(&self.bed, &stock, &load, stop, gauge).await?;
+            let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failed() > 0) else {
+                continue;
+            };
+            self.is_doubtful = true;
+            if tries == TRIES && !stop.is_asked() {
+                let why = tally.samples.first().cloned().unwrap_or_default();
+                let what = format!("{} of {missing} objects could not be made: {why}", tally.failed());
+                return Err(Error::new(Reason::Io, what));
+            }
         }
-        Ok(true)
+        Ok(!stop.is_asked())
     }
 
     /// Drives the load of a step that was prepared.
     pub async fn measure(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<Outcome> {
         let stock = self.stock(step);
-        drive(&self.bed, &stock, &step.load, stop, gauge).await
+        let outcome = drive(&self.bed, &stock, &step.load, stop, gauge).await;
+        self.is_doubtful |= match &outcome {
+            Ok(outcome) => outcome.record.tallies().values().any(|tally| tally.failed() > 0),
+            Err(_) => true,
+        };
+        outcome
     }
 
     /// Removes what a step wrote and no other step needs: a fast store would be full of it at the end.
     pub async fn clean_after(&mut self, step: &Step) -> Result<u64> {
-        if !step.writes_only() {
-            return Ok(0);
-        }
-        let Some(stock) = self.written.remove(&step.sizes.to_string()) else { return Ok(0) };
-        clean(&self.bed, stock.prefix(), || stock.names()).await
+        let of = (Use::of(step), step.sizes.to_string());
+        let Some(stock) = self.stocks.get(&of).filter(|_| of.0 != Use::Read) else { return Ok(0) };
+        let made = [Made::Stock(stock.clone())];
+        let removed = clean(&self.bed, stock.prefix(), &made, self.is_doubtful).await?;
+        self.stocks.remove(&of);
+        Ok(removed)
     }
 
     /// Removes everything; how many objects there were. What cannot be removed is tried again, a few times, after everything
     /// else.
     pub async fn clean(&mut self) -> Result<u64> {
-        let names = || {
-            let stocks = self.written.values().chain(self.read.values()).flat_map(|stock| stock.names());
-            stocks.chain(self.replayed.iter().flat_map(|objects| objects.names()))
-        };
-        let removed = clean(&self.bed, &self.prefix, names).await?;
-        self.written.clear();
-        self.read.clear();
+        // A replay may have given up requests that nobody counted here.
+        let is_doubtful = self.is_doubtful || !self.replayed.is_empty();
+        let stocks = self.stocks.values().cloned().map(Made::Stock);
+        let made: Vec<Made> = stocks.chain(self.replayed.iter().cloned().map(Made::Replayed)).collect();
+        let removed = clean(&self.bed, &self.prefix, &made, is_doubtful).await?;
+        self.stocks.clear();
         self.replayed.clear();
         Ok(removed)
     }
 
     /// Objects of a replay, as it needs them. None of them is there yet.
     pub fn replayed(&mut self, replay: &Replay) -> Arc<Objects> {
-        self.stocks += 1;
-        let prefix = format!("{}{}/", self.prefix, self.stocks);
+        self.count += 1;
+        let prefix = format!("{}{}/", self.prefix, self.count);
         let objects = Arc::new(Objects::new(prefix, replay.planned()));
         self.replayed.push(objects.clone());
         objects
@@ -140,72 +170,6 @@ impl Site {
     pub const fn bed(&self) -> &Bed {
         &self.bed
     }
-}
-
-/// Removes what is listed below a prefix; where that is denied, what has one of the names.
-async fn clean<N: Iterator<Item = String>>(bed: &Bed, prefix: &str, names: impl Fn() -> N) -> Result<u64> {
-    let deadline = Deadline::none(bed.clock.clone());
-    let window = bed.budget.admit(0, &deadline).await?;
-    let context = Context::new(deadline, window);
-    let (mut removed, mut round) = (0, 1);
-    loop {
-        let done = match remove_listed(bed, &context, prefix, &mut removed).await {
-            // Who may not list knows what was made nevertheless.
-            Err(e) if e.kind() == ErrorKind::Denied => {
-                tracing::debug!(error = %e, "objects cannot be listed: they are removed by their names");
-                remove(bed, &context, names(), &mut removed).await
-            }
-            done => done,
-        };
-        match done {
-            Ok(()) => return Ok(removed),
-            Err(e) if round == ROUNDS => return Err(e),
-            Err(e) => {
-                tracing::debug!(error = %e, round, "objects could not be removed");
-                round += 1;
-                tokio::time::sleep(BETWEEN_ROUNDS).await;
-            }
-        }
-    }
-}
-
-/// Goes through all objects once, past those that cannot be removed; the error says why one could not.
-async fn remove_listed(bed: &Bed, context: &Context, prefix: &str, removed: &mut u64) -> Result<()> {
-    let (mut after, mut failed) = (None, Ok(()));
-    loop {
-        let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE };
-        let page = bed.store.list(context, &bed.bucket, &request).await?;
-        // Names that were only borrowed would keep this from going to another thread.
-        let names: Vec<String> = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
-        if let Err(e) = remove(bed, context, names.into_iter(), removed).await {
-            failed = Err(e);
-        }
-        after = page.next;
-        if after.is_none() {
-            return failed;
-        }
-    }
-}
-
-async fn remove(
-    bed: &Bed,
-    context: &Context,
-    names: impl Iterator<Item = String>,
-    removed: &mut u64,
-) -> Result<()> {
-    let mut failed = Ok(());
-    let removing = names.map(|name| async move {
-        let address = Address::parse(bed.bucket.as_str(), &name)?;
-        bed.store.delete(context, &address, Precondition::None).await
-    });
-    let mut removing = futures::stream::iter(removing).buffer_unordered(HANDS);
-    while let Some(done) = removing.next().await {
-        match done {
-            Ok(_) => *removed += 1,
-            Err(e) => failed = Err(e),
-        }
-    }
-    failed
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The objects that a run made and may read, ask about and remove: numbers, from which names, sizes and contents follow.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_pattern::ContentId;
 
-use crate::drive::Bed;
+use crate::drive::{Bed, Stop};
 use crate::random::mix;
 use crate::sizes::Sizes;
 
@@ -29,6 +30,8 @@ pub struct Stock {
     dealt: Mutex<Arc<[u64]>>,
     /// Some of them have been read.
     was_read: AtomicBool,
+    /// A request that would have changed something failed.
+    is_doubtful: AtomicBool,
 }
 
 impl Stock {
@@ -43,6 +46,7 @@ impl Stock {
             live: Mutex::default(),
             dealt: Mutex::default(),
             was_read: AtomicBool::new(false),
+            is_doubtful: AtomicBool::new(false),
         }
     }
 
@@ -69,10 +73,15 @@ impl Stock {
         number.checked_rem(self.files.load(Ordering::Relaxed)).unwrap_or(number)
     }
 
-    /// The name of what an object holds.
+    /// The name of what an object holds: its own, or that of a file for objects of such sizes, whatever stock they are in.
     #[must_use]
     pub fn source_key(&self, number: u64) -> String {
-        self.key(self.source(number))
+        if self.has_files() {
+            let mut hasher = DefaultHasher::new();
+            self.sizes.to_string().hash(&mut hasher);
+            return format!("source {:016x} {:010}", hasher.finish(), self.source(number));
+        }
+        self.key(number)
     }
 
     /// What an object holds: it follows from a name that no object with another content has.
@@ -87,22 +96,34 @@ impl Stock {
         self.files.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes so many files, before there is any object. Each is the source of several objects where there are more.
-    pub async fn make_files(&self, bed: &Bed, count: u64) -> Result<()> {
+    /// Makes so many files, before there is any object; those that are there already serve. Each is the source of several
+    /// objects where there are more. A stop ends it early, with fewer.
+    pub async fn make_files(&self, bed: &Bed, count: u64, stop: &Stop) -> Result<()> {
         let Some(files) = bed.files.as_ref().filter(|_| !self.has_files() && self.given_out() == 0) else {
             return Ok(());
         };
-        let made = (0..count).map(|number| {
-            let key = self.key(number);
-            let (content, size) = (ContentId::of(&key, self.sizes.of(number)), self.sizes.of(number));
-            async move { files.make(&key, bed.content.clone(), content, size).await }
+        // From now on names and contents are those of files.
+        self.files.store(count, Ordering::Relaxed);
+        let made = (0..count).take_while(|_| !stop.is_asked()).map(|number| {
+            let (name, content, size) = (self.source_key(number), self.content(number), self.size(number));
+            async move { files.make(&name, bed.content.clone(), content, size).await }
         });
         let mut made = futures::stream::iter(made).buffer_unordered(HANDS);
         while let Some(made) = made.next().await {
             made.map_err(|e| Error::with_source(Reason::Io, e.to_string(), e))?;
         }
-        self.files.store(count, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// A request to change something failed: what is there is not known any more.
+    pub fn doubt(&self) {
+        self.is_doubtful.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is known what is there.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !self.is_doubtful.load(Ordering::Relaxed)
     }
 
     /// What all names begin with.
@@ -120,11 +141,6 @@ impl Stock {
     #[must_use]
     pub fn given_out(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
-    }
-
-    /// The names of all objects that were ever made.
-    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
-        (0..self.given_out()).map(|number| self.key(number))
     }
 
     /// How many are there, apart from those that are dealt.

@@ -18,7 +18,13 @@ const MOST_BATCHES: usize = 10;
 /// where there are too few of them.
 #[must_use]
 pub fn rate(amounts: &[f64]) -> Option<Rate> {
-    let batches = amounts.len().min(MOST_BATCHES);
+    rate_of(amounts, MOST_BATCHES)
+}
+
+/// The same with so many batches at the most.
+#[must_use]
+pub fn rate_of(amounts: &[f64], most: usize) -> Option<Rate> {
+    let batches = amounts.len().min(MOST_BATCHES).min(most);
     if batches < LEAST_BATCHES {
         return None;
     }

@@ -153,7 +153,7 @@ async fn uploads_come_from_files_and_downloads_go_to_them() {
     let inside = directory.path().join("own");
     let bed = Bed { files: Some(Arc::new(crate::files::Files::new(inside.clone()).unwrap())), ..bed().await };
     let stock = stock("1B-600KiB");
-    stock.make_files(&bed, 5).await.unwrap();
+    stock.make_files(&bed, 5, &Stop::default()).await.unwrap();
     let alone = |mix, requests| Load { parallel: 1, ..load(mix, Some(requests), LONG) };
     // Of what is in a file each byte counts: another one is found.
     let other = std::fs::read_dir(&inside).unwrap().map(|file| file.unwrap().path()).max().unwrap();
@@ -211,4 +211,5 @@ async fn who_is_stopped_does_not_wait_for_a_store_that_hangs() {
     let outcome = drive(&bed, &stock, &load("put", Some(4), LONG), &stop, &Arc::default()).await.unwrap();
     assert_eq!(outcome.record.tallies()[&Operation::Put].failures["Unanswered"], 4);
     assert!(begun.elapsed() < 2 * DRAIN_STOPPED, "{:?}", begun.elapsed());
+    assert_eq!(outcome.ending, Ending::Stopped);
 }

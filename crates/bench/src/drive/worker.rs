@@ -48,7 +48,8 @@ impl Worker {
     pub async fn run(mut self, shares: Mix, seed: u64) -> (Record, Hand) {
         let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
         let (shared, mut record) = (self.shared.clone(), Record::default());
-        self.unchanged = (!shares.operations().any(changes)).then(|| self.stock.dealt());
+        let is_unchanged = self.stock.is_certain() && !shares.operations().any(changes);
+        self.unchanged = is_unchanged.then(|| self.stock.dealt());
         loop {
             // A store that always answers at once would never let anybody else have a turn.
             tokio::task::coop::consume_budget().await;
@@ -120,7 +121,9 @@ impl Worker {
             Some(files) => Some(files.open(&self.stock.source_key(number)).await?),
             None => None,
         };
+        let doubt = Doubt(Some(&self.stock));
         put(&self.bed, &self.context, &address, (content, size), file).await?;
+        doubt.lift();
         self.hand.put(number);
         Ok(Answered { first: self.shared.now(), bytes: size })
     }
@@ -199,7 +202,27 @@ impl Worker {
     }
 
     async fn delete(&self, number: u64) -> Result<Answered, Failed> {
+        let doubt = Doubt(Some(&self.stock));
         self.bed.store.delete(&self.context, &self.address(number)?, Precondition::None).await?;
+        doubt.lift();
         Ok(Answered { first: self.shared.now(), bytes: 0 })
+    }
+}
+
+/// What is there is not known where a request that changes something fails or is given up.
+struct Doubt<'a>(Option<&'a Stock>);
+
+impl Doubt<'_> {
+    /// It did what it was to do.
+    fn lift(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(stock) = self.0 {
+            stock.doubt();
+        }
     }
 }

@@ -59,9 +59,10 @@ impl Objects {
         self.below(&self.known[object].0)
     }
 
-    /// The names of all of them.
-    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
-        (0..self.known.len()).map(|object| self.name(object))
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.known.len()
     }
 
     /// What a version holds: no two of a key are alike, and no two keys.

@@ -260,7 +260,8 @@ fn method() -> Markup {
         section.quiet {
             h2 { "how it was measured" }
             p {
-                "Throughput is what ended with success within the time that counted, after a warm-up. A latency counts from \
+                "Throughput is what was done with success within the time that counted, after a warm-up: of a request that reaches \
+                 beyond it, the part of its time that lies within. A latency counts from \
                  the moment a request was meant to start: in a closed loop when its worker was free, in an open loop (a rate) \
                  when its moment came, whether or not the store had answered those before it. A closed loop asks less of a \
                  store that is slow, and so shows fewer slow requests than independent users would meet; for those, measure \

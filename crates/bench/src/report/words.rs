@@ -140,6 +140,17 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
     if was + is > 0 {
         said.insert(0, format!("{is} requests failed, {was} before: latencies are those of the others."));
     }
+    for (kept, when) in [(before, "before"), (after, "after")] {
+        let empty = kept.cells.iter().filter(|cell| cell.has_nothing() && !cell.is_partial()).count();
+        if empty > 0 {
+            said.insert(
+                0,
+                format!(
+                    "In {empty} measurements {when} no request succeeded: what they are of is not compared."
+                ),
+            );
+        }
+    }
     let names = |kept: &Kept| -> BTreeSet<String> {
         let cells = kept.cells.iter().filter(|cell| !cell.has_nothing()).map(Cell::name);
         cells.chain(posix::names(&kept.posix)).collect()

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Figures, Latency, Rate, short};
+use super::{Cell, Figures, Latency, rates, short};
 use crate::drive::Ending;
 use crate::operation::Operation;
 use crate::record::SAMPLES;
-use crate::summary;
 
 /// Those who began further apart than this part of the time that counted did not run together.
 const APART: f64 = 0.05;
@@ -76,8 +75,6 @@ fn blank(part: Part, longest: f64) -> Cell {
         seconds: cell.seconds,
         cpu_seconds: cell.cpu_seconds,
     }];
-    cell.operations_per_second.mean *= weight;
-    cell.bytes_per_second.mean *= weight;
     for figures in cell.operations.values_mut() {
         figures.per_second *= weight;
         figures.bytes_per_second *= weight;
@@ -95,8 +92,6 @@ impl Cell {
         self.rate = self.rate.zip(other.rate).map(|(mine, others)| mine + others);
         self.began = self.began.min(other.began);
         self.seconds = self.seconds.max(other.seconds);
-        self.operations_per_second.mean += other.operations_per_second.mean;
-        self.bytes_per_second.mean += other.bytes_per_second.mean;
         for (operation, figures) in other.operations {
             add_figures(&mut self.operations, operation, figures);
         }
@@ -128,13 +123,8 @@ impl Cell {
 
     /// What follows from the sums.
     fn conclude(&mut self, apart: Duration) {
-        let within = |of: fn(&(f64, f64)) -> f64| {
-            let amounts: Vec<f64> = self.tenths.iter().map(of).collect();
-            summary::rate(&amounts).map(|rate| rate.within * 10.0)
-        };
-        let (operations, bytes) = (within(|tenth| tenth.0), within(|tenth| tenth.1));
-        self.operations_per_second = Rate { within: operations, ..self.operations_per_second };
-        self.bytes_per_second = Rate { within: bytes, ..self.bytes_per_second };
+        (self.operations_per_second, self.bytes_per_second) =
+            rates(&self.operations, &self.tenths, self.seconds);
         let apart = apart.as_secs_f64();
         self.apart = Some(apart);
         if apart > APART * self.seconds {

@@ -100,7 +100,7 @@ fn root(settings: &Settings) -> anyhow::Result<KeptKey> {
 }
 
 /// Every connection and every segment is a file; the soft limit is made for programs of another age.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         warn!(%error, "could not raise the limit of open files");

@@ -145,6 +145,7 @@ fn who_was_done_earlier_is_no_faster_for_it() {
     // Thirty in one second, and thirty in three.
     fast.cell.seconds = 1.0;
     fast.cell.operations_per_second.mean *= 3.0;
+    fast.cell.operations.values_mut().for_each(|figures| figures.per_second *= 3.0);
     let mut counted = [fast, slow];
     counted.iter_mut().for_each(|part| part.cell.ending = Ending::Exhausted);
     let merged = merge(counted.into(), Duration::ZERO).unwrap();

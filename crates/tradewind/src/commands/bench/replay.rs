@@ -80,7 +80,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         )
         .into());
     }
-    if arguments.ground.files.is_some() {
+    if arguments.ground.asking.files.is_some() {
         return Err(
             Misused("objects of a trace are written from memory: there is no --files".to_owned()).into()
         );
@@ -94,7 +94,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         )),
         _ => Ok(()),
     };
-    let work = Work::Replay(Box::new(replay), arguments.ground.repeat);
+    let work = Work::Replay(Box::new(replay), arguments.ground.run.repeat);
     ground::run(&arguments.ground, Wanted { work, check: Box::new(check) })
 }
 

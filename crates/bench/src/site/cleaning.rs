@@ -1,0 +1,149 @@
+//! Removes objects that were made, and tells of those that cannot be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tradewind_core::condition::Precondition;
+use tradewind_core::deadline::Deadline;
+use tradewind_core::error::{ErrorKind, Result};
+use tradewind_core::listing::ListRequest;
+use tradewind_core::{Address, Context};
+
+use crate::drive::Bed;
+use crate::replay::objects::Objects;
+use crate::stock::Stock;
+
+/// Requests at a time.
+const HANDS: usize = 64;
+/// How often it is tried to remove what cannot be removed, and how long is waited between two times.
+const TRIES: u32 = 4;
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
+/// A store that shows for ever what was removed is not looked at for ever.
+const MOST_LOOKS: u32 = 50;
+/// Keys that are removed before the next are listed.
+const PAGE: usize = 1000;
+
+/// Objects whose names are known.
+#[derive(Debug, Clone)]
+pub(super) enum Made {
+    Stock(Arc<Stock>),
+    Replayed(Arc<Objects>),
+}
+
+impl Made {
+    fn count(&self) -> u64 {
+        match self {
+            Self::Stock(stock) => stock.given_out(),
+            Self::Replayed(objects) => objects.count() as u64,
+        }
+    }
+
+    fn name(&self, number: u64) -> String {
+        match self {
+            Self::Stock(stock) => stock.key(number),
+            Self::Replayed(objects) => objects.name(usize::try_from(number).unwrap_or(usize::MAX)),
+        }
+    }
+}
+
+/// What one look came to.
+enum Looked {
+    /// So many objects were there, and are removed.
+    Removed(u64),
+    /// Who asks may not list.
+    NotAllowed,
+}
+
+/// Removes everything below a prefix; how many objects there were. Where listing is denied, what has one of the names. It is
+/// looked until nothing is there; `is_doubtful`: requests were given up, which may be carried out a moment later.
+pub(super) async fn clean(bed: &Bed, prefix: &str, made: &[Made], is_doubtful: bool) -> Result<u64> {
+    let deadline = Deadline::none(bed.clock.clone());
+    let window = bed.budget.admit(0, &deadline).await?;
+    let context = Context::new(deadline, window);
+    let (mut removed, mut tries, mut doubt) = (0, 1, is_doubtful);
+    for _ in 0..MOST_LOOKS {
+        match look(bed, &context, prefix).await {
+            Ok(Looked::Removed(0)) if doubt => {
+                doubt = false;
+                tokio::time::sleep(BETWEEN_TRIES).await;
+            }
+            Ok(Looked::Removed(0)) => break,
+            Ok(Looked::Removed(more)) => removed += more,
+            Ok(Looked::NotAllowed) => {
+                for made in made {
+                    removed += remove_known(bed, &context, made).await?;
+                }
+                break;
+            }
+            // Who may not remove an object will not be allowed to a moment later.
+            Err(e) if tries == TRIES || e.kind() == ErrorKind::Denied => return Err(e),
+            Err(e) => {
+                tracing::debug!(error = %e, tries, "objects could not be removed");
+                tries += 1;
+                tokio::time::sleep(BETWEEN_TRIES).await;
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// Goes through all objects once, past those that cannot be removed; the error says why one could not.
+async fn look(bed: &Bed, context: &Context, prefix: &str) -> Result<Looked> {
+    let (mut after, mut removed, mut failed) = (None, 0, None);
+    loop {
+        let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE };
+        let page = match bed.store.list(context, &bed.bucket, &request).await {
+            Err(e) if e.kind() == ErrorKind::Denied => return Ok(Looked::NotAllowed),
+            page => page?,
+        };
+        let names = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        match remove(bed, context, names).await {
+            Ok(more) => removed += more,
+            Err(e) => failed = Some(e),
+        }
+        after = page.next;
+        if after.is_none() {
+            return failed.map_or(Ok(Looked::Removed(removed)), Err);
+        }
+    }
+}
+
+/// Removes whatever may have been made; how many names there were.
+async fn remove_known(bed: &Bed, context: &Context, made: &Made) -> Result<u64> {
+    tracing::debug!("objects cannot be listed: they are removed by their names");
+    let (mut removed, mut failed, mut from) = (0, None, 0);
+    while from < made.count() {
+        let to = made.count().min(from + PAGE as u64);
+        let mut tries = 1;
+        loop {
+            match remove(bed, context, (from..to).map(|number| made.name(number)).collect()).await {
+                Ok(more) => break removed += more,
+                Err(e) if tries == TRIES || e.kind() == ErrorKind::Denied => break failed = Some(e),
+                Err(_) => {
+                    tries += 1;
+                    tokio::time::sleep(BETWEEN_TRIES).await;
+                }
+            }
+        }
+        from = to;
+    }
+    failed.map_or(Ok(removed), Err)
+}
+
+/// Removes what has one of the names; how many they are, or why one of them could not be removed.
+async fn remove(bed: &Bed, context: &Context, names: Vec<String>) -> Result<u64> {
+    let (mut removed, mut failed) = (0, None);
+    let removing = names.into_iter().map(|name| async move {
+        let address = Address::parse(bed.bucket.as_str(), &name)?;
+        bed.store.delete(context, &address, Precondition::None).await
+    });
+    let mut removing = futures::stream::iter(removing).buffer_unordered(HANDS);
+    while let Some(done) = removing.next().await {
+        match done {
+            Ok(_) => removed += 1,
+            Err(e) => failed = Some(e),
+        }
+    }
+    failed.map_or(Ok(removed), Err)
+}
