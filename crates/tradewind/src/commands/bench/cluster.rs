@@ -25,8 +25,7 @@ use crate::commands::{Ended, Misused};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench cluster s3://bucket --agents 10.0.0.7:9190,10.0.0.8:9190 --key-file key\n  \
-    tradewind bench cluster s3://bucket --agents 10.0.0.7:9190,10.0.0.8:9190 --key-file key \\\n      \
-    --mix get --size 64KiB --rate 2000 --parallel 128 -o cluster.jsonl\n\n\
+    tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --mix get --rate 2000 -o both.jsonl\n\n\
     Exit status: 0 measured, 1 a request failed, was answered wrongly, or an agent was lost, 2 usage.")]
 pub(in crate::commands) struct Arguments {
     /// Where agents wait, separated by commas
