@@ -60,6 +60,8 @@ impl Bench<'_> {
         files: &[Vec<File>],
         gauge: &Gauge,
     ) -> Result<(Access, Vec<Vec<File>>)> {
+        // What is left of the measurement before this one is not this one's. What cannot be synced was told of then.
+        let _ = self.site.place.sync();
         let before = self.settle();
         let outcome = run(self.site, &cell.task, files, gauge)?;
         let after = self.read().since(before);
@@ -140,6 +142,14 @@ impl Bench<'_> {
         if outcome.is_cut && !access.partial {
             notes.push(format!(
                 "it was ended after {time:.1} s, with {} of {} bytes of the file",
+                access.bytes, cell.size
+            ));
+        }
+        let is_short =
+            access.phase == Phase::Read && access.scope != Scope::Batch && access.bytes < cell.size;
+        if is_short && !outcome.is_cut && access.files > 0 {
+            notes.push(format!(
+                "only {} of {} bytes were there: writing was ended before, and this is the speed of a smaller file",
                 access.bytes, cell.size
             ));
         }

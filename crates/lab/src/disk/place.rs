@@ -1,9 +1,10 @@
 //! A new file system in the place of a directory, on a loop device over a file in the same directory. It is seen by a
 //! command only, or by everybody; with its device and its file it is gone when the last who sees it ends.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -125,19 +126,27 @@ pub(super) fn made_at(directory: &Path) -> Result<u32, Failed> {
     let directory = directory.canonicalize().map_err(failed(what()))?;
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo")
         .map_err(failed("read /proc/thread-self/mountinfo"))?;
-    let number = mounts.lines().rev().find_map(|line| mounted_loop(line, &directory));
+    // What was mounted there last is what would be unmounted.
+    let last =
+        mounts.lines().rev().find(|line| mounted_at(line).is_some_and(|(_, point)| point == directory));
+    let number = last.and_then(mounted_loop);
     number
         .filter(|number| loop_device::is_ours(*number))
         .ok_or_else(|| failed(what())(io::Error::other("none was made there by `lab disk up`")))
 }
 
-/// The number of a loop device, from a line of /proc/thread-self/mountinfo (proc(5)) about a directory.
-fn mounted_loop(line: &str, directory: &Path) -> Option<u32> {
+/// Device and directory, from a line of /proc/thread-self/mountinfo (proc(5)).
+fn mounted_at(line: &str) -> Option<(&str, PathBuf)> {
     let mut words = line.split(' ').skip(2);
     let (device, point) = (words.next()?, words.nth(1)?);
+    Some((device, PathBuf::from(OsString::from_vec(unescaped(point)))))
+}
+
+/// The number of the loop device that a line is about.
+fn mounted_loop(line: &str) -> Option<u32> {
+    let (device, _) = mounted_at(line)?;
     let (major, minor) = device.split_once(':')?;
-    let is_it = unescaped(point) == directory.as_os_str().as_bytes() && major.parse() == Ok(LOOP_MAJOR);
-    is_it.then(|| minor.parse().ok())?
+    if major.parse() == Ok(LOOP_MAJOR) { minor.parse().ok() } else { None }
 }
 
 /// The kernel writes blanks and the like as \040.
@@ -215,9 +224,9 @@ mod tests {
     #[test]
     fn a_mounted_loop_device_is_found() {
         let line = "88 27 7:3 / /srv/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
-        assert_eq!(mounted_loop(line, Path::new("/srv/a b")), Some(3));
-        assert_eq!(mounted_loop(line, Path::new("/srv/a")), None);
-        assert_eq!(mounted_loop(&line.replace("7:3", "254:3"), Path::new("/srv/a b")), None);
+        assert_eq!(mounted_at(line), Some(("7:3", PathBuf::from("/srv/a b"))));
+        assert_eq!(mounted_loop(line), Some(3));
+        assert_eq!(mounted_loop(&line.replace("7:3", "254:3")), None);
         assert_eq!(unescaped("a\\134b\\"), b"a\\b\\");
     }
 }

@@ -28,9 +28,12 @@ pub(super) struct Refusals {
 impl Refusals {
     /// Packets; 0 where the kernel does not say.
     pub fn packets(&self) -> u64 {
-        let mut table = vec![0; 64 << 10];
-        let length = self.counts.read_at(&mut table, 0).unwrap_or_default();
-        refused(&String::from_utf8_lossy(&table[..length]), &self.name).unwrap_or_default()
+        let (mut table, mut page) = (Vec::new(), vec![0; 16 << 10]);
+        // The kernel gives a page or so at a time, and the last interface stands at the end.
+        while let Ok(length @ 1..) = self.counts.read_at(&mut page, table.len() as u64) {
+            table.extend_from_slice(&page[..length]);
+        }
+        refused(&String::from_utf8_lossy(&table), &self.name).unwrap_or_default()
     }
 }
 
@@ -114,6 +117,8 @@ impl Device {
             }
             // No packet of anything that an interface understands.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            // The interface was set down, for as long as somebody likes.
+            Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(()),
             Err(e) => Err(e),
         }
     }
