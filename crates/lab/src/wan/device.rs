@@ -108,17 +108,13 @@ impl Device {
         }
     }
 
-    /// Has the interface receive a packet. One that it does not take is lost, as on any line.
-    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+    /// Has the interface receive a packet. Whether it took it: one that it does not take is lost, as on any line.
+    pub fn send(&self, packet: &[u8]) -> io::Result<bool> {
         match (&self.file).write(packet) {
-            Ok(_) => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock || e.raw_os_error() == Some(libc::ENOBUFS) => {
-                Ok(())
-            }
-            // No packet of anything that an interface understands.
-            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            // The interface was set down, for as long as somebody likes.
-            Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // No room; no packet of anything that an interface understands; set down, for as long as somebody likes.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::EINVAL | libc::EIO)) => Ok(false),
             Err(e) => Err(e),
         }
     }

@@ -127,6 +127,13 @@ impl Link {
         self.counts.missed += packets;
     }
 
+    /// A packet that was to arrive was not taken at the far end.
+    pub fn refused(&mut self, bytes: usize) {
+        self.counts.packets = self.counts.packets.saturating_sub(1);
+        self.counts.bytes = self.counts.bytes.saturating_sub(bytes as u64);
+        self.counts.missed += 1;
+    }
+
     /// Puts a packet into the line's queue, if that has room.
     fn take(&mut self, now: Duration, bytes: u64) -> bool {
         let Some(rate) = self.options.rate else {

@@ -122,7 +122,9 @@ impl Way {
                 return Ok(Some(first.due));
             }
             if let Some(Reverse(UnderWay { packet, .. })) = self.under_way.pop() {
-                to.send(&packet)?;
+                if !to.send(&packet)? {
+                    self.link.refused(packet.len());
+                }
                 keep(packet, spare);
             }
         }
