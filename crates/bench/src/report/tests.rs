@@ -75,3 +75,13 @@ fn what_loads_lose_by_each_other_is_a_matrix() {
     assert!(page.contains("put 4KiB x 4 keeps 25 % of its throughput beside get 4KiB x 1"), "{page}");
     assert!(page.contains("throughput that is left, in %"), "{page}");
 }
+
+#[test]
+fn of_two_with_nothing_in_common_only_that_is_said() {
+    let kept = |operation: &str| {
+        let lines = [run_line(), cell_line(operation, 4, 1, 100.0)];
+        Kept::parse(operation, &(lines.join("\n") + "\n")).unwrap()
+    };
+    let said = words(&[kept("get"), kept("put")]);
+    assert_eq!(said[2].1, ["They have no measurement in common."]);
+}

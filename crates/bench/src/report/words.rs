@@ -157,7 +157,8 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
     };
     let (first, second) = (names(before), names(after));
     let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();
-    if !alone.is_empty() {
+    // Of two that have nothing in common there is nothing else to say.
+    if !alone.is_empty() && !first.is_disjoint(&second) {
         said.insert(0, format!("Measured with success on one side only: {}.", alone.join("; ")));
     }
     said
