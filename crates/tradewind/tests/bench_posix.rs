@@ -6,14 +6,13 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
 use support::caller::{Caller, Ran};
-use support::skip;
+use support::disk::Disk;
 
 /// Somebody who measures directories and needs no server.
 fn caller() -> Caller {
@@ -42,44 +41,6 @@ fn names(directory: &Path) -> Vec<String> {
     names.retain(|name| name != "lost+found");
     names.sort();
     names
-}
-
-/// A small file system, gone when dropped.
-struct Disk(PathBuf);
-
-impl Disk {
-    /// `None`, with a line that says why, where nothing can be mounted.
-    fn mount(caller: &Caller, what: &[&str]) -> Option<Self> {
-        let place = caller.path("disk");
-        fs::create_dir(&place).unwrap();
-        let why = match Command::new("mount").args(what).arg(&place).output() {
-            Ok(output) if output.status.success() => return Some(Self(place)),
-            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            Err(e) => e.to_string(),
-        };
-        skip("bench_posix", &format!("{what:?} cannot be mounted: {why}"));
-        None
-    }
-
-    fn ext4(caller: &Caller, mebibytes: u64) -> Option<Self> {
-        let image = caller.path("image");
-        fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
-        match Command::new("mkfs.ext4").arg("-q").arg(&image).output() {
-            Ok(made) if made.status.success() => {
-                Self::mount(caller, &["-o", "loop", image.to_str().unwrap()])
-            }
-            made => {
-                skip("bench_posix", &format!("no ext4 can be made: {made:?}"));
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
-    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 pub mod caller;
 pub mod ceph;
 pub mod content;
+pub mod disk;
 pub mod model;
 pub mod random;
 pub mod rounds;
