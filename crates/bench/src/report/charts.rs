@@ -140,12 +140,15 @@ where
         }
         let style = SERIES[colour % SERIES.len()].stroke_width(2);
         let points = each.points.iter().copied();
-        let drawn = if each.is_second {
-            chart.draw_series(DashedLineSeries::new(points, 5, 4, style))?
+        if each.is_second {
+            let drawn = chart.draw_series(DashedLineSeries::new(points, 5, 4, style))?;
+            let dashes =
+                move |(x, y)| plotters::element::DashedPathElement::new([(x, y), (x + 18, y)], 5, 4, style);
+            drawn.label(&each.name).legend(dashes);
         } else {
-            chart.draw_series(LineSeries::new(points, style))?
-        };
-        drawn.label(&each.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+            let drawn = chart.draw_series(LineSeries::new(points, style))?;
+            drawn.label(&each.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        }
     }
     if series.len() > 1 {
         chart
