@@ -30,6 +30,9 @@ pub struct DiskOptions {
     pub rates: Rates,
     /// A new file system of so many bytes takes the directory's place; `None`: only where it lies on no device.
     pub file_system: Option<u64>,
+    /// How many bytes may wait in memory to be written to a new file system; `None`: what the kernel allows, which is a
+    /// part of the machine's memory.
+    pub write_behind: Option<u64>,
 }
 
 /// What is in force.
@@ -107,6 +110,10 @@ impl Disk {
         let (Some(device), None) = (device, options.file_system) else {
             return Self::start_on_new(options, directory, command, on_ready);
         };
+        if options.write_behind.is_some() {
+            let why = "the device is not this command's alone; have a new file system made (--loop)";
+            return Err(failed("bound what waits to be written")(std::io::Error::other(why)));
+        }
         let group = bounded_group(device, options.rates)?;
         let later_writes = group.version(Controller::Devices) == Some(Version::Two);
         let device = format!("{}:{}", device.major, device.minor);
@@ -125,7 +132,7 @@ impl Disk {
         let place = Place::make(directory, options.file_system, Seen::ByThisThread)?;
         let device = place.device();
         let mut in_force = place.in_force(options.rates);
-        place.read_ahead(options.rates);
+        place.prepare(options)?;
         let hierarchy = Hierarchy::find(Controller::Devices)?;
         let (group, elsewhere) = if hierarchy.version == Version::Two {
             (bounded_group(device, options.rates)?, None)
@@ -169,7 +176,7 @@ pub fn up(options: DiskOptions, directory: &Path) -> Result<InForce, Failed> {
     let place = Place::make(directory, options.file_system, Seen::ByAll)?;
     let mut in_force = place.in_force(options.rates);
     in_force.later_writes = hierarchy.is_whole();
-    place.read_ahead(options.rates);
+    place.prepare(options)?;
     let bounds = Elsewhere::bound(hierarchy, place.device(), options.rates)?;
     // They stay when this process ends.
     std::mem::forget(bounds);

@@ -42,7 +42,7 @@ impl Drop for Directory {
 }
 
 fn slow(rates: Rates) -> DiskOptions {
-    DiskOptions { rates, file_system: Some(64 * MIB) }
+    DiskOptions { rates, file_system: Some(64 * MIB), write_behind: None }
 }
 
 fn writes(bytes: u64) -> Rates {
@@ -111,6 +111,31 @@ fn what_is_written_back_later_takes_its_time_where_that_is_said() {
 }
 
 #[test]
+fn who_writes_waits_for_what_may_not_wait_in_memory() {
+    if !may_run() {
+        return;
+    }
+    let bounds = Path::new("/sys/class/bdi");
+    let can = fs::read_dir(bounds).into_iter().flatten().flatten().any(|one| one.path().join("max_bytes").exists());
+    if !can {
+        println!("skipped: this kernel has no bound on what waits to be written");
+        return;
+    }
+    let directory = Directory::in_memory();
+    // The second of two writes waits for most of the first.
+    let script = "dd if=/dev/zero of=$0/x bs=1M count=16 2> /dev/null; dd if=/dev/zero of=$0/y bs=1M count=16 2> /dev/null";
+    let bounded = DiskOptions { write_behind: Some(4 * MIB), ..slow(writes(16 * MIB)) };
+    let (took, in_force) = run(bounded, &directory.0, script);
+    assert!(!in_force.later_writes || took > Duration::from_millis(900), "32 MiB at 16 MiB/s took {took:?}");
+
+    let whole = Directory::new(&std::env::current_dir().unwrap());
+    let options = DiskOptions { file_system: None, ..bounded };
+    if let Err(refused) = Disk::start(options, &whole.0, &shell("true"), &mut |_| {}) {
+        assert!(refused.to_string().contains("--loop"), "{refused}");
+    }
+}
+
+#[test]
 fn what_is_read_and_how_often_takes_its_time() {
     if !may_run() {
         return;
@@ -135,7 +160,7 @@ fn a_directory_on_a_device_is_slowed_where_it_is() {
     let directory = Directory::new(&std::env::current_dir().unwrap());
     fs::write(directory.0.join("kept"), "kept").unwrap();
     let script = "test -e $0/kept; dd if=/dev/zero of=$0/x bs=1M count=8 oflag=direct 2> /dev/null";
-    let options = DiskOptions { rates: writes(8 * MIB), file_system: None };
+    let options = DiskOptions { rates: writes(8 * MIB), ..DiskOptions::default() };
     let command = [shell(script), vec![directory.0.clone().into()]].concat();
     let begun = Instant::now();
     let disk = match Disk::start(options, &directory.0, &command, &mut |_| {}) {

@@ -16,7 +16,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::loop_device::{self, LoopDevice};
 use super::throttle::{DeviceNumber, LOOP_MAJOR};
-use super::{InForce, Rates};
+use super::{DiskOptions, InForce, Rates};
 use crate::failed::{Failed, failed};
 
 /// The most that a file system has that nobody said the size of.
@@ -90,13 +90,29 @@ impl Place {
         InForce { device, file_system: Some(self.bytes), rates, later_writes: true }
     }
 
+    /// Sets what belongs to the device and is no bound of a control group.
+    pub fn prepare(&self, options: DiskOptions) -> Result<(), Failed> {
+        // Whoever had the device before may have been killed.
+        set_usual(self.number);
+        self.read_ahead(options.rates);
+        options.write_behind.map_or(Ok(()), |bytes| self.write_behind(bytes))
+    }
+
     /// Has the kernel read so far ahead that a reader of a whole file needs no more requests than the device has: a
     /// disk reads on without a seek, but a bound on requests does not know.
-    pub fn read_ahead(&self, rates: Rates) {
+    fn read_ahead(&self, rates: Rates) {
         if let (Some(bandwidth), Some(requests)) = (rates.read_bandwidth, rates.read_requests) {
             let kibi = (2 * bandwidth / requests.max(1) / 1024).next_power_of_two();
             set_read_ahead(self.number, kibi.clamp(USUAL_READ_AHEAD, MOST_READ_AHEAD));
         }
+    }
+
+    /// Bounds what is written and waits in memory for the device: whoever writes more waits, as on a client that has
+    /// written for long already.
+    fn write_behind(&self, bytes: u64) -> Result<(), Failed> {
+        set_write_behind(self.number, bytes).map_err(failed(
+            "bound what waits to be written (/sys/class/bdi has no such setting before Linux 6.2)",
+        ))
     }
 
     /// Leaves it mounted.
@@ -108,7 +124,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_left {
-            set_read_ahead(self.number, USUAL_READ_AHEAD);
+            set_usual(self.number);
             // The kernel does it when the last who sees it ends, at the latest.
             let _ = rustix::mount::unmount(&self.directory, UnmountFlags::DETACH);
         }
@@ -118,6 +134,25 @@ impl Drop for Place {
 fn set_read_ahead(number: u32, kibi: u64) {
     // Slower than it might be is not wrong.
     let _ = fs::write(loop_device::told(number, "queue/read_ahead_kb"), kibi.to_string());
+}
+
+fn set_write_behind(number: u32, bytes: u64) -> io::Result<()> {
+    let settings = write_behind_settings(number);
+    fs::write(settings.join("strict_limit"), "1")?;
+    fs::write(settings.join("max_bytes"), bytes.to_string())
+}
+
+fn write_behind_settings(number: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/class/bdi/{LOOP_MAJOR}:{number}"))
+}
+
+/// The next to use the device may be anybody.
+fn set_usual(number: u32) {
+    set_read_ahead(number, USUAL_READ_AHEAD);
+    // What cannot be set back could not be set.
+    let settings = write_behind_settings(number);
+    let _ = fs::write(settings.join("max_ratio"), "100");
+    let _ = fs::write(settings.join("strict_limit"), "0");
 }
 
 /// The number of the loop device that was mounted at a directory by [`Place`].
@@ -180,8 +215,7 @@ pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
             Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
         }
     }
-    // The next to use the device may be anybody.
-    set_read_ahead(number, USUAL_READ_AHEAD);
+    set_usual(number);
     Ok(())
 }
 

@@ -90,6 +90,10 @@ struct Speed {
     /// the room there, up to 16GiB]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     r#loop: Option<ByteSize>,
+    /// How much may wait in memory to be written, as 16MiB; for a new file system [default: the kernel's, a part of the
+    /// machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    write_behind: Option<ByteSize>,
 }
 
 fn profile(name: &str) -> Result<Profile, String> {
@@ -142,7 +146,8 @@ impl Speed {
             let words = "say how slow: --profile, --read, --write, --read-iops or --write-iops";
             return Err(Misused(words.to_owned()).into());
         }
-        Ok(DiskOptions { rates, file_system: self.r#loop.map(|size| size.0) })
+        let bytes = |size: Option<ByteSize>| size.map(|size| size.0);
+        Ok(DiskOptions { rates, file_system: bytes(self.r#loop), write_behind: bytes(self.write_behind) })
     }
 }
 
