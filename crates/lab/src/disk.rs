@@ -188,6 +188,8 @@ pub fn up(options: DiskOptions, directory: &Path) -> Result<InForce, Failed> {
 pub fn down(directory: &Path) -> Result<(), Failed> {
     let number = place::made_at(directory)?;
     let device = DeviceNumber { major: throttle::LOOP_MAJOR, minor: number };
+    // One that stays keeps its bounds.
+    place::wait_until_unused(directory)?;
     // Before: what is still to be written would be slow.
     if let Ok(hierarchy) = Hierarchy::find(Controller::Devices) {
         drop(Elsewhere { hierarchy, device });

@@ -8,6 +8,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -116,7 +117,8 @@ fn who_writes_waits_for_what_may_not_wait_in_memory() {
         return;
     }
     let bounds = Path::new("/sys/class/bdi");
-    let can = fs::read_dir(bounds).into_iter().flatten().flatten().any(|one| one.path().join("max_bytes").exists());
+    let can =
+        fs::read_dir(bounds).into_iter().flatten().flatten().any(|one| one.path().join("max_bytes").exists());
     if !can {
         println!("skipped: this kernel has no bound on what waits to be written");
         return;
@@ -291,8 +293,19 @@ fn a_disk_for_everybody_is_there_until_it_is_taken_down() {
         let synced = fs::File::open(&file).and_then(|file| file.sync_all());
         let took = begun.elapsed();
         assert!(disk::up(slow(writes(1)), &directory.0).unwrap_err().to_string().contains("it holds files"));
+        let user = fs::File::open(&file);
+        let in_use = disk::down(&directory.0).unwrap_err().to_string();
+        assert!(in_use.contains("busy"), "{in_use}");
+        let begun = Instant::now();
+        let wrote_again = fs::File::create(directory.0.join("y")).and_then(|mut file| {
+            file.write_all(&vec![1; 8 << 20])?;
+            file.sync_all()
+        });
+        let took_again = begun.elapsed();
+        drop(user);
         disk::down(&directory.0).unwrap();
-        wrote.and(synced).unwrap();
+        wrote.and(synced).and(wrote_again).unwrap();
+        assert!(took_again > Duration::from_millis(900), "in use, it took {took_again:?} behind `down`");
         assert!(took > Duration::from_millis(900), "8 MiB at 8 MiB/s took {took:?}");
         assert!(!file.exists());
         let refused = disk::down(&directory.0).unwrap_err().to_string();

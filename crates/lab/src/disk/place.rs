@@ -204,17 +204,24 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Unmounts it, if nobody uses it. Whoever has just ended may hold it for a moment.
-pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
+/// Waits until nobody uses it. Whoever has just ended may hold it for a moment.
+pub(super) fn wait_until_unused(directory: &Path) -> Result<(), Failed> {
     let mut tries = TRIES;
     loop {
         tries -= 1;
-        match rustix::mount::unmount(directory, UnmountFlags::empty()) {
-            Ok(()) => break,
+        // The first call says whether it is in use, the second would unmount it.
+        match rustix::mount::unmount(directory, UnmountFlags::EXPIRE) {
+            Ok(()) | Err(Errno::AGAIN) => return Ok(()),
             Err(Errno::BUSY) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
             Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
         }
     }
+}
+
+/// Unmounts it.
+pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
+    rustix::mount::unmount(directory, UnmountFlags::empty())
+        .map_err(failed(format!("unmount {}", directory.display())))?;
     set_usual(number);
     Ok(())
 }
