@@ -21,6 +21,7 @@ mod place;
 pub mod policy;
 pub mod postmark;
 mod probe;
+mod rest;
 pub mod result;
 mod steady;
 mod tally;
@@ -377,7 +378,11 @@ impl Going<'_> {
             let what = format!("{phase} {} {} x {}", cell.task.form, ByteSize(cell.size), files.len());
             let gauge = self.begins(what);
             let (access, whole) = self.bench.measure(&cell, &files, &gauge)?;
-            files = whole;
+            files = if phase == Phase::Write && !self.is_stopped() {
+                rest::complete(self.bench.site, whole, cell.size)
+            } else {
+                whole
+            };
             self.accesses.push(access.clone());
             self.measured(&Measured::Access(Box::new(access)));
         }

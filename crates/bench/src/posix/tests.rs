@@ -87,6 +87,13 @@ fn time_ends_a_batch_but_each_thread_has_a_file() {
     assert_eq!((written.is_cut, written.files[0][0].size), (true, 1000));
     let read = done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &written.files);
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (1000, 0), "{:?}", read.tally.samples);
+
+    // It gets the rest before it is read, and what was whole stays as it is.
+    let whole = rest::complete(&site, written.files, 4096);
+    assert_eq!(whole[0][0].size, 4096);
+    let read =
+        done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &rest::complete(&site, whole, 4096));
+    assert_eq!((read.tally.bytes, read.tally.failures.len()), (4096, 0), "{:?}", read.tally.samples);
 }
 
 fn survey(parts: &[Part]) -> Survey {
