@@ -2,6 +2,7 @@
 //! script, can be read on a telephone and printed, and follows the reader's light or dark.
 
 mod charts;
+mod conditions;
 mod csv;
 mod interference;
 mod page;

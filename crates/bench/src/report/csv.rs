@@ -1,55 +1,130 @@
-//! Results as a table for other programs: a line for each kind of request of each measurement (RFC 4180).
+//! Results as a table for other programs: a line for each kind of request of each measurement, of files that were written or
+//! read, of steps of Postmark, of policies and of curves (RFC 4180). All have the same columns, and leave empty what they do
+//! not have; what was there in an earlier version keeps its place. `docs/measuring.md` says what each column is.
+
+mod posix;
 
 use super::Kept;
 use crate::result::{Cell, Figures, Latency};
 
-const HEAD: &str = "result,load,mix,sizes,parallel,rate,beside,repeat,operation,seconds,requests_per_second,bytes_per_second,\
-first_byte_p50_us,latency_mean_us,latency_p50_us,latency_p90_us,latency_p99_us,latency_p999_us,latency_max_us,failures,\
-cpu_us_per_request,machine_busy,ending";
+const COLUMNS: [&str; 47] = [
+    "result",
+    "load",
+    "mix",
+    "sizes",
+    "parallel",
+    "rate",
+    "beside",
+    "repeat",
+    "operation",
+    "seconds",
+    "requests_per_second",
+    "bytes_per_second",
+    "first_byte_p50_us",
+    "latency_mean_us",
+    "latency_p50_us",
+    "latency_p90_us",
+    "latency_p99_us",
+    "latency_p999_us",
+    "latency_max_us",
+    "failures",
+    "cpu_us_per_request",
+    "machine_busy",
+    "ending",
+    "what",
+    "amplification",
+    "wire_bytes",
+    "scope",
+    "form",
+    "unit_bytes",
+    "files",
+    "durable_seconds",
+    "open_p50_us",
+    "access_p50_us",
+    "access_p99_us",
+    "close_p50_us",
+    "alone_per_second",
+    "read_bytes_per_second",
+    "written_bytes_per_second",
+    "writes",
+    "reads",
+    "reads_again",
+    "curve",
+    "constant_kib",
+    "per_byte",
+    "explained",
+    "worst",
+    "points",
+];
+
+/// What a line has, by column.
+type Fields = Vec<(&'static str, String)>;
 
 /// All measurements of all results.
 pub(super) fn write(results: &[Kept]) -> String {
-    let mut text = String::from(HEAD) + "\r\n";
+    let mut text = COLUMNS.join(",") + "\r\n";
     for result in results {
-        for cell in &result.cells {
-            for (operation, figures) in &cell.operations {
-                let fields = fields(&result.name, cell, operation.name(), figures);
-                text += &fields.iter().map(|field| quoted(field)).collect::<Vec<_>>().join(",");
-                text += "\r\n";
-            }
+        let objects = result.cells.iter().flat_map(|cell| {
+            cell.operations.iter().map(move |(kind, figures)| fields(cell, kind.name(), figures))
+        });
+        for fields in objects.chain(result.posix.iter().flat_map(posix::lines)) {
+            text += &line(&result.name, &fields);
         }
     }
     text
 }
 
-fn fields(result: &str, cell: &Cell, operation: &str, figures: &Figures) -> Vec<String> {
-    let Latency { mean, p50, p90, p99, p999, max, .. } = &figures.latency_us;
-    let known = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+fn line(result: &str, fields: &Fields) -> String {
+    debug_assert!(fields.iter().all(|(name, _)| COLUMNS.contains(name)), "a column is missing: {fields:?}");
+    let value = |column: &str| match column {
+        "result" => result,
+        _ => fields.iter().find(|(name, _)| *name == column).map_or("", |(_, value)| value),
+    };
+    COLUMNS.map(|column| quoted(value(column))).join(",") + "\r\n"
+}
+
+fn known(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+fn fields(cell: &Cell, operation: &str, figures: &Figures) -> Fields {
     let ending = format!("{:?}", cell.ending).to_lowercase();
+    let (sent, received, _) = cell.carried;
+    // Of a store that is no service nothing was counted, and of loads beside each other not which of them it was.
+    let wire = cell.amplification().map(|_| sent + received);
+    let mut fields = vec![
+        ("what", "request".to_owned()),
+        ("load", cell.name()),
+        ("mix", cell.mix.to_string()),
+        ("sizes", cell.sizes.to_string()),
+        ("parallel", cell.parallel.to_string()),
+        ("rate", known(cell.rate)),
+        ("beside", cell.beside.join(" and ")),
+        ("repeat", cell.repeat.to_string()),
+        ("operation", operation.to_owned()),
+        ("seconds", cell.seconds.to_string()),
+        ("requests_per_second", figures.per_second.to_string()),
+        ("bytes_per_second", figures.bytes_per_second.to_string()),
+        ("first_byte_p50_us", figures.first_byte_us.p50.to_string()),
+        ("failures", figures.failures.values().sum::<u64>().to_string()),
+        ("cpu_us_per_request", known(cell.cpu_us_per_operation())),
+        ("machine_busy", cell.machine_busy.to_string()),
+        ("ending", ending),
+        ("amplification", known(cell.amplification())),
+        ("wire_bytes", wire.map_or_else(String::new, |bytes| bytes.to_string())),
+    ];
+    fields.extend(latencies(&figures.latency_us));
+    fields
+}
+
+fn latencies(latency: &Latency) -> Fields {
     vec![
-        result.to_owned(),
-        cell.name(),
-        cell.mix.to_string(),
-        cell.sizes.to_string(),
-        cell.parallel.to_string(),
-        known(cell.rate),
-        cell.beside.join(" and "),
-        cell.repeat.to_string(),
-        operation.to_owned(),
-        cell.seconds.to_string(),
-        figures.per_second.to_string(),
-        figures.bytes_per_second.to_string(),
-        figures.first_byte_us.p50.to_string(),
-        mean.to_string(),
-        p50.to_string(),
-        p90.to_string(),
-        p99.to_string(),
-        p999.to_string(),
-        max.to_string(),
-        figures.failures.values().sum::<u64>().to_string(),
-        known(cell.cpu_us_per_operation()),
-        cell.machine_busy.to_string(),
-        ending,
+        ("latency_mean_us", latency.mean.to_string()),
+        ("latency_p50_us", latency.p50.to_string()),
+        ("latency_p90_us", latency.p90.to_string()),
+        ("latency_p99_us", latency.p99.to_string()),
+        ("latency_p999_us", latency.p999.to_string()),
+        ("latency_max_us", latency.max.to_string()),
     ]
 }
 
@@ -72,9 +147,22 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_a_field_for_each_heading() {
-        let cell = crate::result::tests::cell("get", 4, 1, 100.0);
+    fn a_request_has_what_its_columns_say() {
+        let mut cell = crate::result::tests::cell("get", 4, 1, 100.0);
+        cell.carried = (100_000, 719_200, 4);
         let (operation, figures) = cell.operations.iter().next().unwrap();
-        assert_eq!(fields("a", &cell, operation.name(), figures).len(), HEAD.split(',').count());
+        let fields = fields(&cell, operation.name(), figures);
+        let line = line("a", &fields);
+        assert!(line.starts_with("a,get 4KiB x 4,get,4KiB,4,,,1,get,1,100,409600,20,20,20,30,"), "{line}");
+        assert!(line.contains(",time,request,2,819200,,,"), "{line}");
+        assert_eq!(line.matches(',').count(), COLUMNS.len() - 1);
+    }
+
+    #[test]
+    fn every_column_is_told_of() {
+        let told = include_str!("../../../../docs/measuring.md");
+        let missing: Vec<_> =
+            COLUMNS.iter().filter(|column| !told.contains(&format!("`{column}`"))).collect();
+        assert_eq!(missing, [&""; 0]);
     }
 }

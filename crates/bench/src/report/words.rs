@@ -7,7 +7,7 @@ use crate::operation::Operation;
 use crate::posix::result::Measured;
 use crate::record::histogram;
 use crate::report::charts::short;
-use crate::report::{Kept, interference, posix};
+use crate::report::{Kept, conditions, interference, posix};
 use crate::result::Cell;
 
 /// So much of the best is as good as the best.
@@ -160,6 +160,9 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
     // Of two that have nothing in common there is nothing else to say.
     if !alone.is_empty() && !first.is_disjoint(&second) {
         said.insert(0, format!("Measured with success on one side only: {}.", alone.join("; ")));
+    }
+    if !compared.is_empty() {
+        said.splice(0..0, conditions::differing(before, after));
     }
     said
 }

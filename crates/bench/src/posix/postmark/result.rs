@@ -77,6 +77,6 @@ impl Postmark {
     /// What tells measurements apart.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("postmark {}, {} files", self.sizes, self.pool)
+        format!("postmark {}, {} files, {} transactions", self.sizes, self.pool, self.transactions)
     }
 }

@@ -1,12 +1,14 @@
 use std::collections::BTreeMap;
 
-use super::super::{Kept, page, words};
+use super::super::{Kept, csv, page, words};
 use super::*;
 use crate::posix::amplification::{Point, fit};
 use crate::posix::form::Form;
 use crate::posix::policy::{Again, By, Policy, Reading, Writing};
-use crate::posix::result::{Caches, Conditions, Latencies, Mount, Wire};
+use crate::posix::postmark::result::Steps;
+use crate::posix::result::{Caches, Conditions, Latencies, Mount, Postmark, Wire};
 use crate::result::{Latency, Line, Rate, SCHEMA};
+use crate::sizes::Sizes;
 
 fn latency(micros: u64) -> Latency {
     let mut all = crate::record::histogram();
@@ -53,6 +55,41 @@ fn access(scope: Scope, form: Form, size: u64, threads: usize, repeat: u32, spee
     }))
 }
 
+fn postmark() -> Measured {
+    let steps = |count: u64, alone_per_second: f64| Steps {
+        count,
+        alone_per_second,
+        mixed_per_second: 20.0,
+        latency_us: latency(700),
+    };
+    Measured::Postmark(Box::new(Postmark {
+        sizes: Sizes::Between(512, 100 << 10),
+        pool: 500,
+        transactions: 400,
+        block: 4096,
+        repeat: 1,
+        began: 0,
+        seconds: 20.0,
+        transaction_seconds: 10.0,
+        transactions_per_second: 40.0,
+        created: steps(700, 100.0),
+        read: steps(200, 0.0),
+        appended: steps(200, 0.0),
+        deleted: steps(700, 200.0),
+        read_bytes: 1000,
+        written_bytes: 2000,
+        read_bytes_per_second: 50.0,
+        written_bytes_per_second: 100.0,
+        sync_seconds: 0.25,
+        failures: BTreeMap::new(),
+        samples: Vec::new(),
+        cpu_seconds: 0.5,
+        machine_busy: 0.5,
+        partial: false,
+        notes: Vec::new(),
+    }))
+}
+
 fn text(factor: f64) -> String {
     let client = r#"{"name":"here","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}"#;
     let run = format!(
@@ -92,6 +129,7 @@ fn text(factor: f64) -> String {
         fit: fit(&points).unwrap(),
         points: 3,
     }));
+    all.push(postmark());
     let lines = all.into_iter().map(|each| serde_json::to_string(&Line::Posix(Box::new(each))).unwrap());
     let lines: Vec<String> = lines.collect();
     format!("{run}\n{}\n{}\n", lines.join("\n"), r#"{"line":"end","partial":false}"#)
@@ -100,7 +138,7 @@ fn text(factor: f64) -> String {
 #[test]
 fn a_page_says_what_the_file_system_does() {
     let kept = Kept::parse("first", &text(1.0)).unwrap();
-    assert_eq!((kept.posix.len(), kept.is_partial), (2 + 4 * 9 + 1, false));
+    assert_eq!((kept.posix.len(), kept.is_partial), (2 + 4 * 9 + 2, false));
     let page = page(std::slice::from_ref(&kept));
     for said in [
         "Writing whole files reaches 9.02 MB/s: sync access, files of 1MiB, 8 threads.",
@@ -126,4 +164,103 @@ fn two_are_compared() {
     let said = |factor| words(&[kept("a", 1.0), kept("b", factor)])[2].1.join("\n");
     assert!(said(1.0).starts_with("No difference"), "{}", said(1.0));
     assert!(said(1.2).contains("write sync 4KiB x 8: bytes/s 20 % higher, which is better"), "{}", said(1.2));
+}
+
+/// The same, measured under other conditions.
+fn said_of(changed: impl Fn(String) -> String) -> Vec<String> {
+    let kept = |name: &str, text: &str| Kept::parse(name, text).unwrap();
+    words(&[kept("a", &text(1.0)), kept("b", &changed(text(1.0)))])[2].1.clone()
+}
+
+#[test]
+fn results_under_different_conditions_are_not_compared_without_a_word() {
+    let same = said_of(|text| text);
+    assert!(same.len() == 1 && same[0].starts_with("No difference"), "{same:?}");
+    for (of, becomes, said) in [
+        (
+            "\"caches\":\"advised\"",
+            "\"caches\":\"dropped\"",
+            "caches before reading: the kernel was advised that the files' pages are not needed before, dropped by the kernel after",
+        ),
+        ("writes, close", "writes, fsync, close", "writes, fsync, close after"),
+        ("\"kind\":\"nfs4\"", "\"kind\":\"ext4\"", "file system: nfs4 of server:/x at  before, ext4 of"),
+        ("server:/x", "server:/y", "nfs4 of server:/y at  after"),
+        ("\"options\":\"\"", "\"options\":\"sync\"", "nothing more before, sync after"),
+        ("\"kernel\":\"6.1\"", "\"kernel\":\"6.6\"", "kernel: Linux 6.1 before, Linux 6.6 after"),
+        ("\"cores\":2", "\"cores\":4", "from here (4 cores, some, 8.59 GB) after"),
+    ] {
+        let words = said_of(|text| text.replacen(of, becomes, 1));
+        assert_eq!(words.len(), 2, "{becomes}: {words:?}");
+        assert!(words[0].contains("not measured under the same conditions"), "{becomes}: {words:?}");
+        assert!(words[0].contains(said) && words[1] == same[0], "{becomes}: {words:?}");
+    }
+    let memory = said_of(|text| text.replacen("8589934592", "8589000000", 1));
+    assert_eq!(memory, same, "a little memory is no other machine");
+    let every = said_of(|text| text.replacen("advised", "kept", 1).replacen("\"6.1\"", "\"6.6\"", 1));
+    assert!(every[0].contains("Linux 6.6 after; caches before reading: the kernel was advised"), "{every:?}");
+    assert!(every[0].ends_with("kept after."), "{every:?}");
+}
+
+#[test]
+fn other_programs_get_every_figure() {
+    let table = csv(&[Kept::parse("a,b", &text(1.0)).unwrap()]);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    let (head, rows) = rows.split_first().unwrap();
+    let value = |row: &Vec<&str>, column: &str| -> String {
+        // Names at its beginning have commas of their own.
+        let at = head.iter().position(|each| *each == column).unwrap();
+        row[at + row.len() - head.len()].to_owned()
+    };
+    let of = |what: &str| rows.iter().filter(|row| value(row, "what") == what).collect::<Vec<_>>();
+    assert_eq!((of("file").len(), of("policy").len(), of("curve").len()), (36, 1, 1), "{table}");
+    assert_eq!((rows.len(), of("postmark").len()), (36 + 1 + 1 + 5, 5), "{table}");
+    let file = of("file").into_iter().find(|row| value(row, "load") == "write sync 64KiB x 8").unwrap();
+    for (column, said) in [
+        ("sizes", "64KiB"),
+        ("parallel", "8"),
+        ("operation", "write"),
+        ("latency_p50_us", "1000"),
+        ("scope", "batch"),
+        ("form", "sync"),
+        ("unit_bytes", "65536"),
+        ("files", "1"),
+        ("durable_seconds", "0.1"),
+        ("wire_bytes", "274432"),
+        ("amplification", "4.1875"),
+        ("cpu_us_per_request", "100000"),
+        ("writes", ""),
+    ] {
+        assert_eq!(value(file, column), said, "{column} of {file:?}");
+    }
+    for (column, said) in [
+        ("form", "default"),
+        ("writes", "buffered"),
+        ("reads", "read-ahead"),
+        ("reads_again", "cached"),
+        ("bytes_per_second", ""),
+    ] {
+        assert_eq!(value(of("policy")[0], column), said, "{column}");
+    }
+    let curve = of("curve")[0];
+    assert_eq!((&*value(curve, "curve"), &*value(curve, "points")), ("(a + s) / s", "3"));
+    assert!((value(curve, "constant_kib").parse::<f64>().unwrap() - 204.0).abs() < 1e-6);
+    let postmark: Vec<[String; 4]> = of("postmark")
+        .into_iter()
+        .map(|row| {
+            ["operation", "requests_per_second", "alone_per_second", "files"].map(|column| value(row, column))
+        })
+        .collect();
+    assert_eq!(
+        postmark,
+        [
+            ["transaction", "40", "", ""],
+            ["create", "20", "100", "700"],
+            ["read", "20", "", "200"],
+            ["append", "20", "", "200"],
+            ["delete", "20", "200", "700"]
+        ]
+    );
+    let transactions = of("postmark")[0];
+    assert_eq!((&*value(transactions, "seconds"), &*value(transactions, "durable_seconds")), ("10", "0.25"));
+    assert_eq!(value(transactions, "written_bytes_per_second"), "100");
 }
