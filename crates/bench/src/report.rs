@@ -1,6 +1,7 @@
 //! One page of HTML that says what results mean: plain words first, then charts, then tables. It needs no network and no
 //! script, can be read on a telephone and printed, and follows the reader's light or dark.
 
+mod carried;
 mod charts;
 mod conditions;
 mod csv;
@@ -113,6 +114,16 @@ fn compared(first: &Kept, other: &Kept) -> Vec<Compared> {
     let mut compared = compare(&first.cells, &other.cells);
     compared.extend(crate::posix::compare::compare(&first.posix, &other.posix));
     compared
+}
+
+/// The means of what lies at the same place, in the order of the places.
+fn means(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+    let mut all: Vec<(f64, f64)> = points.collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let groups = all.chunk_by(|a, b| a.0 == b.0);
+    groups
+        .map(|group| (group[0].0, group.iter().map(|point| point.1).sum::<f64>() / group.len() as f64))
+        .collect()
 }
 
 /// The page about one result or several, the first of which the others are compared with.

@@ -6,7 +6,7 @@ use crate::compare::Verdict;
 use crate::operation::Operation;
 use crate::report::charts::{Axis, Series, figure, heat, lines, short};
 use crate::report::words::{Row, comparison, measure, rows, summary};
-use crate::report::{Kept, compared, interference, posix};
+use crate::report::{Kept, carried, compared, interference, posix};
 use crate::result::{Agent, Cell, Figures};
 
 const STYLE: &str = include_str!("page.css");
@@ -50,6 +50,7 @@ fn one(result: &Kept) -> Markup {
                 @if !of_kind.is_empty() { (kind(operation, &of_kind)) }
             }
             @if !result.cells.is_empty() {
+                (carried::section(&rows))
                 (interference::section(&result.cells))
                 (distributions(&result.cells))
                 (table(&result.cells))

@@ -8,6 +8,7 @@ use maud::{Markup, html};
 
 pub(super) use self::words::{names, summary};
 use super::charts::{Axis, Series, figure, lines};
+use super::means;
 use crate::posix::result::{Access, Amplification, Form, Measured, Phase, Scope};
 use tradewind_core::quantity::ByteSize;
 
@@ -38,16 +39,6 @@ pub(super) fn section(measured: &[Measured]) -> Markup {
         (tables::postmarks(measured))
         (tables::accesses(measured))
     }
-}
-
-/// The means of what lies at the same place, in the order of the places.
-fn means(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
-    let mut all: Vec<(f64, f64)> = points.collect();
-    all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let groups = all.chunk_by(|a, b| a.0 == b.0);
-    groups
-        .map(|group| (group[0].0, group.iter().map(|point| point.1).sum::<f64>() / group.len() as f64))
-        .collect()
 }
 
 fn kib(bytes: u64) -> f64 {

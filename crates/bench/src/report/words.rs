@@ -7,7 +7,7 @@ use crate::operation::Operation;
 use crate::posix::result::Measured;
 use crate::record::histogram;
 use crate::report::charts::short;
-use crate::report::{Kept, conditions, interference, posix};
+use crate::report::{Kept, carried, conditions, interference, posix};
 use crate::result::Cell;
 
 /// So much of the best is as good as the best.
@@ -111,6 +111,7 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
             ));
         }
     }
+    said.extend(carried::words(&rows));
     said.extend(interference::words(&result.cells));
     let failed: u64 = result.cells.iter().map(Cell::failed).sum();
     if failed > 0 {
