@@ -23,6 +23,7 @@ pub mod postmark;
 mod probe;
 mod rest;
 pub mod result;
+mod section;
 mod steady;
 mod tally;
 
@@ -46,6 +47,8 @@ use self::policy::Policy;
 use self::postmark::Workload;
 use self::probe::Known;
 use self::result::{Access, Amplification, Caches, Conditions, Measured, Phase, Scope};
+use self::section::Step;
+pub use self::section::{Part, Section};
 use crate::drive::Gauge;
 
 /// The file whose access in pieces is measured.
@@ -57,46 +60,17 @@ const CARRIED: f64 = 0.9;
 /// How long the link is watched before anything is measured.
 const IDLE_TIME: Duration = Duration::from_millis(500);
 
-/// A part of what can be measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// One file of 16 MiB in pieces of several sizes.
-    Unit,
-    /// Single files of several sizes.
-    Single,
-    /// Many files, of several threads.
-    Batch,
-    /// Postmark's workload.
-    Postmark,
-}
-
 /// What is to be measured.
 #[derive(Debug, Clone)]
 pub struct Survey {
     /// In their order.
-    pub parts: Vec<Part>,
-    /// Forms of access.
-    pub forms: Vec<Form>,
-    /// Bytes of an access of [`Part::Unit`].
-    pub units: Vec<u64>,
-    /// Bytes of single files.
-    pub single_sizes: Vec<u64>,
-    /// Bytes of the files of a batch.
-    pub sizes: Vec<u64>,
-    /// Threads of a batch, each measured apart.
-    pub threads: Vec<usize>,
-    /// No file of a batch is begun after so long.
-    pub time: Duration,
-    /// Files of a batch; `None` for as many as can be made in the time, up to what is usual.
-    pub files: Option<u64>,
+    pub sections: Vec<Section>,
     /// Files are made durable before they are closed.
     pub fsync: bool,
     /// The kernel is asked to drop the caches of the whole machine before reading.
     pub drops_caches: bool,
     /// The interface of the network whose bytes are counted.
     pub interface: Option<String>,
-    /// Workloads of Postmark.
-    pub postmark: Vec<Workload>,
     /// How often all of it is done.
     pub repeats: u32,
     /// What is drawn by chance follows from it.
@@ -126,6 +100,8 @@ type Tell<'a> = &'a mut dyn FnMut(Event<'_>);
 /// A run that goes on.
 struct Going<'a> {
     survey: &'a Survey,
+    /// Those of a round.
+    steps: Vec<Step>,
     bench: Bench<'a>,
     forms: Vec<Form>,
     /// For the curves at the end.
@@ -136,49 +112,22 @@ struct Going<'a> {
 impl Survey {
     /// Refuses what cannot be measured, in words for whoever asked for it.
     pub fn check(&self) -> Result<(), String> {
-        if self.parts.is_empty() || self.forms.is_empty() || self.repeats == 0 {
+        let steps = section::steps(&self.sections);
+        if steps.is_empty() || self.repeats == 0 {
             return Err("nothing is to be measured".to_owned());
-        }
-        if let Some(unit) = self.units.iter().find(|unit| **unit == 0 || **unit > UNIT_FILE) {
-            let (unit, most) = (ByteSize(*unit), ByteSize(UNIT_FILE));
-            return Err(format!("a unit of {unit} is none: write 1B to {most}, the size of the file"));
         }
         if let Some(Err(e)) = self.interface.as_deref().map(Counters::of) {
             return Err(e.to_string());
         }
-        if let Some(size) = self.sizes.iter().chain(&self.single_sizes).find(|size| **size == 0) {
-            return Err(format!("files of {} hold nothing that could be measured", ByteSize(*size)));
-        }
-        Ok(())
+        steps.iter().try_for_each(Step::check)
     }
 
     /// How many measurements there are at the most.
     #[must_use]
     pub fn cells(&self) -> usize {
-        let cells = self.parts.iter().map(|part| match part {
-            Part::Unit => 2 * self.forms.len() * self.units.len(),
-            Part::Single => 2 * self.forms.len() * self.single_sizes.len(),
-            Part::Batch => 2 * self.forms.len() * self.sizes.len() * self.threads.len(),
-            Part::Postmark => self.postmark.len(),
-        });
+        let steps = section::steps(&self.sections);
+        let cells = steps.iter().map(|step| if matches!(step, Step::Postmark(_)) { 1 } else { 2 });
         cells.sum::<usize>() * self.repeats as usize
-    }
-
-    /// Which files and pieces a form of access does not take.
-    fn left_out(&self, form: Form) -> Option<String> {
-        let units = self.units.iter().filter(|_| self.parts.contains(&Part::Unit));
-        let units = units.filter(|unit| !form.takes(UNIT_FILE, **unit));
-        let of =
-            |part: Part, sizes: &[u64]| if self.parts.contains(&part) { sizes.to_vec() } else { Vec::new() };
-        let sizes = [of(Part::Single, &self.single_sizes), of(Part::Batch, &self.sizes)].concat();
-        let sizes = sizes.into_iter().filter(|size| !form.takes(*size, *size));
-        let mut all: Vec<u64> = units.copied().chain(sizes).collect();
-        all.sort_unstable();
-        all.dedup();
-        let all: Vec<String> = all.into_iter().map(|bytes| ByteSize(bytes).to_string()).collect();
-        (!all.is_empty()).then(|| {
-            format!("{} are no multiple of {}, which it takes", all.join(", "), ByteSize(form::ALIGNMENT))
-        })
     }
 
     /// Measures everything, and tells of it. Blocks; files are made in the site's place and stay there only if they are to be
@@ -188,6 +137,7 @@ impl Survey {
         let counters = counters.map_err(|e| Error::with_source(Reason::InvalidArgument, e.to_string(), e))?;
         let mut going = Going {
             survey: self,
+            steps: section::steps(&self.sections),
             bench: Bench { site, counters, idle: 0.0, cores: self.cores },
             forms: Vec::new(),
             accesses: Vec::new(),
@@ -216,37 +166,41 @@ impl Going<'_> {
 
     fn all(&mut self) -> Result<bool> {
         self.conditions()?;
-        let is_only_postmark = self.survey.parts.iter().all(|part| *part == Part::Postmark);
-        if !is_only_postmark {
+        if !self.forms.is_empty() {
             self.policies()?;
         }
         for repeat in 1..=self.survey.repeats {
-            for part in &self.survey.parts {
-                match part {
-                    Part::Unit => self.units(repeat)?,
-                    Part::Single => self.singles(repeat)?,
-                    Part::Batch => self.batches(repeat)?,
-                    Part::Postmark => self.postmarks(repeat)?,
-                }
+            for step in self.steps.clone() {
                 if self.is_stopped() {
                     return Ok(false);
                 }
+                match &step {
+                    Step::Postmark(workload) => self.postmark(workload, repeat)?,
+                    // A form that cannot be measured here was told of.
+                    _ if step.access().is_some_and(|(form, ..)| !self.forms.contains(&form)) => {}
+                    Step::File { scope, form, size, unit, time } => {
+                        self.file(*scope, *form, (*size, *unit), *time, repeat)?;
+                    }
+                    Step::Batch { form, size, threads, time, files } => {
+                        self.batch(*form, (*size, *threads), (*time, *files), repeat)?;
+                    }
+                }
             }
         }
-        Ok(true)
+        Ok(!self.is_stopped())
     }
 
     /// Finds out and says what can be measured how.
     fn conditions(&mut self) -> Result<()> {
         let (survey, site) = (self.survey, self.bench.site);
         let mut skipped = Vec::new();
-        for form in &survey.forms {
-            match self::batch::try_form(site, *form)? {
+        for form in section::forms(&self.steps) {
+            match self::batch::try_form(site, form)? {
                 None => {
-                    self.forms.push(*form);
-                    skipped.extend(survey.left_out(*form).map(|why| (*form, why)));
+                    self.forms.push(form);
+                    skipped.extend(section::left_out(&self.steps, form).map(|why| (form, why)));
                 }
-                Some(why) => skipped.push((*form, why)),
+                Some(why) => skipped.push((form, why)),
             }
         }
         let (caches, caches_why) = drop_caches(std::iter::empty::<&str>(), survey.drops_caches);
@@ -296,68 +250,58 @@ impl Going<'_> {
         self.empty()
     }
 
-    fn units(&mut self, repeat: u32) -> Result<()> {
-        for unit in &self.survey.units {
-            self.one(Scope::Unit, UNIT_FILE, *unit, repeat)?;
+    /// One file of a size, in pieces of a size.
+    fn file(
+        &mut self,
+        scope: Scope,
+        form: Form,
+        (size, unit): (u64, u64),
+        time: Duration,
+        repeat: u32,
+    ) -> Result<()> {
+        if !form.takes(size, unit) {
+            return Ok(());
         }
-        Ok(())
+        let task = Task {
+            phase: Phase::Write,
+            form,
+            unit: unit.min(batch::MOST_BUFFERS),
+            // Nothing is made or compared between two calls.
+            buffer: size.min(batch::MOST_BUFFERS),
+            fsync: self.survey.fsync,
+            time: Duration::MAX,
+            file_time: time.saturating_mul(FILE_TIMES),
+        };
+        let files = vec![vec![self.bench.site.place.file(size)?]];
+        self.write_and_read(Cell { scope, task, size, repeat, caches: Caches::Kept }, files)
     }
 
-    fn singles(&mut self, repeat: u32) -> Result<()> {
-        for size in &self.survey.single_sizes {
-            self.one(Scope::Single, *size, *size, repeat)?;
+    /// Files of a size, so many threads, so long or so many.
+    fn batch(
+        &mut self,
+        form: Form,
+        (size, threads): (u64, usize),
+        (time, count): (Duration, Option<u64>),
+        repeat: u32,
+    ) -> Result<()> {
+        if !form.takes(size, size) {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// One file at a time, in each form.
-    fn one(&mut self, scope: Scope, size: u64, unit: u64, repeat: u32) -> Result<()> {
-        for form in self.forms.clone() {
-            let task = Task {
-                phase: Phase::Write,
-                form,
-                unit: unit.min(batch::MOST_BUFFERS),
-                // Nothing is made or compared between two calls.
-                buffer: size.min(batch::MOST_BUFFERS),
-                fsync: self.survey.fsync,
-                time: Duration::MAX,
-                file_time: self.survey.time.saturating_mul(FILE_TIMES),
-            };
-            if form.takes(size, unit) {
-                let files = vec![vec![self.bench.site.place.file(size)?]];
-                self.write_and_read(Cell { scope, task, size, repeat, caches: Caches::Kept }, files)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn batches(&mut self, repeat: u32) -> Result<()> {
-        for size in self.survey.sizes.clone() {
-            for threads in self.survey.threads.clone() {
-                for form in self.forms.clone() {
-                    if !form.takes(size, size) {
-                        continue;
-                    }
-                    let unit = batch::unit(size, threads);
-                    let task = Task {
-                        phase: Phase::Write,
-                        form,
-                        unit,
-                        buffer: unit,
-                        fsync: self.survey.fsync,
-                        time: if self.survey.files.is_some() { Duration::MAX } else { self.survey.time },
-                        file_time: Duration::MAX,
-                    };
-                    let count = batch::files_of_thread(size, threads, self.survey.files);
-                    let place = &self.bench.site.place;
-                    let files = (0..threads).map(|thread| place.files(thread, count, size));
-                    let files = files.collect::<Result<Vec<_>>>()?;
-                    let cell = Cell { scope: Scope::Batch, task, size, repeat, caches: Caches::Kept };
-                    self.write_and_read(cell, files)?;
-                }
-            }
-        }
-        Ok(())
+        let unit = batch::unit(size, threads);
+        let task = Task {
+            phase: Phase::Write,
+            form,
+            unit,
+            buffer: unit,
+            fsync: self.survey.fsync,
+            time: if count.is_some() { Duration::MAX } else { time },
+            file_time: Duration::MAX,
+        };
+        let count = batch::files_of_thread(size, threads, count);
+        let place = &self.bench.site.place;
+        let files = (0..threads).map(|thread| place.files(thread, count, size));
+        let files = files.collect::<Result<Vec<_>>>()?;
+        self.write_and_read(Cell { scope: Scope::Batch, task, size, repeat, caches: Caches::Kept }, files)
     }
 
     /// Writes files, drops caches, and reads what was written.
@@ -389,19 +333,13 @@ impl Going<'_> {
         self.empty()
     }
 
-    fn postmarks(&mut self, repeat: u32) -> Result<()> {
-        for workload in &self.survey.postmark {
-            if self.is_stopped() {
-                return Ok(());
-            }
-            let (least, most) = (ByteSize(workload.range.0), ByteSize(workload.range.1));
-            let gauge = self.begins(format!("postmark {least}-{most}"));
-            let seed = crate::random::mix(self.survey.seed ^ u64::from(repeat));
-            let postmark = self::postmark::run(self.bench.site, workload, (seed, repeat), &gauge)?;
-            self.measured(&Measured::Postmark(Box::new(postmark)));
-            self.empty()?;
-        }
-        Ok(())
+    fn postmark(&mut self, workload: &Workload, repeat: u32) -> Result<()> {
+        let (least, most) = (ByteSize(workload.range.0), ByteSize(workload.range.1));
+        let gauge = self.begins(format!("postmark {least}-{most}"));
+        let seed = crate::random::mix(self.survey.seed ^ u64::from(repeat));
+        let postmark = self::postmark::run(self.bench.site, workload, (seed, repeat), &gauge)?;
+        self.measured(&Measured::Postmark(Box::new(postmark)));
+        self.empty()
     }
 
     /// Makes room: what has been measured is not needed any more.

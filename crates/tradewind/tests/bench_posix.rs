@@ -197,6 +197,73 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
 }
 
 #[test]
+fn a_workload_is_measured_and_flags_count_before_it() {
+    let caller = caller();
+    caller.write("place/mine", b"");
+    let text = "about = \"x\"\n\
+                [[load]]\npart = \"batch\"\nform = [\"sync\", \"default\"]\nsize = \"4KiB\"\nthreads = 1\nfiles = 5\n\
+                [[load]]\npart = \"batch\"\nform = \"sync\"\nsize = \"4KiB\"\nthreads = [1, 2]\nfiles = 8\n\
+                [[load]]\npart = \"postmark\"\nrange = \"1KiB-2KiB\"\npool = 7\ntransactions = 9\n";
+    caller.write("mine.toml", text.as_bytes());
+    let measured = |line: &str| {
+        let said = caller.done(&flags(&format!("place --workload mine.toml {line} --json --no-out")));
+        let accesses = lines(&said, "access").into_iter().map(|access| {
+            let text = |key: &str| access[key].as_str().unwrap().to_owned();
+            let number = |key: &str| access[key].as_u64().unwrap();
+            (text("phase"), text("form"), number("threads"), number("files"))
+        });
+        (accesses.collect::<Vec<_>>(), lines(&said, "postmark"))
+    };
+    let (accesses, postmarks) = measured("");
+    let told: Vec<(&str, &str, u64, u64)> =
+        accesses.iter().map(|(phase, form, threads, files)| (&**phase, &**form, *threads, *files)).collect();
+    assert_eq!(
+        told,
+        [
+            ("write", "sync", 1, 5),
+            ("read", "sync", 1, 5),
+            ("write", "default", 1, 5),
+            ("read", "default", 1, 5),
+            // What the first load had already is not measured again.
+            ("write", "sync", 2, 8),
+            ("read", "sync", 2, 8),
+        ]
+    );
+    assert!(postmarks.len() == 1 && postmarks[0]["pool"] == 7, "{postmarks:?}");
+    let (accesses, postmarks) = measured("--only postmark --pool 3");
+    assert!(accesses.is_empty() && postmarks[0]["pool"] == 3 && postmarks[0]["transactions"] == 9);
+    let (accesses, postmarks) = measured("--only batch --files 2 --threads 2");
+    assert!(accesses.len() == 4 && accesses.iter().all(|access| access.3 == 2), "{accesses:?}");
+    assert_eq!(postmarks.len(), 0);
+    // A ready one, as short as it can be.
+    let said = caller.done(&flags(
+        "place --workload ou --time 1ms --unit 16MiB --size 4KiB --threads 1,2 --form sync --json --no-out",
+    ));
+    assert_eq!(lines(&said, "access").len(), 2 * (1 + 1 + 2), "{said}");
+    let table = caller.done(&["bench", "workloads"]);
+    assert!(table.contains("ou-large   bench posix   Files of 16 MiB"), "{table}");
+}
+
+#[test]
+fn results_under_different_conditions_are_told_apart() {
+    let caller = caller();
+    caller.write("place/mine", b"");
+    let line = "place --only batch --form default --size 4KiB --threads 1 --files 3";
+    caller.done(&flags(&format!("{line} -o before.jsonl")));
+    caller.done(&flags(&format!("{line} --fsync -o after.jsonl")));
+    let said = caller.done(&["report", "before.jsonl", "after.jsonl", "-o", "page.html"]);
+    assert!(
+        said.contains("the time of a file that is written: open, writes, close before, open, writes, fsync, close after."),
+        "{said}"
+    );
+    let same = caller.done(&["report", "before.jsonl", "before.jsonl", "-o", "page.html"]);
+    assert!(!same.contains("not measured under the same conditions"), "{same}");
+    let table = caller.done(&["report", "before.jsonl", "--csv", "-"]);
+    assert!(table.contains("before,write default 4KiB x 1,,4KiB,1,,,1,write,"), "{table}");
+    assert!(table.contains(",file,") && table.contains(",policy,"), "{table}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_in_words() {
     let caller = caller();
     caller.write("file", b"");
@@ -212,7 +279,12 @@ fn what_cannot_be_measured_is_refused_in_words() {
     refused(". --size 0B", 2, "hold nothing");
     refused(". --form odirect", 2, "none of direct, sync and default");
     refused(". --only reading", 2, "unit, single, batch or postmark");
-    assert_eq!(names(caller.root()), ["file"]);
+    refused(". --workload nothing", 1, "nor a workload that is ready: ou, ou-unit");
+    refused(". --workload hou", 2, "hou is a workload of tradewind bench object");
+    refused(". --workload postmark --only unit", 2, "nothing of what --only names");
+    caller.write("bad.toml", b"about = \"x\"\n\n[[load]]\npart = \"batch\"\nunit = \"4KiB\"\n");
+    refused(". --workload bad.toml", 2, "bad.toml: line 5: unit is of no use in batch");
+    assert_eq!(names(caller.root()), ["bad.toml", "file"]);
     let Some(_disk) = Disk::mount(&caller, &["-t", "tmpfs", "-o", "ro", "tmpfs"]) else { return };
     refused("disk", 1, "nothing can be made in it: Read-only file system");
 }

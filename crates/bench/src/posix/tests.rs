@@ -96,20 +96,32 @@ fn time_ends_a_batch_but_each_thread_has_a_file() {
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (4096, 0), "{:?}", read.tally.samples);
 }
 
-fn survey(parts: &[Part]) -> Survey {
-    Survey {
-        parts: parts.to_vec(),
-        forms: Form::ALL.to_vec(),
-        units: vec![64 << 10, UNIT_FILE],
-        single_sizes: vec![4096, 65_536],
-        sizes: vec![4096],
+const TIME: Duration = Duration::from_secs(20);
+
+fn unit(units: &[u64]) -> Section {
+    Section::Unit { forms: Form::ALL.to_vec(), units: units.to_vec(), time: TIME }
+}
+
+fn single(sizes: &[u64]) -> Section {
+    Section::Single { forms: Form::ALL.to_vec(), sizes: sizes.to_vec(), time: TIME }
+}
+
+fn batch(forms: &[Form], size: u64) -> Section {
+    Section::Batch {
+        forms: forms.to_vec(),
+        sizes: vec![size],
         threads: vec![1, 3],
-        time: Duration::from_secs(20),
+        time: TIME,
         files: Some(6),
+    }
+}
+
+fn survey(sections: Vec<Section>) -> Survey {
+    Survey {
+        sections,
         fsync: true,
         drops_caches: false,
         interface: Some("lo".to_owned()),
-        postmark: vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }],
         repeats: 1,
         seed: 1,
         keeps: false,
@@ -120,7 +132,13 @@ fn survey(parts: &[Part]) -> Survey {
 #[test]
 fn everything_is_measured_kept_and_removed() {
     let (_parent, site) = site();
-    let survey = survey(&[Part::Unit, Part::Single, Part::Batch, Part::Postmark]);
+    let postmark = Section::Postmark(vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }]);
+    let survey = survey(vec![
+        unit(&[64 << 10, UNIT_FILE]),
+        single(&[4096, 65_536]),
+        batch(&Form::ALL, 4096),
+        postmark,
+    ]);
     survey.check().unwrap();
     let mut lines = Vec::new();
     let whole = survey.run(&site, &mut |event| {
@@ -172,7 +190,7 @@ fn everything_is_measured_kept_and_removed() {
 #[test]
 fn who_is_stopped_says_so_and_ends() {
     let (_parent, site) = site();
-    let survey = Survey { forms: vec![Form::Default], ..survey(&[Part::Unit, Part::Batch]) };
+    let survey = survey(vec![unit(&[UNIT_FILE]), batch(&[Form::Default], 4096)]);
     let mut count = 0;
     let whole = survey.run(&site, &mut |event| {
         if let Event::Measured(Measured::Access(_)) = event {
@@ -185,24 +203,18 @@ fn who_is_stopped_says_so_and_ends() {
 }
 
 #[test]
-fn what_a_form_does_not_take_is_left_out_and_said() {
-    let survey =
-        Survey { sizes: vec![4096, 1000], units: vec![512, 8192], ..survey(&[Part::Unit, Part::Batch]) };
-    assert_eq!(survey.left_out(Form::Sync), None);
-    let why = survey.left_out(Form::Direct).unwrap();
-    assert_eq!(why, "512B, 1kB are no multiple of 4KiB, which it takes");
-    let without = Survey { parts: vec![Part::Single], ..survey };
-    assert_eq!(without.left_out(Form::Direct), None);
-}
-
-#[test]
 fn what_cannot_be_measured_is_refused() {
-    let good = survey(&[Part::Unit]);
+    let of = |section: Section| survey(vec![section]);
+    let good = of(unit(&[4096]));
+    good.check().unwrap();
     for (bad, why) in [
-        (Survey { parts: vec![], ..good.clone() }, "nothing"),
-        (Survey { units: vec![0], ..good.clone() }, "a unit of 0 is none"),
-        (Survey { units: vec![UNIT_FILE + 1], ..good.clone() }, "the size of the file"),
-        (Survey { sizes: vec![0], ..good.clone() }, "hold nothing"),
+        (survey(vec![]), "nothing"),
+        (of(batch(&[], 4096)), "nothing"),
+        (Survey { repeats: 0, ..good.clone() }, "nothing"),
+        (of(unit(&[0])), "a unit of 0 is none"),
+        (of(unit(&[4096, UNIT_FILE + 1])), "the size of the file"),
+        (of(single(&[0])), "hold nothing"),
+        (survey(vec![unit(&[4096]), batch(&[Form::Sync], 0)]), "hold nothing"),
         (Survey { interface: Some("no-such".to_owned()), ..good.clone() }, "no interface no-such"),
     ] {
         let said = bad.check().unwrap_err();

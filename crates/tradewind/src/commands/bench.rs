@@ -9,8 +9,10 @@ mod mix;
 mod object;
 mod output;
 pub(super) mod page;
+mod parts;
 mod posix;
 mod replay;
+mod workloads;
 
 use std::io::{self, Write as _};
 
@@ -32,11 +34,12 @@ pub(super) enum Command {
 
 /// Show the workloads that are ready, or the text of one
 ///
-/// A workload is a file of tables, one for each load, whose keys are the flags of `tradewind bench object`.
+/// A workload is a file of tables, one for each load, whose keys are flags of the command that takes it: `tradewind bench
+/// object` or `tradewind bench posix`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench workloads\n  \
-    tradewind bench workloads hou")]
+    tradewind bench workloads ou")]
 pub(super) struct WorkloadsArguments {
     /// Which one
     name: Option<String>,
@@ -51,7 +54,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Workloads(arguments) => {
-            io::stdout().write_all(loads::ready(arguments.name.as_deref())?.as_bytes())?;
+            io::stdout().write_all(workloads::ready(arguments.name.as_deref())?.as_bytes())?;
             Ok(Ended::Done)
         }
     }

@@ -1,26 +1,17 @@
-//! What is asked of a store, in flags; and workloads, files whose tables have the same words as the flags.
+//! What is asked of a store, in flags; and in workloads, whose tables have the same words as the flags.
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
-use clap::{Args, CommandFactory as _, Parser};
-use toml::Value;
+use clap::Args;
 use tradewind_bench::arrivals::Spacing;
 use tradewind_bench::asked::{MOST_PARALLEL, RATES};
 use tradewind_bench::load::{Pace, Until};
 use tradewind_bench::survey::Survey;
 use tradewind_bench::{Asked, Mix, Sizes};
 
+use super::workloads::{self, Table, Taker};
 use crate::commands::Misused;
-use crate::settings::{Span, nearest};
-
-/// Workloads that are there without a file.
-const READY: [(&str, &str); 2] = [
-    ("class", include_str!("../../../workloads/class.toml")),
-    ("hou", include_str!("../../../workloads/hou.toml")),
-];
+use crate::settings::Span;
 
 /// What is asked. Where a workload says it too, the flag counts.
 #[derive(Debug, Clone, Default, Args)]
@@ -147,108 +138,10 @@ impl LoadFlags {
     }
 }
 
-/// A table of a workload, as a command line.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true)]
-struct Table {
-    #[command(flatten)]
-    flags: LoadFlags,
-}
-
-/// Loads that are measured one after the other.
-#[derive(Debug)]
-pub(super) struct Workload {
-    about: String,
-    loads: Vec<LoadFlags>,
-}
-
-impl Workload {
-    /// The one of a name, or of a file.
-    pub fn find(name: &str) -> anyhow::Result<Self> {
-        if let Some((_, text)) = READY.iter().find(|(ready, _)| *ready == name) {
-            return Self::read(text).with_context(|| format!("the workload {name}"));
-        }
-        let path = Path::new(name);
-        let text = fs::read_to_string(path).with_context(|| {
-            let ready: Vec<&str> = READY.iter().map(|(name, _)| *name).collect();
-            format!(
-                "{name} is neither a file that can be read nor a workload that is ready: {}",
-                ready.join(", ")
-            )
-        })?;
-        Self::read(&text).map_err(|why| Misused(format!("{name}: {why:#}")).into())
-    }
-
-    /// Each load as flags change it, with counts that are so many times as large.
-    pub fn with(self, flags: &LoadFlags, scale: f64) -> Vec<LoadFlags> {
-        self.loads.into_iter().map(|load| flags.clone().or(load.scaled(scale))).collect()
-    }
-
-    fn read(text: &str) -> anyhow::Result<Self> {
-        let mut file: toml::Table = text.parse()?;
-        let about = match file.remove("about") {
-            Some(Value::String(about)) => about,
-            _ => return Err(anyhow!("say what it is: about = \"...\"")),
-        };
-        let Some(Value::Array(tables)) = file.remove("load") else {
-            return Err(anyhow!("it has no [[load]]"));
-        };
-        if let Some(other) = file.keys().next() {
-            return Err(anyhow!("it has {other:?}; there are about and [[load]]"));
-        }
-        let loads = tables.iter().enumerate().map(|(n, table)| match table {
-            Value::Table(table) => load(table).with_context(|| format!("[[load]] {}", n + 1)),
-            _ => Err(anyhow!("load is written [[load]]")),
-        });
-        Ok(Self { about, loads: loads.collect::<anyhow::Result<_>>()? })
-    }
-}
-
-/// What is ready, and what each is; or the text of one.
-pub(super) fn ready(name: Option<&str>) -> anyhow::Result<String> {
-    match name {
-        Some(name) => READY.iter().find(|(ready, _)| *ready == name).map_or_else(
-            || Err(Misused(format!("no workload {name:?} is ready")).into()),
-            |(_, text)| Ok((*text).to_owned()),
-        ),
-        None => READY.iter().try_fold(String::new(), |said, (name, text)| {
-            let about = Workload::read(text)?.about;
-            Ok(said + &format!("{name:<8} {about}\n"))
-        }),
-    }
-}
-
-fn load(table: &toml::Table) -> anyhow::Result<LoadFlags> {
-    let command = Table::command();
-    let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
-    let mut line = Vec::new();
-    for (key, value) in table {
-        let flag = key.replace('_', "-");
-        if !known.contains(&&*flag) {
-            let near = nearest(&flag, known.iter().copied());
-            let near = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
-            return Err(anyhow!("there is no {key:?}{near}"));
-        }
-        let values = match value {
-            Value::Array(values) => values.as_slice(),
-            one => std::slice::from_ref(one),
-        };
-        for value in values {
-            let text = match value {
-                Value::String(text) => text.clone(),
-                Value::Integer(number) => number.to_string(),
-                Value::Float(number) => number.to_string(),
-                _ => return Err(anyhow!("{key} cannot be {value}")),
-            };
-            line.push(format!("--{flag}={text}"));
-        }
-    }
-    let table = Table::try_parse_from(line).map_err(|e| {
-        let text = e.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        anyhow!("{}", line.trim_start_matches("error: "))
-    })?;
-    Ok(table.flags)
+/// The loads of the workload of a name, or of a file, as flags change them, with counts that are so many times as large.
+pub(super) fn of_workload(name: &str, flags: &LoadFlags, scale: f64) -> anyhow::Result<Vec<LoadFlags>> {
+    let loads = workloads::find(name, Taker::Object, Table::flags::<LoadFlags>)?;
+    Ok(loads.into_iter().map(|load| flags.clone().or(load.scaled(scale))).collect())
 }
 
 pub(super) fn parallel(text: &str) -> Result<usize, String> {
@@ -286,24 +179,34 @@ mod tests {
         warm_up: Duration::from_millis(500),
     };
 
+    #[derive(Debug, clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        flags: LoadFlags,
+    }
+
+    fn flags(line: &[&str]) -> LoadFlags {
+        clap::Parser::try_parse_from(line).map(|line: Line| line.flags).unwrap()
+    }
+
     #[test]
     fn ready_workloads_can_be_measured() {
-        for (name, _) in READY {
-            let loads = Workload::find(name).unwrap().with(&LoadFlags::default(), 0.001);
+        for name in workloads::names(Taker::Object) {
+            let loads = of_workload(name, &LoadFlags::default(), 0.001).unwrap();
             assert!(!loads.is_empty(), "{name}");
             for load in loads {
                 load.survey(&USUAL, 1).unwrap().check(5 << 40).unwrap();
             }
         }
-        assert!(ready(None).unwrap().lines().count() == READY.len());
     }
 
     #[test]
     fn flags_count_before_tables_and_tables_before_what_is_usual() {
         let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get=1,put=1\"]\nsize = \"1KiB\"\ncount = 5000\nwarm_up = \"0s\"";
-        let flags = Table::try_parse_from(["--size=2KiB,3KiB"]).unwrap().flags;
-        let loads = Workload::read(text).unwrap().with(&flags, 0.1);
-        let survey = loads[0].survey(&USUAL, 1).unwrap();
+        let loads = workloads::read(text, Table::flags::<LoadFlags>).unwrap();
+        let load = flags(&["--size=2KiB,3KiB"]).or(loads[0].clone().scaled(0.1));
+        let survey = load.survey(&USUAL, 1).unwrap();
         let names: Vec<String> = survey.asked.iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 8);
         assert_eq!((&*names[1], &*names[6]), ("put 2KiB x 4", "get=1,put=1 3KiB x 1"));
@@ -312,22 +215,15 @@ mod tests {
 
     #[test]
     fn what_is_mistaken_is_told() {
-        let said =
-            |text: &str| format!("{:#}", Workload::read(&format!("about = \"x\"\n{text}")).unwrap_err());
-        assert_eq!(
-            said("[[load]]\nsise = \"1KiB\""),
-            "[[load]] 1: there is no \"sise\"; did you mean \"size\"?"
-        );
-        assert!(
-            said("[[load]]\n[[load]]\nsize = \"huge\"")
-                .starts_with("[[load]] 2: invalid value 'huge' for '--size")
-        );
-        assert!(said("[[load]]\nkeep = true").contains("there is no \"keep\""));
-        assert!(said("loads = 1\n[[load]]").contains("it has \"loads\""));
-        assert!(said("").contains("no [[load]]"));
-        let flags =
-            |line: &[&str]| Table::try_parse_from(line).unwrap().flags.survey(&USUAL, 1).unwrap_err().0;
-        assert!(flags(&["--count=5", "--warm-up=1s"]).contains("every request counts"));
-        assert!(flags(&["--spacing=fixed"]).contains("say the rate too"));
+        let said = |text: &str| {
+            let text = format!("about = \"x\"\n{text}");
+            format!("{:#}", workloads::read(&text, Table::flags::<LoadFlags>).unwrap_err())
+        };
+        assert_eq!(said("[[load]]\nsise = \"1KiB\""), "line 3: there is no \"sise\"; did you mean \"size\"?");
+        let huge = said("[[load]]\n[[load]]\ncount = 5\nsize = \"huge\"");
+        assert!(huge.starts_with("line 5: invalid value 'huge' for '--size"), "{huge}");
+        let refused = |line: &[&str]| flags(line).survey(&USUAL, 1).unwrap_err().0;
+        assert!(refused(&["--count=5", "--warm-up=1s"]).contains("every request counts"));
+        assert!(refused(&["--spacing=fixed"]).contains("say the rate too"));
     }
 }

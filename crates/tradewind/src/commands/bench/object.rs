@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::ground::{self, GroundFlags, Wanted, Work};
-use super::loads::{LoadFlags, Usual, Workload};
+use super::loads::{self, LoadFlags, Usual};
 use crate::commands::Ended;
 
 pub(super) const USUAL: Usual = Usual {
@@ -51,7 +51,7 @@ fn factor(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     let loads = match &arguments.workload {
-        Some(name) => Workload::find(name)?.with(&arguments.load, arguments.scale),
+        Some(name) => loads::of_workload(name, &arguments.load, arguments.scale)?,
         None => vec![arguments.load],
     };
     let surveys = loads.iter().map(|load| load.survey(&USUAL, arguments.ground.run.seed));

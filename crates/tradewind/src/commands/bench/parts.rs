@@ -1,0 +1,291 @@
+//! What is measured of a mounted file system, in flags; and in workloads, whose tables are of one part each and have the same
+//! words as the flags of that part.
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use std::time::Duration;
+use tradewind_bench::Sizes;
+use tradewind_bench::posix::form::Form;
+use tradewind_bench::posix::postmark::Workload;
+use tradewind_bench::posix::{Part, Section};
+use tradewind_core::quantity::ByteSize;
+
+use super::workloads::{self, Table, Taker};
+use crate::commands::Misused;
+use crate::settings::Span;
+
+/// Parts, in the order in which they are measured.
+const PARTS: [Part; 4] = [Part::Unit, Part::Single, Part::Batch, Part::Postmark];
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Bytes of an access, unless others are named.
+const UNITS: [u64; 7] = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB];
+/// Sizes of single files, unless others are named.
+const SINGLE: [u64; 8] = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
+/// Sizes of files in batches, unless others are named.
+const BATCH: [u64; 3] = [4 * KIB, 256 * KIB, 16 * MIB];
+const THREADS: [usize; 3] = [1, 8, 64];
+const TIME: Duration = Duration::from_secs(1);
+/// Sizes of the files of Postmark, unless others are named (Wang 2012, section 5.3).
+const RANGES: [(u64, u64); 3] = [(512, 100 * KIB), (100 * KIB, 200 * KIB), (200 * KIB, MIB)];
+/// Files of Postmark, and its transactions.
+const POSTMARK: u64 = 500;
+
+/// What is measured. Where a workload says it too, the flag counts.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct PartFlags {
+    /// Forms of access: direct (O_DIRECT), sync (O_SYNC), default (neither) [default: all]
+    #[arg(long, value_name = "FORM", value_delimiter = ',')]
+    form: Vec<Form>,
+    /// Bytes of an access to the file of 16 MiB [default: 4KiB to 16MiB by powers of 4]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    unit: Vec<u64>,
+    /// Sizes of whole files [default: single 4KiB to 64MiB by powers of 4, batch 4KiB,256KiB,16MiB]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    size: Vec<u64>,
+    /// Threads of a batch, each measured apart [default: 1,8,64]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = threads)]
+    threads: Vec<usize>,
+    /// How long each batch is written and read; one file by itself is given up after five times as long [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = Span::parse)]
+    time: Option<Span>,
+    /// Files of a batch, however long they take [default: what is done in --time, up to 10000 or 512 MiB, one a thread at least]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    files: Option<u64>,
+    /// Sizes of the files of Postmark, each range measured apart [default: 512B-100KiB,100KiB-200KiB,200KiB-1MiB]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = range)]
+    range: Vec<(u64, u64)>,
+    /// Files of Postmark before its transactions [default: 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pool: Option<u64>,
+    /// Transactions of Postmark [default: 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    transactions: Option<u64>,
+}
+
+/// A table of a workload.
+#[derive(Debug, Clone, Args)]
+struct Load {
+    #[arg(long, value_parser = part)]
+    part: Option<Part>,
+    #[command(flatten)]
+    flags: PartFlags,
+}
+
+/// What flags alone ask for: some parts, or all of them.
+pub(super) fn of_flags(only: &[Part], flags: &PartFlags) -> Vec<Section> {
+    let parts = if only.is_empty() { &PARTS } else { only };
+    parts.iter().map(|part| flags.section(*part)).collect()
+}
+
+/// The workload of a name, or of a file, as flags change it: all of it, or what is of some parts.
+pub(super) fn of_workload(name: &str, only: &[Part], flags: &PartFlags) -> anyhow::Result<Vec<Section>> {
+    let loads = workloads::find(name, Taker::Posix, read)?;
+    let wanted = loads.into_iter().filter(|(part, _)| only.is_empty() || only.contains(part));
+    let sections: Vec<Section> = wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
+    if sections.is_empty() {
+        return Err(Misused(format!("the workload {name} has nothing of what --only names")).into());
+    }
+    Ok(sections)
+}
+
+fn read(table: &Table) -> anyhow::Result<(Part, PartFlags)> {
+    let load: Load = table.flags()?;
+    let part = load.part.with_context(|| {
+        let names = PARTS.map(name).join(", ");
+        format!("line {}: say which part it is, as part = \"batch\": {names}", table.line)
+    })?;
+    let keys = keys(part);
+    if let Some(other) = table.keys().find(|key| *key != "part" && !keys.contains(key)) {
+        let (line, part) = (table.line_of(other).unwrap_or(table.line), name(part));
+        return Err(anyhow!("line {line}: {other} is of no use in {part}, which has {}", keys.join(", ")));
+    }
+    Ok((part, load.flags))
+}
+
+const fn name(part: Part) -> &'static str {
+    match part {
+        Part::Unit => "unit",
+        Part::Single => "single",
+        Part::Batch => "batch",
+        Part::Postmark => "postmark",
+    }
+}
+
+/// What can be said of a part.
+const fn keys(part: Part) -> &'static [&'static str] {
+    match part {
+        Part::Unit => &["form", "unit", "time"],
+        Part::Single => &["form", "size", "time"],
+        Part::Batch => &["form", "size", "threads", "time", "files"],
+        Part::Postmark => &["range", "pool", "transactions"],
+    }
+}
+
+impl PartFlags {
+    /// What is said here, and what else is said there.
+    fn or(self, there: Self) -> Self {
+        Self {
+            form: first(self.form, &there.form),
+            unit: first(self.unit, &there.unit),
+            size: first(self.size, &there.size),
+            threads: first(self.threads, &there.threads),
+            time: self.time.or(there.time),
+            files: self.files.or(there.files),
+            range: first(self.range, &there.range),
+            pool: self.pool.or(there.pool),
+            transactions: self.transactions.or(there.transactions),
+        }
+    }
+
+    /// A part as these have it.
+    fn section(&self, part: Part) -> Section {
+        let forms = first(self.form.clone(), &Form::ALL);
+        let sizes = |usual: &[u64]| first(self.size.clone(), usual);
+        let time = self.time.map_or(TIME, |time| time.0);
+        match part {
+            Part::Unit => Section::Unit { forms, units: first(self.unit.clone(), &UNITS), time },
+            Part::Single => Section::Single { forms, sizes: sizes(&SINGLE), time },
+            Part::Batch => {
+                let threads = first(self.threads.clone(), &THREADS);
+                Section::Batch { forms, sizes: sizes(&BATCH), threads, time, files: self.files }
+            }
+            Part::Postmark => {
+                let pool = self.pool.unwrap_or(POSTMARK);
+                let transactions = self.transactions.unwrap_or(POSTMARK);
+                let ranges = first(self.range.clone(), &RANGES).into_iter();
+                Section::Postmark(ranges.map(|range| Workload { range, pool, transactions }).collect())
+            }
+        }
+    }
+}
+
+fn first<T: Clone>(mine: Vec<T>, others: &[T]) -> Vec<T> {
+    if mine.is_empty() { others.to_vec() } else { mine }
+}
+
+pub(super) fn part(text: &str) -> Result<Part, String> {
+    let found = PARTS.into_iter().find(|part| name(*part) == text);
+    found.ok_or_else(|| "write unit, single, batch or postmark".to_owned())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    ByteSize::parse(text).map(|size| size.0)
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
+    number.ok_or_else(|| "write a number from 1 to 1024".to_owned())
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    /// What is read at once is held in memory.
+    const MOST: u64 = 256 << 20;
+    match text.parse()? {
+        Sizes::Between(least, most) if least > 0 && most <= MOST => Ok((least, most)),
+        Sizes::Fixed(size) if size > 0 && size <= MOST => Ok((size, size)),
+        _ => Err("write a range as 512B-100KiB, up to 256MiB".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sections(name: &str) -> Vec<Section> {
+        of_workload(name, &[], &PartFlags::default()).unwrap()
+    }
+
+    /// Each measurement of a batch or of single files, and how often it stands there.
+    fn points(sections: &[Section]) -> Vec<(Form, u64, u64, usize)> {
+        let mut points = Vec::new();
+        for section in sections {
+            let (forms, of): (&[Form], Vec<(u64, u64, usize)>) = match section {
+                Section::Unit { forms, units, .. } => {
+                    (forms, units.iter().map(|unit| (16 * MIB, *unit, 0)).collect())
+                }
+                Section::Single { forms, sizes, .. } => {
+                    (forms, sizes.iter().map(|size| (*size, *size, 0)).collect())
+                }
+                Section::Batch { forms, sizes, threads, .. } => {
+                    let each = sizes.iter().flat_map(|size| threads.iter().map(|n| (*size, *size, *n)));
+                    (forms, each.collect())
+                }
+                Section::Postmark(_) => (&[], Vec::new()),
+            };
+            let each = of.into_iter().flat_map(|(a, b, c)| forms.iter().map(move |form| (*form, a, b, c)));
+            points.extend(each);
+        }
+        points
+    }
+
+    #[test]
+    fn the_sweeps_of_ou_are_its_figures_and_together_all_of_them() {
+        let figures = ["ou-unit", "ou-single", "ou-batch", "ou-small", "ou-large"];
+        let counts = figures.map(|name| points(&sections(name)).len());
+        // Three forms by seven units; two by eight sizes; two by eight; two by seven numbers of threads, twice.
+        assert_eq!(counts, [3 * 7, 2 * 8, 2 * 8, 2 * 7, 2 * 7]);
+        let apart: Vec<Section> = figures.into_iter().flat_map(sections).collect();
+        assert_eq!(points(&apart), points(&sections("ou")));
+        let batches = sections("ou");
+        let times = batches.iter().filter_map(|section| match section {
+            Section::Batch { time, files, .. } => Some((*time, *files)),
+            _ => None,
+        });
+        assert!(times.eq([(Duration::from_secs(10), None); 3]));
+    }
+
+    #[test]
+    fn postmark_has_the_three_ranges_of_the_paper() {
+        let expected = RANGES.map(|range| Workload { range, pool: 500, transactions: 500 });
+        assert_eq!(sections("postmark"), [Section::Postmark(expected.to_vec())]);
+    }
+
+    #[test]
+    fn flags_count_before_tables_and_choose_parts() {
+        let flags = PartFlags { time: Some(Span(TIME)), threads: vec![3], ..PartFlags::default() };
+        let chosen = of_workload("ou", &[Part::Batch], &flags).unwrap();
+        assert_eq!(chosen.len(), 3);
+        for section in chosen {
+            let Section::Batch { threads, time, forms, .. } = section else { panic!("{section:?}") };
+            assert_eq!((threads, time, forms), (vec![3], TIME, vec![Form::Direct, Form::Sync]));
+        }
+        let none = of_workload("postmark", &[Part::Batch], &flags).unwrap_err().to_string();
+        assert_eq!(none, "the workload postmark has nothing of what --only names");
+        let usual = of_flags(&[Part::Single, Part::Unit], &flags);
+        assert!(matches!(&usual[..], [Section::Single { .. }, Section::Unit { .. }]), "{usual:?}");
+        assert_eq!(of_flags(&[], &PartFlags::default()).len(), 4);
+    }
+
+    #[test]
+    fn what_is_mistaken_is_told_with_its_line() {
+        let said = |text: &str| {
+            let text = format!("about = \"x\"\n[[load]]\n{text}");
+            format!("{:#}", workloads::read(&text, read).unwrap_err())
+        };
+        assert_eq!(
+            said("form = \"sync\"\n"),
+            "line 2: say which part it is, as part = \"batch\": unit, single, batch, postmark"
+        );
+        assert_eq!(
+            said("unit = \"4KiB\"\npart = \"batch\"\n"),
+            "line 3: unit is of no use in batch, which has form, size, threads, time, files"
+        );
+        assert_eq!(
+            said("part = \"batch\"\nthread = 3\n"),
+            "line 4: there is no \"thread\"; did you mean \"threads\"?"
+        );
+        for (text, why) in [
+            ("part = \"reading\"\n", "line 3: invalid value 'reading' for '--part"),
+            (
+                "part = \"unit\"\nform = [\"sync\", \"odirect\"]\n",
+                "line 4: invalid value 'odirect' for '--form",
+            ),
+            ("part = \"batch\"\n\nthreads = [1, 0]\n", "line 5: invalid value '0' for '--threads"),
+            ("part = \"postmark\"\nrange = \"0B-4KiB\"\n", "line 4: invalid value '0B-4KiB' for '--range"),
+            ("part = \"single\"\nfsync = 1\n", "line 4: there is no \"fsync\""),
+        ] {
+            assert!(said(text).starts_with(why), "{text}: {}", said(text));
+        }
+    }
+}
