@@ -155,10 +155,20 @@ where
             .configure_series_labels()
             .label_font(text(13))
             .border_style(GRID)
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(free_corner(series))
             .draw()?;
     }
     Ok(())
+}
+
+/// Where names cover least: lines that fall begin at the upper left.
+fn free_corner(series: &[Series]) -> SeriesLabelPosition {
+    let falls = |series: &&Series| match (series.points.first(), series.points.last()) {
+        (Some(first), Some(last)) => first.1 > last.1,
+        _ => false,
+    };
+    let are_falling = 2 * series.iter().filter(falls).count() > series.len();
+    if are_falling { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::UpperLeft }
 }
 
 /// A table of values as a map: the darker the more. `values` has a row for each of `down`.
@@ -226,6 +236,24 @@ mod tests {
         let said: Vec<String> =
             [0.0, 0.25, 1.0, 2.5, 30.0, 999.0, 1234.0, 45_600.0, 2e6, 3.21e9].map(short).to_vec();
         assert_eq!(said, ["0", "0.25", "1", "2.5", "30", "999", "1234", "45.6k", "2M", "3.21G"]);
+    }
+
+    #[test]
+    fn names_stand_where_lines_do_not_begin() {
+        let line = |first: f64, last: f64| Series {
+            name: "a line".to_owned(),
+            points: vec![(1.0, first), (100.0, last)],
+            is_second: false,
+        };
+        // The name of the first line is the first text of its kind that is not of an axis.
+        let across = |series: &[Series]| -> f64 {
+            let svg = lines((Axis::Linear, "x"), (Axis::Linear, "y"), series).unwrap();
+            let text = &svg[..svg.find("a line").unwrap()];
+            let at = &text[text.rfind(" x=\"").unwrap() + 4..];
+            at[..at.find('"').unwrap()].parse().unwrap()
+        };
+        assert!(across(&[line(1.0, 9.0), line(2.0, 9.0)]) < 320.0);
+        assert!(across(&[line(9.0, 1.0), line(9.0, 2.0)]) > 320.0);
     }
 
     #[test]
