@@ -2,6 +2,7 @@
 //! objects of its own: what each of them loses by the others is interference (Hou 2017, section 4.4).
 
 use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::drive::{Bed, Ending, Gauge, Stop};
 use crate::random::mix;
 use crate::replay::Replay;
 use crate::result::Cell;
+use crate::samples::Samples;
 use crate::site::Site;
 use crate::survey::Step;
 
@@ -43,6 +45,8 @@ pub struct Course {
     cores: usize,
     /// Objects stay when they were measured.
     keeps: bool,
+    /// Where single requests are kept, if they are.
+    samples: Option<Samples>,
 }
 
 impl Course {
@@ -53,7 +57,19 @@ impl Course {
             ..=1 => Site::new(bed.clone(), prefix.to_owned()),
             _ => Site::new(bed.clone(), format!("{prefix}{n}/")),
         };
-        Self { sites: (0..together.max(1)).map(site).collect(), cores, keeps }
+        let sites = (0..together.max(1)).map(site).collect();
+        Self { sites, cores, keeps, samples: None }
+    }
+
+    /// The same with each request of a measurement kept by itself.
+    #[must_use]
+    pub fn sampled(self, samples: Option<Samples>) -> Self {
+        Self { samples, ..self }
+    }
+
+    /// No more are kept. The first error of where they went, if there was any.
+    pub fn end_samples(&mut self) -> io::Result<()> {
+        self.samples.take().map_or(Ok(()), Samples::end)
     }
 
     /// Measures everything, and tells of it. Whether all was measured: not where it was stopped.
@@ -95,6 +111,11 @@ impl Course {
         Ok(true)
     }
 
+    fn gauge(&self, repeat: u32) -> Arc<Gauge> {
+        let samples = self.samples.as_ref().map(|samples| samples.next_cell(repeat));
+        Arc::new(samples.map_or_else(Gauge::default, Gauge::with_samples))
+    }
+
     /// Measures a stage that was prepared, from this moment on, and tells of it. Whether it was not stopped.
     pub async fn measure(
         &mut self,
@@ -102,7 +123,7 @@ impl Course {
         stop: &Stop,
         tell: &mut impl FnMut(Event<'_>),
     ) -> Result<bool> {
-        let gauges: Vec<Arc<Gauge>> = stage.iter().map(|_| Arc::default()).collect();
+        let gauges: Vec<Arc<Gauge>> = stage.iter().map(|step| self.gauge(step.repeat)).collect();
         let what = stage.iter().fold(String::new(), |mut said, step| {
             let beside = if said.is_empty() { "" } else { " beside " };
             // It is a string that is written to.
@@ -123,12 +144,13 @@ impl Course {
         let mut is_whole = true;
         // Each of them is waited for, whatever became of the others.
         let outcomes = join_all(driven).await;
-        for (n, (step, outcome)) in stage.iter().zip(outcomes).enumerate() {
+        for (n, ((step, outcome), gauge)) in stage.iter().zip(outcomes).zip(&gauges).enumerate() {
             let outcome = outcome?;
             is_whole &= outcome.ending != Ending::Stopped;
             let others = stage.iter().enumerate().filter(|(other, _)| *other != n);
             let beside = others.map(|(_, other)| other.to_string()).collect();
-            tell(Event::Measured(&Cell::of(step, beside, &outcome, self.cores)));
+            let cell = Cell::of(step, beside, &outcome, self.cores);
+            tell(Event::Measured(&cell.under(gauge.sampled().await)));
         }
         Ok(is_whole)
     }
@@ -141,8 +163,8 @@ impl Course {
         stop: &Stop,
         mut tell: impl FnMut(Event<'_>),
     ) -> Result<bool> {
-        let Some(site) = self.sites.first_mut() else { return Ok(true) };
         for round in 1..=rounds {
+            let Some(site) = self.sites.first_mut() else { break };
             if round > 1 && !self.keeps {
                 tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
                 site.clean().await?;
@@ -157,10 +179,12 @@ impl Course {
             if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
                 return Ok(false);
             }
-            let (what, gauge) = (replay.traced().name(replay.parallel()), Arc::new(Gauge::default()));
+            let (what, gauge) = (replay.traced().name(replay.parallel()), self.gauge(round));
             tell(Event::Begins { what, time: replay.time(), gauges: vec![gauge.clone()] });
+            let Some(site) = self.sites.first() else { break };
             let (outcome, notes) = replay.drive(site.bed(), &objects, stop, &gauge).await?;
-            tell(Event::Measured(&Cell::of_replay(replay, round, (&outcome, notes), self.cores)));
+            let cell = Cell::of_replay(replay, round, (&outcome, notes), self.cores);
+            tell(Event::Measured(&cell.under(gauge.sampled().await)));
             if outcome.ending == Ending::Stopped {
                 return Ok(false);
             }

@@ -29,9 +29,9 @@ use self::worker::Worker;
 use crate::arrivals::Arrivals;
 use crate::files::Files;
 use crate::load::{Load, Pace};
-use crate::operation::Operation;
 use crate::random::mix;
 use crate::record::{Amount, Record};
+use crate::samples::{About, Handled, Subject};
 use crate::stock::Stock;
 use crate::usage::Usage;
 
@@ -43,6 +43,9 @@ const TENTH: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(60);
 /// The same of one that was stopped.
 const DRAIN_STOPPED: Duration = Duration::from_secs(3);
+
+/// What became of a request that was meant to start, as its sample has it.
+const NEVER_STARTED: &str = "NeverStarted";
 
 /// A worker at its work.
 pub(crate) type Working<W> = BoxFuture<'static, (Record, W)>;
@@ -116,13 +119,13 @@ pub async fn drive(
     stop: &Stop,
     gauge: &Arc<Gauge>,
 ) -> Result<Outcome> {
-    let shared = Shared::new(bed.clock.clone(), load.parallel, load.until.requests, gauge.clone());
-    let shared = Arc::new(shared);
+    let workers = (load.parallel, load.until.requests);
+    let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), stock.clone()));
     let mut workers = Vec::new();
-    for hand in stock.deal(load.parallel, load.seed) {
+    for (n, hand) in stock.deal(load.parallel, load.seed).into_iter().enumerate() {
         let share = (shared.clone(), load.pace != Pace::Closed);
         let worker = Worker::new(bed.clone(), stock.clone(), hand, share, context(bed).await?);
-        workers.push(worker.run(load.mix.clone(), load.seed).boxed());
+        workers.push(worker.run(load.mix.clone(), load.seed, shared.sampler(Some(n))).boxed());
     }
     let starts = match load.pace {
         Pace::Closed => None,
@@ -131,8 +134,11 @@ pub async fn drive(
             Some(starts.map(|start| (start, ())))
         }
     };
-    let kind = |number, ()| load.mix.draw(mix(load.seed ^ mix(number)));
-    let (mut outcome, hands) = conduct(bed, &shared, (starts, workers), load, stop, kind).await?;
+    let subject = |number, ()| {
+        let operation = load.mix.draw(mix(load.seed ^ mix(number)));
+        Subject { operation, about: About::Nothing, size: None }
+    };
+    let (mut outcome, hands) = conduct(bed, &shared, (starts, workers), load, stop, subject).await?;
     for hand in hands {
         outcome.repeats += hand.repeats;
         stock.give_back(hand);
@@ -147,14 +153,14 @@ pub(crate) async fn context(bed: &Bed) -> Result<Context> {
 }
 
 /// Sets workers to their work, of an open loop with the moments at which requests are meant to start, and waits for the end.
-/// What was seen, and what each of them came to. `kind` says of a request that never started what it would have been.
+/// What was seen, and what each of them came to. `subject` says of a request that never started what it would have been.
 pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     bed: &Bed,
     shared: &Arc<Shared<T>>,
     (starts, workers): (Option<impl Iterator<Item = (Duration, T)> + Send + 'static>, Vec<Working<W>>),
     load: &Load,
     stop: &Stop,
-    kind: impl Fn(u64, T) -> Operation,
+    subject: impl Fn(u64, T) -> Subject,
 ) -> Result<(Outcome, Vec<W>)> {
     // Without a warm-up the first request counts, whenever it is released.
     let before = Seen::now(bed)?;
@@ -235,10 +241,16 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     outcome.usage = after.usage.since(&before.usage);
     outcome.carried = after.carried.since(&before.carried);
     let (window, now) = (shared.window(), shared.now());
+    let mut samples = shared.sampler(None);
     // What nobody began in a closed loop was not meant to start at any moment.
     for ((intended, request), number) in shared.abandoned().filter(|_| is_open) {
         outcome.abandoned += 1;
-        outcome.record.cut(window, kind(number, request), intended, now);
+        let subject = subject(number, request);
+        outcome.record.cut(window, subject.operation, intended, now);
+        if let Some(samples) = &mut samples {
+            let answer = Err(NEVER_STARTED.to_owned());
+            samples.take(window, &Handled { intended, begun: None, ended: now, answer }, subject);
+        }
     }
     Ok((outcome, all))
 }

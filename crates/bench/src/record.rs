@@ -41,6 +41,11 @@ pub struct Window {
 }
 
 impl Window {
+    /// Whether anything from one moment to another lies in it.
+    pub(crate) fn touches(&self, from: Duration, to: Duration) -> bool {
+        from < self.end && to >= self.begin
+    }
+
     fn has(&self, at: Duration) -> bool {
         self.begin <= at && at < self.end
     }

@@ -164,15 +164,15 @@ impl Replay {
         stop: &Stop,
         gauge: &Arc<Gauge>,
     ) -> Result<(Outcome, Vec<String>)> {
-        let shared =
-            Arc::new(Shared::new(bed.clock.clone(), self.parallel, Some(self.plan.count()), gauge.clone()));
+        let workers = (self.parallel, Some(self.plan.count()));
+        let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), objects.clone()));
         let room = LEAST_AHEAD.max(AHEAD * self.parallel);
         let turns = self
             .speed
             .is_none()
             .then(|| Arc::new(Turns { order: Mutex::new(Order::default()), room: Semaphore::new(room) }));
         let mut workers = Vec::with_capacity(self.parallel + 1);
-        for _ in 0..self.parallel {
+        for n in 0..self.parallel {
             let player = Player {
                 bed: bed.clone(),
                 objects: objects.clone(),
@@ -180,6 +180,7 @@ impl Replay {
                 turns: turns.clone(),
                 context: context(bed).await?,
                 came: Came::default(),
+                samples: shared.sampler(Some(n)),
             };
             workers.push(player.run().boxed());
         }
@@ -192,8 +193,8 @@ impl Replay {
             }
             (None, None) => None,
         };
-        let kind = |_, request: player::Request| request.operation();
-        let driven = conduct(bed, &shared, (starts, workers), &self.load(), stop, kind).await;
+        let subject = |_, request: player::Request| request.subject(objects);
+        let driven = conduct(bed, &shared, (starts, workers), &self.load(), stop, subject).await;
         source.end()?;
         let (outcome, came) = driven?;
         let notes = self.notes(&came);

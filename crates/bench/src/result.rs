@@ -17,6 +17,7 @@ use crate::load::{Load, Pace};
 use crate::operation::{Mix, Operation};
 use crate::record::{Tally, histogram, record};
 use crate::replay::{Replay, Traced};
+use crate::samples::Sampled;
 use crate::sizes::Sizes;
 use crate::summary;
 use crate::survey::Step;
@@ -150,6 +151,9 @@ pub struct Cell {
     pub ending: Ending,
     /// What is to be known of the figures.
     pub notes: Vec<String>,
+    /// What became of its raw samples, where they were kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<Sampled>,
     /// What each of several machines had of it, where several asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Share>,
@@ -325,6 +329,7 @@ impl Cell {
             abandoned: outcome.abandoned,
             ending: outcome.ending,
             notes: notes(load, outcome, cores),
+            samples: None,
             agents: Vec::new(),
             apart: None,
         }
@@ -342,6 +347,13 @@ impl Cell {
         let cell = Self::of(&Step { load, sizes, objects: 0, repeat }, Vec::new(), outcome, cores);
         let notes = cell.notes.into_iter().chain(notes).collect();
         Self { trace: Some(replay.traced()), spacing: None, notes, ..cell }
+    }
+
+    /// The same where requests were kept one by one.
+    #[must_use]
+    pub fn under(mut self, samples: Option<Sampled>) -> Self {
+        self.notes.extend(samples.iter().flat_map(Sampled::notes));
+        Self { samples, ..self }
     }
 
     /// What was asked; of a trace, what that came to.

@@ -11,6 +11,7 @@ use tradewind_pattern::ContentId;
 
 use crate::drive::{Bed, Stop};
 use crate::random::mix;
+use crate::samples::Names;
 use crate::sizes::Sizes;
 
 /// Files that are made at a time.
@@ -188,6 +189,12 @@ impl Stock {
     pub fn give_back(&self, hand: Hand) {
         self.was_read.fetch_or(hand.seen > 0, Ordering::Relaxed);
         self.live.lock().extend(hand.numbers);
+    }
+}
+
+impl Names for Stock {
+    fn name(&self, number: u64) -> String {
+        self.key(number)
     }
 }
 

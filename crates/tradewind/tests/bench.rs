@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value as Json;
 
 use support::caller::{Caller, Ran};
+use support::disk::Disk;
 use support::scene::Scene;
 use support::scripted::{Answer, Reply, Scripted};
 
@@ -148,6 +149,90 @@ fn a_workload_is_measured_from_files_over_connections_of_their_own() {
     let ran = caller.run(&flags("s3://bucket --workload bad.toml --no-out"));
     assert!(ran.status.code() == Some(2) && ran.err.contains("did you mean \"size\"?"), "{}", ran.err);
     assert!(caller.done(&["bench", "workloads"]).contains("Table III"));
+}
+
+/// Lines of raw samples, none of which has a comma in a field.
+fn samples(caller: &Caller, name: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(caller.path(name)).unwrap();
+    let (head, lines) = text.split_once('\n').unwrap();
+    let columns = "cell,repeat,operation,key,size,worker,intended_us,sent_us,first_byte_us,end_us,outcome";
+    assert_eq!(head, columns);
+    lines.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn each_request_is_kept_for_whoever_asks() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let measured =
+        "s3://bucket --mix put --mix get --size 3KiB --parallel 2 --count 100 --objects 20 --repeat 2";
+    let line = format!("{measured} --samples each.csv -o result.jsonl");
+    caller.done(&flags(&line));
+    let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
+    let (cells, each) = (lines(&kept, "cell"), samples(caller, "each.csv"));
+    assert_eq!((cells.len(), each.len()), (4, 400));
+    for (n, cell) in cells.iter().enumerate() {
+        let number = n + 1;
+        let sampled = serde_json::json!({ "cell": number, "written": 100, "dropped": 0, "unwritten": 0 });
+        assert_eq!(cell["samples"], sampled);
+        let of_cell = each.iter().filter(|line| line[0] == number.to_string());
+        let (repeat, operation) = (cell["repeat"].to_string(), if n % 2 == 0 { "put" } else { "get" });
+        let is_right = |line: &Vec<String>| {
+            line[1] == repeat && line[2] == operation && line[4] == "3072" && line[10] == "ok"
+        };
+        assert_eq!(of_cell.filter(|line| is_right(line)).count(), 100, "{cell}");
+    }
+    // What is there stays as it is, and nothing is begun.
+    let before = std::fs::read(caller.path("each.csv")).unwrap();
+    let refused = |line: &str, why: &str| {
+        let ran = caller.run(&flags(line));
+        assert!(ran.status.code() == Some(1) && ran.err.contains(why), "{line}: {}", ran.err);
+    };
+    refused(&format!("{measured} --samples each.csv -o other.jsonl"), "cannot make each.csv: File exists");
+    refused(
+        &format!("{measured} --samples not/there.csv -o other.jsonl"),
+        "cannot make not/there.csv: No such",
+    );
+    refused(
+        &format!("{measured} --samples other.csv -o result.jsonl"),
+        "cannot make result.jsonl: File exists",
+    );
+    assert_eq!(std::fs::read(caller.path("each.csv")).unwrap(), before);
+    assert!(!caller.path("other.jsonl").exists() && !caller.path("other.csv").exists());
+}
+
+#[test]
+fn samples_that_a_disk_has_no_room_for_are_missing_and_nothing_else_is() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let Some(_disk) = Disk::tmpfs(caller, 1) else { return };
+    let full = caller.run(&["bench", "object", "s3://bucket", "--samples", "disk/none/each.csv", "--no-out"]);
+    assert_eq!(full.status.code(), Some(1), "{}", full.err);
+    caller.write("disk/other", vec![1; (1 << 20) - (32 << 10)]);
+    let ran = caller.run(&flags(
+        "s3://bucket --mix put --size 1KiB --parallel 4 --count 1500 --samples disk/each.csv -o result.jsonl",
+    ));
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
+    let complaint = "disk/each.csv cannot be written and is not whole: samples are missing: No space left";
+    assert!(ran.err.contains(complaint), "{}", ran.err);
+    let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
+    let cell = &lines(&kept, "cell")[0];
+    assert_eq!((&cell["operations"]["put"]["operations"], failures(cell)), (&1500.into(), 0), "{cell}");
+    let missing = cell["samples"]["unwritten"].as_u64().unwrap();
+    let note = format!("{missing} of 1500 samples are missing");
+    assert!(missing > 0 && cell["notes"].to_string().contains(&note), "{cell}");
+    assert!(String::from_utf8(ran.out).unwrap().contains(&note), "it is on the terminal too");
+    assert_eq!(lines(&kept, "end")[0]["partial"], false);
+    assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+    // Where not even the first line fits, nothing is measured.
+    std::fs::remove_file(caller.path("disk/each.csv")).unwrap();
+    caller.write("disk/more", "");
+    let mut more = std::fs::File::options().append(true).open(caller.path("disk/more")).unwrap();
+    while std::io::Write::write(&mut more, &[1; 1 << 10]).is_ok() {}
+    let ran = caller.run(&flags("s3://bucket --samples disk/each.csv -o second.jsonl"));
+    let complaint = "samples cannot be written to disk/each.csv: No space left";
+    assert!(ran.status.code() == Some(1) && ran.err.contains(complaint), "{}", ran.err);
+    assert!(!caller.path("disk/each.csv").exists() && !caller.path("second.jsonl").exists());
 }
 
 #[test]

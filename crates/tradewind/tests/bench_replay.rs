@@ -42,7 +42,7 @@ fn a_trace_is_replayed_and_nothing_is_left() {
     scene.store("there/photos/a.jpg", b"not to be touched");
     caller.write("trace.csv", TRACE);
     let begun = Instant::now();
-    let table = caller.done(&flags("s3://bucket/there --repeat 2 -o own.jsonl"));
+    let table = caller.done(&flags("s3://bucket/there --repeat 2 --samples each.csv -o own.jsonl"));
     assert!(begun.elapsed() >= Duration::from_secs(1), "each takes half a second: {:?}", begun.elapsed());
     assert_eq!(table.lines().filter(|row| row.contains("put of trace.csv")).count(), 2, "{table}");
     assert!(table.contains("1 requests rightly found nothing"), "{table}");
@@ -56,6 +56,14 @@ fn a_trace_is_replayed_and_nothing_is_left() {
         assert!((0.5..1.5).contains(&cell["seconds"].as_f64().unwrap()), "{cell}");
     }
     assert_eq!((cells.len(), lines(&kept, "end")[0]["partial"].as_bool()), (2, Some(false)));
+    let each = std::fs::read_to_string(caller.path("each.csv")).unwrap();
+    assert_eq!(each.lines().count(), 1 + 2 * 8, "{each}");
+    let listed = each.lines().find(|line| line.starts_with("2,2,list,")).unwrap();
+    assert!(listed.contains("/photos/,0,") && listed.ends_with(",ok"), "{listed}");
+    // A name is quoted as in the trace.
+    let odd = each.lines().filter(|line| line.contains("/odd, \"\"name\"\"\",")).count();
+    let one = each.lines().filter(|line| line.contains(",get,\"") && line.contains("\",1,")).count();
+    assert_eq!((odd, one), (4, 2), "{each}");
     assert_eq!(scene.keys(), [("there/photos/a.jpg".to_owned(), 17)]);
     let page = caller.done(&["report", "own.jsonl", "own.jsonl", "-o", "-"]);
     assert!(page.contains("get in trace.csv x 512 at its own pace"), "{page}");

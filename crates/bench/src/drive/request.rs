@@ -16,6 +16,7 @@ use super::shared::Shared;
 use crate::files::Opened;
 use crate::operation::Operation;
 use crate::record::{Record, Timing};
+use crate::samples::Handled;
 
 /// Bytes that are handed to a store at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -57,41 +58,42 @@ impl Failed {
     }
 }
 
-/// Waits for a request that begins now and was meant to at a moment, and counts it. Whether there was any.
+/// Waits for a request that begins now and was meant to at a moment, and counts it. How it went.
 pub(crate) async fn attend<T>(
     shared: &Shared<T>,
     record: &mut Record,
     (operation, intended): (Operation, Duration),
-    asked: impl Future<Output = Option<Result<Answered, Failed>>>,
-) -> bool {
+    asked: impl Future<Output = Result<Answered, Failed>>,
+) -> Handled {
     let begun = shared.now();
     let answered = tokio::select! {
         biased;
         answered = asked => answered,
         () = shared.over.cancelled() => {
             record.cut(shared.window(), operation, intended, shared.now());
-            Some(Err(Failed {
+            Err(Failed {
                 kind: "Unanswered".to_owned(),
                 what: format!("{operation} was not answered by the end"),
-            }))
+            })
         }
     };
-    let Some(answered) = answered else { return false };
     let ended = shared.now();
     let window = shared.window();
     shared.ended(ended);
-    match answered {
+    let answer = match answered {
         Ok(Answered { first, bytes }) => {
             shared.gauge.success(bytes);
             record.success(window, operation, Timing { intended, begun, first, ended }, bytes);
+            Ok((first, bytes))
         }
         Err(Failed { kind, what }) => {
             shared.gauge.failure();
             record.failure(window, operation, ended, &kind, &what);
             tokio::time::sleep(AFTER_FAILURE).await;
+            Err(kind)
         }
-    }
-    true
+    };
+    Handled { intended, begun: Some(begun), ended, answer }
 }
 
 /// Writes an object of so many bytes, from memory or from a file that has them.

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
 use crate::record::Window;
+use crate::samples::{CellSamples, Names, Sampled, Sampler};
 
 /// A wish to end early: what was measured by then is kept.
 #[derive(Debug, Clone, Default)]
@@ -47,14 +48,29 @@ pub struct Gauge {
     operations: AtomicU64,
     bytes: AtomicU64,
     failures: AtomicU64,
+    /// Where single requests are kept, where they are to be.
+    samples: Option<Arc<CellSamples>>,
 }
 
 impl Gauge {
+    /// One whose requests are kept one by one too.
+    pub(crate) fn with_samples(samples: Arc<CellSamples>) -> Self {
+        Self { samples: Some(samples), ..Self::default() }
+    }
+
     /// Requests that ended with success, their bytes, and those that failed.
     #[must_use]
     pub fn read(&self) -> (u64, u64, u64) {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         (read(&self.operations), read(&self.bytes), read(&self.failures))
+    }
+
+    /// What became of the requests that are kept one by one, when all of them have ended; nothing where none are.
+    pub(crate) async fn sampled(&self) -> Option<Sampled> {
+        match &self.samples {
+            Some(samples) => Some(samples.conclude().await),
+            None => None,
+        }
     }
 
     /// What another machine said that it had done so far.
@@ -93,6 +109,8 @@ pub(crate) struct Shared<T> {
     /// Workers that have not ended.
     active: AtomicUsize,
     pub gauge: Arc<Gauge>,
+    /// What objects are called.
+    names: Arc<dyn Names>,
 }
 
 /// Latencies in microseconds.
@@ -106,7 +124,12 @@ fn nanos(time: Duration) -> u64 {
 
 impl<T> Shared<T> {
     /// Of so many workers, and so many requests at the most.
-    pub fn new(clock: Arc<dyn Clock>, workers: usize, most: Option<u64>, gauge: Arc<Gauge>) -> Self {
+    pub fn new(
+        clock: Arc<dyn Clock>,
+        (workers, most): (usize, Option<u64>),
+        gauge: Arc<Gauge>,
+        names: Arc<dyn Names>,
+    ) -> Self {
         Self {
             clock,
             begin: AtomicU64::new(u64::MAX),
@@ -120,7 +143,13 @@ impl<T> Shared<T> {
             last: AtomicU64::new(0),
             active: AtomicUsize::new(workers),
             gauge,
+            names,
         }
+    }
+
+    /// What keeps the requests of a worker one by one, where they are to be kept; without a worker, of those that never start.
+    pub fn sampler(&self, worker: Option<usize>) -> Option<Sampler> {
+        Some(self.gauge.samples.as_ref()?.sampler(worker, self.names.clone()))
     }
 
     pub fn now(&self) -> Duration {

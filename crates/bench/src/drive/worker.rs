@@ -16,6 +16,7 @@ use super::shared::Shared;
 use crate::operation::{Mix, Operation};
 use crate::random::mix;
 use crate::record::Record;
+use crate::samples::{About, Sampler, Subject};
 use crate::stock::{Hand, Stock};
 
 /// Keys of a listing, at the most.
@@ -45,7 +46,7 @@ impl Worker {
     }
 
     /// Until nothing more is to be begun.
-    pub async fn run(mut self, shares: Mix, seed: u64) -> (Record, Hand) {
+    pub async fn run(mut self, shares: Mix, seed: u64, mut samples: Option<Sampler>) -> (Record, Hand) {
         let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
         let (shared, mut record) = (self.shared.clone(), Record::default());
         let is_unchanged = self.stock.is_certain() && !shares.operations().any(changes);
@@ -60,8 +61,11 @@ impl Worker {
             let Some(intended) = self.turn().await else { break };
             let Some(number) = self.shared.next() else { break };
             let operation = self.possible(shares.draw(mix(seed ^ mix(number))), &shares);
-            if !attend(&shared, &mut record, (operation, intended), self.ask(operation, number)).await {
-                break;
+            let Some(object) = self.object(operation, number) else { break };
+            let asked = self.ask(operation, object);
+            let handled = attend(&shared, &mut record, (operation, intended), asked).await;
+            if let Some(samples) = &mut samples {
+                samples.take(shared.window(), &handled, self.subject(operation, object));
             }
         }
         self.shared.leave();
@@ -89,23 +93,36 @@ impl Worker {
         operation
     }
 
-    /// One request; `None` where there is nothing that it could be about.
-    async fn ask(&mut self, operation: Operation, number: u64) -> Option<Result<Answered, Failed>> {
+    /// The object that the request of a number is about; of a listing, the one behind which it begins. `None` where there is
+    /// none that it could be about.
+    fn object(&mut self, operation: Operation, number: u64) -> Option<u64> {
         match operation {
-            Operation::Put => Some(self.put().await),
-            Operation::Get => {
-                let number = self.hand.draw()?;
-                Some(self.get(number).await)
-            }
-            Operation::Head => {
-                let number = self.hand.draw()?;
-                Some(self.head(number).await)
-            }
-            Operation::List => Some(self.list(number).await),
-            Operation::Delete => {
-                let number = self.hand.take()?;
-                Some(self.delete(number).await)
-            }
+            Operation::Put => Some(self.stock.new_number()),
+            Operation::Get | Operation::Head => self.hand.draw(),
+            Operation::List => Some(mix(number) % self.stock.given_out().max(1)),
+            Operation::Delete => self.hand.take(),
+        }
+    }
+
+    /// The same as a sample has it.
+    fn subject(&self, operation: Operation, object: u64) -> Subject {
+        let about = match operation {
+            Operation::List => About::Prefix(self.stock.prefix().into()),
+            _ => About::Number(object),
+        };
+        let carries = matches!(operation, Operation::Put | Operation::Get);
+        let size = if carries { self.stock.size(object) } else { 0 };
+        Subject { operation, about, size: Some(size) }
+    }
+
+    /// One request.
+    async fn ask(&mut self, operation: Operation, object: u64) -> Result<Answered, Failed> {
+        match operation {
+            Operation::Put => self.put(object).await,
+            Operation::Get => self.get(object).await,
+            Operation::Head => self.head(object).await,
+            Operation::List => self.list(object).await,
+            Operation::Delete => self.delete(object).await,
         }
     }
 
@@ -113,8 +130,7 @@ impl Worker {
         Address::parse(self.bed.bucket.as_str(), &self.stock.key(number))
     }
 
-    async fn put(&mut self) -> Result<Answered, Failed> {
-        let number = self.stock.new_number();
+    async fn put(&mut self, number: u64) -> Result<Answered, Failed> {
         let (address, size) = (self.address(number)?, self.stock.size(number));
         let content = self.stock.content(number);
         let file = match self.bed.files.as_ref().filter(|_| self.stock.has_files()) {
@@ -166,10 +182,9 @@ impl Worker {
         Ok(Answered { first: self.shared.now(), bytes: 0 })
     }
 
-    /// A page from anywhere in the stock, in order and with the right sizes; where nothing changes meanwhile, with every
+    /// A page from behind an object on, in order and with the right sizes; where nothing changes meanwhile, with every
     /// object that is there.
-    async fn list(&self, number: u64) -> Result<Answered, Failed> {
-        let from = mix(number) % self.stock.given_out().max(1);
+    async fn list(&self, from: u64) -> Result<Answered, Failed> {
         let prefix = self.stock.prefix().to_owned();
         let request = ListRequest { prefix, delimiter: None, after: Some(self.stock.key(from)), limit: PAGE };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;

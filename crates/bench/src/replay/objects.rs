@@ -8,6 +8,7 @@ use tradewind_pattern::ContentId;
 
 use super::history::{History, Version};
 use super::plan::Plan;
+use crate::samples::Names;
 
 /// See the module.
 #[derive(Debug)]
@@ -174,6 +175,12 @@ impl Objects {
             Some(size) => format!("{name} is listed with {size} bytes, which it did not have at that time"),
             None => format!("{name} is not listed, and was there"),
         })
+    }
+}
+
+impl Names for Objects {
+    fn name(&self, number: u64) -> String {
+        usize::try_from(number).map_or_else(|_| String::new(), |object| Self::name(self, object))
     }
 }
 

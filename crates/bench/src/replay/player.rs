@@ -21,6 +21,7 @@ use crate::drive::request::{Answered, Failed, attend, put};
 use crate::drive::shared::Shared;
 use crate::operation::Operation;
 use crate::record::Record;
+use crate::samples::{About, Sampler, Subject};
 
 /// Keys of a listing, at the most.
 const PAGE: usize = 1000;
@@ -47,6 +48,23 @@ impl Request {
             Self::List { .. } => Operation::List,
             Self::Delete { .. } => Operation::Delete,
         }
+    }
+
+    /// What it is about, as a sample has it.
+    pub fn subject(&self, objects: &Objects) -> Subject {
+        let about = match self {
+            Self::List { prefix } => About::Prefix(objects.below(prefix).into()),
+            Self::Put { object, .. }
+            | Self::Get { object, .. }
+            | Self::Head { object }
+            | Self::Delete { object } => About::Number(*object as u64),
+        };
+        let size = match self {
+            Self::Put { size, .. } => Some(*size),
+            Self::Get { length, .. } => *length,
+            Self::Head { .. } | Self::List { .. } | Self::Delete { .. } => Some(0),
+        };
+        Subject { operation: self.operation(), about, size }
     }
 
     /// The object that it is about, and whether it may change it.
@@ -85,6 +103,7 @@ pub(super) struct Player {
     pub turns: Option<Arc<Turns>>,
     pub context: Context,
     pub came: Came,
+    pub samples: Option<Sampler>,
 }
 
 impl Player {
@@ -98,8 +117,9 @@ impl Player {
                 break;
             }
             let asked = self.ask(&request);
-            if !attend(&shared, &mut record, (request.operation(), intended), asked).await {
-                break;
+            let handled = attend(&shared, &mut record, (request.operation(), intended), asked).await;
+            if let Some(samples) = &mut self.samples {
+                samples.take(shared.window(), &handled, request.subject(&self.objects));
             }
             self.end(&request);
         }
@@ -139,8 +159,8 @@ impl Player {
         turns.room.add_permits(1);
     }
 
-    async fn ask(&mut self, request: &Request) -> Option<Result<Answered, Failed>> {
-        Some(match request {
+    async fn ask(&mut self, request: &Request) -> Result<Answered, Failed> {
+        match request {
             Request::Put { object, size } => self.put(*object, *size).await,
             Request::Get { object, offset, length } => {
                 let begun = self.objects.begin_read(*object);
@@ -161,7 +181,7 @@ impl Player {
                 answered
             }
             Request::Delete { object } => self.delete(*object).await,
-        })
+        }
     }
 
     fn address(&self, object: usize) -> Result<Address, Error> {

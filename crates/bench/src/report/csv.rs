@@ -5,6 +5,7 @@
 mod posix;
 
 use super::Kept;
+use crate::csv::quoted;
 use crate::result::{Cell, Figures, Latency};
 
 const COLUMNS: [&str; 47] = [
@@ -128,23 +129,9 @@ fn latencies(latency: &Latency) -> Fields {
     ]
 }
 
-fn quoted(field: &str) -> String {
-    if field.contains(['"', ',', '\r', '\n']) {
-        return format!("\"{}\"", field.replace('"', "\"\""));
-    }
-    field.to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fields_with_commas_and_quotes_are_quoted() {
-        assert_eq!(quoted("get=1,put=2"), "\"get=1,put=2\"");
-        assert_eq!(quoted("a \"b\""), "\"a \"\"b\"\"\"");
-        assert_eq!(quoted("4KiB"), "4KiB");
-    }
 
     #[test]
     fn a_request_has_what_its_columns_say() {

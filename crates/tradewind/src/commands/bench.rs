@@ -12,6 +12,7 @@ pub(super) mod page;
 mod parts;
 mod posix;
 mod replay;
+mod samples;
 mod workloads;
 
 use std::io::{self, Write as _};

@@ -18,6 +18,7 @@ use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
 
 use super::output::{HEAD, Output, OutputFlags, Told};
+use super::samples::SampleFlags;
 use crate::commands::serve::raise_file_limit;
 use crate::commands::transfer::{AccessFlags, block_until_signal};
 use crate::commands::{Ended, Misused, Stopped};
@@ -63,6 +64,8 @@ pub(super) struct GroundFlags {
     pub run: RunFlags,
     #[command(flatten)]
     pub asking: AskingFlags,
+    #[command(flatten)]
+    samples: SampleFlags,
 }
 
 /// Flags about who asks, on the machine that does.
@@ -211,14 +214,18 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
         head: HEAD,
         agents: Vec::new(),
     };
-    let mut output = Output::begin(&run.output, &told, bed.clock.wall(), stop.clone())?;
-    let mut course = Course::new(&bed, &prefix, wanted.work.together(), (told.cores, run.keep));
+    let samples = flags.samples.begin(wanted.work.at_once())?;
+    let output = Output::begin(&run.output, &told, bed.clock.wall(), stop.clone());
+    let mut output = output.inspect_err(|_| flags.samples.discard())?;
+    let course = Course::new(&bed, &prefix, wanted.work.together(), (told.cores, run.keep));
+    let mut course = course.sampled(samples);
     let measured = match wanted.work {
         Work::Stages(stages) => course.run(stages, &stop, |event| output.tell(event)).await,
         Work::Replay(replay, rounds) => {
             course.replay(&replay, rounds, &stop, |event| output.tell(event)).await
         }
     };
+    let sampled = tokio::task::block_in_place(|| course.end_samples());
     if let Some(files) = &bed.files {
         // Before the objects, which may take longer than a signal leaves time for.
         files.remove();
@@ -234,7 +241,9 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
     let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
     let ended = run.conclude(output, (matches!(measured, Ok(true)), servers), &prefix, cleaned);
     measured?;
-    ended
+    let ended = ended?;
+    flags.samples.end(sampled)?;
+    Ok(ended)
 }
 
 impl RunFlags {

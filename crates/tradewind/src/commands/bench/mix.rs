@@ -28,6 +28,7 @@ const USUAL: Usual = Usual {
 #[command(after_help = "Examples:\n  \
     tradewind bench mix s3://bucket\n  \
     tradewind bench mix s3://bucket --parallel 1,2,4,8,16,32 -o matrix.jsonl\n  \
+    tradewind bench mix s3://bucket --size 64KiB --samples requests.csv\n  \
     tradewind bench mix s3://bucket --mix put --size 4MiB --parallel 1,4,8 --beside \"put 4KiB x 8\"\n  \
     tradewind bench mix s3://bucket --mix get --size 64KiB --rate 200 --beside \"put 4MiB x 4 and get 4KiB x 16\"\n\n\
     Exit status: 0 measured, 1 a request failed or was answered wrongly, 2 usage.")]

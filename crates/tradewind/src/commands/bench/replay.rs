@@ -32,7 +32,8 @@ const FAST_PARALLEL: usize = 64;
 #[command(after_help = "Examples:\n  \
     tradewind bench replay trace.csv s3://bucket\n  \
     tradewind bench replay trace.csv s3://bucket --speed 2 --repeat 3 -o twice.jsonl\n  \
-    tradewind bench replay trace.jsonl s3://bucket/there --pace fast --parallel 16\n\n\
+    tradewind bench replay trace.jsonl s3://bucket/there --pace fast --parallel 16\n  \
+    tradewind bench replay trace.csv s3://bucket --samples requests.csv\n\n\
     A trace:\n  \
     time,op,key,offset,length\n  \
     0,put,photos/a.jpg,,48211\n  \

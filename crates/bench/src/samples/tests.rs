@@ -1,0 +1,257 @@
+use std::sync::mpsc;
+
+use super::*;
+use crate::course::{Course, Event};
+use crate::drive::tests::bed;
+use crate::drive::{Bed, Gauge, Stop, drive};
+use crate::load::{Load, Pace, Until};
+use crate::result::Cell;
+use crate::sizes::Sizes;
+use crate::stock::Stock;
+use crate::survey::Step;
+
+/// What was written, for whoever wants to read it meanwhile.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sheet(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sheet {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sheet {
+    /// Fields of all lines behind the first, none of which has a comma in it.
+    pub fn lines(&self) -> Vec<Vec<String>> {
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
+        let rest = text.strip_prefix(writer::HEAD).expect("the first line names the columns");
+        assert!(rest.is_empty() || rest.ends_with('\n'), "{rest}");
+        rest.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
+    }
+}
+
+/// A file that takes nothing until it may.
+struct Stuck(mpsc::Receiver<()>, Sheet);
+
+impl Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Whoever has let go of the other end lets everything through.
+        let _ = self.0.recv();
+        self.1.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A disk with room for so many writes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(1).ok_or_else(|| io::Error::other("no space left"))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Numbers;
+
+impl Names for Numbers {
+    fn name(&self, number: u64) -> String {
+        format!("key, {number}")
+    }
+}
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn at(intended: u32, ended: u32) -> Handled {
+    let (intended, ended) = (intended * MILLI, ended * MILLI);
+    Handled { intended, begun: Some(intended + MILLI), ended, answer: Ok((ended - MILLI, 7)) }
+}
+
+fn about(number: u64) -> Subject {
+    Subject { operation: Operation::Get, about: About::Number(number), size: Some(9) }
+}
+
+const WINDOW: Window = Window { begin: Duration::from_millis(1000), end: Duration::from_millis(2000) };
+
+#[tokio::test]
+async fn what_lies_in_the_window_is_kept_with_times_from_its_beginning() {
+    let sheet = Sheet::default();
+    let samples = Samples::begin(sheet.clone(), 1).unwrap();
+    let cell = samples.next_cell(3);
+    let mut sampler = cell.sampler(Some(5), Arc::new(Numbers));
+    let (early, late) = (at(900, 999), at(2000, 2100));
+    let failed = Handled { answer: Err("Odd, kind".to_owned()), ..at(1500, 1600) };
+    let never = Handled { begun: None, answer: Err("NeverStarted".to_owned()), ..at(1999, 2500) };
+    for handled in [&early, &at(900, 1100), &failed, &at(1999, 2100), &late] {
+        sampler.take(WINDOW, handled, about(1));
+    }
+    drop(sampler);
+    // A warm-up has no window yet.
+    let none = Window { begin: Duration::MAX, end: Duration::MAX };
+    let mut nobody = cell.sampler(None, Arc::new(Numbers));
+    nobody.take(none, &at(1500, 1600), about(1));
+    let unknown = Subject { operation: Operation::List, about: About::Nothing, size: None };
+    nobody.take(WINDOW, &never, unknown);
+    drop(nobody);
+    let sampled = cell.conclude().await;
+    assert_eq!(sampled, Sampled { cell: 1, written: 4, dropped: 0, unwritten: 0 });
+    assert_eq!(samples.next_cell(1).cell, 2);
+    let text = String::from_utf8(sheet.0.lock().clone()).unwrap();
+    let expected = [
+        "1,3,get,\"key, 1\",7,5,-100000,-99000,99000,100000,ok",
+        "1,3,get,\"key, 1\",9,5,500000,501000,,600000,\"Odd, kind\"",
+        "1,3,get,\"key, 1\",7,5,999000,1000000,1099000,1100000,ok",
+        "1,3,list,,,,999000,,,1500000,NeverStarted",
+    ];
+    assert_eq!(text, writer::HEAD.to_owned() + &expected.join("\n") + "\n");
+    samples.end().unwrap();
+}
+
+#[tokio::test]
+async fn what_the_file_is_too_slow_for_is_dropped_and_counted() {
+    let sheet = Sheet::default();
+    let (go, going) = mpsc::channel();
+    go.send(()).unwrap();
+    let samples = Samples::begin(Stuck(going, sheet.clone()), 1).unwrap();
+    let cell = samples.next_cell(1);
+    let mut sampler = cell.sampler(Some(0), Arc::new(Numbers));
+    let room = ((ON_THEIR_WAY + 1) * BATCH) as u64;
+    let all = 3 * room;
+    let begun = std::time::Instant::now();
+    (0..all).for_each(|number| sampler.take(WINDOW, &at(1500, 1600), about(number)));
+    assert!(begun.elapsed() < Duration::from_secs(20), "nobody waits for it: {:?}", begun.elapsed());
+    drop(sampler);
+    drop(go);
+    let sampled = cell.conclude().await;
+    // A batch whose lines wait for the file to take them is free again.
+    assert!(sampled.dropped > 0 && sampled.written >= room, "{sampled:?}");
+    assert_eq!((sampled.written + sampled.dropped, sampled.unwritten), (all, 0));
+    assert_eq!(
+        String::from_utf8(sheet.0.lock().clone()).unwrap().lines().count() as u64,
+        sampled.written + 1
+    );
+    assert!(sampled.notes()[0].contains(&format!("{} of {all} samples were dropped", sampled.dropped)));
+    let next = samples.next_cell(1);
+    next.sampler(Some(0), Arc::new(Numbers)).take(WINDOW, &at(1500, 1600), about(1));
+    assert_eq!(
+        next.conclude().await,
+        Sampled { cell: 2, written: 1, dropped: 0, unwritten: 0 },
+        "it goes on"
+    );
+    samples.end().unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_of_and_loses_nothing_else() {
+    assert!(Samples::begin(Full(0), 1).is_err(), "before anything is measured");
+    let samples = Samples::begin(Full(2), 1).unwrap();
+    let mut cells = Vec::new();
+    for _ in 0..3 {
+        let cell = samples.next_cell(1);
+        let mut sampler = cell.sampler(Some(0), Arc::new(Numbers));
+        (0..100).for_each(|number| sampler.take(WINDOW, &at(1500, 1600), about(number)));
+        drop(sampler);
+        cells.push(cell.conclude().await);
+    }
+    let (written, unwritten): (Vec<u64>, Vec<u64>) =
+        cells.iter().map(|cell| (cell.written, cell.unwritten)).unzip();
+    assert_eq!((written, unwritten), (vec![100, 0, 0], vec![0, 100, 100]));
+    assert!(cells[0].notes().is_empty() && cells[1].notes()[0].contains("100 of 100 samples are missing"));
+    assert_eq!(samples.end().unwrap_err().to_string(), "no space left");
+}
+
+fn step(mix: &str, pace: Pace) -> Step {
+    let until = Until { requests: None, time: Duration::from_millis(300), stable: None };
+    let warm_up = Duration::from_millis(100);
+    let load = Load { mix: mix.parse().unwrap(), parallel: 4, pace, until, warm_up, seed: 1 };
+    Step { load, sizes: Sizes::Fixed(1000), objects: 20, repeat: 2 }
+}
+
+#[tokio::test]
+async fn every_request_that_is_counted_has_a_line() {
+    let (bed, sheet) = (bed().await, Sheet::default());
+    let samples = Samples::begin(sheet.clone(), 8).unwrap();
+    let mut course = Course::new(&bed, "there/", 2, (2, false)).sampled(Some(samples));
+    let closed = step("get=2,put=1,head=1,list=1", Pace::Closed);
+    let spacing = crate::arrivals::Spacing::Fixed;
+    let open = step("get", Pace::Open { per_second: 300.0, spacing });
+    let mut cells: Vec<Cell> = Vec::new();
+    let stages = [vec![closed.clone()], vec![closed, open]];
+    let stop = Stop::default();
+    let all = course.run(stages, &stop, |event| {
+        if let Event::Measured(cell) = event {
+            cells.push(cell.clone());
+        }
+    });
+    assert!(all.await.unwrap());
+    course.end_samples().unwrap();
+    let lines = sheet.lines();
+    assert_eq!(cells.len(), 3);
+    for (n, cell) in cells.iter().enumerate() {
+        let of_cell: Vec<&Vec<String>> = lines.iter().filter(|line| line[0] == (n + 1).to_string()).collect();
+        let sampled = cell.samples.unwrap();
+        assert_eq!((sampled.cell, sampled.dropped, sampled.unwritten), (n as u64 + 1, 0, 0));
+        assert_eq!(sampled.written, of_cell.len() as u64);
+        let end = (cell.seconds * 1e6) as i64;
+        let time = |line: &[String], column: usize| line[column].parse::<i64>().unwrap();
+        for (operation, figures) in &cell.operations {
+            let of_kind = of_cell.iter().filter(|line| line[2] == operation.name());
+            let meant = of_kind.clone().filter(|line| (0..end).contains(&time(line, 6))).count();
+            let done = of_kind.clone().filter(|line| (0..end).contains(&time(line, 9))).count();
+            // Times are cut to microseconds: one at either end may be told to lie beside it.
+            assert!(
+                (meant as u64).abs_diff(figures.latency_us.count) <= 8,
+                "{operation}: {meant}, {figures:?}"
+            );
+            assert!((done as u64).abs_diff(figures.operations) <= 8, "{operation}: {done}, {figures:?}");
+            for line in of_kind {
+                let [intended, sent, first, ended] = [6, 7, 8, 9].map(|column| time(line, column));
+                assert!(intended <= sent && sent <= first && first <= ended, "{line:?}");
+                assert!(intended < end && ended >= 0, "{line:?}");
+                let size = if matches!(operation, Operation::Get | Operation::Put) { "1000" } else { "0" };
+                assert_eq!((&*line[1], &*line[4], &*line[10]), ("2", size, "ok"), "{line:?}");
+                assert!(line[3].starts_with("there/") && line[5].parse::<usize>().unwrap() < 4, "{line:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_never_answered_has_a_line_too() {
+    use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
+    let plan = FaultPlan::none().on(Call::Commit, When::Always, Fault::Hang);
+    let bed = bed().await;
+    let bed = Bed { store: Faulty::new(bed.store.clone(), plan), ..bed };
+    let sheet = Sheet::default();
+    let samples = Samples::begin(sheet.clone(), 4).unwrap();
+    let gauge = Arc::new(Gauge::with_samples(samples.next_cell(1)));
+    let stock = Arc::new(Stock::new("run/".to_owned(), Sizes::Fixed(10)));
+    let stop = Stop::default();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stopping.ask();
+    });
+    let pace = Pace::Open { per_second: 100.0, spacing: crate::arrivals::Spacing::Fixed };
+    let load = Load { warm_up: Duration::ZERO, ..step("put", pace).load };
+    let outcome = drive(&bed, &stock, &load, &stop, &gauge).await.unwrap();
+    assert!(outcome.abandoned > 0);
+    gauge.sampled().await.unwrap();
+    let lines = sheet.lines();
+    let outcomes = |what: &str| lines.iter().filter(|line| line[10] == what).count() as u64;
+    assert_eq!((outcomes("Unanswered"), outcomes("NeverStarted")), (4, outcome.abandoned), "{lines:?}");
+    let never = lines.iter().find(|line| line[10] == "NeverStarted").unwrap();
+    assert_eq!((&*never[3], &*never[5], &*never[7], &*never[8]), ("", "", "", ""));
+}
