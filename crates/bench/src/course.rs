@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
-use tradewind_core::error::Result;
+use tokio::task::spawn_blocking;
+use tradewind_core::error::{Error, Reason, Result};
 
+use crate::caches::{Caches, Kernel};
 use crate::drive::{Bed, Ending, Gauge, Stop};
 use crate::random::mix;
 use crate::replay::Replay;
@@ -20,7 +22,7 @@ use crate::survey::Step;
 /// What is going on.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Objects are made or removed, or loads are driven; what of it is done can be seen meanwhile.
+    /// Objects are made or removed, caches are dropped, or loads are driven; what of it is done can be seen meanwhile.
     Begins {
         /// For people.
         what: String,
@@ -45,6 +47,8 @@ pub struct Course {
     cores: usize,
     /// Objects stay when they were measured.
     keeps: bool,
+    /// Whoever drops caches before each stage, if anybody does.
+    kernel: Option<Kernel>,
     /// Where single requests are kept, if they are.
     samples: Option<Samples>,
 }
@@ -58,7 +62,13 @@ impl Course {
             _ => Site::new(bed.clone(), format!("{prefix}{n}/")),
         };
         let sites = (0..together.max(1)).map(site).collect();
-        Self { sites, cores, keeps, samples: None }
+        Self { sites, cores, keeps, kernel: None, samples: None }
+    }
+
+    /// The same with the machine's caches dropped before each stage and each replay, by a kernel that may be asked to.
+    #[must_use]
+    pub fn dropping_caches(self, kernel: Option<Kernel>) -> Self {
+        Self { kernel, ..self }
     }
 
     /// The same with each request of a measurement kept by itself.
@@ -89,8 +99,8 @@ impl Course {
         Ok(true)
     }
 
-    /// Makes the objects of a stage, for one step behind the other: it would not be faster for one beside another. Whether
-    /// all are there: not where it was stopped.
+    /// Makes the objects of a stage, for one step behind the other: it would not be faster for one beside another. Then
+    /// drops caches, where they are to be. Whether all is ready: not where it was stopped.
     pub async fn prepare(
         &mut self,
         stage: &[Step],
@@ -108,7 +118,22 @@ impl Course {
                 return Ok(false);
             }
         }
-        Ok(true)
+        self.drop_caches(tell).await?;
+        Ok(!stop.is_asked())
+    }
+
+    /// Asks the kernel for it, if anybody is to.
+    async fn drop_caches(&self, tell: &mut impl FnMut(Event<'_>)) -> Result<()> {
+        let Some(kernel) = self.kernel.clone() else { return Ok(()) };
+        tell(Event::Begins { what: "dropping caches".to_owned(), time: None, gauges: Vec::new() });
+        let dropped = spawn_blocking(move || kernel.write_and_drop_all()).await;
+        let dropped = dropped.map_err(|e| Error::with_source(Reason::Defect, "dropping caches failed", e))?;
+        dropped.map_err(|why| Error::new(Reason::Io, format!("caches cannot be dropped: {why}")))
+    }
+
+    /// How they were.
+    const fn caches(&self) -> Caches {
+        if self.kernel.is_some() { Caches::Dropped } else { Caches::Kept }
     }
 
     fn gauge(&self, repeat: u32) -> Arc<Gauge> {
@@ -150,7 +175,7 @@ impl Course {
             let others = stage.iter().enumerate().filter(|(other, _)| *other != n);
             let beside = others.map(|(_, other)| other.to_string()).collect();
             let cell = Cell::of(step, beside, &outcome, self.cores);
-            tell(Event::Measured(&cell.under(gauge.sampled().await)));
+            tell(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
         }
         Ok(is_whole)
     }
@@ -179,12 +204,13 @@ impl Course {
             if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
                 return Ok(false);
             }
+            self.drop_caches(&mut tell).await?;
             let (what, gauge) = (replay.traced().name(replay.parallel()), self.gauge(round));
             tell(Event::Begins { what, time: replay.time(), gauges: vec![gauge.clone()] });
             let Some(site) = self.sites.first() else { break };
             let (outcome, notes) = replay.drive(site.bed(), &objects, stop, &gauge).await?;
             let cell = Cell::of_replay(replay, round, (&outcome, notes), self.cores);
-            tell(Event::Measured(&cell.under(gauge.sampled().await)));
+            tell(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
             if outcome.ending == Ending::Stopped {
                 return Ok(false);
             }

@@ -8,6 +8,7 @@
 
 pub mod arrivals;
 pub mod asked;
+pub mod caches;
 pub mod cluster;
 pub mod compare;
 pub mod course;

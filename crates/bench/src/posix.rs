@@ -10,7 +10,6 @@ mod access;
 pub mod amplification;
 mod batch;
 mod buffer;
-mod caches;
 mod cell;
 pub mod compare;
 mod counters;
@@ -34,7 +33,6 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::quantity::ByteSize;
 
 use self::amplification::{Fit, Point};
-use self::caches::drop_caches;
 use self::cell::{Bench, Cell};
 use self::counters::Counters;
 use self::form::Form;
@@ -49,6 +47,7 @@ use self::probe::Known;
 use self::result::{Access, Amplification, Caches, Conditions, Measured, Phase, Scope};
 use self::section::Step;
 pub use self::section::{Part, Section};
+use crate::caches::drop_caches;
 use crate::drive::Gauge;
 
 /// The file whose access in pieces is measured.

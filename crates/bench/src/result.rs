@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use self::merge::{Part, Share, merge};
 use crate::arrivals::Spacing;
 use crate::asked::Asked;
+use crate::caches::Caches;
 use crate::drive::{Ending, Outcome};
 use crate::load::{Load, Pace};
 use crate::operation::{Mix, Operation};
@@ -116,6 +117,9 @@ pub struct Cell {
     pub spacing: Option<Spacing>,
     /// Which of several of the same, from 1 on.
     pub repeat: u32,
+    /// How caches of the machine that asked were dropped before it began.
+    #[serde(default, skip_serializing_if = "Caches::are_kept")]
+    pub caches: Caches,
     /// When the load began, in milliseconds since 1970 UTC: before the warm-up.
     pub began: i64,
     /// For so long nothing counted.
@@ -311,6 +315,7 @@ impl Cell {
             rate,
             spacing,
             repeat: step.repeat,
+            caches: Caches::Kept,
             began: outcome.began.millis(),
             warm_up: load.warm_up.as_secs_f64(),
             seconds,
@@ -349,11 +354,11 @@ impl Cell {
         Self { trace: Some(replay.traced()), spacing: None, notes, ..cell }
     }
 
-    /// The same where requests were kept one by one.
+    /// The same where caches were dropped before, and requests were kept one by one.
     #[must_use]
-    pub fn under(mut self, samples: Option<Sampled>) -> Self {
+    pub fn under(mut self, caches: Caches, samples: Option<Sampled>) -> Self {
         self.notes.extend(samples.iter().flat_map(Sampled::notes));
-        Self { samples, ..self }
+        Self { caches, samples, ..self }
     }
 
     /// What was asked; of a trace, what that came to.

@@ -199,6 +199,7 @@ fn each_request_is_kept_for_whoever_asks() {
     );
     assert_eq!(std::fs::read(caller.path("each.csv")).unwrap(), before);
     assert!(!caller.path("other.jsonl").exists() && !caller.path("other.csv").exists());
+    assert!(!kept.contains("caches"), "{kept}");
 }
 
 #[test]
@@ -233,6 +234,31 @@ fn samples_that_a_disk_has_no_room_for_are_missing_and_nothing_else_is() {
     let complaint = "samples cannot be written to disk/each.csv: No space left";
     assert!(ran.status.code() == Some(1) && ran.err.contains(complaint), "{}", ran.err);
     assert!(!caller.path("disk/each.csv").exists() && !caller.path("second.jsonl").exists());
+}
+
+#[test]
+fn caches_are_dropped_or_it_is_said_that_they_cannot_be() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let line = "s3://bucket --mix get --size 1KiB --parallel 1 --count 20 --repeat 2";
+    let ran = caller.run(&flags(&format!("{line} --drop-caches -o dropped.jsonl")));
+    let may_be = std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok();
+    if !may_be {
+        let why = "--drop-caches cannot be done: /proc/sys/vm/drop_caches cannot be written: ";
+        assert!(ran.status.code() == Some(1) && ran.err.contains(why), "{}", ran.err);
+        assert!(!caller.path("dropped.jsonl").exists());
+        return;
+    }
+    assert!(ran.status.success(), "{}", ran.err);
+    let kept = std::fs::read_to_string(caller.path("dropped.jsonl")).unwrap();
+    let cells = lines(&kept, "cell");
+    assert!(cells.len() == 2 && cells.iter().all(|cell| cell["caches"] == "dropped"), "{kept}");
+    caller.done(&flags(&format!("{line} -o left.jsonl")));
+    let words = caller.done(&["report", "left.jsonl", "dropped.jsonl", "-o", "page.html"]);
+    assert!(
+        words.contains("caches before each measurement: kept before, dropped by the kernel after"),
+        "{words}"
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@ use tradewind_core::BucketName;
 
 use super::*;
 use crate::asked::Asked;
+use crate::caches::{Caches, Kernel};
 use crate::drive::tests::bed;
 use crate::load::{Pace, Until};
 use crate::operation::Mix;
@@ -84,4 +85,45 @@ async fn a_store_that_takes_nothing_is_told_of() {
     let mut course = Course::new(&bed, "x/", 1, (2, false));
     let failed = course.run(stages, &Stop::default(), |_| {}).await.unwrap_err();
     assert!(failed.to_string().contains("objects could not be made"), "{failed}");
+}
+
+#[tokio::test]
+async fn caches_are_dropped_when_objects_are_made_and_before_anything_is_measured() {
+    let bed = bed().await;
+    let directory = tempfile::tempdir().unwrap();
+    let ask = directory.path().join("ask");
+    std::fs::write(&ask, "").unwrap();
+    let kernel = Some(Kernel::asked_by(&ask));
+    let mut course = Course::new(&bed, "there/", 1, (2, false)).dropping_caches(kernel);
+    let stages = (1..=2).flat_map(|repeat| survey(&["get"], &["1KiB"]).steps(repeat)).map(|step| vec![step]);
+    let (mut said, mut cells) = (Vec::new(), Vec::new());
+    let stop = Stop::default();
+    let all = course.run(stages, &stop, |event| {
+        let asked = std::fs::read_to_string(&ask).unwrap();
+        match event {
+            Event::Begins { what, .. } => said.push((what, asked)),
+            Event::Measured(cell) => {
+                cells.push(cell.caches);
+                std::fs::write(&ask, "").unwrap();
+            }
+        }
+    });
+    assert!(all.await.unwrap());
+    let said: Vec<(&str, &str)> = said.iter().map(|(what, asked)| (&**what, &**asked)).collect();
+    let one = |what| [("dropping caches", ""), (what, "3\n")];
+    let round = [one("get 1KiB x 1"), one("get 1KiB x 4")].concat();
+    assert_eq!(said[0], ("making 20 objects of 1KiB", ""));
+    assert_eq!(said[1..], [round.clone(), round].concat());
+    assert_eq!(cells, [Caches::Dropped; 4]);
+    let stage = survey(&["get"], &["1KiB"]).steps(1);
+    std::fs::remove_dir_all(directory.path()).unwrap();
+    let failed = course.run([stage], &stop, |_| {}).await.unwrap_err();
+    assert!(failed.to_string().contains("caches cannot be dropped: "), "{failed}");
+    let mut plain = Course::new(&bed, "else/", 1, (2, false));
+    let stages = survey(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
+    let all = plain.run(stages, &stop, |event| match event {
+        Event::Begins { what, .. } => assert_ne!(what, "dropping caches"),
+        Event::Measured(cell) => assert_eq!(cell.caches, Caches::Kept),
+    });
+    assert!(all.await.unwrap());
 }

@@ -7,7 +7,6 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::access::Manner;
 use super::buffer::Buffer;
-use super::caches::drop_caches;
 use super::cell::Bench;
 use super::counters::Counters;
 use super::form::Form;
@@ -15,6 +14,7 @@ use super::place::File;
 use super::policy::{self, Again, Policy, Read, Writing, Written};
 use super::result::Caches;
 use super::tally::Failed;
+use crate::caches::drop_caches;
 
 /// The file that is probed with, and the pieces in which it is written and read.
 const FILE: u64 = 4 << 20;

@@ -11,6 +11,7 @@ pub use super::form::Form;
 pub use super::mount::Mount;
 pub use super::policy::Policy;
 pub use super::postmark::result::Postmark;
+pub use crate::caches::Caches;
 use crate::result::{Latency, Rate};
 
 /// What a line is about.
@@ -62,28 +63,6 @@ pub struct Conditions {
     /// Bytes a second that it sent and received before anything was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<(f64, f64)>,
-}
-
-/// How caches were dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Caches {
-    /// The kernel gave up pages, names and attributes, of the whole machine.
-    Dropped,
-    /// It was told of each file that its pages are not needed; names and attributes are kept.
-    Advised,
-    /// They were left alone.
-    Kept,
-}
-
-impl fmt::Display for Caches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Dropped => "dropped by the kernel",
-            Self::Advised => "the kernel was advised that the files' pages are not needed",
-            Self::Kept => "kept",
-        })
-    }
 }
 
 /// What a measurement belongs to.

@@ -15,6 +15,9 @@ const MEMORY: f64 = 0.02;
 /// One sentence with all that differs; nothing where nothing does.
 pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
     let mut differing = clients(before, after);
+    if let (Some(before), Some(after)) = (caches(before), caches(after)) {
+        differing.extend(different("caches before each measurement", &before, &after));
+    }
     if let (Some(before), Some(after)) = (of_posix(before), of_posix(after)) {
         differing.extend(mounts(&before.mount, &after.mount));
         let caches = |told: &Conditions| told.caches.to_string();
@@ -27,6 +30,13 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
             differing.join("; ")
         )
     })
+}
+
+/// How caches were dropped before objects were measured; `None` where none were.
+fn caches(kept: &Kept) -> Option<String> {
+    let all: BTreeSet<_> = kept.cells.iter().map(|cell| cell.caches).collect();
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    (!all.is_empty()).then(|| all.join(" and "))
 }
 
 fn of_posix(kept: &Kept) -> Option<&Conditions> {

@@ -8,7 +8,7 @@ use super::Kept;
 use crate::csv::quoted;
 use crate::result::{Cell, Figures, Latency};
 
-const COLUMNS: [&str; 47] = [
+const COLUMNS: [&str; 48] = [
     "result",
     "load",
     "mix",
@@ -56,6 +56,7 @@ const COLUMNS: [&str; 47] = [
     "explained",
     "worst",
     "points",
+    "caches",
 ];
 
 /// What a line has, by column.
@@ -111,6 +112,7 @@ fn fields(cell: &Cell, operation: &str, figures: &Figures) -> Fields {
         ("cpu_us_per_request", known(cell.cpu_us_per_operation())),
         ("machine_busy", cell.machine_busy.to_string()),
         ("ending", ending),
+        ("caches", format!("{:?}", cell.caches).to_lowercase()),
         ("amplification", known(cell.amplification())),
         ("wire_bytes", wire.map_or_else(String::new, |bytes| bytes.to_string())),
     ];

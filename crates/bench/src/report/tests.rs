@@ -85,3 +85,30 @@ fn of_two_with_nothing_in_common_only_that_is_said() {
     let said = words(&[kept("get"), kept("put")]);
     assert_eq!(said[2].1, ["They have no measurement in common."]);
 }
+
+#[test]
+fn other_conditions_are_told_of() {
+    let kept = |name: &str, caches: &str| {
+        let with = format!("\"line\":\"cell\",{caches}");
+        let lines: Vec<String> =
+            text(1.0).lines().map(|line| line.replacen("\"line\":\"cell\",", &with, 1)).collect();
+        Kept::parse(name, &(lines.join("\n") + "\n")).unwrap()
+    };
+    let (left, dropped) = (kept("left", ""), kept("dropped", "\"caches\":\"dropped\","));
+    let said = words(&[left.clone(), dropped.clone(), left.clone()]);
+    let differs =
+        |said: &[String]| said.iter().any(|said| said.contains("not measured under the same conditions"));
+    assert!(said[1].1.iter().any(|said| said.contains("were dropped before each measurement")), "{said:?}");
+    assert!(
+        said[3].1[0].contains("caches before each measurement: kept before, dropped by the kernel after"),
+        "{:?}",
+        said[3]
+    );
+    assert!(!differs(&said[4].1), "{:?}", said[4]);
+    let same = words(&[dropped.clone(), dropped.clone()]);
+    assert!(!differs(&same[2].1), "{:?}", same[2]);
+    assert!(page(&[left.clone(), dropped.clone()]).contains("not measured under the same conditions"));
+    let table = csv(&[left, dropped]);
+    let ends = |what: &str| table.lines().filter(|line| line.ends_with(what)).count();
+    assert_eq!((ends(",kept"), ends(",dropped"), ends(",caches")), (12, 12, 1), "{table}");
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::caches::Caches;
 use crate::compare::{Compared, Measure, Verdict};
 use crate::operation::Operation;
 use crate::posix::result::Measured;
@@ -116,6 +117,9 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
     let failed: u64 = result.cells.iter().map(Cell::failed).sum();
     if failed > 0 {
         said.push(format!("{failed} requests failed or were answered wrongly: see the tables."));
+    }
+    if result.cells.iter().any(|cell| cell.caches == Caches::Dropped) {
+        said.push("Caches of the machine that asked were dropped before each measurement.".to_owned());
     }
     if result.is_partial {
         said.push("It was stopped before all was measured.".to_owned());

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tradewind_bench::Content;
+use tradewind_bench::caches::Kernel;
 use tradewind_bench::cluster::coordinator::prefix;
 use tradewind_bench::course::{Course, Stage};
 use tradewind_bench::drive::{Bed, Stop};
@@ -64,6 +65,9 @@ pub(super) struct GroundFlags {
     pub run: RunFlags,
     #[command(flatten)]
     pub asking: AskingFlags,
+    /// Drop the caches of this whole machine when objects are made and before each measurement; it takes root
+    #[arg(long)]
+    drop_caches: bool,
     #[command(flatten)]
     samples: SampleFlags,
 }
@@ -83,6 +87,13 @@ impl GroundFlags {
     pub fn room_for_keys(&self) -> usize {
         let taken = below(&self.run.place.key).len() + prefix(0).len() + ROUND.len();
         MAX_KEY_BYTES.saturating_sub(taken)
+    }
+
+    /// Whoever drops caches, if anybody is to. Refused where that may not be.
+    fn kernel(&self) -> anyhow::Result<Option<Kernel>> {
+        let Some(kernel) = self.drop_caches.then(Kernel::default) else { return Ok(None) };
+        kernel.may_be_asked().map_err(|why| anyhow::anyhow!("--drop-caches cannot be done: {why}"))?;
+        Ok(Some(kernel))
     }
 }
 
@@ -197,6 +208,7 @@ pub(super) fn cores() -> usize {
 
 async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Result<Ended> {
     let run = &flags.run;
+    let kernel = flags.kernel()?;
     let own = prefix(number()?);
     let lines = (wanted.work.at_once(), run.fresh);
     let bed =
@@ -218,7 +230,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
     let output = Output::begin(&run.output, &told, bed.clock.wall(), stop.clone());
     let mut output = output.inspect_err(|_| flags.samples.discard())?;
     let course = Course::new(&bed, &prefix, wanted.work.together(), (told.cores, run.keep));
-    let mut course = course.sampled(samples);
+    let mut course = course.dropping_caches(kernel).sampled(samples);
     let measured = match wanted.work {
         Work::Stages(stages) => course.run(stages, &stop, |event| output.tell(event)).await,
         Work::Replay(replay, rounds) => {

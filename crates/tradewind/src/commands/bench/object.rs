@@ -29,6 +29,7 @@ pub(super) const USUAL: Usual = Usual {
     tradewind bench object s3://bucket --mix get=70,put=20,delete=10 --size 60%4KiB+40%1MiB-4MiB\n  \
     tradewind bench object s3://bucket --mix get --size 64KiB --rate 500 --parallel 128 -o open.jsonl\n  \
     tradewind bench object s3://bucket --mix get --size 64KiB --time 10s --samples requests.csv\n  \
+    tradewind bench object s3://bucket --mix get --size 8MiB --drop-caches --warm-up 0s --repeat 3\n  \
     tradewind bench object s3://bucket --workload hou --scale 0.01\n\n\
     Sizes: 4KiB, a range 4KiB-1MiB, lognormal:60KiB:1.5 (median and sigma), shares 60%4KiB+40%1MiB.\n\
     Exit status: 0 measured, 1 a request failed or was answered wrongly, 2 usage.")]
