@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from cells import LARGE, SHOWN, SMALL
+from cells import LARGE, LARGE_QUICKLY, SHOWN, SMALL
 from measure import Seen
 
 
@@ -18,14 +18,14 @@ class Plot:
     # "unit", "single" or "batch", and what lies along its axis.
     scope: str
     axis: str
-    # All files of one size, where the axis is the number of threads.
-    size: int | None = None
+    # All files of one of these sizes, where the axis is the number of threads.
+    sizes: tuple[int, ...] = ()
 
     def shows(self, seen: Seen) -> bool:
         cell = seen.cell
         if (seen.network, seen.phase, cell.scope) != (self.network, self.phase, self.scope):
             return False
-        return cell.size == self.size if self.axis == "threads" else cell.threads == 1
+        return cell.size in self.sizes if self.axis == "threads" else cell.threads == 1
 
     def at(self, seen: Seen) -> int:
         return getattr(seen.cell, self.axis)
@@ -39,8 +39,8 @@ class Plot:
 
 
 def plots(figure: int) -> list[Plot]:
-    def each(scope: str, axis: str, size: int | None = None) -> list[Plot]:
-        return [Plot(figure, network, phase, scope, axis, size) for network in SHOWN[figure] for phase in ("write", "read")]
+    def each(scope: str, axis: str, *sizes: int) -> list[Plot]:
+        return [Plot(figure, network, phase, scope, axis, sizes) for network in SHOWN[figure] for phase in ("write", "read")]
 
     match figure:
         case 2:
@@ -52,7 +52,7 @@ def plots(figure: int) -> list[Plot]:
         case 5:
             return each("batch", "threads", SMALL)
         case 6:
-            return each("batch", "threads", LARGE)
+            return each("batch", "threads", LARGE, LARGE_QUICKLY)
         case _:
             return each("single", "size") + each("batch", "size") + each("batch", "threads", SMALL)
 

@@ -15,7 +15,7 @@ TITLES = {
     3: "single files",
     4: "batches, one thread",
     5: "batches of 4 KiB, by threads",
-    6: "batches of 16 MiB, by threads",
+    6: "batches of large files, by threads",
     7: "bytes on the wire for each byte of the files",
 }
 ORDER = list(SYSTEMS)
