@@ -79,7 +79,7 @@ fn an_open_loop_asks_as_often_as_it_is_told_to() {
 
 #[test]
 fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
-    for signal in [Signal::INT, Signal::TERM] {
+    for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let scene = Scene::new();
         let running = scene.caller.begin(&flags(
             "s3://bucket --mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o \
@@ -88,8 +88,12 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
         support::eventually("objects are made", || !scene.caller.keys("s3://bucket").is_empty());
         std::thread::sleep(Duration::from_millis(100));
         running.signal(signal);
+        if signal == Signal::HUP {
+            // A terminal that is closed says so twice.
+            std::thread::sleep(Duration::from_millis(50));
+            running.signal(signal);
+        }
         let Ran { status, err, .. } = running.end();
-        let expected = if signal == Signal::INT { 130 } else { 143 };
         assert_eq!(status.code(), Some(expected), "{err}");
         let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
         let cell = &lines(&kept, "cell")[0];

@@ -31,8 +31,8 @@ use crate::{assemble, logs, store_metrics};
 ///
 /// With no settings at all this serves one store in the directory ./data on 127.0.0.1:9000. A root key
 /// is made at the first start, kept in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
-/// TRADEWIND_SECRET_KEY set another one. SIGTERM or SIGINT finishes requests in flight, a second one
-/// ends at once.
+/// TRADEWIND_SECRET_KEY set another one. SIGTERM, SIGINT or SIGHUP finishes requests in flight, a
+/// second one of the first two ends at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind serve --data ./data\n  \
@@ -164,7 +164,7 @@ async fn serve(
             stop.cancel();
             tokio::select! {
                 ended = &mut serving => ended,
-                caught = signals.next() => {
+                caught = signals.again() => {
                     warn!(signal = caught.name(), "ending at once");
                     // What was acknowledged is durable; everything else may be cut off.
                     std::process::exit(1);

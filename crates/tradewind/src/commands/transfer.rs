@@ -312,7 +312,7 @@ async fn watch(mut signals: Signals, stop: oneshot::Sender<Caught>, time_to_stop
     let _ = stop.send(caught);
     tokio::select! {
         () = tokio::time::sleep(time_to_stop) => {}
-        _ = signals.next() => {}
+        _ = signals.again() => {}
     }
     std::process::exit(caught.exit_status().into());
 }

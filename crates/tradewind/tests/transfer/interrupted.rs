@@ -60,7 +60,7 @@ fn stopped(signal: Signal) -> (Caller, Ran) {
 
 #[test]
 fn a_download_that_is_stopped_leaves_nothing_behind() {
-    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let (caller, ran) = stopped(signal);
         assert_eq!(ran.status.code(), Some(status), "{ran:?}");
         assert_eq!(names(caller.root()), ["there/a", "there/b"]);

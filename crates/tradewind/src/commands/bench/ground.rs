@@ -244,10 +244,11 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
     }
     if stop.is_asked() && !run.keep {
         let (scheme, bucket) = (&run.place.scheme, &run.place.bucket);
-        writeln!(
+        // They are removed also where the terminal that it would be read on has gone away.
+        let _ = writeln!(
             io::stderr(),
             "removing objects below {scheme}://{bucket}/{prefix}; a second signal leaves them there"
-        )?;
+        );
     }
     let cleaned = if run.keep { Ok(0) } else { course.clean().await };
     let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();

@@ -31,6 +31,7 @@ pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
                     Caught::Interrupt if is_before_a_terminal() => continue,
                     Caught::Interrupt => Signal::INT,
                     Caught::Terminate => Signal::TERM,
+                    Caught::Hangup => Signal::HUP,
                 },
             };
             // It may have ended just now.
