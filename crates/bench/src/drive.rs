@@ -1,5 +1,6 @@
 //! Drives a load against a store, and records what came of it.
 
+mod due;
 mod pacer;
 pub(crate) mod request;
 pub(crate) mod shared;
@@ -90,6 +91,8 @@ pub struct Outcome {
     pub repeats: u64,
     /// Requests that were meant to start and never did.
     pub abandoned: u64,
+    /// Those of them that did not even wait, since too many did. They are in no latency.
+    pub refused: u64,
     /// Requests of an open loop that waited for a worker when it ended.
     pub waiting: u64,
     /// Why it ended.
@@ -108,6 +111,8 @@ pub enum Ending {
     Exhausted,
     /// Somebody stopped it.
     Stopped,
+    /// So many requests of an open loop waited that no more could: what was asked for was not measured.
+    Overrun,
 }
 
 /// Runs a load to its end, or until it is stopped. Objects that it makes and leaves are in `stock`. What was under way at
@@ -181,7 +186,6 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     if ending != Ending::Exhausted {
         ended = Some((shared.end(), Seen::now(bed)?));
     }
-    // Those whose moment has come still start, late as they are.
     let waiting = shared.left();
     let lag = match pacer {
         // It may look up only a moment later; loads beside this one go on meanwhile.
@@ -192,7 +196,14 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
         }
         None => shared::micros(),
     };
-    shared.last();
+    let is_overrun = shared.refused() > 0 && ending != Ending::Stopped;
+    let ending = if is_overrun { Ending::Overrun } else { ending };
+    if is_overrun {
+        shared.begin_no_more();
+    } else {
+        // Those whose moment has come still start, late as they are.
+        shared.last();
+    }
     let mut outcome = Outcome {
         began,
         time: Duration::ZERO,
@@ -202,7 +213,8 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
         lag,
         tenths: Vec::new(),
         repeats: 0,
-        abandoned: 0,
+        abandoned: shared.refused(),
+        refused: shared.refused(),
         waiting,
         ending,
     };
@@ -272,7 +284,8 @@ fn failed(e: io::Error) -> Error {
 }
 
 async fn wait_until<T>(shared: &Shared<T>, stop: &Stop, until: Duration) {
-    while shared.now() < until && !stop.is_asked() && !shared.is_over() {
+    let is_over = || stop.is_asked() || shared.is_over() || shared.refused() > 0;
+    while shared.now() < until && !is_over() {
         tokio::time::sleep(LOOK.min(until.saturating_sub(shared.now()))).await;
     }
 }
@@ -284,6 +297,9 @@ async fn wait_for_end<T>(shared: &Shared<T>, stop: &Stop, load: &Load, begin: Du
     loop {
         if stop.is_asked() {
             return Ending::Stopped;
+        }
+        if shared.refused() > 0 {
+            return Ending::Overrun;
         }
         if shared.is_over() {
             return Ending::Exhausted;

@@ -388,10 +388,16 @@ impl Cell {
         (operations > 0.0 && self.beside.is_empty()).then(|| self.cpu_seconds * 1e6 / operations)
     }
 
-    /// Whether it was stopped before its end.
+    /// Whether it ended before it was to: somebody stopped it, or it is void.
     #[must_use]
     pub fn is_partial(&self) -> bool {
-        self.ending == Ending::Stopped
+        self.ending == Ending::Stopped || self.is_void()
+    }
+
+    /// Whether what was asked for was not measured: the store was so far behind the rate that some requests could not even wait.
+    #[must_use]
+    pub fn is_void(&self) -> bool {
+        self.ending == Ending::Overrun
     }
 
     /// Whether no request had any success while it counted.
@@ -450,6 +456,13 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
     let seconds = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
     let used = outcome.usage.total().as_secs_f64() / seconds;
     let most = outcome.usage.busiest();
+    if outcome.ending == Ending::Overrun {
+        notes.push(format!(
+            "this is void: {} requests waited for one of {} at a time and {} more were given up, so it ended after {seconds:.1} s; \
+             the store is far behind the rate: ask for less",
+            outcome.waiting, load.parallel, outcome.refused
+        ));
+    }
     if used > BUSY * cores as f64 {
         notes.push(format!(
             "the generator was the bottleneck: it used {used:.2} of {cores} processors; the store may be faster"
@@ -482,14 +495,14 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
             "requests took up to {longest:.1} s of the {seconds:.1} s that counted: few of them lie in it, measure longer or more"
         ));
     }
-    if outcome.waiting > load.parallel as u64 {
+    if outcome.ending != Ending::Overrun && outcome.waiting > load.parallel as u64 {
         notes.push(format!(
             "{} requests waited for one of {} at a time when it ended: the store, or so many at a time, cannot keep up \
              with the rate",
             outcome.waiting, load.parallel
         ));
     }
-    if outcome.abandoned > 0 {
+    if outcome.abandoned > 0 && outcome.ending != Ending::Overrun {
         notes.push(format!(
             "{} requests were meant to start and never did: the store was slower than the rate",
             outcome.abandoned

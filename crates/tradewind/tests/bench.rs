@@ -78,6 +78,23 @@ fn an_open_loop_asks_as_often_as_it_is_told_to() {
 }
 
 #[test]
+fn a_rate_that_no_store_serves_is_void() {
+    let scene = Scene::new();
+    let line =
+        "s3://bucket --mix put --size 1B --rate 1000000 --parallel 4 --time 30s --warm-up 0s -o result.jsonl";
+    let ran = scene.caller.run(&flags(line));
+    let said = String::from_utf8(ran.out).unwrap();
+    assert!(ran.status.code() == Some(1) && said.contains("note: this is void: "), "{said}");
+    let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
+    let cell = &lines(&kept, "cell")[0];
+    assert!(cell["ending"] == "overrun" && cell["seconds"].as_f64() < Some(25.0), "{kept}");
+    assert!(cell["abandoned"].as_u64() > Some(1_000_000) && failures(cell) == 0, "{kept}");
+    assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
+    let page = scene.caller.done(&["report", "result.jsonl", "-o", "-"]);
+    assert!(page.contains("1 of 1 measurements are void"), "{page}");
+}
+
+#[test]
 fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let scene = Scene::new();

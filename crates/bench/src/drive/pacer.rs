@@ -18,11 +18,6 @@ const NAP: Duration = Duration::from_millis(50);
 /// What the kernel may be late by, in nanoseconds: as little as there is. Usually it is 50,000.
 const SLACK: NonZeroU64 = NonZeroU64::MIN;
 
-/// While so many requests wait for a worker, no others are released: their moments do not change by that.
-const MOST_WAITING: u64 = 1 << 20;
-/// How often it is looked whether they still do.
-const HELD: Duration = Duration::from_millis(1);
-
 /// The thread.
 pub(super) struct Pacer {
     stopped: Arc<AtomicBool>,
@@ -42,7 +37,6 @@ impl Pacer {
             // It is late by a little more where that is refused.
             let _ = rustix::thread::set_current_timer_slack(Some(SLACK));
             let (origin, mut lag, mut released) = (shared.now(), micros(), 0);
-            let mut held = origin;
             for (start, request) in requests {
                 let intended = origin + start;
                 loop {
@@ -53,15 +47,9 @@ impl Pacer {
                     }
                     if now < intended {
                         std::thread::sleep((intended - now).min(NAP));
-                    } else if shared.left() >= MOST_WAITING && !has_ended {
-                        held = now;
-                        std::thread::sleep(HELD);
                     } else {
-                        // Who had to wait for others was not late by the generator's doing.
-                        if intended >= held {
-                            let late = u64::try_from((now - intended).as_micros()).unwrap_or(u64::MAX);
-                            record(&mut lag, late.max(1), 1);
-                        }
+                        let late = u64::try_from((now - intended).as_micros()).unwrap_or(u64::MAX);
+                        record(&mut lag, late.max(1), 1);
                         shared.release(intended, request);
                         released += 1;
                         break;

@@ -1,6 +1,5 @@
 //! What the workers of one load share: the window that counts, the numbers of requests, and what is seen from outside.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,8 +10,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
+use super::due::Due;
 use crate::record::Window;
 use crate::samples::{CellSamples, Names, Sampled, Sampler};
+
+/// Requests of an open loop that wait for a worker, at the most: seconds of a load that no store serves, in some 20 MB.
+pub(crate) const MOST_WAITING: usize = 1 << 20;
 
 /// A wish to end early: what was measured by then is kept.
 #[derive(Debug, Clone, Default)]
@@ -100,7 +103,7 @@ pub(crate) struct Shared<T> {
     most: AtomicU64,
     workers: usize,
     /// Requests of an open loop whose moment has come, and a permit for each.
-    due: Mutex<VecDeque<(Duration, T)>>,
+    due: Mutex<Due<T>>,
     pub starts: Semaphore,
     /// Requests that are under way are given up.
     pub over: CancellationToken,
@@ -137,7 +140,7 @@ impl<T> Shared<T> {
             numbers: AtomicU64::new(0),
             most: AtomicU64::new(most.unwrap_or(u64::MAX)),
             workers,
-            due: Mutex::default(),
+            due: Mutex::new(Due::new(MOST_WAITING)),
             starts: Semaphore::new(0),
             over: CancellationToken::new(),
             last: AtomicU64::new(0),
@@ -150,6 +153,13 @@ impl<T> Shared<T> {
     /// What keeps the requests of a worker one by one, where they are to be kept; without a worker, of those that never start.
     pub fn sampler(&self, worker: Option<usize>) -> Option<Sampler> {
         Some(self.gauge.samples.as_ref()?.sampler(worker, self.names.clone()))
+    }
+
+    /// The same, of whose requests so many may wait.
+    #[cfg(test)]
+    pub fn with_room(mut self, most_waiting: usize) -> Self {
+        self.due = Mutex::new(Due::new(most_waiting));
+        self
     }
 
     pub fn now(&self) -> Duration {
@@ -219,15 +229,22 @@ impl<T> Shared<T> {
         self.most.fetch_min(most, Ordering::Relaxed);
     }
 
-    /// A request is to start: it was meant to at that moment.
+    /// A request is to start: it was meant to at that moment. Where too many wait it is given up and counted, and the load is
+    /// overrun.
     pub fn release(&self, intended: Duration, request: T) {
-        self.due.lock().push_back((intended, request));
-        self.starts.add_permits(1);
+        if self.due.lock().push(intended, request) {
+            self.starts.add_permits(1);
+        }
+    }
+
+    /// Requests that were given up at their moments, since too many waited: with the first of them the load is void.
+    pub fn refused(&self) -> u64 {
+        self.due.lock().refused()
     }
 
     /// When the request whose permit this worker has was meant to start.
     pub fn intended(&self) -> Option<(Duration, T)> {
-        self.due.lock().pop_front()
+        self.due.lock().pop()
     }
 
     /// No request is released any more: whoever waits for one ends when those that were are begun.
@@ -236,16 +253,21 @@ impl<T> Shared<T> {
         self.starts.add_permits(self.workers);
     }
 
+    /// Requests that are to start are given up.
+    pub fn begin_no_more(&self) {
+        self.starts.close();
+    }
+
     /// Requests that are under way, and those that are to start, are given up.
     pub fn give_up(&self) {
-        self.starts.close();
+        self.begin_no_more();
         self.over.cancel();
     }
 
-    /// When each request was meant to start that never did, its number, and what is known of it.
+    /// When each request that waited was meant to start and never did, its number, and what is known of it.
     pub fn abandoned(&self) -> impl Iterator<Item = ((Duration, T), u64)> {
         let first = self.numbers.load(Ordering::Relaxed);
-        std::mem::take(&mut *self.due.lock()).into_iter().zip(first..)
+        self.due.lock().take().into_iter().zip(first..)
     }
 
     /// Requests that are to start and did not yet.

@@ -213,3 +213,36 @@ async fn who_is_stopped_does_not_wait_for_a_store_that_hangs() {
     assert!(begun.elapsed() < 2 * DRAIN_STOPPED, "{:?}", begun.elapsed());
     assert_eq!(outcome.ending, Ending::Stopped);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_that_a_store_is_far_behind_ends_the_load_and_fills_no_memory() {
+    const MOST_WAITING: usize = 1000;
+    let bed = faulty_bed(Fault::Hang).await;
+    for warm_up in [Duration::ZERO, LONG] {
+        let stock = stock("1KiB");
+        let pace = Pace::Open { per_second: 1e5, spacing: Spacing::Poisson };
+        let load = Load { pace, warm_up, ..load("put", None, LONG) };
+        let shared = Shared::new(bed.clock.clone(), (load.parallel, None), Arc::default(), stock.clone());
+        let shared = Arc::new(shared.with_room(MOST_WAITING));
+        let hands = stock.deal(load.parallel, load.seed).into_iter();
+        let mut workers = Vec::new();
+        for hand in hands {
+            let share = (shared.clone(), true);
+            let worker = Worker::new(bed.clone(), stock.clone(), hand, share, context(&bed).await);
+            workers.push(worker.run(load.mix.clone(), load.seed, None).boxed());
+        }
+        let starts = Arrivals::new(Spacing::Poisson, 1e5, load.seed).map(|start| (start, ()));
+        let (work, stop) = ((Some(starts), workers), Stop::default());
+        let subject = |_, ()| Subject { operation: Operation::Put, about: About::Nothing, size: None };
+        let driven = conduct(&bed, &shared, work, &load, &stop, subject);
+        let (outcome, _) = driven.await.unwrap();
+        assert_eq!((outcome.ending, outcome.waiting), (Ending::Overrun, MOST_WAITING as u64));
+        assert!(outcome.refused > 0, "{outcome:?}");
+        assert_eq!(outcome.abandoned, outcome.refused + MOST_WAITING as u64);
+        let tally = &outcome.record.tallies()[&Operation::Put];
+        // Those under way were waited for, and those that waited are not told as failures of the store.
+        assert_eq!((tally.operations, tally.failures["Unanswered"]), (0, 4));
+        let counted = if warm_up.is_zero() { 4 + MOST_WAITING as u64 } else { 0 };
+        assert_eq!(tally.cut, counted, "who waited is in the latencies where it counted");
+    }
+}

@@ -124,6 +124,13 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
     if result.is_partial {
         said.push("It was stopped before all was measured.".to_owned());
     }
+    let void = result.cells.iter().filter(|cell| cell.is_void()).count();
+    if void > 0 {
+        said.push(format!(
+            "{void} of {} measurements are void: the store was far behind the rate that was asked for.",
+            result.cells.len()
+        ));
+    }
     let busy = result.cells.iter().filter(|cell| cell.was_busy(result.run.client.cores)).count();
     if busy > 0 {
         said.push(format!(

@@ -141,6 +141,7 @@ impl Cell {
 const fn worse(one: Ending, other: Ending) -> Ending {
     match (one, other) {
         (Ending::Stopped, _) | (_, Ending::Stopped) => Ending::Stopped,
+        (Ending::Overrun, _) | (_, Ending::Overrun) => Ending::Overrun,
         (Ending::Time, _) | (_, Ending::Time) => Ending::Time,
         (Ending::Stable, _) | (_, Ending::Stable) => Ending::Stable,
         (Ending::Exhausted, Ending::Exhausted) => Ending::Exhausted,

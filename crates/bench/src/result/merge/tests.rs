@@ -36,6 +36,7 @@ fn outcome(record: Record, lag: Histogram<u64>) -> Outcome {
         tenths,
         repeats: 1,
         abandoned: 2,
+        refused: 0,
         waiting: 0,
         ending: Ending::Time,
     }

@@ -64,7 +64,7 @@ pub(super) struct Output {
     cells: usize,
     done: usize,
     failed: u64,
-    /// Measurements in which nothing succeeded.
+    /// Measurements in which nothing succeeded, or that are void.
     empty: u32,
     /// The first that could not be said.
     lost: Option<io::Error>,
@@ -138,7 +138,7 @@ impl Output {
                 self.shown = None;
                 self.done += 1;
                 self.failed += cell.failed();
-                self.empty += u32::from(cell.has_nothing() && !cell.is_partial());
+                self.empty += u32::from(cell.is_void() || (cell.has_nothing() && !cell.is_partial()));
                 self.keep(&Line::Cell(Box::new(cell.clone())));
                 if !self.is_json {
                     rows(cell).iter().for_each(|row| self.print(row));
