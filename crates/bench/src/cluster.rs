@@ -1,4 +1,4 @@
-//! The same load from several machines at once. A *coordinator* asks *agents*, each of which opens the store with its own
+//! Loads from several machines at once. A *coordinator* asks *agents*, each of which opens the store with its own
 //! credentials, makes its own objects and measures as one machine alone does; all begin at the same moment, and what they
 //! recorded is added up as histograms.
 //!
@@ -9,6 +9,7 @@
 pub mod agent;
 mod clocks;
 pub mod coordinator;
+pub mod duty;
 mod frame;
 mod handshake;
 mod link;

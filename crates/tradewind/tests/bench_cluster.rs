@@ -54,7 +54,8 @@ impl Agent {
 /// `tradewind bench cluster` with flags as they stand in a line.
 fn cluster<'a>(agents: &'a str, line: &'a str) -> Vec<&'a str> {
     let first = ["bench", "cluster", "s3://bucket", "--agents", agents, "--key-file", "key"];
-    first.into_iter().chain(line.split_whitespace()).collect()
+    // Words that belong together are joined by a no-break space, which the command takes for a space too.
+    first.into_iter().chain(line.split_ascii_whitespace()).collect()
 }
 
 fn names(agents: &[&Agent]) -> String {
@@ -104,6 +105,85 @@ fn two_agents_measure_as_one() {
         let ended = agent.running.end();
         assert_eq!((ended.status.code(), &*ended.err), (Some(143), "tradewind: stopped by SIGTERM\n"));
     }
+}
+
+/// A measurement in words: what was asked, and what beside it.
+fn named(cell: &Json) -> String {
+    let text = |of: &Json| of.as_str().unwrap().to_owned();
+    let alone = format!("{} {} x {}", text(&cell["mix"]), text(&cell["sizes"]), cell["parallel"]);
+    let beside = cell["beside"].as_array().into_iter().flatten();
+    beside.fold(alone, |name, other| format!("{name} beside {}", text(other)))
+}
+
+fn who(cell: &Json) -> Vec<&str> {
+    cell["agents"].as_array().unwrap().iter().map(|one| one["agent"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_workload_is_measured_from_two_machines() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
+    let both = names(&[&agents[0], &agents[1]]);
+    let loads = "about = \"x\"\n[[load]]\nmix = \"put\"\nsize = \"1KiB\"\nparallel = [1, 2]\ncount = 200\n\
+        [[load]]\nmix = \"get=1,put=1\"\nsize = \"2KiB\"\nparallel = 3\ncount = 400\nobjects = 50\n";
+    caller.write("mine.toml", loads);
+    caller.done(&cluster(&both, "--workload mine.toml --scale 0.1 -o result.jsonl"));
+    let cells = lines(&kept(caller), "cell");
+    let what: Vec<String> = cells.iter().map(named).collect();
+    assert_eq!(what, ["put 1KiB x 2", "put 1KiB x 4", "get=1,put=1 2KiB x 6"]);
+    let operations = |cell: &Json| -> u64 {
+        let kinds = cell["operations"].as_object().unwrap().values();
+        kinds.map(|figures| figures["operations"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(cells.iter().map(operations).collect::<Vec<_>>(), [40, 40, 80], "as many of each agent");
+    assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+    caller.write("stable.toml", "about = \"x\"\n[[load]]\nsize = \"1KiB\"\nstable = \"5%\"\n");
+    let ran = caller.run(&cluster(&both, "--workload stable.toml --no-out"));
+    assert!(ran.status.code() == Some(2) && ran.err.contains("there is no --stable"), "{}", ran.err);
+}
+
+#[test]
+fn loads_run_beside_each_other_on_all_agents_or_each_on_its_own() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
+    let both = names(&[&agents[0], &agents[1]]);
+    let line = "--mixed --size 1KiB --parallel 2 --objects 20 --time 300ms --warm-up 0s -o result.jsonl";
+    let measured = |more: &str| {
+        let _ = std::fs::remove_file(caller.path("result.jsonl"));
+        caller.done(&cluster(&both, &format!("{line} {more}")));
+        let cells = lines(&kept(caller), "cell");
+        let failed = |cell: &Json| !cell["operations"].to_string().contains("\"failures\":{}");
+        assert!(!cells.iter().any(failed), "{cells:?}");
+        assert_eq!(caller.keys("s3://bucket"), [""; 0]);
+        let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
+        assert!(page.contains("throughput that is left, in %"), "{page}");
+        cells
+    };
+    let cells = measured("");
+    let what: Vec<String> = cells.iter().map(named).collect();
+    let (put, get) = ("put 1KiB x 4", "get 1KiB x 4");
+    let beside = |one, other| format!("{one} beside {other}");
+    assert_eq!(what[..2], [put, get]);
+    assert_eq!(
+        what[2..],
+        [(put, put), (put, put), (put, get), (get, put), (get, get), (get, get)].map(|(a, b)| beside(a, b))
+    );
+    assert!(cells.iter().all(|cell| who(cell).len() == 2));
+    let cells = measured("--apart --mix put --beside get\u{a0}1KiB\u{a0}x\u{a0}2");
+    let what: Vec<String> = cells.iter().map(named).collect();
+    let (put, get) = ("put 1KiB x 2", "get 1KiB x 2");
+    assert_eq!(what, [put, get, &beside(put, get), &beside(get, put)]);
+    let [first, second] = [&agents[0], &agents[1]].map(|agent| &*agent.address);
+    assert_eq!(cells.iter().map(who).collect::<Vec<_>>(), [[first], [second], [first], [second]]);
+    let refused = |line: &str, why: &str| {
+        let ran = caller.run(&cluster(&agents[0].address, line));
+        assert!(ran.status.code() == Some(2) && ran.err.contains(why), "{}", ran.err);
+    };
+    refused("--mixed --apart --no-out", "1 agents cannot be divided evenly among 2 loads");
+    refused("--mixed --count 5 --no-out", "end together");
+    refused("--apart --no-out", "--mixed");
 }
 
 #[test]

@@ -1,26 +1,27 @@
-//! The coordinator: has agents do each step together. All prepare; then it finds out how their clocks lie to its own, says
+//! The coordinator: has agents do each act together. All prepare; then it finds out how their clocks lie to its own, says
 //! to each in its own clock when to begin, and adds up what they measured. Where one is lost or fails, the others stop,
 //! what they measured is kept and marked, and nothing more is measured: what fewer machines ask is something else.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
+use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
 use super::clocks::{Alignment, apart};
+use super::duty::{Act, Duty, of_agent};
 use super::handshake::Key;
 use super::messages::{MOST_AGENTS, nanos};
 pub use super::messages::{Wanted, prefix};
 use super::remote::Remote;
 pub use super::remote::Trouble;
-use crate::course::Event;
+use crate::course::{Event, Stage};
 use crate::drive::{Ending, Gauge, Stop};
 use crate::load::Pace;
-use crate::random::mix;
 use crate::result::{Agent, Part, merge};
-use crate::survey::Step;
 
 /// How long an agent may take after the end of a load, whose last requests are waited for.
 const TIME_BEHIND: Duration = Duration::from_secs(120);
@@ -82,19 +83,21 @@ impl Cluster {
     /// its part, `stop` is asked.
     pub async fn run(
         &mut self,
-        steps: impl IntoIterator<Item = Step>,
+        acts: impl IntoIterator<Item = Act>,
         stop: &Stop,
         mut tell: impl FnMut(Event<'_>),
     ) -> Result<bool, Trouble> {
-        for step in steps {
-            if !self.prepare(&step, stop, &mut tell).await? || !self.measure(&step, stop, &mut tell).await? {
+        for act in acts {
+            if !self.prepare(&act, stop, &mut tell).await? || !self.measure(&act, stop, &mut tell).await? {
                 return Ok(false);
             }
-            if !self.keeps && step.writes_only() {
+            if !self.keeps && act.iter().any(|duty| duty.step.writes_only()) {
                 tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
-                let asked = self.agents.iter_mut();
-                let cleaned = join_all(asked.map(|agent| agent.clean_after(stop))).await;
-                cleaned.into_iter().collect::<Result<(), Trouble>>()?;
+                let work = self.agents.iter_mut().map(async |agent| {
+                    let cleaned = agent.clean_after(stop).await;
+                    (agent, cleaned)
+                });
+                all_of(each(work, stop).await)?;
             }
         }
         Ok(true)
@@ -113,24 +116,26 @@ impl Cluster {
 
     async fn prepare(
         &mut self,
-        step: &Step,
+        act: &[Duty],
         stop: &Stop,
         tell: &mut impl FnMut(Event<'_>),
     ) -> Result<bool, Trouble> {
-        let what = format!("making objects of {}", step.sizes);
+        let sizes: Vec<String> = act.iter().map(|duty| duty.step.sizes.to_string()).collect();
+        let what = format!("making objects of {}", sizes.join(" and "));
         tell(Event::Begins { what, time: None, gauges: self.gauges() });
-        let of = self.agents.len();
-        let prepared = self.agents.iter_mut().map(|agent| {
-            let share = share(step, agent.number, of);
-            agent.prepare(share, stop)
+        let work = self.agents.iter_mut().map(async |agent| {
+            let stage: Stage = of_agent(act, agent.number).into_iter().map(|(_, share)| share).collect();
+            // Who has nothing to do is ready.
+            let prepared = if stage.is_empty() { Ok(true) } else { agent.prepare(stage, stop).await };
+            (agent, prepared)
         });
-        let prepared: Result<Vec<bool>, Trouble> = join_all(prepared).await.into_iter().collect();
-        Ok(prepared?.into_iter().all(|is_whole| is_whole))
+        let prepared = all_of(each(work, stop).await)?;
+        Ok(prepared.into_iter().all(|is_whole| is_whole))
     }
 
     async fn measure(
         &mut self,
-        step: &Step,
+        act: &[Duty],
         stop: &Stop,
         tell: &mut impl FnMut(Event<'_>),
     ) -> Result<bool, Trouble> {
@@ -138,39 +143,63 @@ impl Cluster {
         let clocks = self.agents.iter_mut().map(|agent| agent.align(&*clock, stop));
         let clocks: Result<Vec<Alignment>, Trouble> = join_all(clocks).await.into_iter().collect();
         let clocks = clocks?;
-        let time = step.load.warm_up.saturating_add(step.load.until.time);
-        let what = format!("{step} from each of {}", self.agents.len());
+        let times = act.iter().map(|duty| duty.step.load.warm_up.saturating_add(duty.step.load.until.time));
+        let time = times.max().unwrap_or_default();
+        let each_of = |duty: &Duty| format!("{} from each of {}", duty.step, duty.agents.len());
+        let what = act.iter().map(each_of).collect::<Vec<_>>().join(" beside ");
         tell(Event::Begins { what, time: Some(time), gauges: self.gauges() });
         let farthest = clocks.iter().map(Alignment::within).max().unwrap_or_default();
         // There and back is twice as far as what is not known of the clock.
         let lead = LEAD + 2 * LEAD_TRIPS * farthest;
         let (now, wall) = (self.clock.now(), self.clock.wall());
-        let at = nanos(now + lead);
-        let measured = self.agents.iter_mut().zip(&clocks).map(|(agent, clock)| {
-            agent.measure(clock.theirs(at), time.saturating_add(lead + TIME_BEHIND), stop)
+        let (at, within) = (nanos(now + lead), time.saturating_add(lead + TIME_BEHIND));
+        let work = self.agents.iter_mut().zip(&clocks).map(async |(agent, clock)| {
+            let measured = match of_agent(act, agent.number).len() {
+                0 => Ok((0, Vec::new())),
+                loads => agent.measure((clock.theirs(at), loads), within, stop).await,
+            };
+            (agent, measured)
         });
-        let measured = join_all(measured).await;
-        let (mut parts, mut moments, mut trouble) = (Vec::new(), Vec::new(), None);
+        let (measured, mut trouble) = each(work, stop).await;
+        let mut parts: Vec<Vec<Part>> = act.iter().map(|_| Vec::new()).collect();
+        let mut moments = Vec::new();
         for ((agent, clock), measured) in self.agents.iter().zip(&clocks).zip(measured) {
             match measured {
-                Ok((began, Some(cell))) => {
-                    moments.push((*clock, began));
-                    parts.push(Part { agent: agent.name.clone(), cores: agent.client.cores, cell });
+                Ok((began, cells)) => {
+                    moments.extend((!cells.is_empty()).then_some((*clock, began)));
+                    for ((n, _), cell) in of_agent(act, agent.number).into_iter().zip(cells) {
+                        let (agent, cores) = (agent.name.clone(), agent.client.cores);
+                        parts[n].push(Part { agent, cores, cell });
+                    }
                 }
-                Ok((_, None)) => {}
-                Err(why) => trouble = trouble.or(Some(why)),
+                Err(why) => trouble = Some(why),
             }
         }
-        let missing = self.agents.len() - parts.len();
-        let Some(mut cell) = merge(parts, apart(moments)) else { return trouble.map_or(Ok(false), Err) };
-        cell.began = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
-        if missing > 0 {
-            cell.ending = Ending::Stopped;
-            let why = trouble.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
-            cell.notes.push(format!("what {missing} of {} agents did is missing: {why}", self.agents.len()));
+        let apart = apart(moments);
+        let mut is_whole = true;
+        for (n, parts) in parts.into_iter().enumerate() {
+            let missing = act[n].agents.len() - parts.len();
+            let Some(mut cell) = merge(parts, apart) else {
+                is_whole = false;
+                continue;
+            };
+            cell.began = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
+            let others = act.iter().enumerate().filter(|(other, _)| *other != n);
+            cell.beside = others.map(|(_, duty)| duty.asked().to_string()).collect();
+            if missing > 0 {
+                cell.ending = Ending::Stopped;
+                let why =
+                    trouble.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
+                let of = act[n].agents.len();
+                cell.notes.push(format!("what {missing} of {of} agents did is missing: {why}"));
+            } else if let Pace::Open { per_second, .. } = act[n].step.load.pace {
+                // Sums of shares may be off in the last digit, and another name.
+                cell.rate = Some(per_second);
+            }
+            is_whole &= cell.ending != Ending::Stopped;
+            tell(Event::Measured(&cell));
         }
-        tell(Event::Measured(&cell));
-        trouble.map_or(Ok(!cell.is_partial() && !stop.is_asked()), Err)
+        trouble.map_or(Ok(is_whole && !stop.is_asked()), Err)
     }
 
     /// Has everything removed that was made, also by agents that are lost; how many objects there were.
@@ -199,13 +228,31 @@ impl Cluster {
     }
 }
 
-/// What one of several agents does of a step: requests at a time are each one's, a rate is divided, and each draws by chance
-/// from a seed of its own.
-fn share(step: &Step, agent: u32, of: usize) -> Step {
-    let mut share = step.clone();
-    share.load.seed = mix(step.load.seed ^ mix(u64::from(agent)));
-    if let Pace::Open { per_second, .. } = &mut share.load.pace {
-        *per_second /= of.max(1) as f64;
-    }
-    share
+/// What agents came to, and why one of them was lost that had done its part.
+type Came<T> = (Vec<Result<T, Trouble>>, Option<Trouble>);
+
+/// Has agents do something at the same time, and waits for all of them. Who is done earlier is listened to until all are.
+async fn each<'a, T>(
+    work: impl Iterator<Item = impl Future<Output = (&'a mut Remote, Result<T, Trouble>)>>,
+    stop: &Stop,
+) -> Came<T> {
+    let work: Vec<_> = work.collect();
+    let (done, left) = (CancellationToken::new(), AtomicUsize::new(work.len()));
+    let waiting = work.into_iter().map(async |work| {
+        let (agent, came) = work.await;
+        if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            done.cancel();
+        }
+        // Who failed says nothing more but what it is asked.
+        let lost = if came.is_ok() { agent.attend(&done, stop).await.err() } else { None };
+        (came, lost)
+    });
+    let (came, lost): (Vec<_>, Vec<_>) = join_all(waiting).await.into_iter().unzip();
+    (came, lost.into_iter().flatten().next())
+}
+
+/// What all came to; why, where one did not do its part or was lost.
+fn all_of<T>((came, lost): Came<T>) -> Result<Vec<T>, Trouble> {
+    let came = came.into_iter().collect::<Result<Vec<T>, Trouble>>()?;
+    lost.map_or(Ok(came), Err)
 }

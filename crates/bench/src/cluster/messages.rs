@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::course::Stage;
 use crate::load::Pace;
 use crate::result::{Cell, Client};
 use crate::survey::Step;
 
-/// What an agent is told has no more bytes: the longest is a step.
+/// What an agent is told has no more bytes: the longest is a stage.
 pub const MOST_ASKED: usize = 1 << 20;
-/// What it answers: whole histograms of each kind of request, and a line for each tenth of a second of a day.
+/// What it answers has no more: whole histograms of each kind of request, and what was done in each tenth of a second of a day.
 pub const MOST_ANSWERED: usize = 64 << 20;
+/// Loads of an agent that run at the same time.
+pub const MOST_TOGETHER: usize = 16;
 /// Requests of an agent at a time.
 const MOST_PARALLEL: usize = 4096;
 /// A longer load is a mistake.
@@ -28,6 +31,8 @@ pub struct Wanted {
     pub place: String,
     /// The number of the run, which the names of its objects have.
     pub run: u32,
+    /// Loads of each agent that run at the same time, at the most.
+    pub together: usize,
     /// Requests of each agent at a time, at the most.
     pub connections: usize,
     /// Each request has a connection of its own.
@@ -46,6 +51,8 @@ pub struct Job {
     pub run: u32,
     /// Which of its agents this is, from 1 on.
     pub agent: u32,
+    /// Loads that run at the same time, at the most.
+    pub together: usize,
     /// Requests at a time, at the most.
     pub connections: usize,
     /// Each request has a connection of its own.
@@ -81,9 +88,9 @@ pub enum Request {
     Open(Job),
     /// What time is it?
     Time,
-    /// Make the objects of a step.
-    Prepare(Box<Step>),
-    /// Drive its load from this moment on, in nanoseconds of the agent's clock.
+    /// Make the objects of these, which run at the same time.
+    Prepare(Stage),
+    /// Drive their loads from this moment on, in nanoseconds of the agent's clock.
     Measure { at: u64 },
     /// Remove what it wrote.
     CleanAfter,
@@ -107,8 +114,10 @@ pub enum Answer {
     Time(u64),
     /// The objects are there; not where it was stopped.
     Prepared { is_whole: bool },
-    /// What came of it, and when it began, in nanoseconds of its clock. There is none where it was stopped before.
-    Measured { began: u64, cell: Option<Box<Cell>> },
+    /// What came of the next load of the stage. There are none where it was stopped before.
+    Cell(Box<Cell>),
+    /// That was all; and when it began, in nanoseconds of its clock.
+    Measured { began: u64 },
     /// So many objects were removed; and where the store answered, up to now.
     Cleaned { removed: u64, servers: Vec<String> },
     /// It cannot.
@@ -117,8 +126,19 @@ pub enum Answer {
     Beat { operations: u64, bytes: u64, failures: u64 },
 }
 
-/// Why an agent does not do such a step.
-pub fn check(step: &Step, most_object_bytes: u64) -> Result<(), String> {
+/// Why an agent does not do such a stage, which has so many loads at the most.
+pub fn check(stage: &[Step], together: usize, most_object_bytes: u64) -> Result<(), String> {
+    if !(1..=together).contains(&stage.len()) {
+        return Err(format!("{} loads at the same time are not within 1 and {together}", stage.len()));
+    }
+    let parallel = stage.iter().map(|step| step.load.parallel).fold(0, usize::saturating_add);
+    if parallel > MOST_PARALLEL {
+        return Err(format!("{parallel} requests at a time are more than {MOST_PARALLEL}"));
+    }
+    stage.iter().try_for_each(|step| check_one(step, most_object_bytes))
+}
+
+fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
     let load = &step.load;
     if !(1..=MOST_PARALLEL).contains(&load.parallel) {
         return Err(format!("{} requests at a time are not within 1 and {MOST_PARALLEL}", load.parallel));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
 use super::clocks::{Alignment, Exchange};
@@ -14,15 +15,17 @@ use super::frame::Broken;
 use super::handshake::{Key, Role, shake};
 use super::link::Link;
 use super::messages::{Answer, Job, MOST_ANSWERED, Request, Wanted, nanos};
+use crate::course::Stage;
 use crate::drive::{Gauge, Stop};
 use crate::result::{Cell, Client};
-use crate::survey::Step;
 
 /// How long an agent may take to be reached, and to open its store.
 const TIME_TO_CONNECT: Duration = Duration::from_secs(10);
 const TIME_TO_OPEN: Duration = Duration::from_secs(60);
 /// How long it may take to say what time it is, to make objects and to remove them.
 const TIME_TO_TELL: Duration = Duration::from_secs(5);
+/// How long it may take to say the next thing, of several that it says to one question.
+const TIME_TO_SAY: Duration = Duration::from_secs(60);
 const TIME_TO_PREPARE: Duration = Duration::from_secs(24 * 3600);
 const TIME_TO_CLEAN: Duration = Duration::from_secs(3600);
 /// How long after it was stopped.
@@ -98,8 +101,8 @@ impl Remote {
             gauge: Arc::default(),
             is_stopped: false,
         };
-        let Wanted { place, run, connections, fresh, keeps } = wanted.clone();
-        let job = Job { place, run, agent: number, connections, fresh, keeps };
+        let Wanted { place, run, together, connections, fresh, keeps } = wanted.clone();
+        let job = Job { place, run, agent: number, together, connections, fresh, keeps };
         match remote.ask(Request::Open(job), TIME_TO_OPEN, stop).await? {
             Answer::Opened { client, store, most_object_bytes } => {
                 Ok(Self { client, store, most_object_bytes, ..remote })
@@ -108,8 +111,8 @@ impl Remote {
         }
     }
 
-    pub async fn prepare(&mut self, step: Step, stop: &Stop) -> Result<bool, Trouble> {
-        match self.ask(Request::Prepare(Box::new(step)), TIME_TO_PREPARE, stop).await? {
+    pub async fn prepare(&mut self, stage: Stage, stop: &Stop) -> Result<bool, Trouble> {
+        match self.ask(Request::Prepare(stage), TIME_TO_PREPARE, stop).await? {
             Answer::Prepared { is_whole } => Ok(is_whole),
             other => Err(self.fail(other, stop)),
         }
@@ -127,15 +130,22 @@ impl Remote {
         Alignment::of(&exchanges).ok_or_else(|| self.trouble("its clock is not known".to_owned()))
     }
 
+    /// What came of so many loads that were prepared, in their order, and when they began; of none where it was stopped before.
     pub async fn measure(
         &mut self,
-        at: u64,
+        (at, loads): (u64, usize),
         within: Duration,
         stop: &Stop,
-    ) -> Result<(u64, Option<Cell>), Trouble> {
-        match self.ask(Request::Measure { at }, within, stop).await? {
-            Answer::Measured { began, cell } => Ok((began, cell.map(|cell| *cell))),
-            other => Err(self.fail(other, stop)),
+    ) -> Result<(u64, Vec<Cell>), Trouble> {
+        let mut cells = Vec::new();
+        let mut answer = self.ask(Request::Measure { at }, within, stop).await?;
+        loop {
+            match answer {
+                Answer::Cell(cell) if cells.len() < loads => cells.push(*cell),
+                Answer::Measured { began } => return Ok((began, cells)),
+                other => return Err(self.fail(other, stop)),
+            }
+            answer = self.ask(None, TIME_TO_SAY, stop).await?;
         }
     }
 
@@ -154,21 +164,51 @@ impl Remote {
         }
     }
 
-    /// Asks, and waits for the answer for so long; tells the agent to stop meanwhile where somebody asks for that. Where it
-    /// is lost, everybody is to stop.
-    async fn ask(&mut self, request: Request, within: Duration, stop: &Stop) -> Result<Answer, Trouble> {
-        let answered = self.exchange(request, within, stop).await;
-        answered.map_err(|broken| {
-            self.link = None;
-            stop.ask();
-            self.trouble(broken.to_string())
-        })
+    /// Listens to it while others are at their work, so that it is not taken for dead and its death is noticed; why it is lost.
+    pub async fn attend(&mut self, done: &CancellationToken, stop: &Stop) -> Result<(), Trouble> {
+        while let Some(link) = self.link.as_mut() {
+            let heard = tokio::select! {
+                () = done.cancelled() => return Ok(()),
+                heard = link.next() => heard,
+            };
+            match heard {
+                Ok(Answer::Beat { .. }) => {}
+                Ok(answer) => return Err(self.fail(answer, stop)),
+                Err(broken) => return Err(self.lose(&broken, stop)),
+            }
+        }
+        Ok(())
     }
 
-    async fn exchange(&mut self, request: Request, within: Duration, stop: &Stop) -> Result<Answer, Broken> {
+    /// Asks, or waits for what else it says to the last question, and waits for the answer for so long; tells the agent to stop
+    /// meanwhile where somebody asks for that. Where it is lost, everybody is to stop.
+    async fn ask(
+        &mut self,
+        request: impl Into<Option<Request>>,
+        within: Duration,
+        stop: &Stop,
+    ) -> Result<Answer, Trouble> {
+        let answered = self.exchange(request.into(), within, stop).await;
+        answered.map_err(|broken| self.lose(&broken, stop))
+    }
+
+    fn lose(&mut self, broken: &Broken, stop: &Stop) -> Trouble {
+        self.link = None;
+        stop.ask();
+        self.trouble(broken.to_string())
+    }
+
+    async fn exchange(
+        &mut self,
+        request: Option<Request>,
+        within: Duration,
+        stop: &Stop,
+    ) -> Result<Answer, Broken> {
         let link = self.link.as_mut().ok_or(Broken::Closed)?;
-        // Who hears nothing any more may have said why: that is read, or that there is nothing.
-        let _ = link.send(request).await;
+        if let Some(request) = request {
+            // Who hears nothing any more may have said why: that is read, or that there is nothing.
+            let _ = link.send(request).await;
+        }
         let begun = Instant::now();
         let mut deadline = begun.checked_add(within).unwrap_or(begun + TIME_TO_PREPARE);
         loop {

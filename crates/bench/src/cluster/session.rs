@@ -11,11 +11,10 @@ use tradewind_core::error::Error;
 
 use super::frame::Broken;
 use super::link::Link;
-use super::messages::{Answer, Job, MOST_AGENTS, Request, check, nanos};
-use crate::course::{Course, Event};
+use super::messages::{Answer, Job, MOST_AGENTS, MOST_TOGETHER, Request, check, nanos};
+use crate::course::{Course, Event, Stage};
 use crate::drive::{Bed, Gauge, Stop};
 use crate::result::{Cell, Client};
-use crate::survey::Step;
 
 /// A load begins no later than this after it was asked for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -66,8 +65,8 @@ pub struct Session {
     halt: Stop,
     tell: Tell,
     from: SocketAddr,
-    /// What was prepared.
-    step: Option<Step>,
+    /// What was prepared; nothing otherwise.
+    stage: Stage,
 }
 
 impl Session {
@@ -79,7 +78,7 @@ impl Session {
         tell: Tell,
         from: SocketAddr,
     ) -> Self {
-        Self { link, seen, stop: Stop::default(), halt, tell, from, step: None }
+        Self { link, seen, stop: Stop::default(), halt, tell, from, stage: Stage::new() }
     }
 
     /// How it ended, in words.
@@ -93,8 +92,8 @@ impl Session {
         };
         (self.tell)(&format!("measuring {} for {from}", job.place));
         let prefix = format!("{}{}", ground.below, job.prefix_of(job.agent));
-        let mut course = Course::new(&ground.bed, &prefix, 1, (ground.client.cores, job.keeps));
-        let ended = self.obey(&mut course, &ground).await;
+        let mut course = Course::new(&ground.bed, &prefix, job.together, (ground.client.cores, job.keeps));
+        let ended = self.obey(&mut course, (&job, &ground)).await;
         let lost = match &ended {
             Ok(lost) => lost.as_slice(),
             Err(Cut::Lost(broken)) => {
@@ -169,12 +168,14 @@ impl Session {
     /// Why it cannot be opened, in words that the coordinator was told too.
     async fn open(&mut self, opens: &dyn Opens) -> Result<Result<(Job, Ground), String>, Cut> {
         let Request::Open(job) = self.next().await? else { return Err(Broken::Unexpected("a job").into()) };
-        let opened = if (1..=MOST_AGENTS).contains(&job.agent) {
+        let opened = if !(1..=MOST_AGENTS).contains(&job.agent) {
+            Err(format!("there is no agent {} of {MOST_AGENTS}", job.agent))
+        } else if !(1..=MOST_TOGETHER).contains(&job.together) {
+            Err(format!("{} loads at the same time are not within 1 and {MOST_TOGETHER}", job.together))
+        } else {
             let (opened, heard) = self.beside(opens.open(&job)).await;
             heard?;
             opened
-        } else {
-            Err(format!("there is no agent {} of {MOST_AGENTS}", job.agent))
         };
         let answer = match &opened {
             Ok(ground) => Answer::Opened {
@@ -189,12 +190,12 @@ impl Session {
     }
 
     /// Does what it is asked until that is all. Those whose objects are to be removed too.
-    async fn obey(&mut self, course: &mut Course, ground: &Ground) -> Result<Vec<u32>, Cut> {
+    async fn obey(&mut self, course: &mut Course, (job, ground): (&Job, &Ground)) -> Result<Vec<u32>, Cut> {
         loop {
             let answer = match self.next().await? {
                 Request::End { lost } => return Ok(lost),
                 Request::Time => Answer::Time(nanos(ground.bed.clock.now())),
-                Request::Prepare(step) => self.prepare(course, ground, *step).await?,
+                Request::Prepare(stage) => self.prepare(course, (job, ground), stage).await?,
                 Request::Measure { at } => self.measure(course, ground, Duration::from_nanos(at)).await?,
                 Request::CleanAfter => self.clean_after(course).await?,
                 Request::Open(_) | Request::Stop | Request::Beat => {
@@ -205,36 +206,40 @@ impl Session {
         }
     }
 
-    async fn prepare(&mut self, course: &mut Course, ground: &Ground, step: Step) -> Result<Answer, Cut> {
-        if let Err(why) = check(&step, ground.bed.store.capabilities().max_object_bytes) {
+    async fn prepare(
+        &mut self,
+        course: &mut Course,
+        (job, ground): (&Job, &Ground),
+        stage: Stage,
+    ) -> Result<Answer, Cut> {
+        if let Err(why) = check(&stage, job.together, ground.bed.store.capabilities().max_object_bytes) {
             return Ok(Answer::Failed(why));
         }
         let (stop, seen) = (self.stop.clone(), self.seen.clone());
         let mut tell = |event: Event<'_>| watch(&seen, &event);
-        let stage = [step];
         let (prepared, heard) = self.beside(course.prepare(&stage, &stop, &mut tell)).await;
         heard?;
-        [self.step] = stage.map(Some);
+        self.stage = stage;
         Ok(prepared.map_or_else(failed, |is_whole| Answer::Prepared { is_whole }))
     }
 
     async fn measure(&mut self, course: &mut Course, ground: &Ground, at: Duration) -> Result<Answer, Cut> {
-        let Some(step) = self.step.take() else {
+        let stage = std::mem::take(&mut self.stage);
+        if stage.is_empty() {
             return Ok(Answer::Failed("nothing was prepared".to_owned()));
-        };
+        }
         let clock = ground.bed.clock.clone();
         if at > clock.now() + LONGEST_WAIT {
             return Ok(Answer::Failed("it is to begin too late: the clocks do not agree".to_owned()));
         }
         let (stop, seen) = (self.stop.clone(), self.seen.clone());
-        let mut cell: Option<Box<Cell>> = None;
+        let mut cells: Vec<Box<Cell>> = Vec::new();
         let mut tell = |event: Event<'_>| {
             watch(&seen, &event);
             if let Event::Measured(measured) = event {
-                cell = Some(Box::new(measured.clone()));
+                cells.push(Box::new(measured.clone()));
             }
         };
-        let stage = [step];
         let work = async {
             tokio::select! {
                 () = clock.sleep_until(at) => {}
@@ -244,15 +249,19 @@ impl Session {
         };
         let ((began, measured), heard) = self.beside(work).await;
         heard?;
-        [self.step] = stage.map(Some);
-        Ok(measured.map_or_else(failed, |_| Answer::Measured { began: nanos(began), cell }))
+        self.stage = stage;
+        if let Err(e) = measured {
+            return Ok(failed(e));
+        }
+        for cell in cells {
+            self.link.send(Answer::Cell(cell)).await?;
+        }
+        Ok(Answer::Measured { began: nanos(began) })
     }
 
     async fn clean_after(&mut self, course: &mut Course) -> Result<Answer, Cut> {
-        let Some(step) = self.step.take() else {
-            return Ok(Answer::Cleaned { removed: 0, servers: Vec::new() });
-        };
-        let (cleaned, heard) = self.beside(course.clean_after(&[step], &mut |_| {})).await;
+        let stage = std::mem::take(&mut self.stage);
+        let (cleaned, heard) = self.beside(course.clean_after(&stage, &mut |_| {})).await;
         heard?;
         Ok(cleaned.map_or_else(failed, |()| Answer::Cleaned { removed: 0, servers: Vec::new() }))
     }

@@ -1,6 +1,7 @@
 //! `tradewind bench`: how fast a store is from here.
 
 mod agent;
+mod asked;
 mod cluster;
 mod ground;
 mod key;

@@ -79,10 +79,21 @@ async fn another_key_is_refused_on_both_sides() {
 
 #[tokio::test]
 async fn another_version_is_told_in_words() {
-    let other = json!({"hello": {"protocol": "tradewind-bench-cluster", "version": 2, "number": vec![1; 32], "new": 1}});
-    let (said, met) = said_to(&framed(&other.to_string())).await;
-    assert_eq!(said, framed(&json!({"refused": {"version": VERSION}}).to_string()));
-    assert!(met.to_string().contains("speaks version 2 of the protocol, and this is 1"), "{met}");
+    for version in [VERSION - 1, VERSION + 1] {
+        let other = json!({
+            "hello": {"protocol": "tradewind-bench-cluster", "version": version, "number": vec![1; 32], "new": 1}
+        });
+        let (said, met) = said_to(&framed(&other.to_string())).await;
+        assert_eq!(said, framed(&json!({"refused": {"version": VERSION}}).to_string()));
+        let words =
+            format!("it speaks version {version} of the protocol, and this is {VERSION}: use the same");
+        assert!(met.to_string().contains(&words), "{met}");
+        // And what the coordinator says of an agent that refuses it.
+        let (one, mut agent) = duplex(1 << 20);
+        agent.write_all(&framed(&json!({"refused": {"version": version}}).to_string())).await.unwrap();
+        let met = meet(Role::Coordinator, &key("a key of sixteen and more"), one).await.err().unwrap();
+        assert!(met.to_string().contains(&words), "{met}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,8 @@ use crate::asked::Asked;
 use crate::cluster::Key;
 use crate::cluster::agent::{Ground, Job, Opens, Tell, serve};
 use crate::cluster::coordinator::{Cluster, Trouble, Wanted};
-use crate::course::Event;
+use crate::cluster::duty::{self, Act};
+use crate::course::{Event, Stage};
 use crate::drive::tests::bed;
 use crate::drive::{Bed, Ending, Stop};
 use crate::load::Until;
@@ -81,7 +82,8 @@ fn key() -> Key {
 
 async fn open(agents: &[&Agent], place: &str) -> Result<Cluster, Trouble> {
     let addresses: Vec<String> = agents.iter().map(|agent| agent.address.clone()).collect();
-    let wanted = Wanted { place: place.to_owned(), run: 7, connections: 4, fresh: false, keeps: false };
+    let wanted =
+        Wanted { place: place.to_owned(), run: 7, together: 2, connections: 4, fresh: false, keeps: false };
     let clock: Arc<dyn Clock> = SystemClock::shared();
     Cluster::open(&addresses, &key(), &wanted, clock, &Stop::default()).await
 }
@@ -93,8 +95,14 @@ fn steps(asked: &[&str], requests: Option<u64>, time: Duration) -> Vec<Step> {
 }
 
 async fn measure(cluster: &mut Cluster, steps: Vec<Step>, stop: &Stop) -> (Vec<Cell>, Result<bool, Trouble>) {
+    let stages: Vec<Stage> = steps.into_iter().map(|step| vec![step]).collect();
+    let agents = u32::try_from(cluster.agents().len()).unwrap();
+    run(cluster, duty::everywhere(&stages, agents), stop).await
+}
+
+async fn run(cluster: &mut Cluster, acts: Vec<Act>, stop: &Stop) -> (Vec<Cell>, Result<bool, Trouble>) {
     let mut cells = Vec::new();
-    let ended = cluster.run(steps, stop, |event| {
+    let ended = cluster.run(acts, stop, |event| {
         if let Event::Measured(cell) = event {
             cells.push(cell.clone());
         }
@@ -298,5 +306,95 @@ async fn what_no_store_takes_is_refused_and_the_others_stop() {
     let (cells, ended) = measure(&mut cluster, steps, &Stop::default()).await;
     assert!(ended.unwrap_err().why.contains("5000 requests at a time"), "{cells:?}");
     assert!(cells.is_empty());
+    cluster.clean().await.unwrap();
+}
+
+/// Loads of a name, in the order in which they were measured.
+fn named(cells: &[Cell]) -> Vec<String> {
+    cells.iter().map(Cell::name).collect()
+}
+
+fn mixed() -> Vec<Stage> {
+    let one = |asked: &str| steps(&[asked], None, Duration::from_millis(400));
+    let both = steps(&["put 1KiB x 2", "get 2KiB x 1 at 90/s"], None, Duration::from_millis(400));
+    vec![one("put 1KiB x 2"), one("get 2KiB x 1 at 90/s"), both]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loads_run_beside_each_other_on_every_agent() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1], &agents[2]], "here").await.unwrap();
+    let (cells, ended) = run(&mut cluster, duty::everywhere(&mixed(), 3), &Stop::default()).await;
+    assert!(ended.unwrap());
+    let (put, get) = ("put 1KiB x 6", "get 2KiB x 3 at 90/s");
+    let beside = [format!("{put} beside {get}"), format!("{get} beside {put}")];
+    assert_eq!(named(&cells), [put, get, &beside[0], &beside[1]]);
+    for cell in &cells {
+        assert_eq!((cell.failed(), cell.agents.len(), cell.is_partial()), (0, 3, false), "{cell:?}");
+    }
+    let reads = cells[3].operations[&Operation::Get].latency_us.count;
+    assert!((12..60).contains(&reads), "a rate is that of all together: {reads}");
+    let losses = crate::interference::losses(&cells);
+    assert_eq!(losses.len(), 2, "each is held against itself alone");
+    assert!(
+        names(&bed).await.iter().any(|name| name.contains("/agent3/1/")),
+        "each load has objects of its own"
+    );
+    cluster.clean().await.unwrap();
+    assert_eq!(names(&bed).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loads_that_run_apart_have_agents_of_their_own() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
+    let (cells, ended) = run(&mut cluster, duty::apart(&mixed(), 2).unwrap(), &Stop::default()).await;
+    assert!(ended.unwrap());
+    let who = |cell: &Cell| cell.agents.iter().map(|one| one.agent.clone()).collect::<Vec<_>>();
+    let (put, get) = ("put 1KiB x 2", "get 2KiB x 1 at 90/s");
+    let beside = [format!("{put} beside {get}"), format!("{get} beside {put}")];
+    assert_eq!(named(&cells), [put, get, &beside[0], &beside[1]]);
+    let [first, second] = [&agents[0], &agents[1]].map(|agent| vec![agent.address.clone()]);
+    let asked: Vec<_> = cells.iter().map(who).collect();
+    assert_eq!(asked, [&first, &second, &first, &second].map(Clone::clone));
+    assert!(cells[3].operations[&Operation::Get].operations > 0);
+    cluster.clean().await.unwrap();
+    assert_eq!(names(&bed).await, [""; 0]);
+}
+
+/// One that has nothing to do is missed at once, and not when its turn comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_dies_while_another_works_is_noticed() {
+    let bed = bed().await;
+    let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
+    let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
+    let both = steps(&["put 1KiB x 2", "put 4KiB x 2"], None, LONG);
+    let stages = vec![both[..1].to_vec(), both];
+    let acts = duty::apart(&stages, 2).unwrap();
+    assert_eq!(acts[0][0].agents, [1], "the other waits");
+    let dies = async {
+        has_objects(&bed, 1).await;
+        agents[1].serving.abort();
+    };
+    let stop = Stop::default();
+    let begun = std::time::Instant::now();
+    let ((cells, ended), ()) = tokio::join!(run(&mut cluster, acts, &stop), dies);
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert_eq!(ended.unwrap_err().agent, agents[1].address);
+    assert!(cells.len() == 1 && cells[0].is_partial() && cells[0].agents.len() == 1, "{cells:?}");
+    cluster.clean().await.unwrap();
+    assert_eq!(names(&bed).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_loads_at_a_time_than_were_agreed_on_are_refused() {
+    let bed = bed().await;
+    let agent = Agent::start(&bed).await;
+    let mut cluster = open(&[&agent], "here").await.unwrap();
+    let stage = steps(&["put 1KiB x 1", "put 2KiB x 1", "put 3KiB x 1"], Some(9), LONG);
+    let (_, ended) = run(&mut cluster, duty::everywhere(&[stage], 1), &Stop::default()).await;
+    assert!(ended.unwrap_err().why.contains("3 loads at the same time are not within 1 and 2"));
     cluster.clean().await.unwrap();
 }

@@ -44,7 +44,7 @@ pub(in crate::commands) struct Arguments {
 
 /// Loads that run at the same time.
 #[derive(Debug, Clone)]
-struct Others(Vec<Asked>);
+pub(super) struct Others(Vec<Asked>);
 
 impl FromStr for Others {
     type Err = String;
@@ -55,19 +55,31 @@ impl FromStr for Others {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
-    if !arguments.load.ends_with_time() {
+    let Arguments { load, beside, ground } = arguments;
+    let (survey, stages) = stages(&load, &beside, (ground.run.seed, ground.run.repeat))?;
+    let check = move |most| survey.check(most);
+    ground::run(&ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
+}
+
+/// Each load alone, and then what runs at the same time, all of it so often; and everything that is asked.
+pub(super) fn stages(
+    load: &LoadFlags,
+    beside: &[Others],
+    (seed, repeat): (u64, u32),
+) -> Result<(Survey, Vec<Stage>), Misused> {
+    if !load.ends_with_time() {
         let why =
             "loads that run beside each other end together, with --time: there is no --count and no --stable";
-        return Err(Misused(why.to_owned()).into());
+        return Err(Misused(why.to_owned()));
     }
-    let mut survey = arguments.load.survey(&USUAL, arguments.ground.run.seed)?;
-    let pairs = pairs(&survey.asked, &arguments.beside);
+    let mut survey = load.survey(&USUAL, seed)?;
+    let pairs = pairs(&survey.asked, beside);
     let only_removes =
         |asked: &&Asked| asked.mix.operations().all(|operation| operation == Operation::Delete);
     if let Some(asked) = pairs.iter().flatten().find(only_removes) {
         let why =
             format!("{asked} would run out of objects while those beside it go on: mix it with as many puts");
-        return Err(Misused(why).into());
+        return Err(Misused(why));
     }
     for others in &pairs {
         for asked in others {
@@ -76,12 +88,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             }
         }
     }
-    let stages =
-        (1..=arguments.ground.run.repeat).flat_map(|repeat| round(&survey, &pairs, repeat)).collect();
-    ground::run(
-        &arguments.ground,
-        Wanted { work: Work::Stages(stages), check: Box::new(move |most| survey.check(most)) },
-    )
+    let stages = (1..=repeat).flat_map(|repeat| round(&survey, &pairs, repeat)).collect();
+    Ok((survey, stages))
 }
 
 /// What runs at the same time: each beside each, or each beside these.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::asked::{AskedFlags, stages};
 use super::ground::{self, GroundFlags, Wanted, Work};
-use super::loads::{self, LoadFlags, Usual};
+use super::loads::Usual;
 use crate::commands::Ended;
 
 pub(super) const USUAL: Usual = Usual {
@@ -34,32 +35,15 @@ pub(super) const USUAL: Usual = Usual {
     Sizes: 4KiB, a range 4KiB-1MiB, lognormal:60KiB:1.5 (median and sigma), shares 60%4KiB+40%1MiB.\n\
     Exit status: 0 measured, 1 a request failed or was answered wrongly, 2 usage.")]
 pub(in crate::commands) struct Arguments {
-    /// Loads one after the other: a file, or one of those that `tradewind bench workloads` names
-    #[arg(long, value_name = "NAME|FILE")]
-    workload: Option<String>,
-    /// Counts of the workload are so many times as large
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor, requires = "workload")]
-    scale: f64,
     #[command(flatten)]
-    load: LoadFlags,
+    asked: AskedFlags,
     #[command(flatten)]
     ground: GroundFlags,
 }
 
-fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor: &f64| (1e-6..=1e6).contains(factor));
-    factor.ok_or_else(|| "write a number from 0.000001 to 1000000".to_owned())
-}
-
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
-    let loads = match &arguments.workload {
-        Some(name) => loads::of_workload(name, &arguments.load, arguments.scale)?,
-        None => vec![arguments.load],
-    };
-    let surveys = loads.iter().map(|load| load.survey(&USUAL, arguments.ground.run.seed));
-    let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
-    let steps = |repeat| surveys.iter().flat_map(move |survey| survey.steps(repeat));
-    let stages = (1..=arguments.ground.run.repeat).flat_map(steps).map(|step| vec![step]).collect();
+    let Arguments { asked, ground } = arguments;
+    let (surveys, stages) = stages(&asked.loads()?, &USUAL, (ground.run.seed, ground.run.repeat))?;
     let check = move |most| surveys.iter().try_for_each(|survey| survey.check(most));
-    ground::run(&arguments.ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
+    ground::run(&ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
 }

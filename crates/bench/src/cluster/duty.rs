@@ -1,0 +1,156 @@
+//! Who does what: loads that run at the same time, and on which agents each of them does. Either every agent does all of
+//! them, or they are apart: each on agents of its own, so that what they lose by each other is the store's doing and not
+//! that of the machine that asks.
+
+use crate::asked::Asked;
+use crate::course::Stage;
+use crate::load::Pace;
+use crate::random::mix;
+use crate::survey::Step;
+
+/// A load, and the agents that drive it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Duty {
+    /// What each of them is asked; its rate is that of all together.
+    pub step: Step,
+    /// Their numbers, from 1 on.
+    pub agents: Vec<u32>,
+}
+
+/// What runs at the same time.
+pub type Act = Vec<Duty>;
+
+impl Duty {
+    /// What is asked of all of them together: so a measurement of them is named.
+    #[must_use]
+    pub fn asked(&self) -> Asked {
+        let asked = self.step.asked();
+        Asked { parallel: asked.parallel.saturating_mul(self.agents.len()), ..asked }
+    }
+
+    /// What one of them does: requests at a time are each one's, a rate is divided, and each draws by chance from a seed of
+    /// its own.
+    fn share(&self, agent: u32) -> Step {
+        let mut share = self.step.clone();
+        share.load.seed = mix(share.load.seed ^ mix(u64::from(agent)));
+        if let Pace::Open { per_second, .. } = &mut share.load.pace {
+            *per_second /= self.agents.len().max(1) as f64;
+        }
+        share
+    }
+}
+
+/// All loads of each stage on each of so many agents.
+#[must_use]
+pub fn everywhere(stages: &[Stage], agents: u32) -> Vec<Act> {
+    let duty = |step: &Step| Duty { step: step.clone(), agents: (1..=agents).collect() };
+    stages.iter().map(|stage| stage.iter().map(duty).collect()).collect()
+}
+
+/// Each load on agents of its own: the first on the first of them, and so on, and again from the beginning. One that runs alone
+/// does so on just those that drive it beside others, as often as these are other ones. Why it cannot be, in words.
+pub fn apart(stages: &[Stage], agents: u32) -> Result<Vec<Act>, String> {
+    let most = stages.iter().map(Vec::len).max().unwrap_or(0);
+    let together: Vec<&Stage> = stages.iter().filter(|stage| stage.len() > 1).collect();
+    if together.iter().any(|stage| stage.len() != most) {
+        return Err(
+            "loads that run apart have to be as many each time: name as many behind each --beside".to_owned()
+        );
+    }
+    let groups = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+    if agents == 0 || !agents.is_multiple_of(groups) {
+        return Err(format!(
+            "{agents} agents cannot be divided evenly among {groups} loads: use {groups} of them, or a multiple of that"
+        ));
+    }
+    let group = |n: usize| (1..=agents).filter(|agent| ((agent - 1) % groups) as usize == n).collect();
+    let duty = |(n, step): (usize, &Step)| Duty { step: step.clone(), agents: group(n) };
+    let acts = stages.iter().flat_map(|stage| match stage.as_slice() {
+        [alone] => {
+            let asked = alone.asked();
+            let drives = |n: &usize| together.iter().any(|stage| stage[*n].asked() == asked);
+            (0..most).filter(drives).map(|n| vec![duty((n, alone))]).collect()
+        }
+        _ => vec![stage.iter().enumerate().map(duty).collect()],
+    });
+    Ok(acts.collect())
+}
+
+/// What an agent does of an act: which of its duties, and its share of each.
+pub fn of_agent(act: &[Duty], agent: u32) -> Vec<(usize, Step)> {
+    let duties = act.iter().enumerate().filter(|(_, duty)| duty.agents.contains(&agent));
+    duties.map(|(n, duty)| (n, duty.share(agent))).collect()
+}
+
+/// The most loads that one of so many agents has at the same time, and the most requests at a time.
+#[must_use]
+pub fn most(acts: &[Act], agents: u32) -> (usize, usize) {
+    let stages = || acts.iter().flat_map(|act| (1..=agents).map(|agent| of_agent(act, agent)));
+    let parallel =
+        |stage: Vec<(usize, Step)>| stage.iter().map(|(_, step)| step.load.parallel).sum::<usize>();
+    (stages().map(|stage| stage.len()).max().unwrap_or(1), stages().map(parallel).max().unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::load::Until;
+    use crate::survey::Survey;
+
+    fn stages(texts: &[&[&str]]) -> Vec<Stage> {
+        let until = Until { requests: None, time: Duration::from_secs(1), stable: None };
+        let stage = |asked: &&[&str]| {
+            let asked = asked.iter().map(|text| text.parse().unwrap()).collect();
+            Survey { asked, until, warm_up: Duration::ZERO, objects: None, seed: 1 }.steps(1)
+        };
+        texts.iter().map(stage).collect()
+    }
+
+    fn shown(acts: &[Act]) -> Vec<String> {
+        let duty = |duty: &Duty| format!("{} on {:?}", duty.asked(), duty.agents);
+        acts.iter().map(|act| act.iter().map(duty).collect::<Vec<_>>().join(" beside ")).collect()
+    }
+
+    #[test]
+    fn everywhere_each_agent_has_its_part_of_each_load() {
+        let acts = everywhere(&stages(&[&["put 4KiB x 3"], &["put 4KiB x 3", "get 1MiB x 1 at 90/s"]]), 3);
+        let names = [
+            "put 4KiB x 9 on [1, 2, 3]",
+            "put 4KiB x 9 on [1, 2, 3] beside get 1MiB x 3 at 90/s on [1, 2, 3]",
+        ];
+        assert_eq!(shown(&acts), names);
+        let second = of_agent(&acts[1], 2);
+        assert_eq!(second.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(second[1].1.to_string(), "get 1MiB x 1 at 30/s");
+        assert_ne!(second[0].1.load.seed, of_agent(&acts[1], 3)[0].1.load.seed);
+        assert_eq!((most(&acts, 3), most(&acts[..1], 3)), ((2, 4), (1, 3)));
+    }
+
+    #[test]
+    fn apart_each_load_has_agents_of_its_own_and_is_alone_on_the_same() {
+        let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
+        let stages = stages(&[&[put], &[get], &[put, put], &[put, get], &[get, get]]);
+        let acts = apart(&stages, 4).unwrap();
+        let names = [
+            "put 4KiB x 2 on [1, 3]",
+            "put 4KiB x 2 on [2, 4]",
+            "get 4KiB x 2 on [1, 3]",
+            "get 4KiB x 2 on [2, 4]",
+            "put 4KiB x 2 on [1, 3] beside put 4KiB x 2 on [2, 4]",
+            "put 4KiB x 2 on [1, 3] beside get 4KiB x 2 on [2, 4]",
+            "get 4KiB x 2 on [1, 3] beside get 4KiB x 2 on [2, 4]",
+        ];
+        assert_eq!(shown(&acts), names);
+        assert_eq!((of_agent(&acts[0], 2), most(&acts, 4)), (Vec::new(), (1, 1)));
+        assert!(apart(&stages, 3).unwrap_err().contains("3 agents cannot be divided evenly among 2 loads"));
+    }
+
+    #[test]
+    fn apart_is_refused_where_loads_are_not_as_many_each_time() {
+        let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
+        let stages = stages(&[&[put], &[put, get], &[put, get, get]]);
+        assert!(apart(&stages, 6).unwrap_err().contains("as many behind each --beside"));
+    }
+}
