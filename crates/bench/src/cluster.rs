@@ -11,6 +11,8 @@ mod clocks;
 pub mod coordinator;
 pub mod duty;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handshake;
 mod link;
 mod messages;

@@ -177,7 +177,9 @@ fn add_figures(all: &mut BTreeMap<Operation, Figures>, operation: Operation, oth
 /// Requests, bytes, failures, the mean and the longest latency of two machines in one second.
 fn second(one: [u64; 5], other: [u64; 5]) -> [u64; 5] {
     let [operations, bytes, failures] = [0, 1, 2].map(|n: usize| one[n].saturating_add(other[n]));
-    let sum = u128::from(one[0]) * u128::from(one[3]) + u128::from(other[0]) * u128::from(other[3]);
+    let latencies = |of: [u64; 5]| u128::from(of[0]) * u128::from(of[3]);
+    // Another machine may say whatever it likes.
+    let sum = latencies(one).saturating_add(latencies(other));
     let mean = u64::try_from(sum / u128::from(operations.max(1))).unwrap_or(u64::MAX);
     [operations, bytes, failures, mean, one[4].max(other[4])]
 }

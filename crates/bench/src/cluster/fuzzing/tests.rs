@@ -1,0 +1,134 @@
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::cluster::handshake::VERSION;
+use crate::cluster::messages::Job;
+use crate::result::tests::cell;
+
+fn framed(value: &Json) -> Vec<u8> {
+    let text = value.to_string();
+    [&u32::try_from(text.len()).unwrap().to_be_bytes(), text.as_bytes()].concat()
+}
+
+/// What an honest end would begin with, or something near it.
+fn greeting() -> impl Strategy<Value = Vec<u8>> {
+    let hello = (prop::sample::select(vec![0, 1, VERSION, VERSION + 1]), any::<[u8; 32]>()).prop_map(
+        |(version, number)| {
+            framed(&json!({"hello": {"protocol": "tradewind-bench-cluster", "version": version, "number": number}}))
+        },
+    );
+    let proof = any::<[u8; 32]>().prop_map(|proof| framed(&json!({ "proof": proof })));
+    let refused = prop_oneof![Just(json!({"refused": {"version": 7}})), Just(json!({"refused": "key"}))];
+    prop_oneof![hello, proof, refused.prop_map(|refused| framed(&refused))]
+}
+
+/// Some of those one behind the other, of which bytes are changed, or any bytes.
+fn said() -> impl Strategy<Value = Vec<u8>> {
+    let greetings = prop::collection::vec(greeting(), 1..4).prop_map(|all| all.concat());
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
+    let near = (greetings, changes).prop_map(|(mut bytes, changes)| {
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        bytes
+    });
+    // Frames that claim to be long, and much of them.
+    let long = (any::<[u8; 4]>(), 0_usize..200_000)
+        .prop_map(|(head, length)| [&head[..], &vec![7; length]].concat());
+    prop_oneof![3 => near, 1 => long, 1 => prop::collection::vec(any::<u8>(), 0..2000)]
+}
+
+/// What is said behind the handshake, one byte of which may be another.
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let job = Job {
+        place: "s3://bucket".to_owned(),
+        run: 7,
+        agent: 1,
+        together: 2,
+        connections: 4,
+        fresh: false,
+        keeps: false,
+    };
+    let step = json!({
+        "load": {"mix": "put", "parallel": 2, "pace": {"open": {"per_second": 5.0, "spacing": "fixed"}}, "seed": 1,
+            "until": {"requests": null, "time": {"secs": 1, "nanos": 0}, "stable": null},
+            "warm_up": {"secs": 0, "nanos": 0}},
+        "sizes": "1KiB-2KiB", "objects": 9, "repeat": 1,
+    });
+    let cell = serde_json::to_string(&Answer::Cell(Box::new(cell("get", 4, 1, 100.0)))).unwrap();
+    let most = u64::MAX;
+    let extreme = cell
+        .replace("[10,1]", &format!("[{most},{most}]"))
+        .replace("[20,1]", &format!("[0,{most}]"))
+        .replace("[3,12288,0,20,30]", &format!("[{most},{most},{most},{most},{most}]"))
+        .replace("\"operations\":3", &format!("\"operations\":{most}"))
+        .replace("\"parallel\":4", &format!("\"parallel\":{most}"))
+        .replace("100.0", "1.7e308");
+    let honest: Vec<Vec<u8>> = [
+        serde_json::to_vec(&Request::Open(job)).unwrap(),
+        serde_json::to_vec(&json!({"prepare": [step, step]})).unwrap(),
+        serde_json::to_vec(&Request::End { lost: vec![1, 2] }).unwrap(),
+        cell.into_bytes(),
+        extreme.into_bytes(),
+        serde_json::to_vec(&Answer::Beat { operations: 1, bytes: 2, failures: 3 }).unwrap(),
+    ]
+    .into();
+    let change = (any::<prop::sample::Index>(), prop::sample::select(b"0129-.eE,:[]{}\"\\a\xff".to_vec()));
+    let changes = prop::collection::vec(change, 0..3);
+    (prop::sample::select(honest), changes).prop_map(|(mut bytes, changes)| {
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        bytes
+    })
+}
+
+fn case(who: u8, way: u8, rest: &[u8]) -> Vec<u8> {
+    [&[who, way][..], rest].concat()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn strangers(who in 0_u8..2, way in any::<u8>(), bytes in said()) {
+        stranger(&case(who, way, &bytes));
+    }
+
+    #[test]
+    fn whoever_has_the_key(way in 0_u8..8, bytes in prop_oneof![
+        4 => message(),
+        1 => prop::collection::vec(any::<u8>(), 0..300),
+    ]) {
+        stranger(&case(3, way, &bytes));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn whoever_changes_a_byte_on_the_way(way in any::<u8>(), place in any::<[u8; 2]>()) {
+        stranger(&case(2, way, &place));
+    }
+}
+
+/// The honest messages are such: otherwise nothing near them would be tried.
+#[test]
+fn what_is_tried_is_near_what_is_said() {
+    let step = json!({"mix": "put"});
+    assert!(serde_json::from_value::<Request>(json!({"prepare": [step]})).is_err());
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut asked, mut answered) = (0, 0);
+    for _ in 0..200 {
+        let bytes = message().new_tree(&mut runner).unwrap().current();
+        asked +=
+            u32::from(matches!(serde_json::from_slice(&bytes), Ok(Request::Prepare(_) | Request::Open(_))));
+        answered += u32::from(matches!(serde_json::from_slice(&bytes), Ok(Answer::Cell(_))));
+    }
+    assert!(asked > 10 && answered > 10, "{asked} and {answered}");
+}
