@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
-use tokio::task::spawn_blocking;
+use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
 
 use crate::caches::{Caches, Kernel};
@@ -118,15 +118,24 @@ impl Course {
                 return Ok(false);
             }
         }
-        self.drop_caches(tell).await?;
+        self.drop_caches(stop, tell).await?;
         Ok(!stop.is_asked())
     }
 
-    /// Asks the kernel for it, if anybody is to.
-    async fn drop_caches(&self, tell: &mut impl FnMut(Event<'_>)) -> Result<()> {
+    /// Asks the kernel for it, if anybody is to. It cannot be called back: what is stopped goes on without it.
+    async fn drop_caches(&self, stop: &Stop, tell: &mut impl FnMut(Event<'_>)) -> Result<()> {
         let Some(kernel) = self.kernel.clone() else { return Ok(()) };
         tell(Event::Begins { what: "dropping caches".to_owned(), time: None, gauges: Vec::new() });
-        let dropped = spawn_blocking(move || kernel.write_and_drop_all()).await;
+        let (told, dropped) = oneshot::channel();
+        // A thread that nobody waits for: the kernel first writes all that anybody has not had written yet.
+        let work = move || drop(told.send(kernel.write_and_drop_all()));
+        let started = std::thread::Builder::new().name("caches".to_owned()).spawn(work);
+        started.map_err(|e| Error::with_source(Reason::Io, format!("a thread cannot be started: {e}"), e))?;
+        let dropped = tokio::select! {
+            biased;
+            dropped = dropped => dropped,
+            () = stop.asked() => return Ok(()),
+        };
         let dropped = dropped.map_err(|e| Error::with_source(Reason::Defect, "dropping caches failed", e))?;
         dropped.map_err(|why| Error::new(Reason::Io, format!("caches cannot be dropped: {why}")))
     }
@@ -204,7 +213,10 @@ impl Course {
             if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
                 return Ok(false);
             }
-            self.drop_caches(&mut tell).await?;
+            self.drop_caches(stop, &mut tell).await?;
+            if stop.is_asked() {
+                return Ok(false);
+            }
             let (what, gauge) = (replay.traced().name(replay.parallel()), self.gauge(round));
             tell(Event::Begins { what, time: replay.time(), gauges: vec![gauge.clone()] });
             let Some(site) = self.sites.first() else { break };

@@ -118,6 +118,7 @@ impl Survey {
         if let Some(Err(e)) = self.interface.as_deref().map(Counters::of) {
             return Err(e.to_string());
         }
+        section::conflict(&self.sections)?;
         steps.iter().try_for_each(Step::check)
     }
 

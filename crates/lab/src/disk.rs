@@ -188,13 +188,25 @@ pub fn up(options: DiskOptions, directory: &Path) -> Result<InForce, Failed> {
 pub fn down(directory: &Path) -> Result<(), Failed> {
     let number = place::made_at(directory)?;
     let device = DeviceNumber { major: throttle::LOOP_MAJOR, minor: number };
-    // One that stays keeps its bounds.
     place::wait_until_unused(directory)?;
-    // Before: what is still to be written would be slow.
-    if let Ok(hierarchy) = Hierarchy::find(Controller::Devices) {
-        drop(Elsewhere { hierarchy, device });
+    // Before it is unmounted: what is still to be written would be slow.
+    let lifted = Hierarchy::find(Controller::Devices).ok().map(|hierarchy| {
+        let bounds = Elsewhere { hierarchy, device };
+        let kept = bounds.directories().map(|directory| throttle::rates(directory, device));
+        (bounds, kept)
+    });
+    for directory in lifted.iter().flat_map(|(bounds, _)| bounds.directories()) {
+        throttle::set(directory, device, Rates::default())?;
     }
-    place::unmount(directory, number)
+    let unmounted = place::unmount(directory, number);
+    if let (Err(_), Some((bounds, kept))) = (&unmounted, lifted) {
+        // One that stays keeps its bounds.
+        for (directory, rates) in bounds.directories().into_iter().zip(kept) {
+            throttle::set(directory, device, rates)?;
+        }
+        std::mem::forget(bounds);
+    }
+    unmounted
 }
 
 /// A group with bounds on a device.
@@ -216,6 +228,7 @@ fn bounded_group(device: DeviceNumber, rates: Rates) -> Result<Group, Failed> {
 }
 
 fn lift_leftovers() {
+    place::lift_leftovers();
     if let Ok(hierarchy) = Hierarchy::find(Controller::Devices) {
         throttle::lift_leftovers(&hierarchy.mounted);
         throttle::lift_leftovers(&hierarchy.own);

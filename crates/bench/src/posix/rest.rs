@@ -1,5 +1,6 @@
 //! What is missing of files whose writing was ended. They get it before they are read, so that what is read is a file of the
-//! size that was asked for: of a short one the speed of reading is another.
+//! size that was asked for: of a short one the speed of reading is another. It is written synchronously, so that no more waits
+//! anywhere than a call has, and it can end when its time is over or somebody asks for it.
 
 use std::fs::OpenOptions;
 use std::time::Duration;
@@ -29,9 +30,9 @@ pub(super) fn complete(site: &Site, files: Vec<Vec<File>>, size: u64) -> Vec<Vec
             content: &site.content,
             clock: &*site.clock,
             stop: &site.stop,
-            form: Form::Default,
+            form: Form::Sync,
             unit: UNIT,
-            fsync: true,
+            fsync: false,
             until,
         };
         match manner.append(File { size, ..file }, file.size, buffer, &mut |_| {}) {

@@ -1,6 +1,7 @@
 //! What is to be measured, in sections, each of which is one sweep over forms, sizes and threads (Ou 2015, section IV, has one
 //! for each figure), and the steps that they come to. What stands in several sections is measured once a round.
 
+use std::fmt;
 use std::time::Duration;
 
 use tradewind_core::quantity::ByteSize;
@@ -156,6 +157,35 @@ impl Step {
     }
 }
 
+/// Two steps that a result could not tell apart and that are not the same: one of them would not be measured.
+pub(super) fn conflict(sections: &[Section]) -> Result<(), String> {
+    let mut steps: Vec<Step> = Vec::new();
+    for step in sections.iter().flat_map(Section::steps) {
+        if let Some(earlier) = steps.iter().find(|earlier| earlier.is_same(&step) && **earlier != step) {
+            return Err(format!(
+                "{earlier} is asked for twice, for another time or number of files each: a result could not tell them apart; \
+                 measure them one after the other, into files of their own"
+            ));
+        }
+        steps.push(step);
+    }
+    Ok(())
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { scope, form, size, unit, .. } => {
+                write!(f, "{scope} {form} {} by {}", ByteSize(*size), ByteSize(*unit))
+            }
+            Self::Batch { form, size, threads, .. } => {
+                write!(f, "batch {form} {} x {threads}", ByteSize(*size))
+            }
+            Self::Postmark(_) => f.write_str("postmark"),
+        }
+    }
+}
+
 /// The steps of a round, in the order of the sections, each of them once.
 pub(super) fn steps(sections: &[Section]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
@@ -229,6 +259,18 @@ mod tests {
             ]
         );
         assert_eq!(forms(&steps), [direct, sync]);
+    }
+
+    #[test]
+    fn what_a_result_could_not_tell_apart_is_refused() {
+        let same = [batch(&[4096, 8192], &[1]), batch(&[4096], &[1, 2])];
+        assert_eq!(conflict(&same), Ok(()));
+        let mut longer = batch(&[8192], &[1]);
+        if let Section::Batch { time, .. } = &mut longer {
+            *time = Duration::from_secs(60);
+        }
+        let refused = conflict(&[same[0].clone(), longer]).unwrap_err();
+        assert!(refused.starts_with("batch direct 8KiB x 1 is asked for twice"), "{refused}");
     }
 
     #[test]

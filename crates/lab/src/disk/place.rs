@@ -146,6 +146,22 @@ fn write_behind_settings(number: u32) -> PathBuf {
     PathBuf::from(format!("/sys/class/bdi/{LOOP_MAJOR}:{number}"))
 }
 
+/// Lifts the bounds on what waits of loop devices that have no file: whoever set them was killed.
+pub(super) fn lift_leftovers() {
+    let devices = fs::read_dir("/sys/class/bdi").into_iter().flatten().flatten();
+    let numbers = devices.filter_map(|device| {
+        let (major, minor) =
+            device.file_name().to_str()?.split_once(':').map(|(a, b)| (a.parse(), b.parse()))?;
+        (major == Ok(LOOP_MAJOR)).then_some(minor.ok()?)
+    });
+    for number in numbers {
+        let is_strict = fs::read_to_string(write_behind_settings(number).join("strict_limit"));
+        if is_strict.is_ok_and(|text| text.trim() == "1") && !loop_device::is_attached(number) {
+            set_usual(number);
+        }
+    }
+}
+
 /// The next to use the device may be anybody.
 fn set_usual(number: u32) {
     set_read_ahead(number, USUAL_READ_AHEAD);
@@ -220,8 +236,16 @@ pub(super) fn wait_until_unused(directory: &Path) -> Result<(), Failed> {
 
 /// Unmounts it.
 pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
-    rustix::mount::unmount(directory, UnmountFlags::empty())
-        .map_err(failed(format!("unmount {}", directory.display())))?;
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+            Ok(()) => break,
+            // Whoever looks at all that is mounted holds it for a moment.
+            Err(Errno::BUSY) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
+            Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
+        }
+    }
     set_usual(number);
     Ok(())
 }

@@ -53,6 +53,17 @@ pub(super) fn set(directory: &Path, device: DeviceNumber, rates: Rates) -> Resul
     Ok(())
 }
 
+/// The bounds of version 1 that a device has in a group's directory.
+pub(super) fn rates(directory: &Path, device: DeviceNumber) -> Rates {
+    let rate = |what| bounds(directory, what).into_iter().find(|(of, _)| *of == device).map(|(_, rate)| rate);
+    Rates {
+        read_bandwidth: rate(BANDWIDTHS[0]),
+        write_bandwidth: rate(BANDWIDTHS[1]),
+        read_requests: rate(REQUESTS[0]),
+        write_requests: rate(REQUESTS[1]),
+    }
+}
+
 fn write(directory: &Path, what: &str, device: DeviceNumber, rate: u64) -> Result<(), Failed> {
     let path = directory.join(file(what));
     let what = || format!("slow device {} by {}", device.show(), path.display());
