@@ -57,7 +57,10 @@ fn clients(before: &Kept, after: &Kept) -> Vec<String> {
         if run.agents.is_empty() {
             return vec![&run.client];
         }
-        run.agents.iter().map(|agent| &agent.client).collect()
+        let mut all: Vec<&Client> = run.agents.iter().map(|agent| &agent.client).collect();
+        // The order in which they were named is no condition.
+        all.sort_by_key(|client| (&client.name, &client.processor, client.cores, client.memory));
+        all
     }
     let machine = |client: &Client| {
         let memory = short(client.memory as f64 / 1e9);

@@ -87,6 +87,23 @@ fn of_two_with_nothing_in_common_only_that_is_said() {
 }
 
 #[test]
+fn the_order_in_which_agents_are_named_is_no_condition() {
+    let from = |names: [&str; 2]| {
+        let agents = names.map(|name| {
+            format!(r#"{{"agent":"{name}:1","client":{{"name":"{name}","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}}}}"#)
+        });
+        let with = format!("\"agents\":[{}],\"place\":", agents.join(","));
+        Kept::parse("x", &text(1.0).replacen("\"place\":", &with, 1)).unwrap()
+    };
+    let differ = |one, other| {
+        let said = words(&[from(one), from(other)]);
+        said.iter().flat_map(|(_, said)| said).any(|said| said.contains("not measured under the same"))
+    };
+    assert!(!differ(["a", "b"], ["b", "a"]));
+    assert!(differ(["a", "b"], ["c", "a"]) && differ(["a", "b"], ["a", "a"]));
+}
+
+#[test]
 fn other_conditions_are_told_of() {
     let kept = |name: &str, caches: &str| {
         let with = format!("\"line\":\"cell\",{caches}");
