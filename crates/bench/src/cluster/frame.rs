@@ -82,6 +82,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Reader { from: Box::new(self.from), came: self.came }
     }
 
+    /// Whether some of a frame came that is not whole yet.
+    pub fn has_begun(&self) -> bool {
+        !self.came.is_empty()
+    }
+
     /// The next frame, of `most` bytes at the most, from an end that is never silent for so long. Dropping the future loses
     /// nothing.
     pub async fn next(&mut self, most: usize, silence: Duration) -> Result<BytesMut, Broken> {

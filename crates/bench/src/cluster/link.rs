@@ -96,6 +96,11 @@ impl<Out: Serialize + Send + 'static> Link<Out> {
         serde_json::from_slice(message).map_err(Broken::Unreadable)
     }
 
+    /// Whether a message is on its way, some of which came.
+    pub fn is_hearing(&self) -> bool {
+        self.reader.has_begun()
+    }
+
     /// Sends a message behind those that wait.
     pub async fn send(&mut self, message: Out) -> Result<(), Broken> {
         // The writer gives up an end that takes nothing, and with it whoever waits here.

@@ -24,14 +24,19 @@ const TIME_TO_CONNECT: Duration = Duration::from_secs(10);
 const TIME_TO_OPEN: Duration = Duration::from_secs(60);
 /// How long it may take to say what time it is, to make objects and to remove them.
 const TIME_TO_TELL: Duration = Duration::from_secs(5);
-/// How long it may take to say the next thing, of several that it says to one question.
+/// How long it may take to begin to say the next thing, of several that it says to one question.
 const TIME_TO_SAY: Duration = Duration::from_secs(60);
+/// How much longer what it has begun to say may be under way: the longest at a million bits a second.
+const TIME_TO_HEAR: Duration = Duration::from_secs(600);
+/// How often it is looked whether that is still so.
+const LOOK: Duration = Duration::from_secs(1);
 const TIME_TO_PREPARE: Duration = Duration::from_secs(24 * 3600);
 const TIME_TO_CLEAN: Duration = Duration::from_secs(3600);
 /// How long after it was stopped.
 const TIME_TO_STOP: Duration = Duration::from_secs(30);
 /// How often it is asked for the time.
 const EXCHANGES: usize = 8;
+
 /// What an agent did not do, and why.
 #[derive(Debug)]
 pub struct Trouble {
@@ -211,6 +216,7 @@ impl Remote {
         }
         let begun = Instant::now();
         let mut deadline = begun.checked_add(within).unwrap_or(begun + TIME_TO_PREPARE);
+        let mut patience = TIME_TO_HEAR;
         loop {
             tokio::select! {
                 () = stop.asked(), if !self.is_stopped => {
@@ -218,13 +224,19 @@ impl Remote {
                     deadline = deadline.min(Instant::now() + TIME_TO_STOP);
                     let _ = link.send(Request::Stop).await;
                 }
-                answer = timeout_at(deadline, link.next()) => {
-                    match answer.map_err(|_| Broken::Silent(begun.elapsed()))?? {
+                answer = timeout_at(deadline, link.next()) => match answer {
+                    Ok(answer) => match answer? {
                         Answer::Beat { operations, bytes, failures } => {
                             self.gauge.show(operations, bytes, failures);
                         }
                         answer => return Ok(answer),
+                    },
+                    // The way home is slow. Where it ends, the link says so.
+                    Err(_) if link.is_hearing() && !patience.is_zero() => {
+                        patience = patience.saturating_sub(LOOK);
+                        deadline += LOOK;
                     }
+                    Err(_) => return Err(Broken::Silent(begun.elapsed())),
                 }
             }
         }
@@ -247,5 +259,73 @@ impl Remote {
 
     fn trouble(&self, why: String) -> Trouble {
         Trouble { agent: self.name.clone(), why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt as _, DuplexStream, WriteHalf, duplex, split};
+
+    use super::super::handshake::Shaken;
+    use super::super::link::Seal;
+    use super::*;
+
+    /// An agent, and its way home.
+    async fn far() -> (Remote, WriteHalf<DuplexStream>, Seal) {
+        let (near, far) = duplex(1 << 20);
+        let key = Key::new(b"a key of sixteen and more").unwrap();
+        let ((near, near_writer), (far, far_writer)) = (split(near), split(far));
+        let (mine, others) = tokio::join!(
+            shake(Role::Coordinator, &key, near, near_writer),
+            shake(Role::Agent, &key, far, far_writer)
+        );
+        let Shaken { mut reader, writer, sends, .. } = others.ok().unwrap();
+        // What it is told is heard for as long as it is there.
+        tokio::spawn(async move { while reader.next(1 << 20, TIME_TO_CLEAN).await.is_ok() {} });
+        let remote = Remote {
+            name: "far".to_owned(),
+            number: 1,
+            link: Some(Link::new(mine.ok().unwrap(), MOST_ANSWERED, || Request::Beat)),
+            client: Client::default(),
+            store: String::new(),
+            most_object_bytes: 0,
+            gauge: Arc::default(),
+            is_stopped: false,
+        };
+        (remote, writer, Seal::new(sends))
+    }
+
+    /// What comes of an answer whose bytes come one every five seconds, after a length.
+    async fn answered_with(spaces: usize) -> (Result<u64, Trouble>, Duration) {
+        let (mut remote, mut home, mut seal) = far().await;
+        let answer = format!("{}{}", " ".repeat(spaces), r#"{"measured":{"began":7}}"#);
+        let sealed = seal.close(answer.as_bytes());
+        let frame = [&u32::try_from(sealed.len()).unwrap().to_be_bytes()[..], &sealed].concat();
+        let begun = Instant::now();
+        let slow = async {
+            for byte in frame {
+                // It may have been given up.
+                let _ = home.write_all(&[byte]).await;
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            std::future::pending().await
+        };
+        let stop = Stop::default();
+        let measured = tokio::select! {
+            measured = remote.measure((0, 1), Duration::from_secs(10), &stop) => measured,
+            () = slow => unreachable!("it is waited for without an end"),
+        };
+        assert_eq!(measured.is_err(), stop.is_asked());
+        (measured.map(|(began, _)| began), begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_on_its_way_is_waited_for_but_not_for_ever() {
+        let (began, took) = answered_with(0).await;
+        assert!(took > Duration::from_secs(300), "{took:?}");
+        assert_eq!(began.unwrap(), 7);
+        let (lost, took) = answered_with(1000).await;
+        assert!(lost.unwrap_err().why.contains("nothing was heard of it for 61"));
+        assert!(took < Duration::from_secs(10) + TIME_TO_HEAR + 2 * LOOK, "{took:?}");
     }
 }
