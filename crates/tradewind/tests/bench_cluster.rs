@@ -183,6 +183,7 @@ fn loads_run_beside_each_other_on_all_agents_or_each_on_its_own() {
     };
     refused("--mixed --apart --no-out", "1 agents cannot be divided evenly among 2 loads");
     refused("--mixed --count 5 --no-out", "end together");
+    refused("--mixed --parallel 3000 --no-out", "6000 requests at a time are more than 4096");
     refused("--apart --no-out", "--mixed");
 }
 

@@ -2,6 +2,7 @@
 //! them, or they are apart: each on agents of its own, so that what they lose by each other is the store's doing and not
 //! that of the machine that asks.
 
+use super::messages::{self, MOST_TOGETHER};
 use crate::asked::Asked;
 use crate::course::Stage;
 use crate::load::Pace;
@@ -82,6 +83,23 @@ pub fn of_agent(act: &[Duty], agent: u32) -> Vec<(usize, Step)> {
     duties.map(|(n, duty)| (n, duty.share(agent))).collect()
 }
 
+/// Why one of so many agents would refuse what it has to do of these, in words: known before anything is measured.
+pub fn check(acts: &[Act], agents: u32) -> Result<(), String> {
+    for act in acts {
+        for agent in 1..=agents {
+            let stage: Stage = of_agent(act, agent).into_iter().map(|(_, share)| share).collect();
+            if stage.is_empty() {
+                continue;
+            }
+            messages::check(&stage, MOST_TOGETHER, u64::MAX).map_err(|why| {
+                let loads: Vec<String> = stage.iter().map(ToString::to_string).collect();
+                format!("no agent can do {}: {why}", loads.join(" beside "))
+            })?;
+        }
+    }
+    Ok(())
+}
+
 /// The most loads that one of so many agents has at the same time, and the most requests at a time.
 #[must_use]
 pub fn most(acts: &[Act], agents: u32) -> (usize, usize) {
@@ -145,6 +163,21 @@ mod tests {
         assert_eq!(shown(&acts), names);
         assert_eq!((of_agent(&acts[0], 2), most(&acts, 4)), (Vec::new(), (1, 1)));
         assert!(apart(&stages, 3).unwrap_err().contains("3 agents cannot be divided evenly among 2 loads"));
+    }
+
+    #[test]
+    fn what_an_agent_would_refuse_is_known_before() {
+        let half = "put 4KiB x 2048";
+        let just = stages(&[&[half, half], &[half; 1]]);
+        assert_eq!(check(&everywhere(&just, 2), 2), Ok(()));
+        let more = stages(&[&[half], &[half, "get 4KiB x 2049"]]);
+        let why = check(&everywhere(&more, 2), 2).unwrap_err();
+        let words = "no agent can do put 4KiB x 2048 beside get 4KiB x 2049: 4097 requests at a time are more than 4096";
+        assert_eq!(why, words);
+        assert_eq!(check(&apart(&more, 2).unwrap(), 2), Ok(()), "each has one of them");
+        let many = stages(&[&["put 4KiB x 1"; 17]]);
+        let why = check(&everywhere(&many, 1), 1).unwrap_err();
+        assert!(why.contains("17 loads at the same time are not within 1 and 16"), "{why}");
     }
 
     #[test]

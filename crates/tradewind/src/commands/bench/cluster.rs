@@ -6,7 +6,7 @@ use clap::Args;
 use tradewind_bench::cluster::Key;
 use tradewind_bench::cluster::agent::MOST_AGENTS;
 use tradewind_bench::cluster::coordinator::{Cluster, Wanted, prefix};
-use tradewind_bench::cluster::duty::{Act, apart, everywhere, most};
+use tradewind_bench::cluster::duty::{Act, apart, check, everywhere, most};
 use tradewind_bench::drive::Stop;
 use tradewind_bench::survey::Survey;
 use tradewind_core::{Clock, SystemClock};
@@ -85,6 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
         return Err(Misused(format!("{} agents are more than {MOST_AGENTS}", agents.len())).into());
     }
     let what = arguments.acts()?;
+    check(&what.1, u32::try_from(agents.len()).unwrap_or(u32::MAX)).map_err(Misused)?;
     let key = arguments.key.read()?;
     until_stopped(async |stop| measure(arguments, what, key, stop).await)
 }
