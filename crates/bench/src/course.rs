@@ -12,6 +12,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::caches::{Caches, Kernel};
 use crate::drive::{Bed, Ending, Gauge, Stop};
+use crate::interference::void_beside;
 use crate::random::mix;
 use crate::replay::Replay;
 use crate::result::Cell;
@@ -175,15 +176,17 @@ impl Course {
             .for_each(|(n, step)| step.load.seed = mix(step.load.seed ^ n as u64));
         let driven = (self.sites.iter_mut().zip(&drawn).zip(&gauges))
             .map(|((site, step), gauge)| site.measure(step, stop, gauge));
-        let mut is_whole = true;
         // Each of them is waited for, whatever became of the others.
         let outcomes = join_all(driven).await;
-        for (n, ((step, outcome), gauge)) in stage.iter().zip(outcomes).zip(&gauges).enumerate() {
-            let outcome = outcome?;
-            is_whole &= outcome.ending != Ending::Stopped;
+        let mut cells = Vec::with_capacity(stage.len());
+        for (n, (step, outcome)) in stage.iter().zip(outcomes).enumerate() {
             let others = stage.iter().enumerate().filter(|(other, _)| *other != n);
             let beside = others.map(|(_, other)| other.to_string()).collect();
-            let cell = Cell::of(step, beside, &outcome, self.cores);
+            cells.push(Cell::of(step, beside, &outcome?, self.cores));
+        }
+        void_beside(&mut cells);
+        let is_whole = cells.iter().all(|cell| cell.ending != Ending::Stopped);
+        for (cell, gauge) in cells.into_iter().zip(&gauges) {
             tell(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
         }
         Ok(is_whole)

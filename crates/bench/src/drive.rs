@@ -111,7 +111,8 @@ pub enum Ending {
     Exhausted,
     /// Somebody stopped it.
     Stopped,
-    /// So many requests of an open loop waited that no more could: what was asked for was not measured.
+    /// So many requests of an open loop waited that no more could, its own or those of a load beside it: what was asked for
+    /// was not measured.
     Overrun,
 }
 

@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 
 use crate::asked::Asked;
+use crate::drive::Ending;
 use crate::record::histogram;
 use crate::result::Cell;
 
@@ -43,6 +44,20 @@ impl Loss {
     #[must_use]
     pub fn longer(&self) -> f64 {
         self.together.p50 / self.alone.p50
+    }
+}
+
+/// Marks what was measured at the same time, where one of it was overrun: that ended early, and the others ran on without it.
+pub(crate) fn void_beside(stage: &mut [Cell]) {
+    let Some(void) = stage.iter().find(|cell| cell.is_void()).map(|cell| cell.asked().to_string()) else {
+        return;
+    };
+    for cell in stage.iter_mut().filter(|cell| !cell.is_partial()) {
+        cell.ending = Ending::Overrun;
+        cell.notes.push(format!(
+            "this is void: the store was so far behind the rate of {void} beside it that that ended early, and this ran on \
+             without it"
+        ));
     }
 }
 

@@ -394,7 +394,8 @@ impl Cell {
         self.ending == Ending::Stopped || self.is_void()
     }
 
-    /// Whether what was asked for was not measured: the store was so far behind the rate that some requests could not even wait.
+    /// Whether what was asked for was not measured: the store was so far behind the rate, its own or that of a load beside it,
+    /// that some requests could not even wait.
     #[must_use]
     pub fn is_void(&self) -> bool {
         self.ending == Ending::Overrun

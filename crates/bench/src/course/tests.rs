@@ -1,6 +1,7 @@
 use tradewind_core::BucketName;
 
 use super::*;
+use crate::arrivals::Spacing;
 use crate::asked::Asked;
 use crate::caches::{Caches, Kernel};
 use crate::drive::tests::bed;
@@ -75,6 +76,33 @@ async fn those_of_a_stage_run_at_the_same_time_on_objects_of_their_own() {
     let apart = cells[0].began.abs_diff(cells[1].began);
     assert!(apart < 200, "they began {apart} ms apart");
     assert_eq!(course.clean().await.unwrap(), 40, "twenty that were read, twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_runs_beside_one_that_is_overrun_is_void() {
+    let bed = bed().await;
+    let until = Until { requests: None, time: Duration::from_secs(3), stable: None };
+    let asked = ["get 1KiB x 1", "head 1KiB x 1 at 1000000/s"].map(|asked| asked.parse().unwrap()).to_vec();
+    let mut stage = Survey { until, asked, ..survey(&[], &[]) }.steps(1);
+    // More wait at once than may, and no more than are needed for that.
+    stage[1].load.pace = Pace::Open { per_second: 1e9, spacing: Spacing::Fixed };
+    stage[1].load.until.requests = Some((1 << 20) + 100_000);
+    let mut course = Course::new(&bed, "there/", 2, (2, false));
+    let mut cells = Vec::new();
+    let stop = Stop::default();
+    let all = course.run([stage], &stop, |event| {
+        if let Event::Measured(cell) = event {
+            cells.push(cell.clone());
+        }
+    });
+    assert!(all.await.unwrap(), "what comes behind it is measured");
+    assert!(cells.len() == 2 && cells.iter().all(Cell::is_void), "{:?}", cells[0].ending);
+    assert!(cells[0].operations_per_second.mean > 0.0, "it ran");
+    assert!(
+        cells[0].notes.iter().any(|note| note.contains("beside it that that ended early")),
+        "{:?}",
+        cells[0].notes
+    );
 }
 
 #[tokio::test]

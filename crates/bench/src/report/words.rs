@@ -127,7 +127,7 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
     let void = result.cells.iter().filter(|cell| cell.is_void()).count();
     if void > 0 {
         said.push(format!(
-            "{void} of {} measurements are void: the store was far behind the rate that was asked for.",
+            "{void} of {} measurements are void: the store was far behind the rate that was asked for, there or beside.",
             result.cells.len()
         ));
     }
