@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod handshake;
 mod link;
 mod messages;
+mod outcome;
 mod remote;
 mod session;
 

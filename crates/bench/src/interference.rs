@@ -1,5 +1,7 @@
 //! What loads lose by each other: each measured alone and beside others (Hou 2017, section 4.4).
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 
 use crate::asked::Asked;
@@ -64,16 +66,16 @@ pub(crate) fn void_beside(stage: &mut [Cell]) {
 /// All loads that were measured both alone and beside others, in the order of the result.
 #[must_use]
 pub fn losses(cells: &[Cell]) -> Vec<Loss> {
-    let is_good = |cell: &Cell| !cell.is_partial() && !cell.has_nothing();
-    let whole = || cells.iter().filter(|cell| is_good(cell) && neighbours(cell, cells).all(is_good));
+    let whole = whole(cells);
     let mut losses: Vec<Loss> = Vec::new();
-    for cell in whole().filter(|cell| !cell.beside.is_empty()) {
+    for cell in whole.iter().filter(|cell| !cell.beside.is_empty()) {
         let (load, beside) = (cell.asked(), cell.beside.join(" and "));
         if losses.iter().any(|loss| loss.load == load && loss.beside == beside) {
             continue;
         }
         let of = |beside: &[String]| {
-            speed(&whole().filter(|cell| cell.beside == beside && cell.asked() == load).collect::<Vec<_>>())
+            let same = whole.iter().filter(|cell| cell.beside == beside && cell.asked() == load);
+            speed(&same.copied().collect::<Vec<_>>())
         };
         if let (Some(alone), Some(together)) = (of(&[]), of(&cell.beside)) {
             losses.push(Loss { load, beside, alone, together });
@@ -82,14 +84,32 @@ pub fn losses(cells: &[Cell]) -> Vec<Loss> {
     losses
 }
 
-/// What ran at the same time.
-fn neighbours<'a>(cell: &'a Cell, cells: &'a [Cell]) -> impl Iterator<Item = &'a Cell> {
-    let others =
-        cells.iter().filter(|other| other.repeat == cell.repeat && other.beside.len() == cell.beside.len());
-    others.filter(|other| {
-        let (name, mine) = (other.asked().to_string(), cell.asked().to_string());
-        cell.beside.contains(&name) && other.beside.contains(&mine)
-    })
+fn is_good(cell: &Cell) -> bool {
+    !cell.is_partial() && !cell.has_nothing()
+}
+
+/// Those that say something, and beside which all that was to run is there and does too. The same loads may have run together
+/// several times in one round, and a load beside itself: then they are as often as many.
+fn whole(cells: &[Cell]) -> Vec<&Cell> {
+    let mut stages: BTreeMap<(u32, Vec<String>), (usize, bool)> = BTreeMap::new();
+    for cell in cells.iter().filter(|cell| !cell.beside.is_empty()) {
+        let (count, are_good) = stages.entry((cell.repeat, stage(cell))).or_insert((0, true));
+        *count += 1;
+        *are_good &= is_good(cell);
+    }
+    let is_whole = |cell: &Cell| {
+        let Some((count, are_good)) = stages.get(&(cell.repeat, stage(cell))) else { return false };
+        *are_good && count.is_multiple_of(1 + cell.beside.len())
+    };
+    cells.iter().filter(|cell| is_good(cell) && (cell.beside.is_empty() || is_whole(cell))).collect()
+}
+
+/// What ran at the same time, itself among it, in an order that is the same for all of them.
+fn stage(cell: &Cell) -> Vec<String> {
+    let mut all = cell.beside.clone();
+    all.push(cell.asked().to_string());
+    all.sort_unstable();
+    all
 }
 
 /// Of the same load several times; `None` where there is none.
@@ -116,19 +136,22 @@ mod tests {
 
     #[test]
     fn a_load_is_held_against_itself_alone() {
-        let beside = |name: &str, rate| Cell { beside: vec![name.to_owned()], ..cell("put", 4, 1, rate) };
+        let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
+        let beside = |cell: Cell, name: &str| Cell { beside: vec![name.to_owned()], ..cell };
         let cells = [
             cell("put", 4, 1, 90.0),
             cell("put", 4, 2, 110.0),
-            cell("get", 1, 1, 50.0),
-            beside("get 4KiB x 1", 20.0),
-            beside("get 4KiB x 1", 30.0),
-            beside("put 4KiB x 4", 50.0),
-            Cell { beside: vec!["put 4KiB x 4".to_owned()], ..cell("head", 1, 1, 5.0) },
+            beside(cell("put", 4, 1, 20.0), get),
+            beside(cell("get", 1, 1, 5.0), put),
+            beside(cell("put", 4, 2, 30.0), get),
+            beside(cell("get", 1, 2, 5.0), put),
+            // Itself.
+            beside(cell("put", 4, 1, 50.0), put),
+            beside(cell("put", 4, 1, 50.0), put),
             // It was beside one that did nothing.
             cell("get", 8, 1, 70.0),
-            Cell { beside: vec!["put 4KiB x 16".to_owned()], ..cell("get", 8, 1, 70.0) },
-            Cell { beside: vec!["get 4KiB x 8".to_owned()], ..cell("put", 16, 1, 0.0) },
+            beside(cell("get", 8, 1, 70.0), "put 4KiB x 16"),
+            beside(cell("put", 16, 1, 0.0), "get 4KiB x 8"),
         ];
         let losses = losses(&cells);
         assert_eq!(losses.len(), 2, "what was never alone is not among them: {losses:?}");
@@ -138,5 +161,29 @@ mod tests {
         );
         assert!((losses[0].left() - 0.25).abs() < 1e-9 && (losses[1].left() - 0.5).abs() < 1e-9);
         assert!((losses[0].longer() - 1.0).abs() < 1e-9);
+    }
+    #[test]
+    fn what_ran_beside_nothing_lost_nothing_by_it() {
+        let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
+        let beside = |cell: Cell, names: &[&str]| Cell {
+            beside: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..cell
+        };
+        let (alone, other) = (cell("put", 4, 1, 90.0), cell("get", 1, 1, 60.0));
+        let lost = |cells: &[Cell]| losses(&[&[alone.clone(), other.clone()], cells].concat()).len();
+        let one = beside(cell("put", 4, 1, 20.0), &[get]);
+        let its = beside(cell("get", 1, 1, 20.0), &[put]);
+        assert_eq!(lost(&[one.clone(), its.clone()]), 2);
+        assert_eq!(lost(std::slice::from_ref(&one)), 0, "the other was lost");
+        let another_round = Cell { repeat: 2, ..its.clone() };
+        assert_eq!(lost(&[one.clone(), another_round]), 0);
+        let itself = beside(cell("put", 4, 1, 20.0), &[put]);
+        assert_eq!(lost(&[itself.clone(), itself.clone()]), 1);
+        assert_eq!(lost(&[itself]), 0, "of a load beside itself one half was lost");
+        let first = beside(cell("put", 4, 1, 20.0), &[put, get]);
+        let third = beside(cell("get", 1, 1, 20.0), &[put, put]);
+        assert_eq!(lost(&[first.clone(), first.clone(), third.clone()]), 2);
+        assert_eq!(lost(&[first, third]), 0);
+        assert_eq!(lost(&[one.clone(), its.clone(), its, one]), 2, "twice in a round");
     }
 }

@@ -16,12 +16,12 @@ use super::duty::{Act, Duty, of_agent};
 use super::handshake::Key;
 use super::messages::{MOST_AGENTS, nanos};
 pub use super::messages::{Wanted, prefix};
+use super::outcome;
 use super::remote::Remote;
 pub use super::remote::Trouble;
 use crate::course::{Event, Stage};
 use crate::drive::{Ending, Gauge, Stop};
-use crate::load::Pace;
-use crate::result::{Agent, Part, merge};
+use crate::result::{Agent, Part};
 
 /// How long an agent may take after the end of a load, whose last requests are waited for.
 const TIME_BEHIND: Duration = Duration::from_secs(120);
@@ -175,30 +175,13 @@ impl Cluster {
                 Err(why) => trouble = Some(why),
             }
         }
-        let apart = apart(moments);
-        let mut is_whole = true;
-        for (n, parts) in parts.into_iter().enumerate() {
-            let missing = act[n].agents.len() - parts.len();
-            let Some(mut cell) = merge(parts, apart) else {
-                is_whole = false;
-                continue;
-            };
+        let why = trouble.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
+        let mut cells = outcome::cells(act, parts, apart(moments), &why);
+        for cell in &mut cells {
             cell.began = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
-            let others = act.iter().enumerate().filter(|(other, _)| *other != n);
-            cell.beside = others.map(|(_, duty)| duty.asked().to_string()).collect();
-            if missing > 0 {
-                cell.ending = Ending::Stopped;
-                let why =
-                    trouble.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
-                let of = act[n].agents.len();
-                cell.notes.push(format!("what {missing} of {of} agents did is missing: {why}"));
-            } else if let Pace::Open { per_second, .. } = act[n].step.load.pace {
-                // Sums of shares may be off in the last digit, and another name.
-                cell.rate = Some(per_second);
-            }
-            is_whole &= cell.ending != Ending::Stopped;
-            tell(Event::Measured(&cell));
+            tell(Event::Measured(cell));
         }
+        let is_whole = cells.len() == act.len() && cells.iter().all(|cell| cell.ending != Ending::Stopped);
         trouble.map_or(Ok(is_whole && !stop.is_asked()), Err)
     }
 
