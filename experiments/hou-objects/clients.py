@@ -98,15 +98,16 @@ class Bench:
     def objects_of(self, client: Client, sizes: str, parallel: str, mix: str | None = None) -> Seen:
         """Uploads and downloads, or what the mix says, of each size and with each number at a time."""
         mixes = ["--mix", mix] if mix else []
-        return self._run(client, ["object", BUCKET, *mixes, "--size", sizes, "--parallel", parallel])
+        at_least = max(map(int, parallel.split(",")))
+        return self._run(client, ["object", BUCKET, *mixes, "--size", sizes, "--parallel", parallel], at_least)
 
     def beside(self, client: Client, load: list[str], others: list[str]) -> Seen:
         """Loads alone and beside each other; with others, beside each of these."""
         flags = [flag for other in others for flag in ("--beside", other)]
         return self._run(client, ["mix", BUCKET, *load, *flags])
 
-    def _run(self, client: Client, arguments: list[str]) -> Seen:
-        extent = ["--time", f"{self.seconds:g}s", "--warm-up", "1s", "--objects", str(self.objects)]
+    def _run(self, client: Client, arguments: list[str], at_least: int = 0) -> Seen:
+        extent = ["--time", f"{self.seconds:g}s", "--warm-up", "1s", "--objects", str(max(self.objects, at_least))]
         command = client.command(self.world, ["bench", *arguments, *extent, "--json", "--no-out"])
         cost = self.world.behind_as(client.line, command, limit=1800)
         lines = [json.loads(line) for line in cost.output.splitlines()]
