@@ -206,12 +206,25 @@ fn by_counters(seen: &Read, after: &[u64], again: u64) -> Readings {
         after.windows(2).filter(|two| (two[1] - two[0]) as f64 >= CARRIED * seen.piece as f64).count();
     let told = if is_small_part && after_first >= CARRIED * seen.file as f64 {
         Some(Reading::WholeFile)
+    } else if is_ahead(after) {
+        Some(Reading::ReadAhead)
     } else if share(with_a_piece, seen.calls.len()) >= NEARLY_ALL {
         Some(Reading::ReadThrough)
     } else {
         (share(with_a_piece, seen.calls.len()) <= HALF).then_some(Reading::ReadAhead)
     };
     (told.map(|told| (told, By::Counters)), told_again.map(|told| (told, By::Counters)))
+}
+
+/// Whether more than a call ahead of what had been asked for was there, while the first half was read: on a fast line bytes
+/// arrive with each call, whether or not they are those that it asked for.
+fn is_ahead(after: &[u64]) -> bool {
+    let calls = after.len().saturating_sub(1);
+    let all = after.last().copied().unwrap_or(0) as f64;
+    let first_half = after.iter().enumerate().skip(1).take(calls / 2);
+    let ahead =
+        first_half.filter(|(n, there)| **there as f64 * calls as f64 >= all * (*n as f64 + 1.0)).count();
+    calls > 2 && share(ahead, calls / 2) > HALF
 }
 
 fn by_timings(seen: &Read, cached_call: Option<f64>) -> Readings {

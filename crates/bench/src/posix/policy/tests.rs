@@ -61,6 +61,9 @@ fn counters_tell_where_reads_come_from() {
     assert_eq!(reading(&through, None), counters(Reading::ReadThrough, Again::FromStorage));
     let ahead = read(|n| 2000 + n.div_ceil(32) * 131_072 + n / 16 * 131_072, 0);
     assert_eq!(reading(&ahead, None), counters(Reading::ReadAhead, Again::Cached));
+    // On a fast line the next bytes come while these are read.
+    let steady = read(|n| if n == 0 { 300 } else { 65_536 + n * 4300 }, 0);
+    assert_eq!(reading(&steady, None), counters(Reading::ReadAhead, Again::Cached));
     let whole = read(|n| if n == 0 { 300 } else { 1_050_000 }, 900);
     assert_eq!(reading(&whole, None), counters(Reading::WholeFile, Again::Cached));
     // The cache answered, or the wire is another one.
