@@ -202,9 +202,17 @@ fn a_workload_is_measured_and_flags_count_before_it() {
     caller.write("place/mine", b"");
     let text = "about = \"x\"\n\
                 [[load]]\npart = \"batch\"\nform = [\"sync\", \"default\"]\nsize = \"4KiB\"\nthreads = 1\nfiles = 5\n\
-                [[load]]\npart = \"batch\"\nform = \"sync\"\nsize = \"4KiB\"\nthreads = [1, 2]\nfiles = 8\n\
+                [[load]]\npart = \"batch\"\nform = \"sync\"\nsize = \"4KiB\"\nthreads = [1, 2]\nfiles = 5\n\
                 [[load]]\npart = \"postmark\"\nrange = \"1KiB-2KiB\"\npool = 7\ntransactions = 9\n";
     caller.write("mine.toml", text.as_bytes());
+    // Otherwise one of the two would be left out, and nobody could tell which.
+    caller.write("other.toml", text.replacen("files = 5", "files = 8", 1).as_bytes());
+    let refused = caller.run(&flags("place --workload other.toml --json --no-out"));
+    assert!(
+        refused.status.code() == Some(2) && refused.err.contains("is asked for twice"),
+        "{}",
+        refused.err
+    );
     let measured = |line: &str| {
         let said = caller.done(&flags(&format!("place --workload mine.toml {line} --json --no-out")));
         let accesses = lines(&said, "access").into_iter().map(|access| {
@@ -224,9 +232,9 @@ fn a_workload_is_measured_and_flags_count_before_it() {
             ("read", "sync", 1, 5),
             ("write", "default", 1, 5),
             ("read", "default", 1, 5),
-            // What the first load had already is not measured again.
-            ("write", "sync", 2, 8),
-            ("read", "sync", 2, 8),
+            // What the first load had already is not measured again. Threads have as many files each.
+            ("write", "sync", 2, 6),
+            ("read", "sync", 2, 6),
         ]
     );
     assert!(postmarks.len() == 1 && postmarks[0]["pool"] == 7, "{postmarks:?}");
