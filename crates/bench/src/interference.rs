@@ -162,6 +162,7 @@ mod tests {
         assert!((losses[0].left() - 0.25).abs() < 1e-9 && (losses[1].left() - 0.5).abs() < 1e-9);
         assert!((losses[0].longer() - 1.0).abs() < 1e-9);
     }
+
     #[test]
     fn what_ran_beside_nothing_lost_nothing_by_it() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use self::place::{Place, Seen};
@@ -189,22 +189,17 @@ pub fn down(directory: &Path) -> Result<(), Failed> {
     let number = place::made_at(directory)?;
     let device = DeviceNumber { major: throttle::LOOP_MAJOR, minor: number };
     place::wait_until_unused(directory)?;
-    // Before it is unmounted: what is still to be written would be slow.
-    let lifted = Hierarchy::find(Controller::Devices).ok().map(|hierarchy| {
-        let bounds = Elsewhere { hierarchy, device };
-        let kept = bounds.directories().map(|directory| throttle::rates(directory, device));
-        (bounds, kept)
-    });
-    for directory in lifted.iter().flat_map(|(bounds, _)| bounds.directories()) {
-        throttle::set(directory, device, Rates::default())?;
+    let groups: Vec<PathBuf> =
+        Hierarchy::find(Controller::Devices).map(|found| vec![found.mounted, found.own]).unwrap_or_default();
+    let kept: Vec<Rates> = groups.iter().map(|group| throttle::rates(group, device)).collect();
+    for group in &groups {
+        // What is still to be written would be slow otherwise; where a bound stays, it is.
+        let _ = throttle::set(group, device, Rates::default());
     }
     let unmounted = place::unmount(directory, number);
-    if let (Err(_), Some((bounds, kept))) = (&unmounted, lifted) {
+    if unmounted.is_err() {
         // One that stays keeps its bounds.
-        for (directory, rates) in bounds.directories().into_iter().zip(kept) {
-            throttle::set(directory, device, rates)?;
-        }
-        std::mem::forget(bounds);
+        groups.iter().zip(kept).try_for_each(|(group, rates)| throttle::set(group, device, rates))?;
     }
     unmounted
 }

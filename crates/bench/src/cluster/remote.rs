@@ -24,14 +24,14 @@ const TIME_TO_CONNECT: Duration = Duration::from_secs(10);
 const TIME_TO_OPEN: Duration = Duration::from_secs(60);
 /// How long it may take to say what time it is, to make objects and to remove them.
 const TIME_TO_TELL: Duration = Duration::from_secs(5);
+const TIME_TO_PREPARE: Duration = Duration::from_secs(24 * 3600);
+const TIME_TO_CLEAN: Duration = Duration::from_secs(3600);
 /// How long it may take to begin to say the next thing, of several that it says to one question.
 const TIME_TO_SAY: Duration = Duration::from_secs(60);
 /// How much longer what it has begun to say may be under way: the longest at a million bits a second.
 const TIME_TO_HEAR: Duration = Duration::from_secs(600);
 /// How often it is looked whether that is still so.
 const LOOK: Duration = Duration::from_secs(1);
-const TIME_TO_PREPARE: Duration = Duration::from_secs(24 * 3600);
-const TIME_TO_CLEAN: Duration = Duration::from_secs(3600);
 /// How long after it was stopped.
 const TIME_TO_STOP: Duration = Duration::from_secs(30);
 /// How often it is asked for the time.

@@ -35,6 +35,14 @@ pub struct Site {
     pub stop: Stop,
 }
 
+impl Site {
+    /// A way of accessing the files here: not made durable, and without an end.
+    pub(super) fn manner(&self, form: Form, unit: u64) -> Manner<'_> {
+        let Self { place, content, clock, stop } = self;
+        Manner { place, content, clock: &**clock, stop, form, unit, fsync: false, until: Duration::MAX }
+    }
+}
+
 /// What is done with the files.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Task {
@@ -167,16 +175,8 @@ fn each(
         if is_over || site.stop.is_asked() || give_up.is_asked() {
             break;
         }
-        let manner = Manner {
-            place: &site.place,
-            content: &site.content,
-            clock: &*site.clock,
-            stop: &site.stop,
-            form: task.form,
-            unit: task.unit,
-            fsync: task.fsync,
-            until: begin.saturating_add(task.file_time),
-        };
+        let until = begin.saturating_add(task.file_time);
+        let manner = Manner { fsync: task.fsync, until, ..site.manner(task.form, task.unit) };
         let mut access = |took| seen.tally.access(took);
         let done = match task.phase {
             Phase::Write => manner.write(*file, buffer, &mut access),

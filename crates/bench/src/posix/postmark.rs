@@ -82,16 +82,7 @@ pub(super) fn run(
         Error::with_source(Reason::Io, format!("the generator cannot be measured: {e}"), e)
     };
     let mut buffer = Buffer::new(usize::try_from(workload.range.1).unwrap_or(usize::MAX).max(1));
-    let manner = Manner {
-        place: &site.place,
-        content: &site.content,
-        clock: &*site.clock,
-        stop: &site.stop,
-        form: Form::Default,
-        unit: BLOCK,
-        fsync: false,
-        until: Duration::MAX,
-    };
+    let manner = site.manner(Form::Default, BLOCK);
     let files = site.place.files(0, workload.pool + workload.transactions, 0)?;
     let (before, begin, began) =
         (Usage::now().map_err(generator)?, site.clock.now(), site.clock.wall().millis());

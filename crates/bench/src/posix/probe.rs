@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::access::Manner;
 use super::buffer::Buffer;
 use super::cell::Bench;
 use super::counters::Counters;
@@ -65,20 +64,6 @@ fn middle(values: &[f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-fn manner<'a>(bench: &'a Bench<'_>, form: Form, unit: u64) -> Manner<'a> {
-    let site = bench.site;
-    Manner {
-        place: &site.place,
-        content: &site.content,
-        clock: &*site.clock,
-        stop: &site.stop,
-        form,
-        unit,
-        fsync: false,
-        until: Duration::MAX,
-    }
-}
-
 fn write(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer) -> Result<Written> {
     let before = bench.settle();
     let counters = bench.counters.as_ref();
@@ -88,7 +73,7 @@ fn write(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer) -> Resu
         calls.push(micros(took));
         after_calls.push(sent());
     };
-    let done = manner(bench, form, WRITTEN_PIECE).write(file, buffer, &mut each).map_err(failed)?;
+    let done = bench.site.manner(form, WRITTEN_PIECE).write(file, buffer, &mut each).map_err(failed)?;
     let after_close = sent();
     let begun = bench.site.clock.now();
     // What cannot be synced has taken no time for it.
@@ -100,7 +85,7 @@ fn write(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer) -> Resu
 }
 
 fn read(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer, is_cold: bool) -> Result<Read> {
-    let manner = manner(bench, form, READ_PIECE);
+    let manner = bench.site.manner(form, READ_PIECE);
     let once = |buffer: &mut Buffer| -> Result<(Vec<f64>, Vec<u64>)> {
         let before = bench.settle();
         let received = |counters: &Counters| counters.read().since(before).received;

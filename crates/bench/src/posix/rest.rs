@@ -25,16 +25,7 @@ pub(super) fn complete(site: &Site, files: Vec<Vec<File>>, size: u64) -> Vec<Vec
             return file;
         }
         let buffer = buffer.get_or_insert_with(|| Buffer::new(usize::try_from(UNIT).unwrap_or(usize::MAX)));
-        let manner = Manner {
-            place: &site.place,
-            content: &site.content,
-            clock: &*site.clock,
-            stop: &site.stop,
-            form: Form::Sync,
-            unit: UNIT,
-            fsync: false,
-            until,
-        };
+        let manner = Manner { until, ..site.manner(Form::Sync, UNIT) };
         match manner.append(File { size, ..file }, file.size, buffer, &mut |_| {}) {
             Ok(added) => File { size: file.size + added.bytes, ..file },
             Err(_) => {
