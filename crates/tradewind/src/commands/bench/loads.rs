@@ -9,7 +9,7 @@ use tradewind_bench::load::{Pace, Until};
 use tradewind_bench::survey::Survey;
 use tradewind_bench::{Asked, Mix, Sizes};
 
-use super::workloads::{self, Table, Taker};
+use super::workloads::{self, Table, Taker, first};
 use crate::commands::Misused;
 use crate::settings::Span;
 
@@ -75,13 +75,10 @@ impl LoadFlags {
 
     /// What is said here, and what else is said there.
     fn or(self, there: Self) -> Self {
-        fn first<T>(mine: Vec<T>, there: Vec<T>) -> Vec<T> {
-            if mine.is_empty() { there } else { mine }
-        }
         Self {
-            mix: first(self.mix, there.mix),
-            size: first(self.size, there.size),
-            parallel: first(self.parallel, there.parallel),
+            mix: first(self.mix, &there.mix),
+            size: first(self.size, &there.size),
+            parallel: first(self.parallel, &there.parallel),
             time: self.time.or(there.time),
             count: self.count.or(there.count),
             stable: self.stable.or(there.stable),

@@ -10,7 +10,7 @@ use tradewind_bench::posix::postmark::Workload;
 use tradewind_bench::posix::{Part, Section};
 use tradewind_core::quantity::ByteSize;
 
-use super::workloads::{self, Table, Taker};
+use super::workloads::{self, Table, Taker, first};
 use crate::commands::Misused;
 use crate::settings::Span;
 
@@ -158,10 +158,6 @@ impl PartFlags {
             }
         }
     }
-}
-
-fn first<T: Clone>(mine: Vec<T>, others: &[T]) -> Vec<T> {
-    if mine.is_empty() { others.to_vec() } else { mine }
 }
 
 pub(super) fn part(text: &str) -> Result<Part, String> {

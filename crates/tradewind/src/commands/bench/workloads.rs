@@ -216,6 +216,11 @@ impl Table {
     }
 }
 
+/// Values of a flag that may be said in several places: those of the first that says any.
+pub(super) fn first<T: Clone>(mine: Vec<T>, others: &[T]) -> Vec<T> {
+    if mine.is_empty() { others.to_vec() } else { mine }
+}
+
 fn refused(line: usize, error: &clap::Error) -> anyhow::Error {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
