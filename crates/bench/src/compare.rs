@@ -13,6 +13,9 @@ use crate::result::Cell;
 /// every fourth time; and two runs are farther apart than the rounds of one, which is what chance is judged by.
 const CHANCE: f64 = 0.02;
 
+/// Of more degrees of freedom nothing is seen in Student's distribution.
+const MOST_FREEDOM: f64 = 1000.0;
+
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
@@ -40,7 +43,7 @@ impl Measure {
                 .operations
                 .iter()
                 .filter(|(operation, figures)| is_meant(**operation) && figures.latency_us.count > 0);
-            // Of a mix it is the throughput that is compared.
+            // Those of a mix are of each kind of request.
             let (_, only) = all.next().filter(|_| all.next().is_none())?;
             Some(of(&only.latency_us) as f64)
         };
@@ -51,6 +54,15 @@ impl Measure {
             Self::Bandwidth | Self::Transactions => None,
         };
         value.filter(|value| *value > 0.0)
+    }
+
+    /// How finely it is told, as a part of it. Latencies are whole microseconds, and no more than a thousandth of them is kept: a
+    /// step of that has the same way in all rounds.
+    fn resolution(self, a: &[f64], b: &[f64]) -> f64 {
+        match self {
+            Self::Median | Self::P99 => mean(a).min(mean(b)).exp().recip().max(1e-3),
+            Self::Throughput | Self::Bandwidth | Self::Transactions => 0.0,
+        }
     }
 
     /// Whether more of it is better.
@@ -110,15 +122,17 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
         // Those of one round know of each other: a load beside itself is two, and one value.
         rounds.values().filter(|values| !values.is_empty()).map(|values| mean(values)).collect()
     };
+    // Not so those that somebody ended, which says nothing of what was measured.
     let has_failed = |cells: &[Cell], what: &str| {
-        cells.iter().any(|cell| cell.name() == what && !cell.is_partial() && cell.has_nothing())
+        let is_lost = |cell: &&Cell| cell.is_void() || (!cell.is_partial() && cell.has_nothing());
+        cells.iter().filter(|cell| cell.name() == what).any(|cell| is_lost(&cell))
     };
     let mut compared = Vec::new();
     for name in names {
         for measure in Measure::ALL {
             let (mut a, mut b) = (values(before, &name, measure), values(after, &name, measure));
             if has_failed(before, &name.0) || has_failed(after, &name.0) {
-                // What is left of rounds in which nothing succeeded says nothing of them.
+                // What is left beside rounds in which nothing succeeded, or that were void, says nothing of those.
                 a = a.first().map(|_| mean(&a)).into_iter().collect();
                 b = b.first().map(|_| mean(&b)).into_iter().collect();
             }
@@ -139,7 +153,8 @@ pub(crate) type Sample = (String, Measure, Vec<f64>, Vec<f64>);
 
 /// Judges samples together.
 pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
-    let tests: Vec<Option<Welch>> = samples.iter().map(|(.., a, b)| Welch::of(a, b)).collect();
+    let tests: Vec<Option<Welch>> =
+        samples.iter().map(|(_, measure, a, b)| Welch::of(a, b, measure.resolution(a, b))).collect();
     let differs = holm(&tests);
     let count = tests.iter().flatten().count();
     (samples.into_iter().zip(tests).zip(differs))
@@ -159,11 +174,11 @@ pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
         .collect()
 }
 
-/// What is compared of a measurement: the whole, and of a trace with several kinds of requests each of them. At its own pace
-/// its throughput is what it always was, and latencies are what there is to compare.
+/// What is compared of a measurement: the whole, and each of several kinds of requests, whose latencies have nothing to do
+/// with each other. Where requests come at a pace of their own, throughput is what it always was, and there is nothing else.
 fn kinds(cell: &Cell) -> Vec<Option<Operation>> {
     let each = cell.operations.keys().copied().map(Some);
-    let is_several = cell.trace.is_some() && cell.operations.len() > 1;
+    let is_several = cell.operations.len() > 1;
     std::iter::once(None).chain(each.filter(|_| is_several)).collect()
 }
 
@@ -180,21 +195,24 @@ struct Welch {
 }
 
 impl Welch {
-    /// `None` where either side has but one value.
-    fn of(a: &[f64], b: &[f64]) -> Option<Self> {
+    /// `None` where either side has but one value. What is told no finer than by steps may be off by one, however often it was
+    /// measured.
+    fn of(a: &[f64], b: &[f64], step: f64) -> Option<Self> {
         if a.len() < 2 || b.len() < 2 {
             return None;
         }
         let part = |values: &[f64]| {
             let mean = mean(values);
             let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-            // What is equal to the last digit was rounded: a thousandth is what latencies are kept to.
+            // What is equal to the last digit was rounded.
             let variance = (squares / (values.len() - 1) as f64).max(1e-6);
             (variance / values.len() as f64, (values.len() - 1) as f64)
         };
         let ((a_part, a_freedom), (b_part, b_freedom)) = (part(a), part(b));
-        let sum = a_part + b_part;
+        let sum = a_part + b_part + step.powi(2);
         let freedom = sum.powi(2) / (a_part.powi(2) / a_freedom + b_part.powi(2) / b_freedom);
+        // Behind that it is as good as normal, and what turns it round takes for ever.
+        let freedom = freedom.min(MOST_FREEDOM);
         Some(Self { difference: mean(b) - mean(a), error: sum.sqrt(), freedom })
     }
 
@@ -254,7 +272,7 @@ mod tests {
         let tests: Vec<Option<Welch>> = (0..24)
             .map(|cell| {
                 let seed = mix(run) ^ mix(cell);
-                Welch::of(&values(seed, 5, 1.0, 0.02), &values(!seed, 5, factor, 0.02))
+                Welch::of(&values(seed, 5, 1.0, 0.02), &values(!seed, 5, factor, 0.02), 0.0)
             })
             .collect();
         holm(&tests).contains(&true)
@@ -272,8 +290,8 @@ mod tests {
     fn what_is_said_to_be_visible_is_seen_in_one_of_two_cases() {
         let seen = (0..2000_u64).filter(|run| {
             let (a, seed) = (values(*run, 5, 1.0, 0.02), mix(!run));
-            let visible = Welch::of(&a, &values(seed, 5, 1.0, 0.02)).unwrap().reach(CHANCE).exp();
-            let test = Welch::of(&a, &values(seed, 5, visible, 0.02)).unwrap();
+            let visible = Welch::of(&a, &values(seed, 5, 1.0, 0.02), 0.0).unwrap().reach(CHANCE).exp();
+            let test = Welch::of(&a, &values(seed, 5, visible, 0.02), 0.0).unwrap();
             test.chance() <= CHANCE
         });
         let seen = seen.count() as f64 / 2000.0;
@@ -281,9 +299,21 @@ mod tests {
     }
 
     #[test]
+    fn a_step_of_what_is_told_is_no_difference() {
+        let verdict = |measure, before: f64, after: f64| {
+            let sample = ("x".to_owned(), measure, vec![before.ln(); 3], vec![after.ln(); 3]);
+            judge(vec![sample])[0].verdict
+        };
+        assert_eq!(verdict(Measure::Median, 12.0, 13.0), Verdict::Same);
+        assert_eq!(verdict(Measure::P99, 101.0, 100.0), Verdict::Same);
+        assert_eq!(verdict(Measure::Median, 100.0, 110.0), Verdict::Differs);
+        assert_eq!(verdict(Measure::Throughput, 12.0, 13.0), Verdict::Differs);
+    }
+
+    #[test]
     fn one_of_each_says_nothing() {
-        assert!(Welch::of(&[1.0], &[2.0, 2.1]).is_none());
-        let test = Welch::of(&[1.0, 1.0, 1.0], &[1.0, 1.0, 1.0]).unwrap();
+        assert!(Welch::of(&[1.0], &[2.0, 2.1], 0.0).is_none());
+        let test = Welch::of(&[1.0, 1.0, 1.0], &[1.0, 1.0, 1.0], 0.0).unwrap();
         assert!(test.chance() > 0.99 && test.interval().0 < 1.0 && test.interval().1 > 1.0);
     }
 }

@@ -68,6 +68,12 @@ pub struct Run {
     pub prefix: String,
     /// Where chance began.
     pub seed: u64,
+    /// Each request had a connection of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fresh: bool,
+    /// The directory of the files that were uploaded and downloaded to; `None`: they were in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<String>,
 }
 
 /// One of several machines that asked.

@@ -1,5 +1,5 @@
-//! Under which conditions two results were measured, where those differ: the machines and kernels that asked, and of mounted
-//! file systems what was mounted how, what the time of a file consists of, and what became of caches. A difference between
+//! Under which conditions two results were measured, where those differ: the machines and kernels that asked, how they held
+//! connections and objects, and of mounted file systems what was mounted how, what the time of a file consists of, and what became of caches. A difference between
 //! the figures may come of any of these, and nobody should have to find it out by comparing two pages.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::Kept;
 use super::charts::short;
 use crate::posix::result::{Conditions, Measured, Mount};
-use crate::result::Client;
+use crate::result::{Client, Run};
 
 /// Memory that differs by less is that of the same machine: its firmware and kernel keep a little, not always the same.
 const MEMORY: f64 = 0.02;
@@ -17,6 +17,14 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
     let mut differing = clients(before, after);
     if let (Some(before), Some(after)) = (caches(before), caches(after)) {
         differing.extend(different("caches before each measurement", &before, &after));
+    }
+    if !before.cells.is_empty() && !after.cells.is_empty() {
+        let [first, second] = [&before.run, &after.run];
+        let lines = |run: &Run| if run.fresh { "one for each request" } else { "kept" };
+        differing.extend(different("connections", lines(first), lines(second)));
+        let place =
+            |run: &Run| run.files.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"));
+        differing.extend(different("objects of the machine that asked", &place(first), &place(second)));
     }
     if let (Some(before), Some(after)) = (of_posix(before), of_posix(after)) {
         differing.extend(mounts(&before.mount, &after.mount));

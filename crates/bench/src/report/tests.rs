@@ -44,6 +44,45 @@ fn two_are_compared() {
 }
 
 #[test]
+fn rounds_that_are_void_are_told_of_and_not_made_up_for_by_the_others() {
+    let kept = |void: u32| {
+        let line = |line: &str| {
+            let is_void =
+                (1..=void).any(|repeat| line.contains(&format!("\"parallel\":4,\"repeat\":{repeat},")));
+            let ending = if is_void { "\"ending\":\"overrun\"" } else { "\"ending\":\"time\"" };
+            line.replacen("\"ending\":\"time\"", ending, 1)
+        };
+        let lines: Vec<String> = text(1.0).lines().map(line).collect();
+        Kept::parse("x", &(lines.join("\n") + "\n")).unwrap()
+    };
+    for (void, is_compared) in [(2, true), (4, false)] {
+        let after = kept(void);
+        assert_eq!(after.cells.iter().filter(|cell| cell.is_void()).count(), void as usize);
+        let said = words(&[kept(0), after])[2].1.join("\n");
+        assert!(said.contains("Void after, in some rounds or all: get 4KiB x 4"), "{said}");
+        assert_eq!(said.contains("cannot be known"), is_compared, "{said}");
+        assert_eq!(said.contains("on one side only: get 4KiB x 4"), !is_compared, "{said}");
+    }
+}
+
+#[test]
+fn each_kind_of_a_mix_is_compared() {
+    let kept = |p50: u64| {
+        let with_puts = |line: &str| {
+            let (head, rest) = line.split_once("\"operations\":{\"get\":")?;
+            let (gets, tail) = rest.split_once("},\"tenths\"")?;
+            let puts = gets.replace("\"p50\":20", &format!("\"p50\":{p50}"));
+            Some(format!("{head}\"operations\":{{\"get\":{gets},\"put\":{puts}}},\"tenths\"{tail}"))
+        };
+        let lines: Vec<String> =
+            text(1.0).lines().map(|line| with_puts(line).unwrap_or_else(|| line.to_owned())).collect();
+        Kept::parse("x", &(lines.join("\n") + "\n")).unwrap()
+    };
+    let said = words(&[kept(5000), kept(7000)])[2].1.join("\n");
+    assert!(said.contains("put in get 4KiB x 4: p50, us 40 % higher, which is worse"), "{said}");
+}
+
+#[test]
 fn what_is_torn_or_foreign_is_told() {
     let whole = text(1.0);
     let torn = &whole[..whole.len() - 60];
@@ -125,6 +164,10 @@ fn other_conditions_are_told_of() {
     let same = words(&[dropped.clone(), dropped.clone()]);
     assert!(!differs(&same[2].1), "{:?}", same[2]);
     assert!(page(&[left.clone(), dropped.clone()]).contains("not measured under the same conditions"));
+    let held = text(1.0).replacen("\"seed\":1", "\"seed\":1,\"fresh\":true,\"files\":\"/d\"", 1);
+    let said = words(&[left.clone(), Kept::parse("held", &held).unwrap()]).remove(2).1.remove(0);
+    let differing = "connections: kept before, one for each request after; objects of the machine that asked: memory before, files in /d after";
+    assert!(said.contains(differing), "{said}");
     let table = csv(&[left, dropped]);
     let ends = |what: &str| table.lines().filter(|line| line.ends_with(what)).count();
     assert_eq!((ends(",kept"), ends(",dropped"), ends(",caches")), (12, 12, 1), "{table}");

@@ -163,8 +163,19 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
             );
         }
     }
+    for (kept, when) in [(before, "before"), (after, "after")] {
+        let void: BTreeSet<String> =
+            kept.cells.iter().filter(|cell| cell.is_void()).map(Cell::name).collect();
+        if !void.is_empty() {
+            let names: Vec<String> = void.into_iter().collect();
+            let why =
+                "the store was far behind the rate, there or beside, and whether that differs is not told";
+            said.insert(0, format!("Void {when}, in some rounds or all: {}: {why}.", names.join("; ")));
+        }
+    }
     let names = |kept: &Kept| -> BTreeSet<String> {
-        let cells = kept.cells.iter().filter(|cell| !cell.has_nothing()).map(Cell::name);
+        let counts = |cell: &&Cell| !cell.has_nothing() && !cell.is_partial();
+        let cells = kept.cells.iter().filter(counts).map(Cell::name);
         cells.chain(posix::names(&kept.posix)).collect()
     };
     let (first, second) = (names(before), names(after));

@@ -57,10 +57,13 @@ pub(in crate::commands) struct Arguments {
 }
 
 impl Arguments {
+    fn count(&self) -> u32 {
+        u32::try_from(self.agents.len()).unwrap_or(u32::MAX)
+    }
+
     /// What is asked, and who does what of it.
     fn acts(&self) -> anyhow::Result<(Vec<Survey>, Vec<Act>)> {
-        let often = (self.run.seed, self.run.repeat);
-        let agents = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
+        let (often, agents) = ((self.run.seed, self.run.repeat), self.count());
         if self.mixed {
             let (survey, stages) = mix::stages(&self.asked.load, &self.beside, often)?;
             let acts = if self.apart { apart(&stages, agents) } else { Ok(everywhere(&stages, agents)) };
@@ -81,11 +84,11 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     if let Some(twice) = agents.iter().enumerate().find(|(n, agent)| agents[..*n].contains(agent)) {
         return Err(Misused(format!("the agent {} is named twice", twice.1)).into());
     }
-    if agents.len() > MOST_AGENTS as usize {
+    if arguments.count() > MOST_AGENTS {
         return Err(Misused(format!("{} agents are more than {MOST_AGENTS}", agents.len())).into());
     }
     let what = arguments.acts()?;
-    check(&what.1, u32::try_from(agents.len()).unwrap_or(u32::MAX)).map_err(Misused)?;
+    check(&what.1, arguments.count()).map_err(Misused)?;
     let key = arguments.key.read()?;
     until_stopped(async |stop| measure(arguments, what, key, stop).await)
 }
@@ -99,7 +102,7 @@ async fn measure(
     let Arguments { agents, run, .. } = arguments;
     let number = number()?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let (together, connections) = most(&acts, u32::try_from(agents.len()).unwrap_or(u32::MAX));
+    let (together, connections) = most(&acts, arguments.count());
     let (fresh, keeps) = (run.fresh, run.keep);
     let wanted = Wanted { place: run.place(), run: number, together, connections, fresh, keeps };
     let mut cluster = Cluster::open(agents, &key, &wanted, clock.clone(), &stop).await?;
@@ -112,6 +115,8 @@ async fn measure(
         kind: cluster.store().to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
+        fresh: run.fresh,
+        files: None,
         cores: cores(),
         cells: acts.iter().map(Vec::len).sum(),
         head: HEAD,

@@ -221,6 +221,8 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
         kind: capabilities.kind.to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
+        fresh: run.fresh,
+        files: flags.asking.files.as_ref().map(|files| files.display().to_string()),
         cores: cores(),
         cells: wanted.work.cells(),
         head: HEAD,

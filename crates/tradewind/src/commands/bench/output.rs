@@ -46,6 +46,10 @@ pub(super) struct Told {
     /// What the names of all objects begin with.
     pub prefix: String,
     pub seed: u64,
+    /// Connections are for one request each.
+    pub fresh: bool,
+    /// Where files are that are uploaded and downloaded to.
+    pub files: Option<String>,
     pub cores: usize,
     pub cells: usize,
     /// What stands above the table.
@@ -117,6 +121,8 @@ impl Output {
             store: told.kind.clone(),
             prefix: told.prefix.clone(),
             seed: told.seed,
+            fresh: told.fresh,
+            files: told.files.clone(),
         };
         output.keep(&Line::Run(Box::new(run)));
         if !flags.json {

@@ -103,6 +103,8 @@ fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         kind: Mount::of(place.directory()).kind,
         prefix: place.directory().display().to_string(),
         seed: arguments.seed,
+        fresh: false,
+        files: None,
         cores,
         cells: survey.cells(),
         head: files::HEAD,
