@@ -107,6 +107,7 @@ impl Site {
                 until: Until { requests: Some(missing), time: Duration::MAX / 4, stable: None },
                 warm_up: Duration::ZERO,
                 seed: step.load.seed,
+                phase: 0.0,
             };
             let outcome = drive(&self.bed, &stock, &load, stop, gauge).await?;
             let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failed() > 0) else {
@@ -138,7 +139,7 @@ impl Site {
         let of = (Use::of(step), step.sizes.to_string());
         let Some(stock) = self.stocks.get(&of).filter(|_| of.0 != Use::Read) else { return Ok(0) };
         let made = [Made::Stock(stock.clone())];
-        let removed = clean(&self.bed, stock.prefix(), &made, self.is_doubtful).await?;
+        let removed = clean(&self.bed, stock.prefix(), Some(&made), self.is_doubtful).await?;
         self.stocks.remove(&of);
         Ok(removed)
     }
@@ -150,10 +151,15 @@ impl Site {
         let is_doubtful = self.is_doubtful || !self.replayed.is_empty();
         let stocks = self.stocks.values().cloned().map(Made::Stock);
         let made: Vec<Made> = stocks.chain(self.replayed.iter().cloned().map(Made::Replayed)).collect();
-        let removed = clean(&self.bed, &self.prefix, &made, is_doubtful).await?;
+        let removed = clean(&self.bed, &self.prefix, Some(&made), is_doubtful).await?;
         self.stocks.clear();
         self.replayed.clear();
         Ok(removed)
+    }
+
+    /// Removes what somebody else made below a prefix of a bed, who is lost; how many objects there were.
+    pub async fn clean_others(bed: &Bed, prefix: &str) -> Result<u64> {
+        clean(bed, prefix, None, true).await
     }
 
     /// Objects of a replay, as it needs them. None of them is there yet.

@@ -155,7 +155,8 @@ impl Remote {
     }
 
     pub async fn clean_after(&mut self, stop: &Stop) -> Result<(), Trouble> {
-        match self.ask(Request::CleanAfter, TIME_TO_CLEAN, stop).await? {
+        // It is done to its end, whoever is lost and whatever else is stopped.
+        match self.ask(Request::CleanAfter, TIME_TO_CLEAN, &Stop::default()).await? {
             Answer::Cleaned { .. } => Ok(()),
             other => Err(self.fail(other, stop)),
         }

@@ -15,6 +15,7 @@ use super::messages::{Answer, Job, MOST_AGENTS, MOST_TOGETHER, Request, check, n
 use crate::course::{Course, Event, Stage};
 use crate::drive::{Bed, Gauge, Stop};
 use crate::result::{Cell, Client};
+use crate::site::Site;
 
 /// A load begins no later than this after it was asked for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -278,7 +279,7 @@ impl Session {
             let mut removed = course.clean().await?;
             for agent in lost.iter().take(MOST_AGENTS as usize) {
                 let prefix = format!("{}{}", ground.below, job.prefix_of(*agent));
-                removed += Course::new(&ground.bed, &prefix, 1, (1, false)).clean().await?;
+                removed += Site::clean_others(&ground.bed, &prefix).await?;
             }
             Ok(removed)
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tradewind_core::condition::Precondition;
 use tradewind_core::deadline::Deadline;
-use tradewind_core::error::{ErrorKind, Result};
+use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::listing::ListRequest;
 use tradewind_core::{Address, Context};
 
@@ -55,9 +55,10 @@ enum Looked {
     NotAllowed,
 }
 
-/// Removes everything below a prefix; how many objects there were. Where listing is denied, what has one of the names. It is
-/// looked until nothing is there; `is_doubtful`: requests were given up, which may be carried out a moment later.
-pub(super) async fn clean(bed: &Bed, prefix: &str, made: &[Made], is_doubtful: bool) -> Result<u64> {
+/// Removes everything below a prefix; how many objects there were. Where listing is denied, what has one of the names, and
+/// where nobody knows those it fails. It is looked until nothing is there; `is_doubtful`: requests were given up, which may be
+/// carried out a moment later.
+pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_doubtful: bool) -> Result<u64> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
@@ -71,7 +72,12 @@ pub(super) async fn clean(bed: &Bed, prefix: &str, made: &[Made], is_doubtful: b
             Ok(Looked::Removed(0)) => break,
             Ok(Looked::Removed(more)) => removed += more,
             Ok(Looked::NotAllowed) => {
-                for made in made {
+                let unknown = || {
+                    let what =
+                        format!("what lies below {prefix} may not be listed, and is not known by name");
+                    Error::new(Reason::AccessDenied, what)
+                };
+                for made in made.ok_or_else(unknown)? {
                     removed += remove_known(bed, &context, made).await?;
                 }
                 break;
@@ -97,7 +103,12 @@ async fn look(bed: &Bed, context: &Context, prefix: &str) -> Result<Looked> {
             Err(e) if e.kind() == ErrorKind::Denied => return Ok(Looked::NotAllowed),
             page => page?,
         };
-        let names = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        let names: Vec<String> = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        if let Some(other) = foreign(&names, prefix) {
+            // Whatever such a store has is not ours to remove.
+            let what = format!("asked for names that begin with {prefix}, the store lists {other}");
+            return Err(Error::new(Reason::Io, what));
+        }
         match remove(bed, context, names).await {
             Ok(more) => removed += more,
             Err(e) => failed = Some(e),
@@ -107,6 +118,11 @@ async fn look(bed: &Bed, context: &Context, prefix: &str) -> Result<Looked> {
             return failed.map_or(Ok(Looked::Removed(removed)), Err);
         }
     }
+}
+
+/// The first that does not begin with a prefix.
+pub(super) fn foreign<'a>(names: &'a [String], prefix: &str) -> Option<&'a String> {
+    names.iter().find(|name| !name.starts_with(prefix))
 }
 
 /// Removes whatever may have been made; how many names there were.

@@ -14,6 +14,7 @@ fn step(mix: &str) -> Step {
         until,
         warm_up: Duration::ZERO,
         seed: 1,
+        phase: 0.0,
     };
     Step { load, sizes: "1KiB".parse().unwrap(), objects: 20, repeat: 1 }
 }
@@ -30,6 +31,22 @@ async fn where_listing_is_denied_objects_are_removed_by_their_names() {
     assert_eq!(site.clean().await.unwrap(), 50);
     let mut all = Site::new(open, String::new());
     assert_eq!(all.clean().await.unwrap(), 0, "nothing is left");
+}
+
+#[tokio::test]
+async fn what_others_made_and_nobody_may_list_is_told() {
+    let open = bed().await;
+    let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    assert_eq!(Site::clean_others(&bed, "lost/").await.unwrap_err().reason(), Reason::AccessDenied);
+    assert_eq!(Site::clean_others(&open, "lost/").await.unwrap(), 0);
+}
+
+#[test]
+fn nothing_is_removed_that_has_another_name_than_was_asked_for() {
+    let names = ["theirs/1", "ours/1"].map(str::to_owned);
+    assert_eq!(cleaning::foreign(&names, "ours/").map(String::as_str), Some("theirs/1"));
+    assert_eq!(cleaning::foreign(&names[1..], "ours/"), None);
 }
 
 #[tokio::test]
