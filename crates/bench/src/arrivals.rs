@@ -27,6 +27,8 @@ pub struct Arrivals {
     /// Seconds between two, in the mean.
     gap: f64,
     seed: u64,
+    /// By so many gaps those that lie evenly are earlier.
+    phase: f64,
     number: u64,
     /// Of the last one, in seconds.
     at: f64,
@@ -37,7 +39,13 @@ impl Arrivals {
     #[must_use]
     pub fn new(spacing: Spacing, per_second: f64, seed: u64) -> Self {
         // What is asked for is drawn from the same seed: when must not depend on what.
-        Self { spacing, gap: 1.0 / per_second, seed: mix(seed ^ STREAM), number: 0, at: 0.0 }
+        Self { spacing, gap: 1.0 / per_second, seed: mix(seed ^ STREAM), phase: 0.0, number: 0, at: 0.0 }
+    }
+
+    /// The same, each by such a part of the gap earlier where they lie evenly; see [`crate::load::Load::phase`].
+    #[must_use]
+    pub fn earlier(self, phase: f64) -> Self {
+        Self { phase: phase.clamp(0.0, 1.0), ..self }
     }
 }
 
@@ -48,7 +56,7 @@ impl Iterator for Arrivals {
         self.number += 1;
         self.at = match self.spacing {
             // Counted from the beginning: roundings do not add up.
-            Spacing::Fixed => self.number as f64 * self.gap,
+            Spacing::Fixed => (self.number as f64 - self.phase) * self.gap,
             Spacing::Poisson => {
                 let drawn = share(mix(self.seed ^ mix(self.number)));
                 self.at - (1.0 - drawn).ln() * self.gap

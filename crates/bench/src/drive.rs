@@ -136,7 +136,8 @@ pub async fn drive(
     let starts = match load.pace {
         Pace::Closed => None,
         Pace::Open { per_second, spacing } => {
-            let starts = Arrivals::new(spacing, per_second, load.seed).take(shared.most());
+            let starts =
+                Arrivals::new(spacing, per_second, load.seed).earlier(load.phase).take(shared.most());
             Some(starts.map(|start| (start, ())))
         }
     };
@@ -219,23 +220,29 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
         waiting,
         ending,
     };
-    // A load of so many requests ends with the last of them, however long that takes: the store's client knows when to give
-    // one up.
-    let patience = async {
-        tokio::select! {
-            () = tokio::time::sleep(DRAIN), if ending != Ending::Exhausted => {}
-            () = stop.patience(DRAIN_STOPPED) => {}
-        }
-    };
-    tokio::pin!(patience);
+    // A load of so many requests ends with the last of them or with its time. Without one it takes however long that takes:
+    // the store's client knows when to give one up.
+    let mut is_counting = ending == Ending::Exhausted;
+    let time_left = begin.saturating_add(load.until.time).saturating_sub(shared.now());
+    let patience = tokio::time::sleep(if is_counting { time_left } else { DRAIN });
+    let stopped = stop.patience(DRAIN_STOPPED);
+    tokio::pin!(patience, stopped);
     let mut all = Vec::new();
     loop {
         let done = tokio::select! {
             done = workers.join_next() => done,
             () = &mut patience, if !shared.over.is_cancelled() => {
-                if stop.is_asked() {
-                    outcome.ending = Ending::Stopped;
+                if std::mem::take(&mut is_counting) {
+                    ended = Some((shared.end(), Seen::now(bed)?));
+                    outcome.ending = Ending::Time;
+                    patience.as_mut().reset(tokio::time::Instant::now() + DRAIN);
+                } else {
+                    shared.give_up();
                 }
+                continue;
+            }
+            () = &mut stopped, if !shared.over.is_cancelled() => {
+                outcome.ending = Ending::Stopped;
                 shared.give_up();
                 continue;
             }

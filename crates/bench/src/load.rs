@@ -48,4 +48,8 @@ pub struct Load {
     pub warm_up: Duration,
     /// What is drawn by chance follows from it.
     pub seed: u64,
+    /// By so much of the time between two, from 0 to 1, evenly spaced requests are earlier: those of several that share a rate
+    /// lie evenly together.
+    #[serde(default)]
+    pub phase: f64,
 }

@@ -128,7 +128,8 @@ impl Replay {
             spacing: Spacing::Fixed,
         });
         let until = Until { requests: Some(requests), time: Duration::MAX / 4, stable: None };
-        Load { mix: self.plan.mix(), parallel: self.parallel, pace, until, warm_up: Duration::ZERO, seed: 0 }
+        let (mix, warm_up) = (self.plan.mix(), Duration::ZERO);
+        Load { mix, parallel: self.parallel, pace, until, warm_up, seed: 0, phase: 0.0 }
     }
 
     /// Makes what has to be there before it begins. Whether it was not stopped.

@@ -116,7 +116,7 @@ impl Survey {
         let is_consuming = mix.operations().all(|operation| operation == Operation::Delete);
         let warm_up = if is_consuming { Duration::ZERO } else { self.warm_up };
         let objects = self.objects_of(&sizes);
-        let load = Load { mix, parallel, pace, until: self.until, warm_up, seed };
+        let load = Load { mix, parallel, pace, until: self.until, warm_up, seed, phase: 0.0 };
         Step { load, sizes, objects, repeat }
     }
 

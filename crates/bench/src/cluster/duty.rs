@@ -29,13 +29,17 @@ impl Duty {
         Asked { parallel: asked.parallel.saturating_mul(self.agents.len()), ..asked }
     }
 
-    /// What one of them does: requests at a time are each one's, a rate is divided, and each draws by chance from a seed of
-    /// its own.
+    /// What one of them does: requests at a time are each one's, a rate is divided so that evenly spaced requests are that all
+    /// together, and each draws by chance from a seed of its own.
     fn share(&self, agent: u32) -> Step {
         let mut share = self.step.clone();
         share.load.seed = mix(share.load.seed ^ mix(u64::from(agent)));
         if let Pace::Open { per_second, .. } = &mut share.load.pace {
-            *per_second /= self.agents.len().max(1) as f64;
+            let agents = self.agents.len().max(1) as f64;
+            *per_second /= agents;
+            // Otherwise all would ask at the same moments.
+            let place = self.agents.iter().position(|each| *each == agent).unwrap_or_default();
+            share.load.phase = place as f64 / agents;
         }
         share
     }
@@ -114,6 +118,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::arrivals::Arrivals;
     use crate::load::Until;
     use crate::survey::Survey;
 
@@ -144,6 +149,21 @@ mod tests {
         assert_eq!(second[1].1.to_string(), "get 1MiB x 1 at 30/s");
         assert_ne!(second[0].1.load.seed, of_agent(&acts[1], 3)[0].1.load.seed);
         assert_eq!((most(&acts, 3), most(&acts[..1], 3)), ((2, 4), (1, 3)));
+    }
+
+    #[test]
+    fn what_is_asked_evenly_is_even_over_all_agents() {
+        let acts = everywhere(&stages(&[&["get 1MiB x 1 at 100/s evenly"]]), 4);
+        let mut starts: Vec<Duration> = (1..=4)
+            .flat_map(|agent| {
+                let load = of_agent(&acts[0], agent).remove(0).1.load;
+                let Pace::Open { per_second, spacing } = load.pace else { unreachable!("it has a rate") };
+                Arrivals::new(spacing, per_second, load.seed).earlier(load.phase).take(3)
+            })
+            .collect();
+        starts.sort();
+        let even: Vec<Duration> = (1..=12).map(|n| Duration::from_millis(10 * n)).collect();
+        assert_eq!(starts, even);
     }
 
     #[test]

@@ -18,8 +18,8 @@ pub const MOST_ANSWERED: usize = 64 << 20;
 pub const MOST_TOGETHER: usize = 16;
 /// Requests of an agent at a time.
 const MOST_PARALLEL: usize = 4096;
-/// A longer load is a mistake.
-const MOST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
+/// What was done in each tenth of a second of a longer load does not fit into an answer.
+const MOST_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Agents of a run, at the most.
 pub const MOST_AGENTS: u32 = 64;
@@ -144,7 +144,10 @@ fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
         return Err(format!("{} requests at a time are not within 1 and {MOST_PARALLEL}", load.parallel));
     }
     if load.warm_up.max(load.until.time) > MOST_TIME {
-        return Err("a load of more than a year is a mistake".to_owned());
+        return Err("a load of more than a day is longer than agents can tell of".to_owned());
+    }
+    if !(0.0..=1.0).contains(&load.phase) {
+        return Err(format!("requests cannot be {} of the time between two earlier", load.phase));
     }
     if step.sizes.most() > most_object_bytes {
         return Err(format!("objects of {} are larger than the store takes", step.sizes));

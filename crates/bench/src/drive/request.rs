@@ -20,9 +20,9 @@ use crate::samples::Handled;
 
 /// Bytes that are handed to a store at once.
 const PIECE_BYTES: u64 = 256 << 10;
-/// A worker whose requests fail one behind the other waits so long before the next: a store that refuses at once would
-/// otherwise be asked as fast as the generator can.
-const AFTER_FAILURE: Duration = Duration::from_millis(10);
+/// A worker of a closed loop whose requests fail one behind the other waits so long before the next: a store that refuses at
+/// once would otherwise be asked as fast as the generator can. That of an open loop is asked as often as it was said.
+pub(crate) const AFTER_FAILURE: Duration = Duration::from_millis(10);
 
 /// What a request came to.
 pub(crate) struct Answered {
@@ -89,7 +89,6 @@ pub(crate) async fn attend<T>(
         Err(Failed { kind, what }) => {
             shared.gauge.failure();
             record.failure(window, operation, ended, &kind, &what);
-            tokio::time::sleep(AFTER_FAILURE).await;
             Err(kind)
         }
     };

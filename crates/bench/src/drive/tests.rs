@@ -31,6 +31,7 @@ fn load(mix: &str, requests: Option<u64>, time: Duration) -> Load {
         until: Until { requests, time, stable: None },
         warm_up: Duration::ZERO,
         seed: 1,
+        phase: 0.0,
     }
 }
 
@@ -185,9 +186,21 @@ async fn faulty_bed(fault: Fault) -> Bed {
 #[tokio::test(start_paused = true)]
 async fn a_load_of_so_many_requests_waits_for_the_last_however_long_that_takes() {
     let (bed, stock) = (faulty_bed(Fault::Delay(3 * DRAIN)).await, stock("1KiB"));
-    let outcome = run(&bed, &stock, &load("put", Some(4), LONG)).await;
+    let outcome = run(&bed, &stock, &load("put", Some(4), Duration::MAX / 4)).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
     assert_eq!((tally.operations, tally.failed(), stock.len()), (4, 0, 4));
+    assert_eq!(outcome.ending, Ending::Exhausted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_of_so_many_requests_that_has_a_time_ends_with_that() {
+    let (bed, stock) = (faulty_bed(Fault::Delay(LONG + DRAIN / 2)).await, stock("1KiB"));
+    let late = run(&bed, &stock, &load("put", Some(4), LONG)).await;
+    assert_eq!((late.record.tallies()[&Operation::Put].failed(), late.ending), (0, Ending::Time));
+    let (bed, begun) = (faulty_bed(Fault::Hang).await, tokio::time::Instant::now());
+    let lost = run(&bed, &stock, &load("put", Some(4), LONG)).await;
+    assert_eq!(lost.record.tallies()[&Operation::Put].failures["Unanswered"], 4);
+    assert!(begun.elapsed() < LONG + 2 * DRAIN, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

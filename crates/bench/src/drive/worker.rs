@@ -11,7 +11,7 @@ use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Context};
 
 use super::Bed;
-use super::request::{Answered, Failed, attend, put};
+use super::request::{AFTER_FAILURE, Answered, Failed, attend, put};
 use super::shared::Shared;
 use crate::operation::{Mix, Operation};
 use crate::random::mix;
@@ -64,8 +64,12 @@ impl Worker {
             let Some(object) = self.object(operation, number) else { break };
             let asked = self.ask(operation, object);
             let handled = attend(&shared, &mut record, (operation, intended), asked).await;
+            let has_failed = handled.answer.is_err();
             if let Some(samples) = &mut samples {
                 samples.take(shared.window(), &handled, self.subject(operation, object));
+            }
+            if has_failed && !self.is_open {
+                tokio::time::sleep(AFTER_FAILURE).await;
             }
         }
         self.shared.leave();

@@ -17,7 +17,7 @@ use super::history::Version;
 use super::objects::Objects;
 use super::order::Order;
 use crate::drive::Bed;
-use crate::drive::request::{Answered, Failed, attend, put};
+use crate::drive::request::{AFTER_FAILURE, Answered, Failed, attend, put};
 use crate::drive::shared::Shared;
 use crate::operation::Operation;
 use crate::record::Record;
@@ -118,8 +118,12 @@ impl Player {
             }
             let asked = self.ask(&request);
             let handled = attend(&shared, &mut record, (request.operation(), intended), asked).await;
+            let has_failed = handled.answer.is_err();
             if let Some(samples) = &mut self.samples {
                 samples.take(shared.window(), &handled, request.subject(&self.objects));
+            }
+            if has_failed && self.turns.is_some() {
+                tokio::time::sleep(AFTER_FAILURE).await;
             }
             self.end(&request);
         }

@@ -175,7 +175,7 @@ async fn a_full_disk_is_told_of_and_loses_nothing_else() {
 fn step(mix: &str, pace: Pace) -> Step {
     let until = Until { requests: None, time: Duration::from_millis(300), stable: None };
     let warm_up = Duration::from_millis(100);
-    let load = Load { mix: mix.parse().unwrap(), parallel: 4, pace, until, warm_up, seed: 1 };
+    let load = Load { mix: mix.parse().unwrap(), parallel: 4, pace, until, warm_up, seed: 1, phase: 0.0 };
     Step { load, sizes: Sizes::Fixed(1000), objects: 20, repeat: 2 }
 }
 

@@ -20,6 +20,7 @@ fn step() -> Step {
         until: Until { requests: None, time: TIME, stable: None },
         warm_up: Duration::ZERO,
         seed: 1,
+        phase: 0.0,
     };
     Step { load, sizes: "1KiB".parse().unwrap(), objects: 9, repeat: 1 }
 }
