@@ -54,6 +54,16 @@ def tradewind(given: Path | None) -> Path:
     return target / "release" / "tradewind"
 
 
+def on(processors: list[int]) -> list[str]:
+    """What a command begins with that has these processors."""
+    return ["taskset", "--cpu-list", ",".join(map(str, processors))]
+
+
+def congestion_control() -> str:
+    """That of whoever sends, in this namespace and in those that are made of it."""
+    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+
+
 @dataclass(frozen=True)
 class Line:
     """What lies between the client and the store; each direction has all of it."""
@@ -78,15 +88,23 @@ class Cost:
 
 
 class World:
-    """The server while it runs. Its data are in memory: the line is to be what costs time."""
+    """The server while it runs. Its data are in memory: the line is to be what costs time.
 
-    def __init__(self, binary: Path, scratch: Path | None):
+    Where the `relay_is_apart` it has the first processor to itself, and the others are for all else. It runs before everybody, and
+    does the kernel's work for packets of both ends; beside whom it does that is otherwise chance.
+    """
+
+    def __init__(self, binary: Path, scratch: Path | None, relay_is_apart: bool = False):
         self.binary = binary
+        first, *others = sorted(os.sched_getaffinity(0))
+        if relay_is_apart and not others:
+            give_up("the relay is to have a processor to itself, and there is one")
+        self.on_first, self.on_others = ([on([first]), on(others)] if relay_is_apart else [[], []])
         self.directory = Path(tempfile.mkdtemp(prefix="tradewind-experiment.", dir=scratch or "/dev/shm"))
 
     def __enter__(self) -> "World":
         data = self.directory / "data"
-        command = ["setpriv", "--pdeathsig", "KILL", self.binary, "serve", "--data", data]
+        command = [*self.on_others, "setpriv", "--pdeathsig", "KILL", self.binary, "serve", "--data", data]
         command += ["--listen", f"0.0.0.0:{PORT}", "--admin", "127.0.0.1:9001"]
         with open(self.directory / "server.log", "w") as log:
             self.server = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory)
@@ -128,8 +146,8 @@ class World:
         """Runs any command there. What it starts and waits for counts as its own."""
         report = self.directory / "cost.json"
         reach = 'AWS_ENDPOINT_URL="http://$TRADEWIND_LAB_FAR:$0" exec "$@"'
-        whole = [self.binary, "lab", "wan", "--via", "relay", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
-        whole += [sys.executable, "-IS", MEASURE, report, *command]
+        whole = [*self.on_first, self.binary, "lab", "wan", "--via", "relay", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
+        whole += [*self.on_others, sys.executable, "-IS", MEASURE, report, *command]
         ran = subprocess.run(whole, env=self.environment(), capture_output=True, text=True, timeout=limit)
         if ran.returncode not in statuses:
             raise Failed(f"{command} ended with {ran.returncode}: {ran.stderr.strip()}")
