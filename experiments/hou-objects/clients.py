@@ -1,7 +1,7 @@
 """The paper's clients, made small enough for one machine: how a measuring command runs, and what it saw."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lib.world import Failed, Line, World
@@ -16,6 +16,7 @@ NEAR, FAR = (Line((distance + OWN_TIME_MS) / 2, RATE) for distance in (0.28, 176
 CPUS = 0.2
 # What may wait to be written to a disk; the paper's clients ran until their memory was full of it.
 WRITE_BEHIND = "16MiB"
+SECONDS_OF_FILES = 8.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,10 @@ class Bench:
     world: World
     seconds: float
     objects: int
+
+    def longer(self) -> "Bench":
+        """The same, for requests that take seconds: files on a disk, many at a time."""
+        return replace(self, seconds=max(self.seconds, SECONDS_OF_FILES))
 
     def objects_of(self, client: Client, sizes: str, parallel: str, mix: str | None = None) -> Seen:
         """Uploads and downloads, or what the mix says, of each size and with each number at a time."""

@@ -50,7 +50,7 @@ def distributions(bench: Bench, said: Said) -> None:
         spread = {size: point.latency(0.99) - point.latency(0.01) for size, point in apart.items()}
         said.judge(f"64 at a time, {name} of 4 MiB are spread more widely than those of 4 KiB", spread[LARGE] > 3 * spread[SMALL],
                    f"from p1 to p99 {spread[LARGE]:.0f} ms and {spread[SMALL]:.0f} ms")
-    disk, memory = (bench.objects_of(Client(files=files), LARGE, "16", "get").of("get", LARGE)[16] for files in ("magnetic", "memory"))
+    disk, memory = (bench.longer().objects_of(Client(files=files), LARGE, "16", "get").of("get", LARGE)[16] for files in ("magnetic", "memory"))
     rows = {name: {title: point.latency(part) for title, part in shown.items()} for name, point in (("disk", disk), ("memory", memory))}
     said.table("Figure 6: downloads of 4 MiB, 16 at a time, to files", "ms", rows, "files on")
     steps = {name: point.latency(0.99) / point.latency(0.5) for name, point in (("disk", disk), ("memory", memory))}
@@ -88,6 +88,7 @@ def processor(bench: Bench, said: Said) -> None:
 
 def disk(bench: Bench, said: Said) -> None:
     """Figures 9 and 10."""
+    bench = bench.longer()
     found = {name: bench.objects_of(Client(files=name), LARGE, "1,4,16,32") for name in ("magnetic", "ssd")}
     rows = {f"{title}, {name}": rates(seen.of(kind, LARGE)) for kind, title in KINDS for name, seen in found.items()}
     said.table("Figure 9: 4 MiB from and to files on the client's disk", "MB/s", rows)
