@@ -127,7 +127,7 @@ impl Link {
         self.counts.missed += packets;
     }
 
-    /// A packet that was to arrive was not taken at the far end.
+    /// A packet that was to arrive was not taken at the far end, or the link was gone by then.
     pub fn refused(&mut self, bytes: usize) {
         self.counts.packets = self.counts.packets.saturating_sub(1);
         self.counts.bytes = self.counts.bytes.saturating_sub(bytes as u64);

@@ -131,6 +131,13 @@ impl Way {
         Ok(None)
     }
 
+    /// Loses what is under way, which counts as missed.
+    fn lose(&mut self) {
+        for Reverse(UnderWay { packet, .. }) in self.under_way.drain() {
+            self.link.refused(packet.len());
+        }
+    }
+
     /// Takes packets that are there, the first of which came at a time; answers whether there were as many as it takes at once.
     fn take(
         &mut self,
@@ -200,7 +207,7 @@ impl Relay {
         loop {
             let now = self.begun.elapsed();
             if until.is_some_and(|until| now >= until) {
-                self.show();
+                self.break_off();
                 return Ok(());
             }
             let out = self.out.deliver(&self.far, now, &mut self.spare)?;
@@ -230,6 +237,7 @@ impl Relay {
             }
             if !descriptors[2].revents().is_empty() {
                 if !lingers {
+                    self.break_off();
                     return Ok(());
                 }
                 until = Some(woken + self.last_words(woken));
@@ -248,6 +256,13 @@ impl Relay {
         let [out, back] = [&self.out.link, &self.back.link];
         let waits = out.waits(now).max(back.waits(now)).min(LONGEST_WAIT);
         waits + out.longest_delay() + back.longest_delay() + LAST_WORDS
+    }
+
+    /// What is still under way does not arrive: somebody sent to the end.
+    fn break_off(&mut self) {
+        self.out.lose();
+        self.back.lose();
+        self.show();
     }
 
     /// Shows what was carried, unless somebody looks just now: packets do not wait for that.
