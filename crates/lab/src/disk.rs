@@ -192,16 +192,16 @@ pub fn down(directory: &Path) -> Result<(), Failed> {
     let groups: Vec<PathBuf> =
         Hierarchy::find(Controller::Devices).map(|found| vec![found.mounted, found.own]).unwrap_or_default();
     let kept: Vec<Rates> = groups.iter().map(|group| throttle::rates(group, device)).collect();
-    for group in &groups {
-        // What is still to be written would be slow otherwise; where a bound stays, it is.
-        let _ = throttle::set(group, device, Rates::default());
-    }
-    let unmounted = place::unmount(directory, number);
-    if unmounted.is_err() {
+    // What is still to be written would be slow otherwise.
+    let lift = |group: &PathBuf| throttle::set(group, device, Rates::default());
+    let lifted: Vec<Result<(), Failed>> = groups.iter().map(lift).collect();
+    if let Err(why) = place::unmount(directory, number) {
         // One that stays keeps its bounds.
         groups.iter().zip(kept).try_for_each(|(group, rates)| throttle::set(group, device, rates))?;
+        return Err(why);
     }
-    unmounted
+    // A bound that stays would be that of whoever has the device next.
+    lifted.into_iter().collect()
 }
 
 /// A group with bounds on a device.

@@ -9,7 +9,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -99,6 +99,40 @@ fn what_passes_is_late_whole_and_counted() {
             serving.join().unwrap();
         });
     }
+}
+
+#[test]
+#[ignore = "it is what another test runs behind a link"]
+fn flood() {
+    let line = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+    line.connect((env::var(FAR_ADDRESS).unwrap().as_str(), PORT)).unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(500) {
+        // Nobody takes them; what is said of that comes back.
+        let _ = line.send(&[7; 1472]);
+    }
+}
+
+/// Packets that the kernel received in this thread's namespace.
+fn received() -> u64 {
+    let told = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = told.lines().filter_map(|line| line.strip_prefix("Ip: ")).map(str::split_whitespace);
+    let (names, mut values) = (lines.next().unwrap(), lines.next().unwrap());
+    let place = names.take_while(|name| *name != "InReceives").count();
+    values.nth(place).unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_is_sent_to_the_end_is_counted_as_the_kernel_counts_it() {
+    alone(|| {
+        let _taking = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
+        let before = received();
+        // Who floods outlives the command, so that the line is full when it is taken down.
+        let behind = ["sh", "-c", "\"$0\" \"$@\" > /dev/null 2>&1 & sleep 0.2"].map(OsString::from);
+        let ended = run(Some(100_000_000), &[&behind[..], &this_test_as("flood")].concat());
+        assert!(ended.status.success() && ended.out.dropped > 0, "{ended:?}");
+        assert_eq!(ended.out.packets, received() - before, "{ended:?}");
+    });
 }
 
 #[test]

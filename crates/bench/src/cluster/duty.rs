@@ -195,6 +195,9 @@ mod tests {
         let words = "no agent can do put 4KiB x 2048 beside get 4KiB x 2049: 4097 requests at a time are more than 4096";
         assert_eq!(why, words);
         assert_eq!(check(&apart(&more, 2).unwrap(), 2), Ok(()), "each has one of them");
+        let mut long = stages(&[&["put 4KiB x 1"]]);
+        long[0][0].load.until.time = Duration::from_secs(25 * 3600);
+        assert!(check(&everywhere(&long, 1), 1).unwrap_err().contains("longer than agents can tell of"));
         let many = stages(&[&["put 4KiB x 1"; 17]]);
         let why = check(&everywhere(&many, 1), 1).unwrap_err();
         assert!(why.contains("17 loads at the same time are not within 1 and 16"), "{why}");

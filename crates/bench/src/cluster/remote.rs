@@ -321,6 +321,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_agent_that_cleans_is_waited_for_also_where_all_is_to_stop() {
+        let (mut remote, mut home, mut seal) = far().await;
+        let mut say = async |answer: &[u8]| {
+            let sealed = seal.close(answer);
+            let length = u32::try_from(sealed.len()).unwrap().to_be_bytes();
+            home.write_all(&[&length[..], &sealed].concat()).await.unwrap();
+        };
+        let cleaning = async {
+            for _ in 0..60 {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                say(br#"{"beat":{"operations":0,"bytes":0,"failures":0}}"#).await;
+            }
+            say(br#"{"cleaned":{"removed":3,"servers":[]}}"#).await;
+        };
+        let stop = Stop::default();
+        stop.ask();
+        let (cleaned, ()) = tokio::join!(remote.clean_after(&stop), cleaning);
+        cleaned.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_on_its_way_is_waited_for_but_not_for_ever() {
         let (began, took) = answered_with(0).await;
         assert!(took > Duration::from_secs(300), "{took:?}");

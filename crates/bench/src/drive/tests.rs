@@ -1,3 +1,4 @@
+use tradewind_core::error::Reason;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation as Call, When};
@@ -190,6 +191,21 @@ async fn a_load_of_so_many_requests_waits_for_the_last_however_long_that_takes()
     let tally = &outcome.record.tallies()[&Operation::Put];
     assert_eq!((tally.operations, tally.failed(), stock.len()), (4, 0, 4));
     assert_eq!(outcome.ending, Ending::Exhausted);
+}
+
+#[tokio::test]
+async fn who_fails_in_an_open_loop_holds_up_nobody() {
+    let (bed, stock) = (faulty_bed(Fault::FailBefore(Reason::Io)).await, stock("1KiB"));
+    let pace = Pace::Open { per_second: 1000.0, spacing: Spacing::Fixed };
+    let failed = async |pace| {
+        let load = Load { pace, parallel: 1, ..load("put", None, Duration::from_millis(300)) };
+        run(&bed, &stock, &load).await.record.tallies()[&Operation::Put].failed()
+    };
+    // A rest of 10 ms behind each leaves room for 30.
+    let closed = failed(Pace::Closed).await;
+    assert!((1..=30).contains(&closed), "{closed}");
+    let open = failed(pace).await;
+    assert!(open > 100, "{open} of 300");
 }
 
 #[tokio::test(start_paused = true)]

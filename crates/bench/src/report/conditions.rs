@@ -1,6 +1,7 @@
 //! Under which conditions two results were measured, where those differ: the machines and kernels that asked, how they held
-//! connections and objects, and of mounted file systems what was mounted how, what the time of a file consists of, and what became of caches. A difference between
-//! the figures may come of any of these, and nobody should have to find it out by comparing two pages.
+//! connections and objects, and of mounted file systems what was mounted how, what the time of a file consists of, and what
+//! became of caches. A difference between the figures may come of any of these, and nobody should have to find it out by
+//! comparing two pages.
 
 use std::collections::BTreeSet;
 

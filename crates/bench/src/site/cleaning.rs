@@ -104,7 +104,7 @@ async fn look(bed: &Bed, context: &Context, prefix: &str) -> Result<Looked> {
             page => page?,
         };
         let names: Vec<String> = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
-        if let Some(other) = foreign(&names, prefix) {
+        if let Some(other) = names.iter().find(|name| !name.starts_with(prefix)) {
             // Whatever such a store has is not ours to remove.
             let what = format!("asked for names that begin with {prefix}, the store lists {other}");
             return Err(Error::new(Reason::Io, what));
@@ -118,11 +118,6 @@ async fn look(bed: &Bed, context: &Context, prefix: &str) -> Result<Looked> {
             return failed.map_or(Ok(Looked::Removed(removed)), Err);
         }
     }
-}
-
-/// The first that does not begin with a prefix.
-pub(super) fn foreign<'a>(names: &'a [String], prefix: &str) -> Option<&'a String> {
-    names.iter().find(|name| !name.starts_with(prefix))
 }
 
 /// Removes whatever may have been made; how many names there were.

@@ -42,11 +42,19 @@ async fn what_others_made_and_nobody_may_list_is_told() {
     assert_eq!(Site::clean_others(&open, "lost/").await.unwrap(), 0);
 }
 
-#[test]
-fn nothing_is_removed_that_has_another_name_than_was_asked_for() {
-    let names = ["theirs/1", "ours/1"].map(str::to_owned);
-    assert_eq!(cleaning::foreign(&names, "ours/").map(String::as_str), Some("theirs/1"));
-    assert_eq!(cleaning::foreign(&names[1..], "ours/"), None);
+#[tokio::test]
+async fn nothing_is_removed_that_has_another_name_than_was_asked_for() {
+    let open = bed().await;
+    let mut theirs = Site::new(open.clone(), "theirs/".to_owned());
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    assert!(theirs.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    let lies = FaultPlan::none().on(Call::List, When::Always, Fault::IgnorePrefix);
+    let bed = Bed { store: Faulty::new(open.store.clone(), lies), ..open };
+    let mut ours = Site::new(bed, "ours/".to_owned());
+    assert!(ours.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    let refused = ours.clean().await.unwrap_err().to_string();
+    assert!(refused.contains("asked for names that begin with ours/, the store lists theirs/"), "{refused}");
+    assert_eq!(theirs.clean().await.unwrap(), 20, "they are all there");
 }
 
 #[tokio::test]

@@ -107,8 +107,21 @@ impl Injector {
         operation: Operation,
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        match self.decide(operation) {
-            None | Some(Fault::Truncate(_) | Fault::Corrupt(_) | Fault::FailAt(..)) => work.await,
+        self.befall(context, self.decide(operation), operation, work).await
+    }
+
+    /// Carries `work` out, or what a fault makes of it.
+    async fn befall<T>(
+        &self,
+        context: &Context,
+        fault: Option<Fault>,
+        operation: Operation,
+        work: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        match fault {
+            None | Some(Fault::Truncate(_) | Fault::Corrupt(_) | Fault::FailAt(..) | Fault::IgnorePrefix) => {
+                work.await
+            }
             Some(Fault::FailBefore(reason)) => Err(injected(reason, operation, "before")),
             Some(Fault::FailAfter(reason)) => {
                 work.await?;
@@ -250,7 +263,11 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         bucket: &BucketName,
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
-        self.call(context, Operation::List, self.inner.list(context, bucket, request)).await
+        let fault = self.injector.decide(Operation::List);
+        let prefix = if fault == Some(Fault::IgnorePrefix) { String::new() } else { request.prefix.clone() };
+        let request = ListRequest { prefix, ..request.clone() };
+        let listed = self.inner.list(context, bucket, &request);
+        self.injector.befall(context, fault, Operation::List, listed).await
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {

@@ -258,18 +258,22 @@ impl Relay {
         waits + out.longest_delay() + back.longest_delay() + LAST_WORDS
     }
 
-    /// What is still under way does not arrive: somebody sent to the end.
+    /// What is still under way does not arrive: somebody sent to the end. What was carried is shown in any case, for the last time.
     fn break_off(&mut self) {
         self.out.lose();
         self.back.lose();
-        self.show();
+        *self.gauge.carried.lock().unwrap_or_else(PoisonError::into_inner) = self.carried();
     }
 
     /// Shows what was carried, unless somebody looks just now: packets do not wait for that.
     fn show(&self) {
         if let Ok(mut carried) = self.gauge.carried.try_lock() {
-            *carried = (self.out.link.counts(), self.back.link.counts());
+            *carried = self.carried();
         }
+    }
+
+    const fn carried(&self) -> (Counts, Counts) {
+        (self.out.link.counts(), self.back.link.counts())
     }
 
     /// What it carries, to be looked at from elsewhere.

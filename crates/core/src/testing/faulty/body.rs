@@ -20,7 +20,9 @@ pub(super) fn spoil(body: Body, fault: Fault) -> Body {
             Body::from_stream(length, cut(body, at.min(last), Some(error)))
         }
         Fault::Corrupt(at) => Body::from_stream(length, flip(body, at.min(last))),
-        Fault::FailBefore(_) | Fault::FailAfter(_) | Fault::Delay(_) | Fault::Hang => body,
+        Fault::FailBefore(_) | Fault::FailAfter(_) | Fault::Delay(_) | Fault::Hang | Fault::IgnorePrefix => {
+            body
+        }
     }
 }
 

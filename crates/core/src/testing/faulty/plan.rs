@@ -84,6 +84,8 @@ pub enum Fault {
     Corrupt(u64),
     /// Of bodies only: an error after so many bytes.
     FailAt(u64, Reason),
+    /// Of listings of objects only: they have all names, whatever the prefix that was asked for.
+    IgnorePrefix,
 }
 
 impl Fault {
