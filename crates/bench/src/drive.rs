@@ -1,5 +1,6 @@
 //! Drives a load against a store, and records what came of it.
 
+mod crew;
 mod due;
 mod pacer;
 pub(crate) mod request;
@@ -15,13 +16,13 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use tokio::task::JoinSet;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::traffic::Carried;
 use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore, Timestamp, Traffic};
 use tradewind_pattern::Content;
 
+pub use self::crew::Crew;
 use self::pacer::Pacer;
 use self::shared::Shared;
 pub use self::shared::{Gauge, Stop};
@@ -68,6 +69,8 @@ pub struct Bed {
     pub traffic: Arc<Traffic>,
     /// Where uploads come from and downloads go to; memory, where there are none.
     pub files: Option<Arc<Files>>,
+    /// Who asks.
+    pub crew: Crew,
 }
 
 /// What came of a load.
@@ -175,7 +178,7 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     let began = bed.clock.wall();
     let pacer = starts.map(|starts| Pacer::start(shared.clone(), starts)).transpose().map_err(failed)?;
     let is_open = pacer.is_some();
-    let mut workers: JoinSet<(Record, W)> = workers.into_iter().collect();
+    let mut workers = bed.crew.set(workers);
     let (begin, before) = match begun {
         Some(begin) => (begin, before),
         None => {

@@ -1,5 +1,6 @@
 //! Connections to one store: at most so many at a time, the last one used taken first, so that those that are not
-//! needed grow old and are closed.
+//! needed grow old and are closed. Whoever asks is given one that its own runtime made: another would have to wake it for
+//! whatever arrives.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 use tradewind_core::error::{Error, Reason, Result};
@@ -61,6 +63,11 @@ struct Idle {
     since: Duration,
 }
 
+/// The runtime that a task runs in.
+fn here() -> Option<Id> {
+    Handle::try_current().ok().map(|runtime| runtime.id())
+}
+
 /// A connection for one request. Dropping it closes it, unless it is given back.
 pub(crate) struct Connection {
     link: Link,
@@ -76,6 +83,8 @@ struct Link {
     sender: SendRequest<Payload>,
     /// `None` where a task of its own has it, or where it has ended.
     driver: Option<Driver>,
+    /// The runtime that it was made in.
+    home: Option<Id>,
 }
 
 impl Link {
@@ -215,7 +224,15 @@ impl Pool {
         // They lie in order of age.
         let old = idle.partition_point(|each| each.since + MOST_IDLE < now);
         idle.drain(..old);
-        idle.pop().map(|each| each.link)
+        let here = here();
+        if let Some(place) = idle.iter().rposition(|each| each.link.home == here) {
+            return Some(idle.remove(place).link);
+        }
+        // One that is made instead has the place of the oldest.
+        if !idle.is_empty() {
+            idle.remove(0);
+        }
+        None
     }
 
     async fn connect(&self) -> Result<Link> {
@@ -255,6 +272,44 @@ impl Pool {
             .await;
         let (sender, connection) = handshake
             .map_err(|e| Error::with_source(Reason::Io, format!("speaking with {} failed", self.peer), e))?;
-        Ok(Link { sender, driver: Some(Box::pin(connection)) })
+        Ok(Link { sender, driver: Some(Box::pin(connection)), home: here() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+    use tradewind_core::SystemClock;
+
+    use super::*;
+
+    #[test]
+    fn whoever_asks_is_given_what_its_own_runtime_made() {
+        // Nobody accepts: the kernel does.
+        let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let peer =
+            Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
+        let options = PoolOptions {
+            connections: 2,
+            connect_time: Duration::from_secs(5),
+            read_bytes: READ_BYTES,
+            is_fresh: false,
+            traffic: None,
+        };
+        let pool = Pool::new(peer, None, options, SystemClock::shared());
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let is_reused = |runtime: &Runtime| {
+            runtime.block_on(async {
+                let connection = pool.take(false).await.unwrap();
+                let is_reused = connection.is_reused;
+                pool.give_back(connection);
+                is_reused
+            })
+        };
+        let (one, other) = (runtime(), runtime());
+        assert_eq!([&one, &one, &other, &other].map(is_reused), [false, true, false, true]);
+        assert_eq!(pool.idle.lock().len(), 1, "the other's took the place of the first");
+        drop(other);
+        assert_eq!([&one, &one].map(is_reused), [false, true], "nothing is heard any more on what it made");
     }
 }

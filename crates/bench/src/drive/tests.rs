@@ -14,7 +14,7 @@ pub(crate) async fn bed() -> Bed {
     let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
     let bucket = BucketName::new("bench").unwrap();
     let (content, budget, traffic) = (Arc::new(Content::new()), Budget::new(64 << 20), Arc::default());
-    let bed = Bed { store, bucket, content, clock, budget, traffic, files: None };
+    let bed = Bed { store, bucket, content, clock, budget, traffic, files: None, crew: Crew::default() };
     bed.store.create_bucket(&context(&bed).await, &bed.bucket).await.unwrap();
     bed
 }

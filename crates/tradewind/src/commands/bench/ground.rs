@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Args;
 use tradewind_bench::Content;
 use tradewind_bench::caches::Kernel;
 use tradewind_bench::cluster::coordinator::prefix;
 use tradewind_bench::course::{Course, Stage};
-use tradewind_bench::drive::{Bed, Stop};
+use tradewind_bench::drive::{Bed, Crew, Stop};
 use tradewind_bench::files::Files;
 use tradewind_bench::replay::Replay;
 use tradewind_core::name::MAX_KEY_BYTES;
@@ -192,7 +193,8 @@ impl AskingFlags {
             None => None,
         };
         let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
-        Ok(Bed { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files })
+        let crew = Crew::hire(cores()).context("cannot start the threads that ask")?;
+        Ok(Bed { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files, crew })
     }
 }
 
