@@ -132,27 +132,27 @@ impl Replay {
         Load { mix, parallel: self.parallel, pace, until, warm_up, seed: 0, phase: 0.0 }
     }
 
-    /// Makes what has to be there before it begins. Whether it was not stopped.
-    pub async fn prepare(&self, bed: &Bed, objects: &Objects, stop: &Stop, gauge: &Gauge) -> Result<bool> {
-        let context = &context(bed).await?;
-        let making = objects.needed().take_while(|_| !stop.is_asked()).map(|(object, size)| async move {
-            let address = Address::parse(bed.bucket.as_str(), &objects.name(object))?;
-            let content = Objects::content(address.key.as_str(), 0, size);
-            put(bed, context, &address, (content, size), None).await?;
-            gauge.success(size);
-            Ok::<(), Failed>(())
-        });
-        let mut making = futures::stream::iter(making).buffer_unordered(HANDS.max(self.parallel));
-        while let Some(made) = making.next().await {
-            made.map_err(|failed| {
-                let (count, _) = self.plan.needed();
-                let what = failed.what;
-                Error::new(
-                    Reason::Io,
-                    format!("one of {count} objects that the trace reads could not be made: {what}"),
-                )
-            })?;
-        }
+    /// Makes what has to be there before it begins, where it is driven from: connections are there then. Whether it was not
+    /// stopped.
+    pub async fn prepare(
+        &self,
+        bed: &Bed,
+        objects: &Arc<Objects>,
+        stop: &Stop,
+        gauge: &Arc<Gauge>,
+    ) -> Result<bool> {
+        let what = (bed.clone(), objects.clone(), stop.clone(), gauge.clone());
+        let mut making = bed.crew.set(vec![make(what, HANDS.max(self.parallel)).boxed()]);
+        let Some(made) = making.join_next().await else { return Ok(false) };
+        let made = made.map_err(|e| Error::with_source(Reason::Defect, "who makes objects failed", e))?;
+        made.map_err(|failed| {
+            let (count, _) = self.plan.needed();
+            let what = failed.what;
+            Error::new(
+                Reason::Io,
+                format!("one of {count} objects that the trace reads could not be made: {what}"),
+            )
+        })?;
         Ok(!stop.is_asked())
     }
 
@@ -223,6 +223,26 @@ impl Replay {
         }
         notes
     }
+}
+
+/// Makes objects that a trace needs, so many at a time, until it is to stop.
+async fn make(
+    (bed, objects, stop, gauge): (Bed, Arc<Objects>, Stop, Arc<Gauge>),
+    hands: usize,
+) -> std::result::Result<(), Failed> {
+    let (bed, objects, context, gauge) = (&bed, &objects, &context(&bed).await?, &gauge);
+    let making = objects.needed().take_while(|_| !stop.is_asked()).map(|(object, size)| async move {
+        let address = Address::parse(bed.bucket.as_str(), &objects.name(object))?;
+        let content = Objects::content(address.key.as_str(), 0, size);
+        put(bed, context, &address, (content, size), None).await?;
+        gauge.success(size);
+        Ok::<(), Failed>(())
+    });
+    let mut making = futures::stream::iter(making).buffer_unordered(hands);
+    while let Some(made) = making.next().await {
+        made?;
+    }
+    Ok(())
 }
 
 impl Traced {

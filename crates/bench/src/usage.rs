@@ -64,25 +64,11 @@ impl Usage {
         names
     }
 
-    /// Of the thread that the kernel gave a number.
-    #[must_use]
-    pub fn of_thread(&self, number: u32) -> Duration {
-        let mut of_it = self.threads.range((number, String::new())..).take_while(|((n, _), _)| *n == number);
-        of_it.next().map_or(Duration::ZERO, |(_, spent)| *spent)
-    }
-
     /// The one thread that took the most.
     #[must_use]
     pub fn busiest(&self) -> Option<(&str, Duration)> {
         let most = self.threads.iter().max_by_key(|(_, spent)| **spent);
         most.map(|((_, name), spent)| (&**name, *spent))
-    }
-
-    /// Time of the machine's processors that nobody had.
-    #[must_use]
-    pub fn idle(&self) -> Duration {
-        let (busy, all) = self.machine;
-        Duration::from_secs_f64((all - busy) as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
     /// How much of the machine's processors was busy, by whomever: 0 to 1.
@@ -91,6 +77,13 @@ impl Usage {
         let (busy, all) = self.machine;
         if all == 0 { 0.0 } else { busy as f64 / all as f64 }
     }
+}
+
+/// Time of the machine's processors that nobody had up to now; `None` where that cannot be seen.
+pub(crate) fn idle_so_far() -> Option<Duration> {
+    let (busy, all) = machine(&fs::read_to_string("/proc/stat").ok()?);
+    let seconds = (all - busy) as f64 / rustix::param::clock_ticks_per_second() as f64;
+    (all > 0).then(|| Duration::from_secs_f64(seconds))
 }
 
 /// Busy ticks and all of them, from the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.

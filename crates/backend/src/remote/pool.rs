@@ -228,27 +228,33 @@ impl Pool {
         if let Some(place) = idle.iter().rposition(|each| each.link.home == here) {
             return Some(idle.remove(place).link);
         }
-        // One that is made instead has the place of the oldest.
-        if !idle.is_empty() {
+        // One is made; where there may be no more, it has the place of the oldest.
+        let used = self.options.connections.saturating_sub(self.permits.available_permits());
+        if !idle.is_empty() && idle.len() + used > self.options.connections {
             idle.remove(0);
         }
         None
     }
 
     async fn connect(&self) -> Result<Link> {
-        let Peer { host, port, .. } = &self.peer;
+        let (Peer { host, port, .. }, home) = (&self.peer, here());
         let socket = TcpStream::connect((host.as_str(), *port)).await;
         let socket = socket.map_err(|e| self.failed("connecting to", e))?;
         socket.set_nodelay(true).map_err(|e| self.failed("setting up the connection to", e))?;
         let socket = Counted::new(socket, self.options.traffic.clone());
-        match &self.tls {
-            None => self.speak(Socket::new(socket)).await,
+        let (sender, driver) = match &self.tls {
+            None => self.speak(Socket::new(socket)).await?,
             // Boxed: where there is none, no connection pays for its room.
-            Some(tls) => Box::pin(self.secure(tls, socket)).await,
-        }
+            Some(tls) => Box::pin(self.secure(tls, socket)).await?,
+        };
+        Ok(Link { sender, driver: Some(driver), home })
     }
 
-    async fn secure(&self, tls: &Arc<ClientConfig>, socket: Counted) -> Result<Link> {
+    async fn secure(
+        &self,
+        tls: &Arc<ClientConfig>,
+        socket: Counted,
+    ) -> Result<(SendRequest<Payload>, Driver)> {
         let host = &self.peer.host;
         let name = ServerName::try_from(host.clone()).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("{host:?} is no host name"), e)
@@ -262,7 +268,7 @@ impl Pool {
         Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
     }
 
-    async fn speak<T>(&self, io: T) -> Result<Link>
+    async fn speak<T>(&self, io: T) -> Result<(SendRequest<Payload>, Driver)>
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + Sync + 'static,
     {
@@ -272,7 +278,7 @@ impl Pool {
             .await;
         let (sender, connection) = handshake
             .map_err(|e| Error::with_source(Reason::Io, format!("speaking with {} failed", self.peer), e))?;
-        Ok(Link { sender, driver: Some(Box::pin(connection)), home: here() })
+        Ok((sender, Box::pin(connection)))
     }
 }
 
@@ -289,27 +295,36 @@ mod tests {
         let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let peer =
             Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
-        let options = PoolOptions {
-            connections: 2,
-            connect_time: Duration::from_secs(5),
-            read_bytes: READ_BYTES,
-            is_fresh: false,
-            traffic: None,
-        };
-        let pool = Pool::new(peer, None, options, SystemClock::shared());
-        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
-        let is_reused = |runtime: &Runtime| {
-            runtime.block_on(async {
-                let connection = pool.take(false).await.unwrap();
-                let is_reused = connection.is_reused;
-                pool.give_back(connection);
-                is_reused
-            })
+        let pool = |connections| {
+            let (connect_time, read_bytes) = (Duration::from_secs(5), READ_BYTES);
+            let options =
+                PoolOptions { connections, connect_time, read_bytes, is_fresh: false, traffic: None };
+            Pool::new(peer.clone(), None, options, SystemClock::shared())
         };
         let (one, other) = (runtime(), runtime());
-        assert_eq!([&one, &one, &other, &other].map(is_reused), [false, true, false, true]);
-        assert_eq!(pool.idle.lock().len(), 1, "the other's took the place of the first");
+        let (few, more) = (pool(1), pool(2));
+        assert_eq!([&one, &one, &other, &other].map(|home| reuses(&few, home)), [false, true, false, true]);
+        assert_eq!(few.idle.lock().len(), 1, "the other's took the place of the first");
+        assert_eq!([&one, &other, &one, &other].map(|home| reuses(&more, home)), [false, false, true, true]);
         drop(other);
-        assert_eq!([&one, &one].map(is_reused), [false, true], "nothing is heard any more on what it made");
+        assert_eq!(
+            [&one, &one].map(|home| reuses(&few, home)),
+            [false, true],
+            "nobody hears of what it made"
+        );
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// Whether a task of a runtime is given a connection that was used before.
+    fn reuses(pool: &Pool, home: &Runtime) -> bool {
+        home.block_on(async {
+            let connection = pool.take(false).await.unwrap();
+            let is_reused = connection.is_reused;
+            pool.give_back(connection);
+            is_reused
+        })
     }
 }

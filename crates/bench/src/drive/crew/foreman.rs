@@ -1,10 +1,10 @@
 //! Has more threads used where one has hardly any time left and the machine has: requests would wait for it, and count as the
-//! store's time. Where all processors are busy, more threads would only take them from a server beside this.
+//! store's time. Where the processors are busy, more threads would only take them from a server beside this.
 
 use std::time::{Duration, Instant};
 
 use super::Threads;
-use crate::usage::Usage;
+use crate::usage::idle_so_far;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(100);
@@ -15,31 +15,26 @@ const IDLE: f64 = 0.5;
 
 /// Until all threads are used.
 pub(super) async fn watch(threads: &Threads) {
-    let (mut before, mut at) = (Usage::now(), Instant::now());
-    loop {
-        let used = threads.used();
-        if used >= threads.all.len() {
-            break;
-        }
+    let (mut busy_before, mut idle_before, mut at) = (threads.busy(), idle_so_far(), Instant::now());
+    while !threads.are_all_used() {
         tokio::time::sleep(LOOK).await;
-        let (now, elapsed) = (Usage::now(), at.elapsed().as_secs_f64());
+        let (used, busy, idle, elapsed) =
+            (threads.used(), threads.busy(), idle_so_far(), at.elapsed().as_secs_f64());
         at = Instant::now();
-        // Whoever measures is told that nothing can be seen of the machine; here it is enough to be one of few.
-        if let (Ok(before), Ok(now)) = (&before, &now) {
-            let spent = now.since(before);
-            let of_thread = |number| spent.of_thread(number).as_secs_f64();
-            let busiest = threads.numbers().map(of_thread).fold(0.0, f64::max);
-            if is_too_much(busiest / elapsed, spent.idle().as_secs_f64() / elapsed) {
-                threads.use_more(used);
-            }
+        let part = |now: Duration, before| now.saturating_sub(before).as_secs_f64() / elapsed;
+        let busiest =
+            busy.iter().zip(busy_before).map(|(now, before)| part(*now, before)).fold(0.0, f64::max);
+        let spare = idle.zip(idle_before).map(|(now, before)| part(now, before));
+        if is_too_much(busiest, spare) {
+            threads.use_more(used);
         }
-        before = now;
+        (busy_before, idle_before) = (busy, idle);
     }
 }
 
-/// Of a thread's time, and of how many processors' time nobody has.
-fn is_too_much(busy: f64, idle: f64) -> bool {
-    busy > BUSY && idle > IDLE
+/// Of a thread's time, and of how many processors' time nobody has, where that can be seen.
+fn is_too_much(busy: f64, idle: Option<f64>) -> bool {
+    busy > BUSY && idle.is_none_or(|idle| idle > IDLE)
 }
 
 #[cfg(test)]
@@ -48,7 +43,7 @@ mod tests {
 
     #[test]
     fn more_are_used_where_that_helps() {
-        assert!(is_too_much(0.7, 1.0) && is_too_much(1.0, 0.6));
-        assert!(!is_too_much(0.5, 1.0) && !is_too_much(1.0, 0.3));
+        assert!(is_too_much(0.7, Some(1.0)) && is_too_much(1.0, Some(0.6)) && is_too_much(1.0, None));
+        assert!(!is_too_much(0.5, Some(1.0)) && !is_too_much(1.0, Some(0.3)));
     }
 }

@@ -14,7 +14,8 @@ use super::Threads;
 
 pub(super) struct Seat<T> {
     work: Work<T>,
-    number: usize,
+    /// Of its load, and among those of that.
+    number: (usize, usize),
     place: usize,
     threads: Arc<Threads>,
 }
@@ -34,8 +35,13 @@ impl<T> Drop for Away<T> {
 }
 
 impl<T: Send + 'static> Seat<T> {
-    pub fn new(work: BoxFuture<'static, T>, number: usize, place: usize, threads: Arc<Threads>) -> Self {
-        Self { work: Work::Here(work), number, place, threads }
+    pub fn new(work: BoxFuture<'static, T>, number: (usize, usize), threads: &Arc<Threads>) -> Self {
+        Self { work: Work::Here(work), number, place: threads.place(number), threads: threads.clone() }
+    }
+
+    /// The thread that it is to be on.
+    pub const fn place(&self) -> usize {
+        self.place
     }
 }
 
@@ -43,13 +49,13 @@ impl<T: Send + 'static> Future for Seat<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let place = self.threads.place(self.number);
-        if place != self.place
+        if self.threads.place(self.number) != self.place
             && let Work::Here(work) = &mut self.work
         {
             let work = std::mem::replace(work, Box::pin(pending()));
-            let seat = Self::new(work, self.number, place, self.threads.clone());
-            self.work = Work::There(Away(self.threads.all[place].runtime.spawn(seat)));
+            let seat = Self::new(work, self.number, &self.threads);
+            let place = seat.place();
+            self.work = Work::There(Away(self.threads.runtime(place).spawn(seat)));
         }
         match &mut self.work {
             Work::Here(work) => work.as_mut().poll(cx),

@@ -1,5 +1,8 @@
 use std::collections::BTreeSet;
+use std::thread;
 use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, oneshot};
 
 use super::*;
 
@@ -84,4 +87,97 @@ async fn whoever_went_over_ends_and_fails_as_if_it_had_not() {
         ended.push(came.is_ok());
     }
     assert_eq!(ended, [true, false]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn loads_have_threads_of_their_own_as_long_as_those_suffice() {
+    let crew = Crew::hire(2).unwrap();
+    let threads = crew.0.clone().unwrap();
+    let (one, other) = (crew.set(walkers(3)), crew.set(walkers(3)));
+    let last = |all: Vec<Vec<thread::ThreadId>>| -> BTreeSet<String> {
+        all.iter().filter_map(|seen| seen.last()).map(|id| format!("{id:?}")).collect()
+    };
+    let (one, other) = (last(walked(one).await), last(walked(other).await));
+    assert!(one.len() == 1 && other.len() == 1 && one != other, "{one:?} {other:?}");
+    let (one, other) = (crew.set(walkers(3)), crew.set(walkers(3)));
+    threads.use_more(2);
+    let (one, other) = (last(walked(one).await), last(walked(other).await));
+    assert!(one.len() == 2 && one == other, "{one:?} {other:?}");
+}
+
+#[test]
+fn where_a_worker_is() {
+    let (threads, _ended) = Threads::start(4).unwrap();
+    let threads = Arc::new(threads);
+    let places = |load| -> Vec<usize> { (0..4).map(|worker| threads.place((load, worker))).collect() };
+    let one = Underway::begin(&threads);
+    assert_eq!(places(0), [0, 0, 0, 0]);
+    threads.use_more(1);
+    assert_eq!(places(0), [0, 1, 0, 1]);
+    let other = Underway::begin(&threads);
+    assert_eq!((one.number(), other.number()), (0, 1));
+    assert_eq!([places(0), places(1)], [[0, 0, 0, 0], [1, 1, 1, 1]]);
+    threads.use_more(1);
+    assert_eq!(threads.used(), 2, "somebody else saw to it");
+    threads.use_more(2);
+    assert_eq!([places(0), places(1)], [[0, 2, 0, 2], [1, 3, 1, 3]]);
+    assert!(!threads.are_all_used());
+    threads.use_more(4);
+    assert_eq!([places(0), places(1)], [[0, 1, 2, 3], [1, 2, 3, 0]]);
+    assert!(threads.are_all_used());
+    drop((one, other));
+    let _next = Underway::begin(&threads);
+    assert_eq!(places(0), [0, 0, 0, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_thread_that_the_kernel_makes_wait_is_busy() {
+    let crew = Crew::hire(1).unwrap();
+    let waiting: BoxFuture<'static, ()> = Box::pin(async { thread::sleep(Duration::from_millis(50)) });
+    crew.set(vec![waiting]).join_next().await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let busy = crew.0.unwrap().busy();
+    assert!(busy[0] >= Duration::from_millis(50) && busy.len() == 1, "{busy:?}");
+}
+
+/// Says so a while after it is dropped.
+struct CleansUp(Option<oneshot::Sender<()>>);
+
+impl Drop for CleansUp {
+    fn drop(&mut self) {
+        let said = self.0.take().unwrap();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let _ = said.send(());
+        });
+    }
+}
+
+#[tokio::test]
+async fn what_was_broken_off_cleans_up_behind_itself() {
+    let crew = Crew::hire(1).unwrap();
+    let alive = || Handle::current().metrics().num_alive_tasks();
+    let before = alive();
+    let (say, said) = oneshot::channel();
+    let begun = Arc::new(Notify::new());
+    let worker: BoxFuture<'static, ()> = Box::pin({
+        let begun = begun.clone();
+        async move {
+            let _cleans_up = CleansUp(Some(say));
+            begun.notify_one();
+            std::future::pending().await
+        }
+    });
+    let working = crew.set(vec![worker]);
+    begun.notified().await;
+    drop((working, crew));
+    tokio::time::timeout(Duration::from_secs(10), said).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while alive() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(before, 1, "whoever ends the process waits for that");
 }
