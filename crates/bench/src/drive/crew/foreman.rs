@@ -8,10 +8,11 @@ use crate::usage::idle_so_far;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(100);
-/// A thread that is busy for such a part of the time has too much to do.
-const BUSY: f64 = 0.6;
-/// So many processors have to be idle for others to be of use.
-const IDLE: f64 = 0.5;
+/// A thread that is busy for such a part of the time has too much to do: what is asked waits for half of what it does for one,
+/// in the mean.
+const BUSY: f64 = 0.5;
+/// So many processors have to be idle for more threads to be of use.
+const IDLE: f64 = 0.4;
 
 /// Until all threads are used.
 pub(super) async fn watch(threads: &Threads) {
@@ -44,6 +45,6 @@ mod tests {
     #[test]
     fn more_are_used_where_that_helps() {
         assert!(is_too_much(0.7, Some(1.0)) && is_too_much(1.0, Some(0.6)) && is_too_much(1.0, None));
-        assert!(!is_too_much(0.5, Some(1.0)) && !is_too_much(1.0, Some(0.3)));
+        assert!(!is_too_much(0.4, Some(1.0)) && !is_too_much(1.0, Some(0.3)));
     }
 }
