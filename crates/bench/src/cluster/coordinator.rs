@@ -17,8 +17,8 @@ use super::handshake::Key;
 use super::messages::{MOST_AGENTS, nanos};
 pub use super::messages::{Wanted, prefix};
 use super::outcome;
-use super::remote::Remote;
 pub use super::remote::Trouble;
+use super::remote::{Cleaned, Remote};
 use crate::course::{Event, Stage};
 use crate::drive::{Ending, Gauge, Stop};
 use crate::result::{Agent, Part};
@@ -187,23 +187,24 @@ impl Cluster {
 
     /// Has everything removed that was made, also by agents that are lost; how many objects there were.
     pub async fn clean(&mut self) -> Result<u64, Trouble> {
-        let is_lost = |agent: &&Remote| agent.link.is_none();
-        let mut lost: Vec<u32> = self.agents.iter().filter(is_lost).map(|agent| agent.number).collect();
-        let mut asked = Vec::new();
-        for agent in &mut self.agents {
-            if agent.link.is_some() {
-                // The first has what the lost ones made removed too.
-                asked.push(agent.end(std::mem::take(&mut lost)));
-            }
-        }
-        let removed = join_all(asked).await;
-        if let (false, Some(agent)) = (lost.is_empty() || self.keeps, self.agents.first()) {
-            let why = "it was lost, and so were all others: none is left to remove what they made".to_owned();
+        let lost: Vec<u32> =
+            self.agents.iter().filter(|agent| agent.link.is_none()).map(|agent| agent.number).collect();
+        // Who has what the lost ones made removed too.
+        let remover = self.agents.iter().position(|agent| agent.link.is_some() && !agent.ends);
+        let there = self.agents.iter_mut().enumerate().filter(|(_, agent)| agent.link.is_some());
+        let asked =
+            there.map(|(n, agent)| agent.end(if Some(n) == remover { lost.clone() } else { Vec::new() }));
+        let cleaned = join_all(asked).await;
+        let also: BTreeSet<u32> =
+            cleaned.iter().flatten().flat_map(|cleaned| cleaned.lost.iter().copied()).collect();
+        let is_left = |agent: &&Remote| lost.contains(&agent.number) && !also.contains(&agent.number);
+        if let (false, Some(agent)) = (self.keeps, self.agents.iter().find(is_left)) {
+            let why = "it was lost, and no other agent has removed what it made".to_owned();
             return Err(Trouble { agent: agent.name.clone(), why });
         }
         let mut sum: u64 = 0;
-        for removed in removed {
-            let (removed, servers) = removed?;
+        for cleaned in cleaned {
+            let Cleaned { removed, servers, .. } = cleaned?;
             sum = sum.saturating_add(removed);
             self.servers.extend(servers);
         }

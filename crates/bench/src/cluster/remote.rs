@@ -66,6 +66,18 @@ pub struct Remote {
     pub gauge: Arc<Gauge>,
     /// It was told to stop.
     is_stopped: bool,
+    /// Somebody else told it to end: it removes what it made, and does nothing more.
+    pub ends: bool,
+}
+
+/// What an agent removed at its end.
+#[derive(Debug)]
+pub struct Cleaned {
+    pub removed: u64,
+    /// The lost ones whose objects it removed too.
+    pub lost: Vec<u32>,
+    /// Where the store answered.
+    pub servers: Vec<String>,
 }
 
 impl fmt::Debug for Remote {
@@ -105,6 +117,7 @@ impl Remote {
             most_object_bytes: 0,
             gauge: Arc::default(),
             is_stopped: false,
+            ends: false,
         };
         let Wanted { place, run, together, connections, fresh, keeps } = wanted.clone();
         let job = Job { place, run, agent: number, together, connections, fresh, keeps };
@@ -162,10 +175,15 @@ impl Remote {
         }
     }
 
-    pub async fn end(&mut self, lost: Vec<u32>) -> Result<(u64, Vec<String>), Trouble> {
+    /// Who ends already removes what it made, and not what lost ones did.
+    pub async fn end(&mut self, lost: Vec<u32>) -> Result<Cleaned, Trouble> {
         // It is done to its end, also where all else was stopped.
-        match self.ask(Request::End { lost }, TIME_TO_CLEAN, &Stop::default()).await? {
-            Answer::Cleaned { removed, servers } => Ok((removed, servers)),
+        let mut answer = self.ask(Request::End { lost }, TIME_TO_CLEAN, &Stop::default()).await?;
+        if matches!(answer, Answer::Ends) {
+            answer = self.ask(None, TIME_TO_CLEAN, &Stop::default()).await?;
+        }
+        match answer {
+            Answer::Cleaned { removed, lost, servers } => Ok(Cleaned { removed, lost, servers }),
             other => Err(self.refuse(other)),
         }
     }
@@ -244,8 +262,9 @@ impl Remote {
     }
 
     /// What it answered is not what was asked for: everybody is to stop.
-    fn fail(&self, answer: Answer, stop: &Stop) -> Trouble {
+    fn fail(&mut self, answer: Answer, stop: &Stop) -> Trouble {
         stop.ask();
+        self.ends |= matches!(answer, Answer::Ends);
         self.refuse(answer)
     }
 
@@ -253,6 +272,7 @@ impl Remote {
         let why = match answer {
             Answer::Busy => "it is busy with another coordinator".to_owned(),
             Answer::Failed(why) => why,
+            Answer::Ends => "it was told to end".to_owned(),
             _ => Broken::Unexpected("the answer").to_string(),
         };
         self.trouble(why)
@@ -292,6 +312,7 @@ mod tests {
             most_object_bytes: 0,
             gauge: Arc::default(),
             is_stopped: false,
+            ends: false,
         };
         (remote, writer, Seal::new(sends))
     }
@@ -333,7 +354,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 say(br#"{"beat":{"operations":0,"bytes":0,"failures":0}}"#).await;
             }
-            say(br#"{"cleaned":{"removed":3,"servers":[]}}"#).await;
+            say(br#"{"cleaned":{"removed":3,"lost":[],"servers":[]}}"#).await;
         };
         let stop = Stop::default();
         stop.ask();

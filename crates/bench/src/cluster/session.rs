@@ -103,14 +103,14 @@ impl Session {
             }
             Err(Cut::Halted) => {
                 // That answers what was asked, or is asked next.
-                let _ = self.link.send(Answer::Failed("it was told to end".to_owned())).await;
+                let _ = self.link.send(Answer::Ends).await;
                 &[]
             }
         };
         let cleaned = if job.keeps { Ok(0) } else { self.clean(&mut course, (&job, &ground), lost).await };
         let (answer, said) = match cleaned {
             Ok(removed) => (
-                Answer::Cleaned { removed, servers: servers(&ground.bed) },
+                Answer::Cleaned { removed, lost: lost.to_vec(), servers: servers(&ground.bed) },
                 format!("done with {from}; {removed} objects were removed"),
             ),
             Err(why) => (
@@ -264,7 +264,11 @@ impl Session {
         let stage = std::mem::take(&mut self.stage);
         let (cleaned, heard) = self.beside(course.clean_after(&stage, &mut |_| {})).await;
         heard?;
-        Ok(cleaned.map_or_else(failed, |()| Answer::Cleaned { removed: 0, servers: Vec::new() }))
+        Ok(cleaned.map_or_else(failed, |()| Answer::Cleaned {
+            removed: 0,
+            lost: Vec::new(),
+            servers: Vec::new(),
+        }))
     }
 
     /// Removes what it made, and what others of its run did who are lost. Whoever listens is answered after that, however

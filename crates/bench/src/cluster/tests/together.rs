@@ -274,6 +274,37 @@ async fn an_agent_that_is_told_to_end_cleans_up_and_says_so() {
     assert_eq!(names(&bed).await, [""; 0]);
 }
 
+/// The first is told to end and the last is lost; what comes of cleaning, and how many objects are left.
+async fn where_one_ends_and_one_dies(agents: usize) -> (Result<u64, Trouble>, usize) {
+    let bed = bed().await;
+    let mut working = Vec::new();
+    for _ in 0..agents {
+        working.push(Agent::start(&bed).await);
+    }
+    let mut cluster = open(&working.iter().collect::<Vec<_>>(), "here").await.unwrap();
+    let (stop, last) = (Stop::default(), u32::try_from(agents).unwrap());
+    let trouble = async {
+        has_objects(&bed, 1).await;
+        has_objects(&bed, last).await;
+        working[0].stop.ask();
+        working[agents - 1].serving.abort();
+    };
+    let measured = measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &stop);
+    let ((_, ended), ()) = tokio::join!(measured, trouble);
+    assert!(ended.is_err());
+    let cleaned = cluster.clean().await;
+    (cleaned, names(&bed).await.len())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_told_to_end_is_not_relied_on_for_the_lost() {
+    let (cleaned, left) = where_one_ends_and_one_dies(3).await;
+    assert!(cleaned.is_ok_and(|removed| removed > 0) && left == 0, "the second removes what is left: {left}");
+    let (cleaned, left) = where_one_ends_and_one_dies(2).await;
+    let why = cleaned.unwrap_err().why;
+    assert!(why == "it was lost, and no other agent has removed what it made" && left > 0, "{why}, {left}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_do_not_disturb_an_agent_that_works() {
     let bed = bed().await;
