@@ -104,6 +104,7 @@ def disk(bench: Bench, said: Said) -> None:
 
 def distance(bench: Bench, said: Said) -> None:
     """Figures 11 and 12."""
+    bench = bench.longer()
     found = {name: bench.objects_of(Client(line=line), f"{SMALL},{LARGE}", "1,16,64") for name, line in (("0.28 ms", NEAR), ("176 ms", FAR))}
     rows = {f"{title} of {size}, {name}": rates(seen.of(kind, size)) for kind, title in KINDS for size in (SMALL, LARGE) for name, seen in found.items()}
     said.table("Figure 11: near and far", "MB/s", rows)
