@@ -47,18 +47,17 @@ impl Group {
     /// Makes one below that of the calling process. Of `wished` controllers those that are not there are left out.
     pub fn make(kind: &str, needed: &[Controller], wished: &[Controller]) -> Result<Self, Failed> {
         let mut group = Self { rooms: Vec::new() };
-        let all = needed.iter().map(|c| (*c, true)).chain(wished.iter().map(|c| (*c, false)));
-        for (controller, is_needed) in all {
-            match group.add(kind, controller) {
-                Ok(()) => {}
-                Err(_) if !is_needed => {}
-                Err(e) => return Err(e),
-            }
+        for controller in needed {
+            group.add(kind, *controller, needed)?;
+        }
+        for controller in wished {
+            let _ = group.add(kind, *controller, &[]);
         }
         Ok(group)
     }
 
-    fn add(&mut self, kind: &str, controller: Controller) -> Result<(), Failed> {
+    /// Adds a controller. Where a room is made for it, those of `needed` that are in the same hierarchy will be there, too.
+    fn add(&mut self, kind: &str, controller: Controller, needed: &[Controller]) -> Result<(), Failed> {
         if self.room(controller).is_some() {
             return Ok(());
         }
@@ -66,7 +65,7 @@ impl Group {
         if let Some(room) = self.rooms.iter_mut().find(|room| room.hierarchy.is_same(&hierarchy)) {
             if hierarchy.version == Version::Two {
                 let parent = room.directory.parent().unwrap_or(&room.directory);
-                hierarchy::enable(parent, controller)?;
+                room.hierarchy.enable(parent, &[controller])?;
             }
             room.controllers.push(controller);
             return Ok(());
@@ -74,7 +73,12 @@ impl Group {
         leftovers::sweep(&hierarchy.mounted);
         let parent = match hierarchy.version {
             Version::One => hierarchy.own.clone(),
-            Version::Two => hierarchy.divisible(controller)?,
+            Version::Two => {
+                let is_here =
+                    |other: &Controller| Hierarchy::find(*other).is_ok_and(|found| found.is_same(&hierarchy));
+                let others = needed.iter().copied().filter(is_here);
+                hierarchy.divisible(&[controller].into_iter().chain(others).collect::<Vec<_>>())?
+            }
         };
         let (directory, lock) = make_and_hold(&parent, kind)?;
         let inner = (hierarchy.version == Version::Two).then(|| directory.join(INNER));

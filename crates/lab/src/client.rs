@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use self::processors::Processors;
 pub use self::profile::{ClientProfile, Scaled};
 use crate::cgroup::{Controller, Group, Hierarchy, Version};
-use crate::failed::{Failed, failed};
+use crate::failed::Failed;
 use crate::running::Running;
 
 /// What a client has.
@@ -35,6 +35,7 @@ pub struct ClientOptions {
 pub struct Client {
     running: Running,
     group: Group,
+    swaps: Option<Failed>,
 }
 
 /// How it went.
@@ -78,10 +79,20 @@ impl Client {
         if let Some(processors) = options.processors {
             bound_processors(&group, processors)?;
         }
+        let mut swaps = None;
         if let Some(bytes) = options.memory {
             bound_memory(&group, bytes)?;
+            let set = |file: &str, value: &str| group.set(Controller::Memory, file, value);
+            let kept = keep_from_swap(group.version(Controller::Memory), bytes, set);
+            swaps = kept.err().filter(|_| has_swap(&read_swaps()));
         }
-        Ok(Self { running: group.start(command)?, group })
+        Ok(Self { running: group.start(command)?, group, swaps })
+    }
+
+    /// Why what the command has no memory for may go to swap space, which it is then slowed by and not killed; `None`: it may not.
+    #[must_use]
+    pub const fn swaps(&self) -> Option<&Failed> {
+        self.swaps.as_ref()
     }
 
     /// The command's process, to send signals to. It never means another process that was given the same number.
@@ -145,30 +156,43 @@ fn choose_processors(group: &Group, hierarchy: &Hierarchy, processors: Processor
         Version::One => ("cpuset.effective_cpus", "cpuset.effective_mems"),
         Version::Two => ("cpuset.cpus.effective", "cpuset.mems.effective"),
     };
-    let read = |file: &str| {
-        let path = hierarchy.own.join(file);
-        fs::read_to_string(&path).map_err(failed(format!("read {}", path.display())))
-    };
-    let allowed = processors::parse_list(&read(allowed)?);
+    let allowed = processors::parse_list(&hierarchy.nearest(allowed)?);
     let chosen = processors::choose(&allowed, &processors::taken(&hierarchy.mounted), processors.whole());
     if hierarchy.version == Version::One {
         // A new group of version 1 has none.
-        group.set(Controller::ProcessorSet, "cpuset.mems", read(memory_nodes)?.trim())?;
+        group.set(Controller::ProcessorSet, "cpuset.mems", hierarchy.nearest(memory_nodes)?.trim())?;
     }
     group.set(Controller::ProcessorSet, "cpuset.cpus", &processors::show_list(&chosen))
 }
 
 fn bound_memory(group: &Group, bytes: u64) -> Result<(), Failed> {
     let value = bytes.to_string();
-    if group.version(Controller::Memory) == Some(Version::Two) {
-        // Kernels without swap accounting do not have the second file.
-        let _ = group.set(Controller::Memory, "memory.swap.max", "0");
-        return group.set(Controller::Memory, "memory.max", &value);
+    let is_new = group.version(Controller::Memory) == Some(Version::Two);
+    group.set(Controller::Memory, if is_new { "memory.max" } else { "memory.limit_in_bytes" }, &value)
+}
+
+/// Has a group with so many bytes of memory do without swap space. Not all kernels account for that; of those that do not, the ones with
+/// version 1 can be told not to take any.
+fn keep_from_swap(
+    version: Option<Version>,
+    bytes: u64,
+    set: impl Fn(&str, &str) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    if version == Some(Version::Two) {
+        return set("memory.swap.max", "0");
     }
-    group.set(Controller::Memory, "memory.limit_in_bytes", &value)?;
     // Memory and swap together: the same, so that there is none of the latter.
-    let _ = group.set(Controller::Memory, "memory.memsw.limit_in_bytes", &value);
-    Ok(())
+    set("memory.memsw.limit_in_bytes", &bytes.to_string()).or_else(|_| set("memory.swappiness", "0"))
+}
+
+/// What swap space the machine has; nothing where the kernel knows of none.
+fn read_swaps() -> String {
+    fs::read_to_string("/proc/swaps").unwrap_or_default()
+}
+
+/// Whether there is an entry behind the heading.
+fn has_swap(swaps: &str) -> bool {
+    swaps.lines().skip(1).any(|line| !line.trim().is_empty())
 }
 
 fn used(group: &Group) -> Used {
@@ -198,5 +222,46 @@ fn used(group: &Group) -> Used {
         throttled,
         peak_memory: number(Controller::Memory, peak),
         killed_for_memory: field(Controller::Memory, kills, "oom_kill").unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::io;
+
+    use super::*;
+    use crate::failed::failed;
+
+    /// What is set in a group that has some files only, and whether that was enough.
+    fn kept(version: Version, files: &[&str]) -> (Vec<String>, bool) {
+        let sets = RefCell::new(Vec::new());
+        let set = |file: &str, value: &str| {
+            if !files.contains(&file) {
+                return Err(failed("set")(io::Error::from(io::ErrorKind::NotFound)));
+            }
+            sets.borrow_mut().push(format!("{file} {value}"));
+            Ok(())
+        };
+        let is_kept = keep_from_swap(Some(version), 4096, set).is_ok();
+        (sets.into_inner(), is_kept)
+    }
+
+    #[test]
+    fn no_client_gets_memory_from_swap_space() {
+        let (accounted, told) = ("memory.memsw.limit_in_bytes", "memory.swappiness");
+        let one = |files: &[&str]| kept(Version::One, files);
+        assert_eq!(one(&[accounted, told]), (vec![format!("{accounted} 4096")], true));
+        assert_eq!(one(&[told]), (vec![format!("{told} 0")], true));
+        assert_eq!(one(&[]), (vec![], false));
+        assert_eq!(kept(Version::Two, &["memory.swap.max"]).0, ["memory.swap.max 0"]);
+        assert!(!kept(Version::Two, &[told]).1);
+    }
+
+    #[test]
+    fn swap_space_is_found() {
+        let heading = "Filename\tType\tSize\tUsed\tPriority\n";
+        assert!(has_swap(&format!("{heading}/dev/sda2 partition 1048572 0 -2\n")));
+        assert!(!has_swap(heading) && !has_swap(""));
     }
 }

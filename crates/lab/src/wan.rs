@@ -8,6 +8,7 @@ mod device;
 mod link;
 mod namespace;
 mod netem;
+mod number;
 mod relay;
 pub mod standing;
 mod told;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use self::carrier::Carrier;
 pub use self::link::{Counts, JitterKind, Link, LinkOptions};
 pub use self::told::told;
+pub use self::wake::Unsteady;
 use crate::failed::{Failed, failed};
 use crate::running::Running;
 
@@ -69,10 +71,8 @@ pub struct Wan {
 pub struct Ended {
     /// The command's.
     pub status: ExitStatus,
-    /// What the link carried from the command.
-    pub out: Counts,
-    /// What it carried to the command.
-    pub back: Counts,
+    /// What the link carried from the command, and to it; an error where the kernel did not say.
+    pub carried: io::Result<(Counts, Counts)>,
 }
 
 impl Wan {
@@ -110,15 +110,15 @@ impl Wan {
     }
 
     /// Carries packets until the command has ended, and its last ones. For the time that packets wait to be exact, the calling thread asks to
-    /// be run before others; `on_refused` hears where it may not be.
-    pub fn run(mut self, on_refused: impl FnOnce(&io::Error)) -> Result<Ended, Failed> {
-        if let Err(e) = wake::before_others() {
+    /// be run before others; `on_refused` hears where it is not always.
+    pub fn run(mut self, on_refused: impl FnOnce(&Unsteady)) -> Result<Ended, Failed> {
+        if let Err(e) = self.carrier.before_others() {
             on_refused(&e);
         }
         self.carrier.run(self.running.watched(), true).map_err(failed("carry packets"))?;
-        let (out, back) = self.carrier.carried().read();
+        let carried = self.carrier.carried().read();
         let status = self.running.wait()?;
-        Ok(Ended { status, out, back })
+        Ok(Ended { status, carried })
     }
 }
 
@@ -133,11 +133,6 @@ fn link<T: Send>(
         let (carrier, far) = Carrier::make(options, &far)?;
         Ok((near_end(far)?, carrier, far))
     })
-}
-
-/// An address of a link with a number in its far namespace: each has a network of four.
-fn address(link: u32, of: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + link % 16_000 * 4 + of)
 }
 
 /// The queue of a line that holds what is under way on it: the rate times the round trip, as routers are set up.

@@ -29,7 +29,7 @@ fn start(options: ClientOptions, script: &str) -> Option<Client> {
     match Client::start(options, &shell(script)) {
         Ok(client) => Some(client),
         Err(e)
-            if ["needs root", "can be written", "no controller"]
+            if ["needs root", "can be written", "no controller", "processes in it"]
                 .iter()
                 .any(|why| e.to_string().contains(why)) =>
         {

@@ -223,6 +223,27 @@ fn a_new_file_system_is_seen_by_the_command_only_and_goes_with_it() {
 }
 
 #[test]
+fn who_is_in_the_directory_is_on_the_new_disk() {
+    if !may_run() {
+        return;
+    }
+    let directory = Directory::in_memory();
+    let path = directory.0.clone();
+    // This thread alone goes there.
+    thread::spawn(move || {
+        // SAFETY: it concerns the calling thread only, which ends with this work.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
+        std::env::set_current_dir(path).unwrap();
+        let script = "echo here > file; test -e \"$PWD/file\"; test $(stat -fc %T .) = ext2/ext3";
+        run(slow(writes(8 * MIB)), Path::new("."), script);
+    })
+    .join()
+    .unwrap();
+    let left: Vec<_> = fs::read_dir(&directory.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?} lies below the new disk");
+}
+
+#[test]
 #[ignore = "it is what another test kills"]
 fn hold() {
     let directory = Directory::in_memory();

@@ -92,9 +92,10 @@ fn what_passes_is_late_whole_and_counted() {
             let begun = Instant::now();
             let ended = run(rate, &this_test_as("ask"));
             assert!(ended.status.success(), "{ended:?}");
-            assert!(ended.back.bytes > 1 << 20 && ended.back.packets > (1 << 20) / 1500, "{ended:?}");
-            assert!(ended.out.packets > 10, "{ended:?}");
-            let least = rate.map_or(0.0, |rate| (ended.back.bytes * 8) as f64 / rate as f64);
+            let (out, back) = *ended.carried.as_ref().unwrap();
+            assert!(back.bytes > 1 << 20 && back.packets > (1 << 20) / 1500, "{ended:?}");
+            assert!(out.packets > 10, "{ended:?}");
+            let least = rate.map_or(0.0, |rate| (back.bytes * 8) as f64 / rate as f64);
             assert!(begun.elapsed().as_secs_f64() > least, "faster than the line: {ended:?}");
             serving.join().unwrap();
         });
@@ -130,8 +131,37 @@ fn what_is_sent_to_the_end_is_counted_as_the_kernel_counts_it() {
         // Who floods outlives the command, so that the line is full when it is taken down.
         let behind = ["sh", "-c", "\"$0\" \"$@\" > /dev/null 2>&1 & sleep 0.2"].map(OsString::from);
         let ended = run(Some(100_000_000), &[&behind[..], &this_test_as("flood")].concat());
-        assert!(ended.status.success() && ended.out.dropped > 0, "{ended:?}");
-        assert_eq!(ended.out.packets, received() - before, "{ended:?}");
+        let (out, _) = *ended.carried.as_ref().unwrap();
+        assert!(ended.status.success() && out.dropped > 0, "{ended:?}");
+        assert_eq!(out.packets, received() - before, "{ended:?}");
+    });
+}
+
+#[test]
+#[ignore = "it is what another test runs behind a link"]
+fn a_link_within() {
+    let around = env::var(FAR_ADDRESS).unwrap();
+    let within = Wan::start(link(None), &["true".into()]).unwrap().far().to_string();
+    assert_ne!(around, within, "the far ends of a link and of one within it");
+}
+
+#[test]
+fn no_two_links_have_the_same_addresses() {
+    alone(|| {
+        let start = || Wan::start(link(None), &["sleep".into(), "100".into()]).unwrap();
+        let first = start();
+        // Nor does one within the second link, to which the first one is nothing.
+        assert!(run(None, &this_test_as("a_link_within")).status.success());
+        // All at once.
+        let mut links: Vec<Wan> = thread::scope(|scope| {
+            let starting: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            starting.into_iter().map(|starting| starting.join().unwrap()).collect()
+        });
+        links.push(first);
+        let mut far: Vec<_> = links.iter().map(Wan::far).collect();
+        far.sort_unstable();
+        far.dedup();
+        assert_eq!(far.len(), links.len(), "{far:?}");
     });
 }
 
@@ -239,6 +269,49 @@ fn what_a_killed_relay_leaves_is_noticed_and_removed() {
         assert!(is_up && standing::down(&name).unwrap());
         assert!(!relay.wait().unwrap().success());
         assert!(matches!(standing::state(&name).unwrap(), State::Absent) && !namespace.exists());
+    });
+}
+
+/// Has all threads of this process that answer for standing links take a signal, which changes nothing.
+fn signal_those_who_answer() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: all zeroes are a valid `sigaction`; the handler does nothing, and tasks are those of this process.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            if name.trim() == "answers" {
+                let number: libc::pid_t = task.file_name().to_str().unwrap().parse().unwrap();
+                libc::syscall(libc::SYS_tgkill, libc::getpid(), number, libc::SIGUSR1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_ends_though_a_signal_came() {
+    alone(|| {
+        let Ok(link) = Standing::make(&name("signalled"), link(None)) else {
+            println!("skipped: no named network namespaces");
+            return;
+        };
+        let ending = link.ending();
+        let carrying = thread::spawn(move || link.run(|_| {}));
+        for _ in 0..10 {
+            thread::sleep(Duration::from_millis(10));
+            signal_those_who_answer();
+        }
+        thread::sleep(Duration::from_millis(50));
+        ending.end();
+        let until = Instant::now() + Duration::from_secs(10);
+        while !carrying.is_finished() {
+            assert!(Instant::now() < until, "it does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        carrying.join().unwrap().unwrap();
     });
 }
 

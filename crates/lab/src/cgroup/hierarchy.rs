@@ -11,6 +11,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsmount, fsopen,
 };
 
+use super::PREFIX;
 use crate::failed::{Failed, failed};
 
 /// A part of the kernel that bounds or counts something.
@@ -104,9 +105,10 @@ impl Hierarchy {
         Ok(mount.0.hierarchy(own_path(&memberships, Some(name)), Some(mount.1)))
     }
 
-    /// Whether two controllers share their groups.
+    /// Whether two controllers share their groups. Of version 2 there is one, wherever it is mounted.
     pub fn is_same(&self, other: &Self) -> bool {
-        (self.version, &self.mounted, &self.own) == (other.version, &other.mounted, &other.own)
+        self.version == other.version
+            && (self.version == Version::Two || (&self.mounted, &self.own) == (&other.mounted, &other.own))
     }
 
     /// Whether the root that is seen from here is that of the machine, in which the kernel's own threads are. Only that
@@ -115,29 +117,94 @@ impl Hierarchy {
         self.mounted.join("release_agent").exists() || self.mounted.join("cgroup.sane_behavior").exists()
     }
 
-    /// With version 2, the nearest group from our own upwards below which groups can have a controller.
-    pub fn divisible(&self, controller: Controller) -> Result<PathBuf, Failed> {
+    /// With version 2, the nearest group from our own upwards below which groups can have all of some controllers. A group that
+    /// was made here is not left, with its bounds.
+    pub fn divisible(&self, controllers: &[Controller]) -> Result<PathBuf, Failed> {
         let mut refused = None;
-        for group in self.own.ancestors().take_while(|group| group.starts_with(&self.mounted)) {
-            match enable(group, controller) {
+        for group in self.own_and_above() {
+            match self.enable(group, controllers) {
                 Ok(()) => return Ok(group.to_owned()),
                 Err(e) => refused = Some(e),
+            }
+            if is_made_here(group) {
+                break;
             }
         }
         Err(refused
             .unwrap_or_else(|| failed("make a control group")(io::Error::from(io::ErrorKind::NotFound))))
     }
+
+    /// What a file says of the nearest group from our own upwards that has it.
+    pub fn nearest(&self, file: &str) -> Result<String, Failed> {
+        let found = self.own_and_above().map(|group| group.join(file)).find(|path| path.exists());
+        let path = found.unwrap_or_else(|| self.own.join(file));
+        fs::read_to_string(&path).map_err(failed(format!("read {}", path.display())))
+    }
+
+    fn own_and_above(&self) -> impl Iterator<Item = &Path> {
+        self.own.ancestors().take_while(|group| group.starts_with(&self.mounted))
+    }
+
+    /// Lets groups within a group have all of some controllers (version 2), or none that they had not before.
+    pub fn enable(&self, group: &Path, controllers: &[Controller]) -> Result<(), Failed> {
+        let mut enabled = Vec::new();
+        let all = controllers
+            .iter()
+            .try_for_each(|controller| self.enable_one(group, controller.name(Version::Two), &mut enabled));
+        if all.is_err() {
+            for (path, name) in enabled.iter().rev() {
+                // Where groups within it gave it on meanwhile, it stays.
+                let _ = fs::write(path, format!("-{name}"));
+            }
+        }
+        all
+    }
+
+    /// Notes in `enabled` what it changed.
+    fn enable_one(
+        &self,
+        group: &Path,
+        name: &'static str,
+        enabled: &mut Vec<(PathBuf, &'static str)>,
+    ) -> Result<(), Failed> {
+        let what = || format!("let control groups in {} have {name}", group.display());
+        let path = group.join("cgroup.subtree_control");
+        let has = |file: &Path| {
+            fs::read_to_string(file).unwrap_or_default().split_whitespace().any(|has| has == name)
+        };
+        // The kernel refuses this for some controllers; of others it makes groups in which nothing can be.
+        if !is_root(group) && has_processes(group) {
+            return Err(failed(what())(io::Error::other("there are processes in it")));
+        }
+        if has(&path) {
+            return Ok(());
+        }
+        // A group that was made here has what was needed in it until now.
+        if let Some(above) = group.parent().filter(|above| above.starts_with(&self.mounted))
+            && is_made_here(group)
+            && !has(&group.join("cgroup.controllers"))
+        {
+            self.enable_one(above, name, enabled)?;
+        }
+        fs::write(&path, format!("+{name}")).map_err(failed(what()))?;
+        enabled.push((path, name));
+        Ok(())
+    }
 }
 
-/// Lets groups within a group have a controller (version 2).
-pub(super) fn enable(group: &Path, controller: Controller) -> Result<(), Failed> {
-    let (path, name) = (group.join("cgroup.subtree_control"), controller.name(Version::Two));
-    let enabled = fs::read_to_string(&path).unwrap_or_default();
-    if enabled.split_whitespace().any(|enabled| enabled == name) {
-        return Ok(());
-    }
-    fs::write(&path, format!("+{name}"))
-        .map_err(failed(format!("let groups in {} have {name}", group.display())))
+/// Whether a group of version 2 is the machine's root, which may have both processes and groups: only that one does without
+/// this file.
+fn is_root(group: &Path) -> bool {
+    !group.join("cgroup.events").exists()
+}
+
+/// Whether processes are in a group itself (version 2). In one with threads of processes that are elsewhere, they cannot be listed.
+fn has_processes(group: &Path) -> bool {
+    fs::read_to_string(group.join("cgroup.procs")).map_or(true, |listed| !listed.trim().is_empty())
+}
+
+fn is_made_here(group: &Path) -> bool {
+    group.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
 }
 
 /// A hierarchy that is mounted.
@@ -213,41 +280,4 @@ fn mount_for_us(kind: &str, controller: Option<&str>) -> io::Result<(Mounted, Ow
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MOUNTS: &str = "22 27 0:21 / /proc rw,relatime - proc proc rw\n\
-        32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
-        41 31 0:38 /docker/7 /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-
-    #[test]
-    fn mounted_hierarchies_are_found() {
-        let found = mounts(MOUNTS);
-        assert_eq!(found.len(), 2);
-        assert_eq!(
-            (found[0].version, found[0].has("cpuacct"), found[0].has("memory")),
-            (Version::One, true, false)
-        );
-        assert_eq!((found[1].version, found[1].root.to_str()), (Version::Two, Some("/docker/7")));
-        assert_eq!(found[1].point, Path::new("/sys/fs/cgroup/unified"));
-    }
-
-    #[test]
-    fn the_own_group_is_found() {
-        let text = "4:memory:/a/b\n2:cpu,cpuacct:/\n0::/user.slice/x:y\n";
-        assert_eq!(own_path(text, Some("memory")), Some("/a/b".into()));
-        assert_eq!(own_path(text, Some("cpuacct")), Some("/".into()));
-        assert_eq!(own_path(text, Some("blkio")), None);
-        assert_eq!(own_path(text, None), Some("/user.slice/x:y".into()));
-    }
-
-    #[test]
-    fn a_group_that_is_not_seen_is_the_root() {
-        let here = std::env::temp_dir();
-        let mounted =
-            Mounted { version: Version::One, root: "/c".into(), point: here.clone(), options: Vec::new() };
-        for own in [Some("/elsewhere".into()), Some("/c/not-there".into()), Some("/c".into()), None] {
-            assert_eq!(mounted.hierarchy(own, None).own, here);
-        }
-    }
-}
+mod tests;

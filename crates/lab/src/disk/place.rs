@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change};
+use rustix::process::chdir;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::loop_device::{self, LoopDevice};
@@ -74,10 +76,16 @@ impl Place {
         if seen == Seen::ByThisThread {
             leave_the_mounts_of_others().map_err(failed("make a mount namespace"))?;
         }
+        let is_here = is_here(&directory);
         // Otherwise the kernel writes empty tables later, at a time of its own.
         mount(device.path(), &directory, "ext4", MountFlags::NOATIME, Some(c"noinit_itable"))
             .map_err(failed(what("mount a file system at")))?;
-        Ok(Self { directory, number: device.number, bytes, is_left: false })
+        let place = Self { directory, number: device.number, bytes, is_left: false };
+        if is_here {
+            // Relative paths lead below the file system until then.
+            chdir(&place.directory).map_err(failed(what("enter again")))?;
+        }
+        Ok(place)
     }
 
     pub const fn device(&self) -> DeviceNumber {
@@ -129,6 +137,12 @@ impl Drop for Place {
             let _ = rustix::mount::unmount(&self.directory, UnmountFlags::DETACH);
         }
     }
+}
+
+/// Whether a directory is the calling thread's working directory.
+fn is_here(directory: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    identity(Path::new(".")).is_some_and(|here| identity(directory) == Some(here))
 }
 
 fn set_read_ahead(number: u32, kibi: u64) {

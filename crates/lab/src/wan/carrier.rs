@@ -8,8 +8,9 @@ use std::os::fd::BorrowedFd;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::link::Counts;
-use super::netem::Netem;
+use super::netem::{Counter, Netem};
 use super::relay::{Gauge, Relay};
+use super::wake::{self, Unsteady};
 use super::{Via, WanOptions};
 use crate::failed::{Failed, failed};
 
@@ -24,15 +25,15 @@ pub(super) enum Carrier {
 #[derive(Debug, Clone)]
 pub(super) enum Carried {
     Relay(Gauge),
-    Netem(Netem),
+    Netem(Counter),
 }
 
 impl Carried {
-    /// Out, and back; nothing where the kernel does not say.
-    pub fn read(&self) -> (Counts, Counts) {
+    /// Out, and back; an error where the kernel does not say.
+    pub fn read(&self) -> io::Result<(Counts, Counts)> {
         match self {
-            Self::Relay(gauge) => gauge.read(),
-            Self::Netem(netem) => netem.counts().unwrap_or_default(),
+            Self::Relay(gauge) => Ok(gauge.read()),
+            Self::Netem(counter) => counter.read(),
         }
     }
 }
@@ -64,24 +65,36 @@ impl Carrier {
         }
     }
 
+    /// Has packets wait as long as they should, where it is the calling thread that carries them.
+    pub fn before_others(&self) -> Result<(), Unsteady> {
+        match self {
+            Self::Relay(_) => wake::before_others(),
+            Self::Netem(_) => Ok(()),
+        }
+    }
+
     /// Carries packets until `ended` can be read; see [`Relay::run`].
     pub fn run(&mut self, ended: BorrowedFd<'_>, lingers: bool) -> io::Result<()> {
         match self {
             Self::Relay(relay) => relay.run(ended, lingers),
-            Self::Netem(_) => loop {
-                match poll(&mut [PollFd::from_borrowed_fd(ended, PollFlags::IN)], None) {
-                    Ok(_) => return Ok(()),
-                    Err(rustix::io::Errno::INTR) => {}
-                    Err(e) => return Err(e.into()),
+            Self::Netem(netem) => {
+                while let Err(e) = poll(&mut [PollFd::from_borrowed_fd(ended, PollFlags::IN)], None) {
+                    if e != rustix::io::Errno::INTR {
+                        return Err(e.into());
+                    }
                 }
-            },
+                if lingers {
+                    netem.linger();
+                }
+                Ok(())
+            }
         }
     }
 
     pub fn carried(&self) -> Carried {
         match self {
             Self::Relay(relay) => Carried::Relay(relay.gauge()),
-            Self::Netem(netem) => Carried::Netem(netem.clone()),
+            Self::Netem(netem) => Carried::Netem(netem.counter()),
         }
     }
 }

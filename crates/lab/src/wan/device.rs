@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::sync::Arc;
 
 use super::MTU;
+use super::number::TUN;
 
 /// The device. Dropping it removes it.
 #[derive(Debug)]
@@ -37,31 +38,23 @@ impl Refusals {
     }
 }
 
-/// What the names of all of them begin with.
-const PREFIX: &str = "twwan";
 /// Packets that wait for the process that reads them.
 const QUEUE_PACKETS: i32 = 10_000;
 
 impl Device {
-    /// Makes one in the thread's network namespace; the kernel gives it a number.
-    pub fn create() -> io::Result<Self> {
+    /// Makes one in the thread's network namespace, with a number in its name that none has there.
+    pub fn create(number: u32) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-        let mut request = named(&format!("{PREFIX}%d"));
-        // Neither constant is as large as the field.
-        request.ifr_ifru.ifru_flags =
-            i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).map_err(io::Error::other)?;
+        let name = format!("{TUN}{number}");
+        let mut request = named(&name);
+        // One that is there already is not taken over. The constants fill the field, and no more.
+        let flags = u16::try_from(libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL);
+        request.ifr_ifru.ifru_flags = flags.map_err(io::Error::other)?.cast_signed();
         control(file.as_raw_fd(), libc::TUNSETIFF, &mut request)?;
-        let name: String =
-            request.ifr_name.iter().take_while(|c| **c != 0).map(|c| char::from(c.cast_unsigned())).collect();
         let counts = File::open("/proc/thread-self/net/dev")?;
         let refusals = Arc::new(Refusals { name: name.clone(), counts });
         Ok(Self { file, name, refusals })
-    }
-
-    /// The number in its name.
-    pub fn number(&self) -> u32 {
-        self.name.trim_start_matches(PREFIX).parse().unwrap_or_default()
     }
 
     /// What it refuses, to be looked at from elsewhere.

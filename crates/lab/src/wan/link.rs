@@ -54,6 +54,19 @@ impl Default for LinkOptions {
     }
 }
 
+impl LinkOptions {
+    /// How long a packet is on its way at the most, but for what waits for the line; of normal jitter, almost ever.
+    pub(super) fn longest_delay(&self) -> Duration {
+        self.delay + self.jitter * 4
+    }
+}
+
+/// How long packets are carried when nobody will send more: what waits for the lines, there and back once more, and
+/// a little for those who answer.
+pub(super) fn last_words(waits: Duration, [out, back]: [Duration; 2]) -> Duration {
+    waits.min(LONGEST_WAIT) + out + back + LAST_WORDS
+}
+
 /// What a direction carried. Each packet that it was offered is counted once: as arrived, lost, dropped or missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -85,6 +98,11 @@ pub struct Link {
 }
 
 const SECOND: u128 = 1_000_000_000;
+
+/// So much longer than a round trip packets are carried at the end.
+const LAST_WORDS: Duration = Duration::from_millis(20);
+/// What waits for a slow line is not waited for any longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 impl Link {
     /// Nothing is on it yet. The same seed brings the same losses and delays again.
@@ -180,7 +198,7 @@ impl Link {
     /// How long a packet is on its way at the most, but for what waits for the line; of normal jitter, almost ever.
     #[must_use]
     pub fn longest_delay(&self) -> Duration {
-        self.options.delay + self.options.jitter * 4
+        self.options.longest_delay()
     }
 
     /// What it carried, with what is still under way.

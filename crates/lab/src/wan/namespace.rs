@@ -24,8 +24,11 @@ pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) ->
 }
 
 /// The network namespace of the calling thread.
+pub(super) const OWN: &str = "/proc/thread-self/ns/net";
+
+/// That, as long as it is kept open.
 pub(super) fn own() -> io::Result<File> {
-    File::open("/proc/thread-self/ns/net")
+    File::open(OWN)
 }
 
 /// Does something in another network namespace; an error where that cannot be entered.

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::device::{Device, Refusals};
-use super::link::{Counts, Link};
+use super::link::{Counts, Link, last_words};
 use super::namespace::within;
+use super::number::{address, with_free};
 use super::wake::Lateness;
-use super::{MTU, WanOptions, address};
+use super::{MTU, WanOptions};
 use crate::failed::{Failed, failed};
 
 /// Packets that are read of one end before the other has its turn.
@@ -28,11 +29,6 @@ const AT_ONCE: usize = 64;
 const MOST_UNDER_WAY: usize = 256 << 10;
 /// Buffers that are kept for packets to come.
 const MOST_SPARE: usize = 16 << 10;
-
-/// So much longer than a round trip packets are carried at the end.
-const LAST_WORDS: Duration = Duration::from_millis(20);
-/// What waits for a slow line is not waited for any longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Relay {
@@ -177,15 +173,16 @@ fn keep(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
 impl Relay {
     /// Makes a link of TUN devices between the thread's namespace and another one; answers the address of the far end.
     pub fn make(options: WanOptions, far_namespace: &File) -> Result<(Self, Ipv4Addr), Failed> {
-        let device = || Device::create().map_err(failed("make a TUN device (/dev/net/tun)"));
-        let (far, number) = within(far_namespace, || {
-            let far = device()?;
-            let number = far.number();
+        let device = |number| Device::create(number).map_err(failed("make a TUN device (/dev/net/tun)"));
+        let far_end = |number| {
+            let far = device(number)?;
             far.configure(address(number, 1)).map_err(failed("set up the far end of the link"))?;
             Ok((far, number))
-        })
-        .map_err(failed("enter the namespace of the far end"))??;
-        let near = device()?;
+        };
+        let (far, number) = within(far_namespace, || with_free(far_end))
+            .map_err(failed("enter the namespace of the far end"))?
+            .map_err(failed("find free addresses for the link"))??;
+        let near = device(number)?;
         near.configure(address(number, 2)).map_err(failed("set up the near end of the link"))?;
         near.route_all_through().map_err(failed("set up the road through the link"))?;
         Ok((Self::new(near, far, options), address(number, 1)))
@@ -250,12 +247,9 @@ impl Relay {
         }
     }
 
-    /// How long packets are carried when nobody will send more: what waits for the lines, there and back once more, and
-    /// a little for those who answer.
     fn last_words(&self, now: Duration) -> Duration {
         let [out, back] = [&self.out.link, &self.back.link];
-        let waits = out.waits(now).max(back.waits(now)).min(LONGEST_WAIT);
-        waits + out.longest_delay() + back.longest_delay() + LAST_WORDS
+        last_words(out.waits(now).max(back.waits(now)), [out.longest_delay(), back.longest_delay()])
     }
 
     /// What is still under way does not arrive: somebody sent to the end. What was carried is shown in any case, for the last time.

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use self::place::Place;
 pub use self::place::{Name, names};
 use super::carrier::{Carried, Carrier};
-use super::{Via, WanOptions, link, told, wake};
+use super::{Unsteady, Via, WanOptions, link, told};
 use crate::failed::{Failed, failed};
 
 /// How long an answer is waited for.
@@ -130,8 +130,8 @@ impl Standing {
 
     /// Carries packets until it is taken down, and removes it. Before the first one `on_begun` hears whether the calling thread
     /// runs before others, without which packets may be late.
-    pub fn run(mut self, on_begun: impl FnOnce(io::Result<()>)) -> Result<(), Failed> {
-        on_begun(wake::before_others());
+    pub fn run(mut self, on_begun: impl FnOnce(Result<(), Unsteady>)) -> Result<(), Failed> {
+        on_begun(self.carrier.before_others());
         self.carrier.run(self.ending.0.as_fd(), false).map_err(failed("carry packets"))
     }
 }
@@ -172,8 +172,16 @@ impl Answers {
         loop {
             let mut awaited =
                 [listener.as_fd(), ending.0.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            if poll(&mut awaited, None).is_ok() && !awaited[1].revents().is_empty() {
+            if poll(&mut awaited, None).is_err() {
+                continue;
+            }
+            let [is_asked, is_over] = awaited.map(|fd| !fd.revents().is_empty());
+            if is_over {
                 break;
+            }
+            // Where nobody asks, nothing would end the wait for one.
+            if !is_asked {
+                continue;
             }
             let Ok((mut asking, _)) = listener.accept() else { continue };
             let mut question = [0];
@@ -196,7 +204,7 @@ impl Answers {
     }
 
     fn told(&self) -> Value {
-        let mut told = told(self.options, self.via, self.far, self.carried.read());
+        let mut told = told(self.options, self.via, self.far, &self.carried.read());
         told["name"] = json!(self.name.to_string());
         told["seconds"] = json!(self.begun.elapsed().as_secs_f64());
         told

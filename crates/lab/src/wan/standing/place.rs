@@ -16,14 +16,15 @@ use rustix::mount::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
+use super::super::namespace::OWN as OWN_NAMESPACE;
+use super::super::netem;
+
 /// Below it each link has a directory.
 const LINKS: &str = "/run/tradewind-lab/wan";
 /// Whoever makes or removes a link holds it.
 const LOCK: &str = "/run/tradewind-lab/lock";
 /// Where `ip netns` looks for namespaces.
 const NAMESPACES: &str = "/run/netns";
-/// The namespace of the calling thread.
-const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// The name of a standing link, which is that of its network namespace too.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,7 +182,9 @@ impl Place {
     /// Removes the namespace's name and the directory. Processes that are in the namespace keep it, cut off.
     pub fn remove(&self) -> io::Result<()> {
         let path = self.namespace_path();
-        if identity(&path).is_ok_and(|found| self.is_namespace(found)) {
+        if let Ok(namespace) = self.namespace() {
+            // The kernel carries packets on where somebody is still in the namespace.
+            netem::take_down(&namespace)?;
             unmount(&path, UnmountFlags::DETACH)?;
         }
         // Without a namespace on it, it is an empty file that was made for one.

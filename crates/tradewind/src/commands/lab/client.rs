@@ -59,6 +59,10 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     let command = arguments.command.clone();
     let told = carry(move || {
         let client = Client::start(options, &command)?;
+        if let Some(why) = client.swaps() {
+            // Whoever emulates should know what the figures are worth.
+            let _ = note(&format!("more memory than that may be taken of swap space: {why}"));
+        }
         Ok((client.process()?, move || client.wait()))
     })??;
     let used = told.used;

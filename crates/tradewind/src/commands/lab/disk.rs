@@ -1,7 +1,8 @@
 //! `tradewind lab disk`: a directory on a slower device.
 
+use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use tradewind_lab::disk::{self, Disk, DiskOptions, InForce, Profile, Rates};
@@ -113,6 +114,9 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     match arguments.longer {
         Some(Longer::Up(up)) => {
             tell(&disk::up(up.speed.options()?, &up.directory)?)?;
+            if is_here(&up.directory) {
+                note("a shell in the directory is still below the new disk: enter it again (cd \"$PWD\")")?;
+            }
             return Ok(Ended::Done);
         }
         Some(Longer::Down(down)) => {
@@ -131,6 +135,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         Ok((disk.process()?, move || disk.wait()))
     })??;
     Ok(ended(status))
+}
+
+/// Whether whoever started this is in a directory.
+fn is_here(directory: &Path) -> bool {
+    let here = env::current_dir();
+    here.is_ok_and(|here| directory.canonicalize().is_ok_and(|directory| directory == here))
 }
 
 impl Speed {

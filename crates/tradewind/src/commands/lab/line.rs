@@ -175,13 +175,22 @@ fn queues(options: WanOptions) -> Option<String> {
     }
 }
 
+/// Why it is not known what a link carried, of what is told of it; `None` where it is.
+pub(super) fn uncounted(told: &Value) -> Option<String> {
+    let why = told["uncounted"].as_str()?;
+    Some(format!("what it carried is not known: {why}"))
+}
+
 /// What one direction carried, of what is told of its link.
 pub(super) fn carried(direction: &Value) -> String {
     let count = |name: &str| direction[name].as_u64().unwrap_or_default();
     let (packets, bytes, lost) = (count("packets"), count("bytes"), count("lost"));
     let mut text = format!("{packets} packets, {bytes} bytes, {lost} lost by chance");
+    if !direction["rate"].is_null() {
+        text += &format!(", {} dropped by the full queue", count("dropped"));
+    }
     if let Some(longest) = direction["longest_queue"].as_u64() {
-        text += &format!(", {} dropped by the full queue, queue up to {longest} bytes", count("dropped"));
+        text += &format!(", queue up to {longest} bytes");
     }
     if count("missed") > 0 {
         text += &format!(", {} missed: this machine was too slow for the line", count("missed"));
@@ -237,6 +246,7 @@ fn rate(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use tradewind_lab::wan::{Counts, told};
 
     use super::*;
 
@@ -302,6 +312,30 @@ mod tests {
             "out queues up to 65536 bytes, back nothing; what comes on top is dropped"
         );
         assert_eq!(queues(options("--delay 1s").unwrap()), None);
+    }
+
+    #[test]
+    fn what_the_full_queue_dropped_is_told_whoever_carries() {
+        let options = options("--rate 10mbit").unwrap();
+        let far = std::net::Ipv4Addr::LOCALHOST;
+        let counts = Counts { packets: 9, dropped: 7, longest_queue: 11, ..Counts::default() };
+        let told = |via| told(options, via, far, &Ok((counts, counts)));
+        assert!(
+            carried(&told(Via::Relay)["out"])
+                .ends_with(", 7 dropped by the full queue, queue up to 11 bytes")
+        );
+        assert!(carried(&told(Via::Netem)["out"]).ends_with(", 7 dropped by the full queue"));
+        assert_eq!(uncounted(&told(Via::Netem)), None);
+    }
+
+    #[test]
+    fn what_was_not_counted_is_no_zero() {
+        let options = options("--rate 10mbit").unwrap();
+        let refused = Err(std::io::Error::other("`tc -s`: no such device"));
+        let told = told(options, Via::Netem, std::net::Ipv4Addr::LOCALHOST, &refused);
+        assert!(told["out"]["packets"].is_null() && told["back"]["dropped"].is_null(), "{told}");
+        let why = "what it carried is not known: `tc -s`: no such device";
+        assert_eq!(uncounted(&told).as_deref(), Some(why));
     }
 
     #[test]

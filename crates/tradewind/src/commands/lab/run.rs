@@ -1,6 +1,7 @@
 //! What commands that run another one share: its signals and its exit status are passed on.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -40,10 +41,11 @@ pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
     })
 }
 
-/// Whether a terminal's keys reach this process and what it started.
+/// Whether a terminal's keys reach this process and what it started, wherever its standard input comes from.
 fn is_before_a_terminal() -> bool {
-    let is_ours = |terminal: io::Result<rustix::process::Pid>| terminal.is_ok_and(|group| group == getpgrp());
-    io::stdin().is_terminal() && is_ours(tcgetpgrp(io::stdin()).map_err(Into::into))
+    // It stands for the terminal of whoever opens it.
+    let terminal = File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp()))
 }
 
 /// The exit status of a command, as shells tell it: 128 and the number of the signal that ended it.
@@ -57,4 +59,38 @@ pub(super) fn ended(status: ExitStatus) -> Ended {
 
 pub(super) fn note(text: &str) -> io::Result<()> {
     writeln!(io::stderr(), "tradewind: {text}")
+}
+
+#[cfg(test)]
+#[allow(clippy::print_stdout, reason = "a test says that it is skipped")]
+mod tests {
+    use std::env;
+    use std::io::IsTerminal as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    #[ignore = "it is what another test runs before a terminal"]
+    fn before_a_terminal() {
+        assert!(!io::stdin().is_terminal());
+        assert!(is_before_a_terminal());
+    }
+
+    #[test]
+    fn a_terminal_s_keys_reach_those_whose_input_is_a_pipe() {
+        let this = env::current_exe().unwrap();
+        let test = "commands::lab::run::tests::before_a_terminal --exact --ignored";
+        let line = format!("true | {} {test}", this.display());
+        // A terminal of its own, of which the line is in the foreground.
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null());
+        match script.output() {
+            Ok(ended) => {
+                let told = String::from_utf8_lossy(&ended.stdout);
+                assert!(ended.status.success() && told.contains("1 passed"), "{told}");
+            }
+            Err(e) => println!("skipped: no script (Debian: bsdutils): {e}"),
+        }
+    }
 }

@@ -11,9 +11,9 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::runtime::Builder;
 use tradewind_lab::wan::standing::{self, Name, State};
-use tradewind_lab::wan::{FAR_ADDRESS, Wan, told};
+use tradewind_lab::wan::{FAR_ADDRESS, Unsteady, Wan, told};
 
-use super::line::{LineFlags, carried, line, made};
+use super::line::{LineFlags, carried, line, made, uncounted};
 use super::run::{carry, ended as exit, note};
 use crate::commands::Ended;
 use crate::commands::signals::Signals;
@@ -135,24 +135,23 @@ fn behind(arguments: &Arguments) -> anyhow::Result<Ended> {
         let wan = Wan::start(options, &command)?;
         note(&made(options, wan.via()))?;
         road = Some((wan.far(), wan.via()));
-        let refused = |e: &io::Error| {
+        let refused = |e: &Unsteady| {
             // Whoever emulates should know what the figures are worth.
-            let _ = note(&unsteady(e));
+            let _ = note(&e.to_string());
         };
         Ok((wan.process()?, move || wan.run(refused)))
     })??;
     let (far, via) = road.context("the link was never made")?;
-    let told = told(options, via, far, (ended.out, ended.back));
+    let told = told(options, via, far, &ended.carried);
     if arguments.json {
         writeln!(io::stderr(), "{told}")?;
     } else if arguments.counts {
-        note(&format!("out {}; back {}", carried(&told["out"]), carried(&told["back"])))?;
+        note(
+            &uncounted(&told)
+                .unwrap_or_else(|| format!("out {}; back {}", carried(&told["out"]), carried(&told["back"]))),
+        )?;
     }
     Ok(exit(ended.status))
-}
-
-fn unsteady(error: &io::Error) -> String {
-    format!("packets may be late on a busy machine, since no priority is given to them: {error}")
 }
 
 /// Makes a link that stays, and carries its packets.
@@ -165,7 +164,7 @@ fn stand(up: &Up) -> anyhow::Result<Ended> {
     let carry = move || {
         link.run(|priority| {
             if let Err(e) = priority {
-                about = format!("{about}; {}", unsteady(&e));
+                about = format!("{about}; {e}");
             }
             // Whoever started it may not want to know.
             let _ = writeln!(io::stdout(), "{about}");
@@ -242,9 +241,11 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
                     let far = told["far"].as_str().unwrap_or_default();
                     let via = told["via"].as_str().unwrap_or_default();
                     writeln!(out, "{name}: up for {seconds:.0} s via {via}, what runs here is at {far}")?;
+                    let uncounted = uncounted(&told);
                     for direction in ["out", "back"] {
                         let of = &told[direction];
-                        writeln!(out, "  {direction:4} {}: {}", line(of), carried(of))?;
+                        let carried = uncounted.clone().unwrap_or_else(|| carried(of));
+                        writeln!(out, "  {direction:4} {}: {carried}", line(of))?;
                     }
                 }
                 continue;

@@ -1,0 +1,152 @@
+use super::*;
+
+const MOUNTS: &str = "22 27 0:21 / /proc rw,relatime - proc proc rw\n\
+    32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
+    41 31 0:38 /docker/7 /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+
+#[test]
+fn mounted_hierarchies_are_found() {
+    let found = mounts(MOUNTS);
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (found[0].version, found[0].has("cpuacct"), found[0].has("memory")),
+        (Version::One, true, false)
+    );
+    assert_eq!((found[1].version, found[1].root.to_str()), (Version::Two, Some("/docker/7")));
+    assert_eq!(found[1].point, Path::new("/sys/fs/cgroup/unified"));
+}
+
+#[test]
+fn the_own_group_is_found() {
+    let text = "4:memory:/a/b\n2:cpu,cpuacct:/\n0::/user.slice/x:y\n";
+    assert_eq!(own_path(text, Some("memory")), Some("/a/b".into()));
+    assert_eq!(own_path(text, Some("cpuacct")), Some("/".into()));
+    assert_eq!(own_path(text, Some("blkio")), None);
+    assert_eq!(own_path(text, None), Some("/user.slice/x:y".into()));
+}
+
+/// Groups of version 2 as files; removed when it is dropped.
+struct Groups(PathBuf);
+
+impl Groups {
+    fn new(what: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("tradewind-groups-{what}-{}", std::process::id()));
+        fs::create_dir(&root).unwrap();
+        let groups = Self(root);
+        groups.fill("", "1\n2\n", "cpuset cpu memory\n");
+        groups
+    }
+
+    /// A group with processes in it and controllers to give on.
+    fn add(&self, name: &str, processes: &str, controllers: &str) {
+        fs::create_dir(self.0.join(name)).unwrap();
+        self.fill(name, processes, controllers);
+        fs::write(self.0.join(name).join("cgroup.events"), "populated 1\n").unwrap();
+    }
+
+    fn fill(&self, name: &str, processes: &str, controllers: &str) {
+        let group = self.0.join(name);
+        for (file, holds) in
+            [("cgroup.procs", processes), ("cgroup.controllers", controllers), ("cgroup.subtree_control", "")]
+        {
+            fs::write(group.join(file), holds).unwrap();
+        }
+    }
+
+    fn given(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name).join("cgroup.subtree_control")).unwrap()
+    }
+
+    /// What a process in a group finds.
+    fn seen_from(&self, own: &str) -> Hierarchy {
+        let (mounted, own) = (self.0.clone(), self.0.join(own));
+        Hierarchy { version: Version::Two, mounted, own, _mount: None }
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const PROCESSOR: &[Controller] = &[Controller::Processor];
+
+#[test]
+fn a_group_with_processes_is_not_divided_but_one_above_it() {
+    let groups = Groups::new("above");
+    groups.add("slice", "", "cpu\n");
+    groups.add("slice/session", "7\n", "cpu\n");
+    let found = groups.seen_from("slice/session").divisible(PROCESSOR).unwrap();
+    assert_eq!(found, groups.0.join("slice"));
+    assert_eq!((groups.given("slice/session"), groups.given("slice")), (String::new(), "+cpu".to_owned()));
+    // The machine's root may have processes.
+    groups.add("session", "7\n", "cpu\n");
+    assert_eq!(groups.seen_from("session").divisible(PROCESSOR).unwrap(), groups.0);
+}
+
+#[test]
+fn where_all_have_processes_it_is_refused_and_nothing_is_changed() {
+    let groups = Groups::new("refused");
+    // A container's root is not the machine's.
+    fs::write(groups.0.join("cgroup.events"), "").unwrap();
+    groups.add("session", "7\n", "cpu\n");
+    let refused = groups.seen_from("session").divisible(PROCESSOR).unwrap_err().to_string();
+    assert!(refused.contains("there are processes in it"), "{refused}");
+    assert_eq!((groups.given("session"), groups.given("")), (String::new(), String::new()));
+}
+
+#[test]
+fn a_group_gives_on_all_that_is_needed_or_nothing() {
+    let groups = Groups::new("all");
+    let hierarchy = groups.seen_from("");
+    let (path, mut enabled) = (groups.0.join("cgroup.subtree_control"), Vec::new());
+    hierarchy.enable_one(&groups.0, "cpu", &mut enabled).unwrap();
+    assert_eq!(enabled, [(path.clone(), "cpu")]);
+    // What was given on before stays.
+    fs::write(&path, "cpu memory\n").unwrap();
+    hierarchy.enable(&groups.0, &[Controller::Processor, Controller::Memory]).unwrap();
+    assert_eq!(groups.given(""), "cpu memory\n");
+    // The group above gives it, this one cannot.
+    groups.add("tradewind-lab-disk-1-0", "", "memory\n");
+    fs::write(&path, "").unwrap();
+    let within = groups.0.join("tradewind-lab-disk-1-0");
+    fs::remove_file(within.join("cgroup.subtree_control")).unwrap();
+    fs::create_dir(within.join("cgroup.subtree_control")).unwrap();
+    hierarchy.enable(&within, PROCESSOR).unwrap_err();
+    assert_eq!(groups.given(""), "-cpu");
+}
+
+#[test]
+fn a_group_that_was_made_here_is_not_left() {
+    let groups = Groups::new("within");
+    groups.add("tradewind-lab-disk-1-0", "", "memory\n");
+    groups.add("tradewind-lab-disk-1-0/command", "7\n", "");
+    let hierarchy = groups.seen_from("tradewind-lab-disk-1-0/command");
+    let found = hierarchy.divisible(PROCESSOR).unwrap();
+    assert_eq!(found, groups.0.join("tradewind-lab-disk-1-0"));
+    // It was not needed there until now.
+    assert_eq!((groups.given(""), groups.given("tradewind-lab-disk-1-0")), ("+cpu".into(), "+cpu".into()));
+}
+
+#[test]
+fn a_file_is_read_of_the_nearest_group_that_has_it() {
+    let groups = Groups::new("nearest");
+    groups.add("slice", "", "");
+    fs::write(groups.0.join("cpuset.cpus.effective"), "0-3\n").unwrap();
+    let hierarchy = groups.seen_from("slice");
+    assert_eq!(hierarchy.nearest("cpuset.cpus.effective").unwrap(), "0-3\n");
+    fs::write(groups.0.join("slice/cpuset.cpus.effective"), "2\n").unwrap();
+    assert_eq!(hierarchy.nearest("cpuset.cpus.effective").unwrap(), "2\n");
+    assert!(hierarchy.nearest("cpuset.mems.effective").unwrap_err().to_string().contains("slice"));
+}
+
+#[test]
+fn a_group_that_is_not_seen_is_the_root() {
+    let here = std::env::temp_dir();
+    let mounted =
+        Mounted { version: Version::One, root: "/c".into(), point: here.clone(), options: Vec::new() };
+    for own in [Some("/elsewhere".into()), Some("/c/not-there".into()), Some("/c".into()), None] {
+        assert_eq!(mounted.hierarchy(own, None).own, here);
+    }
+}
