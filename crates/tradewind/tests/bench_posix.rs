@@ -7,6 +7,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -168,6 +169,76 @@ fn a_disk_that_gets_full_is_told_of_and_emptied() {
     );
     assert_eq!(rest[2]["files"], 40);
     assert_eq!(names(&caller.path("disk")), [""; 0]);
+}
+
+/// A file system of 64 MiB on a device that holds 8, which is found out when what was written leaves memory.
+fn disk_that_loses_what_is_written(caller: &Caller, below: &Caller) -> Option<(Disk, Disk)> {
+    let memory = Disk::tmpfs(below, 8)?;
+    let image = below.path("disk/image");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-O", "^has_journal"]).arg(&image).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        support::skip("disk", "no ext4 can be made");
+        return None;
+    }
+    let disk = Disk::mount(caller, &["-o", "loop", image.to_str().unwrap()])?;
+    Some((disk, memory))
+}
+
+#[test]
+fn what_is_lost_after_it_was_closed_is_a_failure() {
+    let (caller, below) = (caller(), caller());
+    let Some(_disks) = disk_that_loses_what_is_written(&caller, &below) else { return };
+    let ran = caller.run(&flags("disk --only single --form default --size 24MiB -o result.jsonl"));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let kept = kept(&caller, "result.jsonl");
+    let written = &lines(&kept, "access")[0];
+    assert!(written["phase"] == "write" && written["files"] == 1, "{written}");
+    assert!(written["failures"] == serde_json::json!({"NotDurable": 1}), "{written}");
+    assert_eq!(written["sync_seconds"], Json::Null, "{written}");
+    let sample = written["samples"][0].as_str().unwrap();
+    assert!(sample.starts_with("cannot make durable what was written: "), "{sample}");
+}
+
+#[test]
+fn postmark_makes_its_files_durable_where_that_is_asked_for() {
+    let (caller, below) = (caller(), caller());
+    let Some(_disks) = disk_that_loses_what_is_written(&caller, &below) else { return };
+    // What is removed before it leaves memory is missed by nobody.
+    let line = "disk --only postmark --range 2MiB --pool 8 --transactions 1 --json --no-out";
+    let ran = caller.run(&flags(&format!("{line} --fsync")));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let postmark = &lines(&String::from_utf8(ran.out).unwrap(), "postmark")[0];
+    let sample = postmark["samples"][0].as_str().unwrap();
+    assert!(sample.starts_with("cannot make durable 00/"), "{postmark}");
+}
+
+#[test]
+fn what_measures_nothing_has_failed() {
+    let caller = caller();
+    caller.write("place/mine", b"");
+    // Wherever that is, direct access takes no such size.
+    let line = "place --only batch --form direct --size 1000B --threads 1 --files 2";
+    let ran = caller.run(&flags(&format!("{line} -o result.jsonl")));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let kept = kept(&caller, "result.jsonl");
+    assert!(String::from_utf8(ran.out).unwrap().contains("direct access is left out: "));
+    assert!(lines(&kept, "access").is_empty() && kept.ends_with("\"partial\":false}\n"), "{kept}");
+    // Of several something is enough.
+    caller.done(&flags(&format!("{line} --form default --json --no-out")));
+}
+
+#[test]
+fn a_postmark_that_fills_the_disk_ends_early_and_says_so() {
+    let caller = caller();
+    let Some(_disk) = Disk::tmpfs(&caller, 4) else { return };
+    let line = "disk --only postmark --range 1MiB --pool 8 --transactions 8 -o result.jsonl";
+    let ran = caller.run(&flags(line));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let table = String::from_utf8(ran.out).unwrap();
+    assert!(table.contains("  note: it ended early"), "{table}");
+    let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
+    assert!(words.contains("Postmark with files of 1MiB-1MiB ended early"), "{words}");
 }
 
 #[test]

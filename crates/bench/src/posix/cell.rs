@@ -48,8 +48,11 @@ impl Bench<'_> {
         self.counters.as_ref().map(Counters::read).unwrap_or_default()
     }
 
-    /// Waits until nothing of what was before is still under way.
+    /// Waits until nothing of what was before is still under way; not where it was stopped.
     pub fn settle(&self) -> Carried {
+        if self.site.stop.is_asked() {
+            return self.read();
+        }
         self.counters.as_ref().map(|counters| counters.settled(SETTLES, self.idle)).unwrap_or_default()
     }
 
@@ -60,15 +63,13 @@ impl Bench<'_> {
         files: &[Vec<File>],
         gauge: &Gauge,
     ) -> Result<(Access, Vec<Vec<File>>)> {
-        // What is left of the measurement before this one is not this one's. What cannot be synced was told of then.
-        let _ = self.site.place.sync();
+        let behind = self.site.place.behind();
+        // What is left of the measurement before this one is not this one's. What is lost of it nobody else is told.
+        let left = self.site.sync(&behind);
         let before = self.settle();
-        let outcome = run(self.site, &cell.task, files, gauge)?;
+        let mut outcome = run(self.site, &cell.task, files, gauge)?;
         let after = self.read().since(before);
-        let syncing = self.site.clock.now();
-        // What cannot be synced failed before, and was told then.
-        let is_synced = self.site.place.sync().is_ok();
-        let sync_time = self.site.clock.now().saturating_sub(syncing);
+        let synced = self.site.sync(&behind);
         let settled = self.settle().since(before);
         let wire = self.counters.as_ref().map(|counters| Wire {
             sent: after.sent,
@@ -76,8 +77,12 @@ impl Bench<'_> {
             total: counters.total(after),
             settled: counters.total(settled),
         });
-        let is_written = cell.task.phase == Phase::Write && is_synced;
-        let access = self.access(cell, &outcome, is_written.then_some(sync_time), wire);
+        for lost in [&left, &synced].into_iter().filter_map(|done| done.as_ref().err()) {
+            gauge.failure();
+            outcome.tally.failure(lost);
+        }
+        let sync_time = synced.ok().flatten().filter(|_| cell.task.phase == Phase::Write);
+        let access = self.access(cell, &outcome, sync_time, wire);
         Ok((access, outcome.files))
     }
 

@@ -1,7 +1,9 @@
 //! What is compared of two results about mounted file systems: how fast, and how long a file took, of each measurement that
 //! both have.
 
-use super::result::{Access, Measured, Postmark};
+use std::collections::BTreeSet;
+
+use super::result::{Access, Measured, Phase, Postmark};
 use crate::compare::{Compared, Measure, Sample, judge};
 
 /// What is compared of what has it.
@@ -16,6 +18,7 @@ pub fn compare(before: &[Measured], after: &[Measured]) -> Vec<Compared> {
             names.push(name);
         }
     }
+    let lost: BTreeSet<String> = before.iter().chain(after).flat_map(lost).collect();
     let mut samples: Vec<Sample> = Vec::new();
     for what in names {
         for measure in MEASURES {
@@ -23,13 +26,38 @@ pub fn compare(before: &[Measured], after: &[Measured]) -> Vec<Compared> {
                 let those = measured.iter().filter(|each| name(each).as_deref() == Some(&what));
                 those.filter_map(|each| value(each, measure)).map(f64::ln).collect()
             };
-            let (a, b) = (values(before), values(after));
+            let (mut a, mut b) = (values(before), values(after));
+            if lost.contains(&what) {
+                // What is left beside rounds that came to nothing says nothing of those.
+                (a, b) = (as_one(&a), as_one(&b));
+            }
             if !a.is_empty() && !b.is_empty() {
                 samples.push((what.clone(), measure, a, b));
             }
         }
     }
     judge(samples)
+}
+
+/// What of a round came to nothing, by name, unless somebody ended it. What could not be written was not read either.
+fn lost(measured: &Measured) -> Vec<String> {
+    match measured {
+        Measured::Access(access) if measured.has_nothing() => {
+            let read = Access { phase: Phase::Read, ..(**access).clone() };
+            vec![access.name(), read.name()]
+        }
+        Measured::Postmark(postmark)
+            if measured.has_nothing() || (postmark.partial && !postmark.failures.is_empty()) =>
+        {
+            vec![postmark.name()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Of several values their mean.
+fn as_one(values: &[f64]) -> Vec<f64> {
+    values.first().map(|_| values.iter().sum::<f64>() / values.len() as f64).into_iter().collect()
 }
 
 /// What tells measurements apart; `None` of what cannot be compared.

@@ -15,7 +15,7 @@ use tradewind_pattern::Content;
 use super::access::{Accessed, Manner};
 use super::buffer::Buffer;
 use super::form::Form;
-use super::place::{File, Place};
+use super::place::{Behind, File, Place};
 use super::result::Phase;
 use super::steady::Span;
 use super::tally::{Failed, Tally};
@@ -40,6 +40,17 @@ impl Site {
     pub(super) fn manner(&self, form: Form, unit: u64) -> Manner<'_> {
         let Self { place, content, clock, stop } = self;
         Manner { place, content, clock: &**clock, stop, form, unit, fsync: false, until: Duration::MAX }
+    }
+
+    /// Makes everything durable, and says how long that took; `None` where it was stopped: whoever does that wants to go, and
+    /// what was made is removed.
+    pub(super) fn sync(&self, behind: &Behind) -> std::result::Result<Option<Duration>, Failed> {
+        if self.stop.is_asked() {
+            return Ok(None);
+        }
+        let begun = self.clock.now();
+        self.place.sync(behind)?;
+        Ok(Some(self.clock.now().saturating_sub(begun)))
     }
 }
 

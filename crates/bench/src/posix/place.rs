@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +21,11 @@ pub struct Place {
     directory: PathBuf,
     numbers: AtomicU64,
 }
+
+/// The file system, as it was opened before something is written: of what the kernel cannot write behind it is told here,
+/// whoever else asks meanwhile.
+#[derive(Debug)]
+pub(super) struct Behind(rustix::io::Result<OwnedFd>);
 
 /// A file of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,28 +86,37 @@ impl Place {
         Ok(self.files(0, 1, size)?[0])
     }
 
-    /// Makes everything in the file system durable.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        let directory = rustix::fs::open(
-            &self.directory,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        Ok(rustix::fs::syncfs(directory)?)
+    /// To be had before something is written that is to be made durable.
+    pub(super) fn behind(&self) -> Behind {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Behind(rustix::fs::open(&self.directory, flags, Mode::empty()))
+    }
+
+    /// Makes everything in the file system durable. It fails where something that was written since `behind` was had, or since
+    /// it was asked the last time, could not be.
+    pub(super) fn sync(&self, behind: &Behind) -> std::result::Result<(), Failed> {
+        let synced = behind.0.as_ref().map_err(|e| *e).and_then(rustix::fs::syncfs);
+        synced.map_err(|e| {
+            let error = io::Error::from(e);
+            let mut what = format!("cannot make durable what was written: {error}");
+            if is_full(&error) {
+                what.push_str(&self.room());
+            }
+            Failed { kind: "NotDurable".to_owned(), what, is_for_all: false }
+        })
     }
 
     /// Why something could not be done to a file.
     pub(super) fn failed(&self, file: File, what: &str, error: &io::Error) -> Failed {
-        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StaleNetworkFileHandle, StorageFull};
+        use io::ErrorKind::{ReadOnlyFilesystem, StaleNetworkFileHandle};
         let kind = error.kind();
         let name = self.path(file);
         let name = name.strip_prefix(&self.directory).unwrap_or(&name).display();
         let mut text = format!("{what} {name}: {error}");
-        if kind == StorageFull || kind == QuotaExceeded {
+        if is_full(error) {
             text.push_str(&self.room());
         }
-        let is_for_all =
-            matches!(kind, StorageFull | QuotaExceeded | ReadOnlyFilesystem | StaleNetworkFileHandle);
+        let is_for_all = is_full(error) || matches!(kind, ReadOnlyFilesystem | StaleNetworkFileHandle);
         let kind = format!("{kind:?}");
         // What has no name of its own is told by its number.
         let kind =
@@ -135,6 +150,10 @@ impl Place {
     fn left(&self, e: io::Error) -> Error {
         Error::with_source(Reason::Io, format!("{} cannot be removed: {e}", self.directory.display()), e)
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 #[cfg(test)]

@@ -71,10 +71,11 @@ struct Seen {
     samples: Vec<String>,
 }
 
-/// Runs the workload, the `repeat`-th time.
+/// Runs the workload, the `repeat`-th time. With `fsync` what is made or added to is made durable before it is closed.
 pub(super) fn run(
     site: &Site,
     workload: &Workload,
+    fsync: bool,
     (seed, repeat): (u64, u32),
     gauge: &Gauge,
 ) -> Result<Postmark> {
@@ -82,7 +83,8 @@ pub(super) fn run(
         Error::with_source(Reason::Io, format!("the generator cannot be measured: {e}"), e)
     };
     let mut buffer = Buffer::new(usize::try_from(workload.range.1).unwrap_or(usize::MAX).max(1));
-    let manner = site.manner(Form::Default, BLOCK);
+    let manner = Manner { fsync, ..site.manner(Form::Default, BLOCK) };
+    let behind = site.place.behind();
     let files = site.place.files(0, workload.pool + workload.transactions, 0)?;
     let (before, begin, began) =
         (Usage::now().map_err(generator)?, site.clock.now(), site.clock.wall().millis());
@@ -109,12 +111,18 @@ pub(super) fn run(
             break;
         }
     }
-    let syncing = site.clock.now();
-    // What cannot be synced has failed before.
-    let _ = site.place.sync();
-    let sync = site.clock.now().saturating_sub(syncing);
+    let sync = site.sync(&behind).unwrap_or_else(|lost| {
+        gauge.failure();
+        seen.failed(lost);
+        None
+    });
     let usage = Usage::now().map_err(generator)?.since(&before);
-    Ok(seen.told(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_asked()))
+    let mut postmark = seen.told(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_asked());
+    if is_broken {
+        let note = "it ended early, since all that follows would fail too: the figures are of what was done until then";
+        postmark.notes.push(note.to_owned());
+    }
+    Ok(postmark)
 }
 
 impl Seen {
@@ -179,7 +187,7 @@ impl Seen {
         &self,
         workload: &Workload,
         (repeat, began): (u32, i64),
-        sync: Duration,
+        sync: Option<Duration>,
         usage: &Usage,
         is_partial: bool,
     ) -> Postmark {
@@ -222,7 +230,7 @@ impl Seen {
             written_bytes: self.written_bytes,
             read_bytes_per_second: per(self.read_bytes, all),
             written_bytes_per_second: per(self.written_bytes, all),
-            sync_seconds: sync.as_secs_f64(),
+            sync_seconds: sync.map(|time| time.as_secs_f64()),
             failures: self.failures.clone(),
             samples: self.samples.clone(),
             cpu_seconds: usage.total().as_secs_f64(),

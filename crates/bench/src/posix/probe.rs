@@ -65,6 +65,7 @@ fn middle(values: &[f64]) -> Option<f64> {
 }
 
 fn write(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer) -> Result<Written> {
+    let behind = bench.site.place.behind();
     let before = bench.settle();
     let counters = bench.counters.as_ref();
     let sent = || counters.map_or(0, |counters| counters.read().since(before).sent);
@@ -75,10 +76,8 @@ fn write(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer) -> Resu
     };
     let done = bench.site.manner(form, WRITTEN_PIECE).write(file, buffer, &mut each).map_err(failed)?;
     let after_close = sent();
-    let begun = bench.site.clock.now();
-    // What cannot be synced has taken no time for it.
-    let _ = bench.site.place.sync();
-    let sync = micros(bench.site.clock.now().saturating_sub(begun));
+    let synced = bench.site.sync(&behind).map_err(failed)?;
+    let sync = synced.map(micros).ok_or_else(|| Error::new(Reason::Cancelled, "it was stopped"))?;
     let after_sync = counters.map_or(0, |_| bench.settle().since(before).sent);
     let sent = counters.map(|_| (after_calls, after_close, after_sync));
     Ok(Written { piece: WRITTEN_PIECE, calls, close: micros(done.took.close), sync, sent })

@@ -41,6 +41,16 @@ impl Measured {
             Self::Conditions(_) | Self::Amplification(_) => 0,
         }
     }
+
+    /// Whether nothing of it succeeded, though nobody ended it.
+    #[must_use]
+    pub fn has_nothing(&self) -> bool {
+        match self {
+            Self::Access(access) => !access.partial && access.files == 0,
+            Self::Postmark(postmark) => !postmark.partial && postmark.steps() == 0,
+            Self::Conditions(_) | Self::Policy(_) | Self::Amplification(_) => false,
+        }
+    }
 }
 
 /// Under which conditions it was measured.

@@ -33,7 +33,7 @@ pub enum Section {
         forms: Vec<Form>,
         /// Bytes of an access.
         units: Vec<u64>,
-        /// The file is given up after five times as long.
+        /// The file is given up after five times as long, between two calls.
         time: Duration,
     },
     /// See [`Part::Single`].
@@ -42,7 +42,7 @@ pub enum Section {
         forms: Vec<Form>,
         /// Bytes of a file.
         sizes: Vec<u64>,
-        /// The file is given up after five times as long.
+        /// The file is given up after five times as long, between two calls.
         time: Duration,
     },
     /// See [`Part::Batch`].

@@ -19,8 +19,10 @@ pub(super) struct Span {
 const LEAST_OF_THREAD: usize = 4;
 /// Of fewer files it is not known how much their number varies.
 const LEAST_FILES: usize = 50;
-/// The means of so many stretches are looked at.
+/// The means of so many stretches are looked at, at the most.
 const STRETCHES: usize = 10;
+/// Neighbouring stretches share the files that lie in both: one has to be so many times as long as a file takes.
+const FILES_LONG: f64 = 4.0;
 
 /// What was done while all threads were at work.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +41,7 @@ impl Steady {
         let end = if least < LEAST_OF_THREAD { ends.max() } else { ends.min() };
         let seconds = end.unwrap_or(begin).saturating_sub(begin).as_secs_f64();
         let spans: Vec<Span> = threads.iter().flatten().copied().collect();
+        let most = most_stretches(seconds, &spans);
         let rate = |weight: fn(&Span) -> f64| {
             let amount = |from: f64, to: f64| -> f64 {
                 spans.iter().map(|span| weight(span) * within(span, begin, from, to)).sum()
@@ -46,15 +49,21 @@ impl Steady {
             if seconds <= 0.0 {
                 return Rate { mean: 0.0, within: None };
             }
-            let stretch = seconds / STRETCHES as f64;
-            let stretches =
-                (0..STRETCHES).map(|n| amount(stretch * n as f64, stretch * (n + 1) as f64) / stretch);
+            let stretch = seconds / most as f64;
+            let stretches = (0..most).map(|n| amount(stretch * n as f64, stretch * (n + 1) as f64) / stretch);
             let stretches: Vec<f64> = stretches.collect();
-            let sure = (spans.len() >= LEAST_FILES).then(|| summary::rate(&stretches)).flatten();
+            let sure = (spans.len() >= LEAST_FILES).then(|| summary::rate_of(&stretches, most)).flatten();
             Rate { mean: amount(0.0, seconds) / seconds, within: sure.map(|rate| rate.within) }
         };
         Self { seconds, bytes_per_second: rate(|span| span.bytes as f64), files_per_second: rate(|_| 1.0) }
     }
+}
+
+/// Stretches of a time, as many as are long enough to tell something apart: few where files take long.
+fn most_stretches(seconds: f64, spans: &[Span]) -> usize {
+    let spent: f64 = spans.iter().map(|span| span.end.saturating_sub(span.begin).as_secs_f64()).sum();
+    let mean = spent / spans.len().max(1) as f64;
+    ((seconds / (FILES_LONG * mean).max(f64::MIN_POSITIVE)) as usize).min(STRETCHES)
 }
 
 /// The part of a file's time that lies between two moments, in seconds since the beginning.
@@ -97,6 +106,21 @@ mod tests {
         let steady = Steady::of(Duration::ZERO, &threads);
         assert!((steady.seconds - 2.0).abs() < 1e-9);
         assert!((steady.bytes_per_second.mean - 900.0).abs() < 1e-6, "{steady:?}");
+    }
+
+    #[test]
+    fn what_all_stretches_have_in_common_says_nothing_of_how_sure_it_is() {
+        // Each lies in all of them, however different the threads are.
+        let threads: Vec<Vec<Span>> = (0..64).map(|n| spans(&[(0, 5000 + 10 * n, 1 << 20)])).collect();
+        let steady = Steady::of(Duration::ZERO, &threads);
+        assert!(steady.bytes_per_second.mean > 0.0, "{steady:?}");
+        assert_eq!((steady.bytes_per_second.within, steady.files_per_second.within), (None, None));
+        // Stretches are fewer and longer where files are long: six here, and too few with twice as long ones.
+        let of = |millis: u64| {
+            let one: Vec<_> = (0..2400 / millis).map(|n| (n * millis, (n + 1) * millis, 1 + n % 7)).collect();
+            Steady::of(Duration::ZERO, &vec![spans(&one); 6]).files_per_second.within
+        };
+        assert_eq!((of(100).is_some(), of(200)), (true, None));
     }
 
     #[test]

@@ -203,6 +203,51 @@ fn who_is_stopped_says_so_and_ends() {
 }
 
 #[test]
+fn who_is_stopped_does_not_wait_until_all_is_durable() {
+    for what in ["write", "postmark"] {
+        let (_parent, site) = site();
+        let postmark = Section::Postmark(vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }]);
+        let survey = survey(vec![if what == "write" { batch(&[Form::Default], 4096) } else { postmark }]);
+        let mut seen = Vec::new();
+        let whole = survey.run(&site, &mut |event| match event {
+            Event::Begins { what: begins, .. } if begins.starts_with(what) => site.stop.ask(),
+            Event::Measured(Measured::Access(access)) => seen.push((access.partial, access.sync_seconds)),
+            Event::Measured(Measured::Postmark(postmark)) => {
+                seen.push((postmark.partial, postmark.sync_seconds));
+            }
+            _ => {}
+        });
+        assert_eq!((whole.unwrap(), seen), (false, vec![(true, None)]), "{what}");
+    }
+}
+
+#[test]
+fn what_cannot_be_made_durable_is_a_failure() {
+    let (_parent, site) = site();
+    let bench = Bench { site: &site, counters: None, idle: 0.0, cores: 2 };
+    let task = task(Phase::Write, Form::Default, 4096, 4096);
+    let cell = Cell { scope: Scope::Batch, task, size: 4096, repeat: 1, caches: Caches::Kept };
+    let workload = Workload { range: (512, 9000), pool: 3, transactions: 4 };
+    let access = |files: &[Vec<File>]| bench.measure(&cell, files, &Gauge::default()).unwrap().0;
+    let postmark = || super::postmark::run(&site, &workload, false, (1, 1), &Gauge::default()).unwrap();
+    let (good, also) = (access(&files(&site, 1, 3, 4096)), postmark());
+    assert!(good.sync_seconds.is_some() && good.failures.is_empty(), "{good:?}");
+    assert!(also.sync_seconds.is_some() && also.failures.is_empty(), "{also:?}");
+
+    // There is nothing that the kernel could be asked about.
+    fs::remove_dir_all(site.place.directory()).unwrap();
+    let bad = access(&[vec![]]);
+    assert!(bad.failures["NotDurable"] > 0 && bad.sync_seconds.is_none(), "{bad:?}");
+    let also = postmark();
+    assert!(also.created.count > 3 && also.sync_seconds.is_none() && !also.partial, "{also:?}");
+    assert_eq!((also.failures.len(), also.failures["NotDurable"]), (1, 1), "{also:?}");
+    assert!(also.samples[0].starts_with("cannot make durable what was written: "), "{also:?}");
+    // It reads back as it was kept.
+    let line = serde_json::to_string(&also).unwrap();
+    assert!(serde_json::from_str::<result::Postmark>(&line).unwrap().sync_seconds.is_none(), "{line}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let of = |section: Section| survey(vec![section]);
     let good = of(unit(&[4096]));

@@ -44,8 +44,10 @@ pub struct Postmark {
     pub read_bytes_per_second: f64,
     /// The same of those written.
     pub written_bytes_per_second: f64,
-    /// How long it took afterwards until all was durable.
-    pub sync_seconds: f64,
+    /// How long it took afterwards until all was durable; no number where that is not known, since it could not be made so or
+    /// nobody waited for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_seconds: Option<f64>,
     /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
     /// Some of those in full.
@@ -78,5 +80,10 @@ impl Postmark {
     #[must_use]
     pub fn name(&self) -> String {
         format!("postmark {}, {} files, {} transactions", self.sizes, self.pool, self.transactions)
+    }
+
+    /// Steps that succeeded.
+    pub(in crate::posix) const fn steps(&self) -> u64 {
+        self.created.count + self.read.count + self.appended.count + self.deleted.count
     }
 }

@@ -78,7 +78,7 @@ fn of_postmark(postmark: &Postmark) -> Vec<Fields> {
         ("seconds", postmark.transaction_seconds.to_string()),
         ("failures", postmark.failures.values().sum::<u64>().to_string()),
         ("machine_busy", postmark.machine_busy.to_string()),
-        ("durable_seconds", postmark.sync_seconds.to_string()),
+        ("durable_seconds", known(postmark.sync_seconds)),
         ("read_bytes_per_second", postmark.read_bytes_per_second.to_string()),
         ("written_bytes_per_second", postmark.written_bytes_per_second.to_string()),
     ]);

@@ -110,14 +110,15 @@ pub(super) fn postmarks(measured: &[Measured]) -> Markup {
                     tbody {
                         @for each in &postmarks {
                             tr {
-                                th { (each.name()) } td { (each.repeat) }
+                                th { (each.name()) @if each.partial { " (ended early)" } } td { (each.repeat) }
                                 td { (short(each.transactions_per_second)) }
                                 td { (short(each.read_bytes_per_second / 1024.0)) }
                                 td { (short(each.written_bytes_per_second / 1024.0)) }
                                 td { (short(each.created.alone_per_second)) } td { (short(each.created.mixed_per_second)) }
                                 td { (short(each.deleted.alone_per_second)) } td { (short(each.deleted.mixed_per_second)) }
                                 td { (short(each.read.mixed_per_second)) } td { (short(each.appended.mixed_per_second)) }
-                                td { (short(each.seconds)) } td { (short(each.sync_seconds)) }
+                                td { (short(each.seconds)) }
+                                td { (each.sync_seconds.map_or_else(String::new, short)) }
                                 td { (each.failures.values().sum::<u64>()) }
                             }
                         }

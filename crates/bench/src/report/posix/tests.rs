@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use super::super::{Kept, csv, page, words};
 use super::*;
+use crate::compare::Verdict;
 use crate::posix::amplification::{Point, fit};
 use crate::posix::form::Form;
 use crate::posix::policy::{Again, By, Policy, Reading, Writing};
@@ -80,7 +81,7 @@ fn postmark() -> Measured {
         written_bytes: 2000,
         read_bytes_per_second: 50.0,
         written_bytes_per_second: 100.0,
-        sync_seconds: 0.25,
+        sync_seconds: Some(0.25),
         failures: BTreeMap::new(),
         samples: Vec::new(),
         cpu_seconds: 0.5,
@@ -199,6 +200,91 @@ fn results_under_different_conditions_are_not_compared_without_a_word() {
     let every = said_of(|text| text.replacen("advised", "kept", 1).replacen("\"6.1\"", "\"6.6\"", 1));
     assert!(every[0].contains("Linux 6.6 after; caches before reading: the kernel was advised"), "{every:?}");
     assert!(every[0].ends_with("kept after."), "{every:?}");
+}
+
+/// A result whose lines about a file system are changed, those that `is_meant` names.
+fn changed(
+    text: &str,
+    is_meant: impl Fn(&serde_json::Value) -> bool,
+    of: &[(&str, serde_json::Value)],
+) -> String {
+    let line = |line: &str| {
+        let mut json: serde_json::Value = serde_json::from_str(line).unwrap();
+        if is_meant(&json) {
+            for (field, value) in of {
+                *json.pointer_mut(field).unwrap() = value.clone();
+            }
+        }
+        json.to_string() + "\n"
+    };
+    text.lines().map(line).collect()
+}
+
+/// The rounds of one measurement, up to the `last`, in which no file could be written.
+fn without_files(text: &str, last: u64) -> String {
+    let is_meant = |line: &serde_json::Value| {
+        let (scope, size) = (line["scope"] == "single", line["size"] == 4096);
+        scope && size && line["repeat"].as_u64().is_some_and(|repeat| repeat <= last)
+    };
+    changed(text, is_meant, &[("/files", 0.into()), ("/bytes_per_second/mean", 0.0.into())])
+}
+
+#[test]
+fn rounds_that_came_to_nothing_are_not_passed_over() {
+    let said = |before: &str, after: &str| {
+        let kept = [Kept::parse("a", before).unwrap(), Kept::parse("b", after).unwrap()];
+        words(&kept)[2].1.clone()
+    };
+    let lost = "write sync 4KiB alone";
+    let differs = |said: &[String]| said.iter().any(|line| line.starts_with(&format!("{lost}: ")));
+    let whole = said(&text(1.0), &text(1.2));
+    assert!(differs(&whole), "{whole:?}");
+    // What is left of its rounds says nothing of those.
+    for (before, after) in
+        [(without_files(&text(1.0), 1), text(1.2)), (text(1.0), without_files(&text(1.2), 1))]
+    {
+        let some = said(&before, &after);
+        assert!(!differs(&some) && some.len() == whole.len() - 1, "{some:?}");
+    }
+    let none = said(&text(1.0), &without_files(&text(1.0), 4));
+    assert_eq!(none[0], format!("Measured with success on one side only: {lost}."));
+}
+
+#[test]
+fn what_could_not_be_written_in_a_round_was_not_read_there_either() {
+    let access = |phase: Phase, repeat: u32, files: u64, speed: f64| {
+        let Measured::Access(mut access) = access(Scope::Single, Form::Sync, 4096, 1, repeat, speed) else {
+            panic!()
+        };
+        (access.phase, access.files) = (phase, files);
+        Measured::Access(access)
+    };
+    let verdict = |lost: &[Measured]| {
+        let rounds =
+            |speed: f64| (1..=4).map(move |n| access(Phase::Read, n, 1, speed * (1.0 + f64::from(n) * 1e-4)));
+        let before: Vec<Measured> = rounds(1e6).chain(lost.iter().cloned()).collect();
+        let after: Vec<Measured> = rounds(2e6).collect();
+        let compared = crate::posix::compare::compare(&before, &after);
+        assert_eq!(compared.len(), 1, "{compared:?}");
+        compared[0].verdict
+    };
+    assert_eq!(verdict(&[]), Verdict::Differs);
+    assert_eq!(verdict(&[access(Phase::Write, 5, 0, 0.0)]), Verdict::Unknown);
+    assert_eq!(verdict(&[access(Phase::Read, 5, 0, 0.0)]), Verdict::Unknown);
+}
+
+#[test]
+fn postmark_that_ended_early_has_no_rate() {
+    let rate = "Postmark with files of 512B-100KiB does 40 transactions a second.";
+    let whole = page(&[Kept::parse("a", &text(1.0)).unwrap()]);
+    assert!(whole.contains(rate) && !whole.contains("ended early"), "{whole}");
+    let is_postmark = |line: &serde_json::Value| line["what"] == "postmark";
+    let early = changed(&text(1.0), is_postmark, &[("/partial", true.into())]);
+    let page = page(&[Kept::parse("a", &early).unwrap()]);
+    assert!(!page.contains("transactions a second."), "{page}");
+    for said in ["Postmark with files of 512B-100KiB ended early", "400 transactions (ended early)</th>"] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
 }
 
 #[test]

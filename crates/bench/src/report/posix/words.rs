@@ -49,6 +49,10 @@ pub(in crate::report) fn summary(measured: &[Measured]) -> Vec<String> {
             short(told.fit.constant_kib),
             told.curve
         )),
+        Measured::Postmark(postmark) if postmark.partial => Some(format!(
+            "Postmark with files of {} ended early: how many transactions a second it does is not known.",
+            postmark.sizes
+        )),
         Measured::Postmark(postmark) => Some(format!(
             "Postmark with files of {} does {} transactions a second.",
             postmark.sizes,
@@ -58,7 +62,9 @@ pub(in crate::report) fn summary(measured: &[Measured]) -> Vec<String> {
     }));
     let failed: u64 = measured.iter().map(Measured::failed).sum();
     if failed > 0 {
-        said.push(format!("{failed} files could not be accessed or held wrong bytes: see the tables."));
+        said.push(format!(
+            "{failed} times a file could not be accessed, held wrong bytes or could not be made durable: see the tables."
+        ));
     }
     said
 }
@@ -99,5 +105,5 @@ fn policy(measured: &Measured) -> Option<String> {
 
 /// What was measured with success, by name.
 pub(in crate::report) fn names(measured: &[Measured]) -> BTreeSet<String> {
-    measured.iter().filter_map(name).collect()
+    measured.iter().filter(|each| !each.has_nothing()).filter_map(name).collect()
 }

@@ -46,7 +46,7 @@ pub(super) struct PartFlags {
     /// Threads of a batch, each measured apart [default: 1,8,64]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = threads)]
     threads: Vec<usize>,
-    /// How long each batch is written and read; one file by itself is given up after five times as long [default: 1s]
+    /// How long each batch is written and read; one file by itself is given up after five times as long, between two calls [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = Span::parse)]
     time: Option<Span>,
     /// Files of a batch, however long they take [default: what is done in --time, up to 10000 or 512 MiB, one a thread at least]

@@ -30,7 +30,7 @@ use crate::commands::{Ended, Misused};
     tradewind bench posix /mnt/data --only batch --form default --size 4KiB,16MiB --threads 1,2,4,8,16,32,64 --fsync\n  \
     tradewind bench posix . --only postmark --range 512B-100KiB --pool 500 --transactions 500 --repeat 3\n  \
     tradewind bench posix /mnt/nfs --workload ou --only batch --interface eth0\n\n\
-    Exit status: 0 measured, 1 a call failed or a byte was wrong, 2 usage.")]
+    Exit status: 0 measured, 1 a call failed, a byte was wrong or nothing was measured, 2 usage.")]
 pub(in crate::commands) struct Arguments {
     /// The directory in which files are made
     #[arg(value_name = "DIR")]

@@ -86,10 +86,15 @@ fn of_access(access: &Access) -> Vec<String> {
 
 /// As Postmark prints it.
 fn of_postmark(postmark: &Postmark) -> Vec<String> {
+    let sync = postmark.sync_seconds.map(|sync| format!(", {sync:.3} s more until all was durable"));
     let mut rows = vec![
         format!(
-            "postmark      {} in a pool of {}, {} transactions, {:.2} s in all, {:.3} s more until all was durable",
-            postmark.sizes, postmark.pool, postmark.transactions, postmark.seconds, postmark.sync_seconds
+            "postmark      {} in a pool of {}, {} transactions, {:.2} s in all{}",
+            postmark.sizes,
+            postmark.pool,
+            postmark.transactions,
+            postmark.seconds,
+            sync.unwrap_or_default()
         ),
         format!(
             "  transactions: {:.1} a second in {:.2} s",
