@@ -29,10 +29,10 @@ pub struct Speed {
     pub per_second: f64,
     /// Bytes a second.
     pub bytes_per_second: f64,
-    /// Half of the requests of all repetitions took no longer, in microseconds.
-    pub p50: f64,
+    /// Half of the requests of all repetitions took no longer, in microseconds; `None` where they took longer than all that counted.
+    pub p50: Option<f64>,
     /// 99 of a hundred.
-    pub p99: f64,
+    pub p99: Option<f64>,
 }
 
 impl Loss {
@@ -42,10 +42,10 @@ impl Loss {
         self.together.per_second / self.alone.per_second
     }
 
-    /// How many times as long requests take in the median.
+    /// How many times as long requests take in the median, where both are known.
     #[must_use]
-    pub fn longer(&self) -> f64 {
-        self.together.p50 / self.alone.p50
+    pub fn longer(&self) -> Option<f64> {
+        Some(self.together.p50? / self.alone.p50?)
     }
 }
 
@@ -121,11 +121,12 @@ fn speed(cells: &[&Cell]) -> Option<Speed> {
         // It grows as it needs to.
         let _ = latencies.add(figures.latency_us.histogram());
     }
+    let at = |part: f64| (!latencies.is_empty()).then(|| latencies.value_at_quantile(part) as f64);
     (!cells.is_empty()).then(|| Speed {
         per_second: mean(|cell| cell.operations_per_second.mean),
         bytes_per_second: mean(|cell| cell.bytes_per_second.mean),
-        p50: latencies.value_at_quantile(0.5) as f64,
-        p99: latencies.value_at_quantile(0.99) as f64,
+        p50: at(0.5),
+        p99: at(0.99),
     })
 }
 
@@ -160,7 +161,7 @@ mod tests {
             ("put 4KiB x 4".to_owned(), "get 4KiB x 1")
         );
         assert!((losses[0].left() - 0.25).abs() < 1e-9 && (losses[1].left() - 0.5).abs() < 1e-9);
-        assert!((losses[0].longer() - 1.0).abs() < 1e-9);
+        assert!(losses[0].longer().is_some_and(|times| (times - 1.0).abs() < 1e-9));
     }
 
     #[test]

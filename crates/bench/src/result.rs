@@ -246,6 +246,12 @@ impl Latency {
         }
     }
 
+    /// One of its figures; `None` where there is no latency, which is not one of 0.
+    #[must_use]
+    pub fn known<T>(&self, figure: impl FnOnce(&Self) -> T) -> Option<T> {
+        (self.count > 0).then(|| figure(self))
+    }
+
     /// The histogram again.
     #[must_use]
     pub fn histogram(&self) -> Histogram<u64> {
@@ -443,7 +449,10 @@ impl Cell {
 fn rates(figures: &BTreeMap<Operation, Figures>, tenths: &[(f64, f64)], seconds: f64) -> (Rate, Rate) {
     // Neighbouring stretches share the requests that lie in both: a stretch has to be several of them long.
     let longest = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
-    let batches = (seconds / (LATENCIES * longest).max(f64::MIN_POSITIVE)) as usize;
+    // Without a latency they took longer than all that counted, and each stretch is a part of the same ones.
+    let are_known = figures.values().all(|figures| figures.per_second <= 0.0 || figures.latency_us.count > 0);
+    let batches =
+        if are_known { (seconds / (LATENCIES * longest).max(f64::MIN_POSITIVE)) as usize } else { 0 };
     let rate = |mean: fn(&Figures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = tenths.iter().map(of).collect();
         let within = summary::rate_of(&amounts, batches).map(|rate| rate.within * 10.0);
@@ -495,6 +504,17 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
     let done: f64 = tallies.values().map(|tally| tally.throughput.operations).sum();
     let longest = tallies.values().map(|tally| tally.latency.max()).max().unwrap_or(0);
     let longest = Duration::from_micros(longest).as_secs_f64();
+    let unknown = tallies
+        .iter()
+        .filter(|(_, tally)| tally.throughput.operations > 0.0 && tally.latency.is_empty())
+        .map(|(kind, _)| kind.to_string());
+    let unknown: Vec<String> = unknown.collect();
+    if !unknown.is_empty() {
+        notes.push(format!(
+            "no {} began within the {seconds:.1} s that counted: they take longer, and how long is not known; measure longer",
+            unknown.join(" and no ")
+        ));
+    }
     if done <= 0.0 {
         notes.push("nothing was measured: no request had success within the time that counted".to_owned());
     } else if longest > seconds / WAVES {

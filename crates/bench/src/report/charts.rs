@@ -85,7 +85,12 @@ fn room(values: impl Iterator<Item = f64>, axis: Axis) -> Range<f64> {
     match axis {
         _ if !least.is_finite() => 0.1..1.0,
         Axis::Linear => 0.0..(most * 1.08).max(f64::MIN_POSITIVE),
-        Axis::Logarithmic => least / 1.15..most * 1.15,
+        Axis::Logarithmic => {
+            let (low, high) = (least / 1.15, most * 1.15);
+            let below = 10.0_f64.powf(high.log10().floor());
+            // Numbers begin at a power of ten: without one there are none. A little less finds it in spite of rounding.
+            low.min(below * 0.999)..high
+        }
     }
 }
 
@@ -236,6 +241,20 @@ mod tests {
         let said: Vec<String> =
             [0.0, 0.25, 1.0, 2.5, 30.0, 999.0, 1234.0, 45_600.0, 2e6, 3.21e9].map(short).to_vec();
         assert_eq!(said, ["0", "0.25", "1", "2.5", "30", "999", "1234", "45.6k", "2M", "3.21G"]);
+    }
+
+    #[test]
+    fn logarithmic_axes_have_numbers_wherever_the_values_lie() {
+        for (least, most) in
+            [(120.0, 700.0), (2.0, 8.0), (0.0012, 0.008), (15.0, 80.0), (1.0, 64.0), (3.0, 3.0)]
+        {
+            let line =
+                Series { name: "a".to_owned(), points: vec![(least, least), (most, most)], is_second: false };
+            let svg = lines((Axis::Logarithmic, "x"), (Axis::Logarithmic, "y"), &[line]).unwrap();
+            let numbers = svg.lines().filter(|line| line.trim().parse::<f64>().is_ok()).count();
+            assert!(numbers >= 4, "{least} to {most}: {numbers}");
+        }
+        assert_eq!(room([1.0, 64.0].into_iter(), Axis::Logarithmic), 1.0 / 1.15..64.0 * 1.15);
     }
 
     #[test]

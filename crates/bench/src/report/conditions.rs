@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::Kept;
 use super::charts::short;
 use crate::posix::result::{Conditions, Measured, Mount};
-use crate::result::{Client, Run};
+use crate::result::{Cell, Client, Run};
 
 /// Memory that differs by less is that of the same machine: its firmware and kernel keep a little, not always the same.
 const MEMORY: f64 = 0.02;
@@ -26,6 +26,7 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
         let place =
             |run: &Run| run.files.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"));
         differing.extend(different("objects of the machine that asked", &place(first), &place(second)));
+        differing.extend(of_the_same_name(&before.cells, &after.cells));
     }
     if let (Some(before), Some(after)) = (of_posix(before), of_posix(after)) {
         differing.extend(mounts(&before.mount, &after.mount));
@@ -39,6 +40,29 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
             differing.join("; ")
         )
     })
+}
+
+/// What a name does not tell: the first warm-up that differs, and what a trace consists of.
+fn of_the_same_name(before: &[Cell], after: &[Cell]) -> Vec<String> {
+    let pairs = || {
+        before.iter().filter_map(|cell| Some((cell, after.iter().find(|other| other.name() == cell.name())?)))
+    };
+    let warm_up = pairs().find(|(a, b)| a.warm_up != b.warm_up).and_then(|(a, b)| {
+        let seconds = |cell: &Cell| format!("{} s", cell.warm_up);
+        different(&format!("the warm-up of {}", a.name()), &seconds(a), &seconds(b))
+    });
+    let trace = |cell: &Cell| {
+        let trace = cell.trace.as_ref()?;
+        let (requests, broken) = (trace.requests, trace.broken);
+        Some(format!("{requests} requests, {broken} broken lines, {} of {}", cell.mix, cell.sizes))
+    };
+    let mut traces: Vec<String> = Vec::new();
+    for (a, b) in pairs() {
+        let differs =
+            trace(a).zip(trace(b)).and_then(|(first, second)| different(&a.name(), &first, &second));
+        traces.extend(differs.filter(|differs| !traces.contains(differs)));
+    }
+    warm_up.into_iter().chain(traces).collect()
 }
 
 /// How caches were dropped before objects were measured; `None` where none were.
@@ -115,6 +139,7 @@ fn mounts(before: &Mount, after: &Mount) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::Traced;
 
     fn mount(source: &str, options: &str) -> Mount {
         Mount {
@@ -123,6 +148,27 @@ mod tests {
             point: "/mnt".to_owned(),
             options: options.to_owned(),
         }
+    }
+
+    #[test]
+    fn a_trace_of_the_same_name_is_not_the_same_trace() {
+        let cell = |requests: u64, warm_up: f64| {
+            let mut cell = crate::result::tests::cell("get", 4, 1, 100.0);
+            cell.trace = Some(Traced { name: "day.csv".to_owned(), requests, broken: 2, speed: None });
+            cell.warm_up = warm_up;
+            cell
+        };
+        assert_eq!(of_the_same_name(&[cell(9, 0.5)], &[cell(9, 0.5)]), [""; 0]);
+        let name = cell(9, 0.5).name();
+        assert_eq!(
+            of_the_same_name(&[cell(9, 0.5), cell(9, 0.5)], &[cell(8, 1.0)]),
+            [
+                format!("the warm-up of {name}: 0.5 s before, 1 s after"),
+                format!(
+                    "{name}: 9 requests, 2 broken lines, get of 4KiB before, 8 requests, 2 broken lines, get of 4KiB after"
+                )
+            ]
+        );
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn fields(cell: &Cell, operation: &str, figures: &Figures) -> Fields {
         ("seconds", cell.seconds.to_string()),
         ("requests_per_second", figures.per_second.to_string()),
         ("bytes_per_second", figures.bytes_per_second.to_string()),
-        ("first_byte_p50_us", figures.first_byte_us.p50.to_string()),
+        ("first_byte_p50_us", told(&figures.first_byte_us, |of| of.p50)),
         ("failures", figures.failures.values().sum::<u64>().to_string()),
         ("cpu_us_per_request", known(cell.cpu_us_per_operation())),
         ("machine_busy", cell.machine_busy.to_string()),
@@ -122,13 +122,18 @@ fn fields(cell: &Cell, operation: &str, figures: &Figures) -> Fields {
 
 fn latencies(latency: &Latency) -> Fields {
     vec![
-        ("latency_mean_us", latency.mean.to_string()),
-        ("latency_p50_us", latency.p50.to_string()),
-        ("latency_p90_us", latency.p90.to_string()),
-        ("latency_p99_us", latency.p99.to_string()),
-        ("latency_p999_us", latency.p999.to_string()),
-        ("latency_max_us", latency.max.to_string()),
+        ("latency_mean_us", told(latency, |of| of.mean)),
+        ("latency_p50_us", told(latency, |of| of.p50)),
+        ("latency_p90_us", told(latency, |of| of.p90)),
+        ("latency_p99_us", told(latency, |of| of.p99)),
+        ("latency_p999_us", told(latency, |of| of.p999)),
+        ("latency_max_us", told(latency, |of| of.max)),
     ]
+}
+
+/// Empty where there is no latency.
+fn told<T: ToString>(latency: &Latency, figure: fn(&Latency) -> T) -> String {
+    latency.known(figure).map_or_else(String::new, |value| value.to_string())
 }
 
 #[cfg(test)]

@@ -27,13 +27,10 @@ pub(super) fn words(cells: &[Cell]) -> Vec<String> {
         short(worst.together.per_second),
         short(worst.alone.per_second)
     )];
-    if let Some(longest) = losses.iter().max_by(|a, b| a.longer().total_cmp(&b.longer())) {
-        said.push(format!(
-            "Requests of {} take {} times as long beside {}.",
-            longest.load,
-            short(longest.longer()),
-            longest.beside
-        ));
+    let known = losses.iter().filter_map(|loss| Some((loss, loss.longer()?)));
+    if let Some((longest, times)) = known.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
+        let (load, beside) = (&longest.load, &longest.beside);
+        said.push(format!("Requests of {load} take {} times as long beside {beside}.", short(times)));
     }
     said
 }
@@ -51,10 +48,10 @@ pub(super) fn section(cells: &[Cell]) -> Markup {
             across.push(loss.beside.clone());
         }
     }
-    let values = |of: fn(&Loss) -> f64| -> Vec<Vec<Option<f64>>> {
+    let values = |of: fn(&Loss) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
         let at = |load: &String, beside: &String| {
             let found = losses.iter().find(|loss| loss.load.to_string() == *load && loss.beside == *beside);
-            found.map(of).filter(|value| value.is_finite())
+            found.and_then(of).filter(|value| value.is_finite())
         };
         down.iter().map(|load| across.iter().map(|beside| at(load, beside)).collect()).collect()
     };
@@ -62,7 +59,7 @@ pub(super) fn section(cells: &[Cell]) -> Markup {
         @if !losses.is_empty() {
             h3 { "what loads lose by each other" }
             div.wide {
-                (figure("throughput that is left, in %", heat(("beside", &across), &down, &values(|loss| 100.0 * loss.left()))))
+                (figure("throughput that is left, in %", heat(("beside", &across), &down, &values(|loss| Some(100.0 * loss.left())))))
                 (figure("how many times as long requests take (median)", heat(("beside", &across), &down, &values(Loss::longer))))
             }
             div.wide {
@@ -82,13 +79,14 @@ pub(super) fn section(cells: &[Cell]) -> Markup {
 
 fn row(loss: &Loss) -> Markup {
     let Loss { load, beside, alone, together } = loss;
+    let millis = |micros: Option<f64>| micros.map_or_else(String::new, |micros| short(micros / 1e3));
     html! {
         tr {
             th { (load) } td { (beside) }
             td { (short(alone.per_second)) } td { (short(together.per_second)) }
             td { (short(alone.bytes_per_second / 1e6)) } td { (short(together.bytes_per_second / 1e6)) }
-            td { (short(alone.p50 / 1e3)) } td { (short(together.p50 / 1e3)) }
-            td { (short(alone.p99 / 1e3)) } td { (short(together.p99 / 1e3)) }
+            td { (millis(alone.p50)) } td { (millis(together.p50)) }
+            td { (millis(alone.p99)) } td { (millis(together.p99)) }
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::operation::Operation;
 use crate::report::charts::{Axis, Series, figure, heat, lines, short};
 use crate::report::words::{Row, comparison, measure, rows, summary};
 use crate::report::{Kept, carried, compared, interference, posix};
-use crate::result::{Agent, Cell, Figures};
+use crate::result::{Agent, Cell, Figures, Latency};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -118,7 +118,7 @@ fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
             (figure("MB/s by size and requests at a time", heat(("requests at a time", &names), &sizes, &megabytes)))
         }
         (figure("requests a second by size and requests at a time", heat(("requests at a time", &names), &sizes, &rates)))
-        @if across.len() > 1 {
+        @if across.len() > 1 && latencies.iter().any(|series| !series.points.is_empty()) {
             (figure(
                 "how long requests take",
                 lines((Axis::Logarithmic, "requests at a time"), (Axis::Logarithmic, "milliseconds"), &latencies),
@@ -127,10 +127,11 @@ fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
     }
 }
 
-/// Distributions and the course of what was measured longest: a line for each of the first few.
+/// Distributions and the course of the last few that were measured in the first round.
 fn distributions(cells: &[Cell]) -> Markup {
     const MOST: usize = 7;
-    let first = || cells.iter().filter(|cell| cell.repeat == 1).rev().take(MOST);
+    let counts = |cell: &&Cell| cell.repeat == 1 && !cell.is_partial() && !cell.has_nothing();
+    let first = || cells.iter().filter(counts).rev().take(MOST);
     let distribution = |name: String, figures: &Figures| {
         let latency = &figures.latency_us;
         let mut seen = 0;
@@ -142,15 +143,14 @@ fn distributions(cells: &[Cell]) -> Markup {
     };
     let mut distributions: Vec<Series> = Vec::new();
     for cell in first() {
-        // Of a mix that of most requests; of a trace each, since there are few traces.
-        let most = cell.operations.iter().max_by_key(|(_, figures)| figures.latency_us.count);
-        let those = cell.operations.iter().filter(|each| cell.trace.is_some() || Some(*each) == most);
-        distributions.extend(those.map(|(kind, figures)| match cell.trace {
-            Some(_) => distribution(format!("{kind} in {}", cell.name()), figures),
-            None => distribution(cell.name(), figures),
+        let known = cell.operations.iter().filter(|(_, figures)| figures.latency_us.count > 0);
+        distributions.extend(known.map(|(kind, figures)| match cell.operations.len() {
+            1 => distribution(cell.name(), figures),
+            _ => distribution(format!("{kind} in {}", cell.name()), figures),
         }));
     }
     distributions.truncate(MOST);
+    let are_all = cells.iter().filter(counts).count() <= MOST && distributions.len() < MOST;
     let course: Vec<Series> = first()
         .map(|cell| {
             let points = cell.tenths.iter().enumerate();
@@ -160,6 +160,7 @@ fn distributions(cells: &[Cell]) -> Markup {
         .collect();
     html! {
         h3 { "how even it is" }
+        @if !are_all { p.quiet { "Of the last " (MOST) " that were measured in the first round, at the most." } }
         (figure(
             "the part of requests that took no longer",
             lines((Axis::Logarithmic, "milliseconds"), (Axis::Linear, "of all requests"), &distributions),
@@ -169,7 +170,9 @@ fn distributions(cells: &[Cell]) -> Markup {
 }
 
 fn table(cells: &[Cell]) -> Markup {
-    let millis = |micros: u64| short(micros as f64 / 1e3);
+    let millis = |latency: &Latency, figure: fn(&Latency) -> u64| {
+        latency.known(figure).map_or_else(String::new, |micros| short(micros as f64 / 1e3))
+    };
     html! {
         h3 { "all figures" }
         div.wide {
@@ -190,9 +193,10 @@ fn table(cells: &[Cell]) -> Markup {
                                 td { (short(figures.per_second)) }
                                 td { (within(cell)) }
                                 td { (short(figures.bytes_per_second / 1e6)) }
-                                td { (millis(figures.first_byte_us.p50)) }
-                                td { (millis(latency.p50)) } td { (millis(latency.p90)) } td { (millis(latency.p99)) }
-                                td { (millis(latency.p999)) } td { (millis(latency.max)) }
+                                td { (millis(&figures.first_byte_us, |of| of.p50)) }
+                                td { (millis(latency, |of| of.p50)) } td { (millis(latency, |of| of.p90)) }
+                                td { (millis(latency, |of| of.p99)) } td { (millis(latency, |of| of.p999)) }
+                                td { (millis(latency, |of| of.max)) }
                                 td { (cell.cpu_us_per_operation().map_or_else(String::new, short)) }
                                 td { (cell.amplification().map_or_else(String::new, |ratio| format!("{ratio:.3}"))) }
                                 td { (cell.carried.2) }
@@ -214,10 +218,11 @@ fn table(cells: &[Cell]) -> Markup {
     }
 }
 
+/// How well the throughput is known, which is that of all kinds of requests together.
 fn within(cell: &Cell) -> String {
     let rate = cell.operations_per_second;
     rate.within
-        .filter(|_| rate.mean > 0.0)
+        .filter(|_| rate.mean > 0.0 && cell.operations.len() == 1)
         .map_or_else(String::new, |within| format!("{} %", short(100.0 * within / rate.mean)))
 }
 

@@ -25,7 +25,7 @@ fn a_page_says_what_was_measured() {
     let first = Kept::parse("first", &text(1.0)).unwrap();
     assert_eq!((first.cells.len(), first.is_partial), (12, false));
     let page = page(std::slice::from_ref(&first));
-    assert!(page.contains("Reading small objects (4KiB) goes at 16k a second, with 16 at a time."), "{page}");
+    assert!(page.contains("Reading objects of 4KiB goes at 16k a second, with 16 at a time."), "{page}");
     assert!(page.contains("s3://b/&lt;&amp;&gt;") && !page.contains("<&>"));
     assert!(
         !page.contains("http://")

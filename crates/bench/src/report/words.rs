@@ -33,17 +33,18 @@ impl Row<'_> {
         self.means(|cell| cell.bytes_per_second.mean)
     }
 
-    /// So long this part of the requests of all repetitions took at the most, in microseconds.
+    /// So long this part of the requests of all repetitions took at the most, in microseconds; without those of which it is
+    /// not known.
     pub fn latencies(&self, part: f64) -> Vec<(usize, f64)> {
-        let of_all = |cells: &[&Cell]| {
+        let of_all = |cells: &[&Cell]| -> Option<f64> {
             let mut all = histogram();
             for figures in cells.iter().filter_map(|cell| cell.operations.get(&self.operation)) {
                 // It grows as it needs to.
                 let _ = all.add(figures.latency_us.histogram());
             }
-            all.value_at_quantile(part) as f64
+            (!all.is_empty()).then(|| all.value_at_quantile(part) as f64)
         };
-        self.by_parallel.iter().map(|(parallel, cells)| (*parallel, of_all(cells))).collect()
+        self.by_parallel.iter().filter_map(|(parallel, cells)| Some((*parallel, of_all(cells)?))).collect()
     }
 
     fn means(&self, of: impl Fn(&Cell) -> f64) -> Vec<(usize, f64)> {
@@ -77,11 +78,11 @@ pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
     rows
 }
 
-/// The best, and the least parallelism that is as good.
+/// What the least parallelism reaches that is as good as the best.
 fn knee(rates: &[(usize, f64)]) -> Option<(f64, usize)> {
     let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-    let (parallel, _) = rates.iter().find(|(_, rate)| *rate >= AS_GOOD * best)?;
-    (best > 0.0).then_some((best, *parallel))
+    let (parallel, rate) = rates.iter().find(|(_, rate)| *rate >= AS_GOOD * best)?;
+    (best > 0.0).then_some((*rate, *parallel))
 }
 
 /// A paragraph for each thing that is worth saying.
@@ -105,8 +106,12 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
                 .filter(|(parallel, _)| *parallel == 1)
                 .map(|(_, micros)| format!(" One alone takes {} ms.", short(micros / 1e3)));
             said.push(format!(
-                "{verb} small objects ({}) goes at {} a second, with {parallel} at a time.{}",
-                row.size,
+                "{verb} {} goes at {} a second, with {parallel} at a time.{}",
+                if of_kind.len() > 1 {
+                    format!("smaller objects ({})", row.size)
+                } else {
+                    format!("objects of {}", row.size)
+                },
                 short(best),
                 alone.unwrap_or_default()
             ));

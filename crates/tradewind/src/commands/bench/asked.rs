@@ -1,10 +1,12 @@
 //! What is asked of a store, one load after the other: one that flags say, or those of a workload, which flags change.
 
 use clap::Args;
+use tradewind_bench::asked::Asked;
 use tradewind_bench::course::Stage;
 use tradewind_bench::survey::Survey;
 
 use super::loads::{LoadFlags, Usual, of_workload};
+use crate::commands::Misused;
 
 /// See the module.
 #[derive(Debug, Args)]
@@ -34,6 +36,17 @@ impl AskedFlags {
     }
 }
 
+/// What two loads ask for that are not the same.
+fn asked_twice(surveys: &[Survey]) -> Option<&Asked> {
+    surveys.iter().enumerate().find_map(|(n, survey)| {
+        let others = surveys[..n].iter().filter(|other| {
+            (other.until, other.warm_up, other.objects) != (survey.until, survey.warm_up, survey.objects)
+        });
+        let mut asked = others.flat_map(|other| &other.asked);
+        asked.find(|asked| survey.asked.contains(asked))
+    })
+}
+
 /// What loads come to, and all of it so often.
 pub(super) fn stages(
     loads: &[LoadFlags],
@@ -41,7 +54,41 @@ pub(super) fn stages(
     (seed, repeat): (u64, u32),
 ) -> anyhow::Result<(Vec<Survey>, Vec<Stage>)> {
     let surveys = loads.iter().map(|load| load.survey(usual, seed)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(twice) = asked_twice(&surveys) {
+        return Err(Misused(format!(
+            "{twice} is asked for twice, by loads that differ in how long or how often: a result could not tell them apart; \
+             measure them one after the other, into files of their own"
+        ))
+        .into());
+    }
     let steps = |repeat| surveys.iter().flat_map(move |survey| survey.steps(repeat));
     let stages = (1..=repeat).flat_map(steps).map(|step| vec![step]).collect();
     Ok((surveys, stages))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tradewind_bench::load::Until;
+
+    use super::*;
+
+    #[test]
+    fn loads_that_a_result_cannot_tell_apart_are_found() {
+        let survey = |asked: &str, seconds| Survey {
+            asked: vec![asked.parse().unwrap()],
+            until: Until { requests: None, time: Duration::from_secs(seconds), stable: None },
+            warm_up: Duration::ZERO,
+            objects: None,
+            seed: 1,
+        };
+        let twice = |surveys: &[Survey]| asked_twice(surveys).map(ToString::to_string);
+        assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 2", 1)]), None, "it is the same");
+        assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 3", 2)]), None);
+        assert_eq!(
+            twice(&[survey("get 4KiB x 2", 1), survey("put 4KiB x 2", 2), survey("get 4KiB x 2", 2)]),
+            Some("get 4KiB x 2".to_owned())
+        );
+    }
 }

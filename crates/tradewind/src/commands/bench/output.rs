@@ -16,7 +16,7 @@ use tradewind_bench::course::Event;
 use tradewind_bench::drive::{Gauge, Stop};
 use tradewind_bench::posix;
 use tradewind_bench::posix::result::Measured;
-use tradewind_bench::result::{Agent, Cell, Client, Line, Run, SCHEMA};
+use tradewind_bench::result::{Agent, Cell, Client, Latency, Line, Run, SCHEMA};
 use tradewind_core::Timestamp;
 
 use crate::commands::Ended;
@@ -161,6 +161,7 @@ impl Output {
                 self.shown = None;
                 self.done += usize::from(matches!(measured, Measured::Access(_) | Measured::Postmark(_)));
                 self.failed += measured.failed();
+                self.empty += u32::from(measured.has_nothing());
                 self.keep(&Line::Posix(Box::new(measured.clone())));
                 if !self.is_json {
                     files::rows(measured).iter().for_each(|row| self.print(row));
@@ -186,7 +187,9 @@ impl Output {
         if let Some(lost) = self.lost {
             return Err(lost).context("results are missing");
         }
-        Ok(if self.failed > 0 || self.empty > 0 { Ended::FoundFaults } else { Ended::Done })
+        // Where all that was asked for was left out, nothing was found out either.
+        let is_nothing = is_whole && self.done == 0;
+        Ok(if self.failed > 0 || self.empty > 0 || is_nothing { Ended::FoundFaults } else { Ended::Done })
     }
 
     /// Keeps a line, in one piece: whoever ends the process finds whole lines. A file that cannot be written is told of at
@@ -266,8 +269,9 @@ fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> Shown 
                 .map(|gauge| gauge.read())
                 .fold((0, 0, 0), |sum, read| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2));
             let frames = 1.0 / FRAME.as_secs_f64();
-            let (operations, bytes) =
-                ((now.0 - last.0) as f64 * frames, ((now.1 - last.1) as f64 * frames) as u64);
+            // What another machine says begins anew with each of its loads.
+            let more = (now.0.saturating_sub(last.0), now.1.saturating_sub(last.1));
+            let (operations, bytes) = (more.0 as f64 * frames, (more.1 as f64 * frames) as u64);
             let failed = if now.2 > 0 { format!(", {} failed", HumanCount(now.2)) } else { String::new() };
             let left = time.map(|time| time.saturating_sub(begun.elapsed()).as_secs_f64());
             let left = left.map(|left| format!(", {left:.1} s left")).unwrap_or_default();
@@ -289,7 +293,9 @@ what                     size           at a time  requests/s          MB/s   p5
 
 /// A row for each kind of request, and what is to be known of them.
 fn rows(cell: &Cell) -> Vec<String> {
-    let millis = |micros: u64| micros as f64 / 1e3;
+    let millis = |latency: &Latency, figure: fn(&Latency) -> u64| {
+        latency.known(figure).map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
+    };
     let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
     let sure = cell.operations_per_second;
     let sure =
@@ -301,6 +307,10 @@ fn rows(cell: &Cell) -> Vec<String> {
         None if is_mixed => format!("{kind} of {}", cell.mix),
         None => kind.to_string(),
     };
+    let all = is_mixed.then(|| {
+        let (rate, bytes) = (cell.operations_per_second.mean, cell.bytes_per_second.mean / 1e6);
+        format!("  {:<47} {rate:>11.1} {sure:>5} {bytes:>8.1}", "all of these")
+    });
     let mut rows: Vec<String> = (cell.operations.iter())
         .map(|(kind, figures)| {
             let latency = &figures.latency_us;
@@ -311,17 +321,20 @@ fn rows(cell: &Cell) -> Vec<String> {
                 None => cell.parallel.to_string(),
             };
             format!(
-                "{:<24} {:<14} {at_a_time:>9} {:>11.1} {sure:>5} {:>8.1} {:>8.2} {:>8.2} {:>8.2} {cpu:>7} {failed:>7}",
+                "{:<24} {:<14} {at_a_time:>9} {:>11.1} {:>5} {:>8.1} {:>8} {:>8} {:>8} {cpu:>7} {failed:>7}",
                 what(*kind),
                 cell.sizes.to_string(),
                 figures.per_second,
+                // Of one kind among several it is not known.
+                if is_mixed { "" } else { &sure },
                 figures.bytes_per_second / 1e6,
-                millis(latency.p50),
-                millis(latency.p99),
-                millis(latency.max),
+                millis(latency, |of| of.p50),
+                millis(latency, |of| of.p99),
+                millis(latency, |of| of.max),
             )
         })
         .collect();
+    rows.extend(all);
     rows.extend(cell.beside.iter().map(|other| format!("  beside {other}")));
     rows.extend(cell.agents.iter().map(|one| {
         let (operations, bytes) = (one.operations_per_second, one.bytes_per_second / 1e6);
