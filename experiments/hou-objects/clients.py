@@ -44,7 +44,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Point:
-    """Requests of one kind and size, so many at a time."""
+    """Requests of one kind and size, so many at a time, a long way."""
 
     megabytes_per_second: float
     requests_per_second: float
@@ -97,7 +97,7 @@ class Bench:
     objects: int
 
     def longer(self) -> "Bench":
-        """The same, for requests that take seconds: files on a disk, many at a time."""
+        """The same, for requests that take seconds: files on a disk, many at a time, a long way."""
         return replace(self, seconds=max(self.seconds, SECONDS_OF_FILES))
 
     def objects_of(self, client: Client, sizes: str, parallel: str, mix: str | None = None) -> Seen:

@@ -31,6 +31,7 @@ use self::worker::Worker;
 use crate::arrivals::Arrivals;
 use crate::files::Files;
 use crate::load::{Load, Pace};
+use crate::operation::Operation;
 use crate::random::mix;
 use crate::record::{Amount, Record};
 use crate::samples::{About, Handled, Subject};
@@ -44,7 +45,7 @@ const TENTH: Duration = Duration::from_millis(100);
 /// What is under way at the end is waited for so long.
 const DRAIN: Duration = Duration::from_secs(60);
 /// The same of one that was stopped.
-const DRAIN_STOPPED: Duration = Duration::from_secs(3);
+pub(crate) const DRAIN_STOPPED: Duration = Duration::from_secs(3);
 
 /// What became of a request that was meant to start, as its sample has it.
 const NEVER_STARTED: &str = "NeverStarted";
@@ -131,7 +132,10 @@ pub async fn drive(
     let workers = (load.parallel, load.until.requests);
     let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), stock.clone()));
     let mut workers = Vec::new();
-    for (n, hand) in stock.deal(load.parallel, load.seed).into_iter().enumerate() {
+    // Requests that only remove end with their objects: of a heap the last ones go as many at a time as the first.
+    let removes_only = load.mix.operations().all(|operation| operation == Operation::Delete);
+    let deal = if removes_only { Stock::heap } else { Stock::deal };
+    for (n, hand) in deal(stock, load.parallel, load.seed).into_iter().enumerate() {
         let share = (shared.clone(), load.pace != Pace::Closed);
         let worker = Worker::new(bed.clone(), stock.clone(), hand, share, context(bed).await?);
         workers.push(worker.run(load.mix.clone(), load.seed, shared.sampler(Some(n))).boxed());
@@ -191,7 +195,9 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     if ending != Ending::Exhausted {
         ended = Some((shared.end(), Seen::now(bed)?));
     }
-    let waiting = shared.left();
+    // Where no object is left, what waits does not wait for the store.
+    let ran_out = ending == Ending::Exhausted && shared.is_deserted();
+    let waiting = if ran_out { 0 } else { shared.left() };
     let lag = match pacer {
         // It may look up only a moment later; loads beside this one go on meanwhile.
         Some(pacer) => {
@@ -255,6 +261,7 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
         outcome.record.add(&record);
         all.push(came);
     }
+    outcome.record.add(&shared.timeline.take());
     let (end, after) = match ended {
         Some(ended) => ended,
         None => (shared.end_with_the_last().max(begin), Seen::now(bed)?),
@@ -266,7 +273,7 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     let (window, now) = (shared.window(), shared.now());
     let mut samples = shared.sampler(None);
     // What nobody began in a closed loop was not meant to start at any moment.
-    for ((intended, request), number) in shared.abandoned().filter(|_| is_open) {
+    for ((intended, request), number) in shared.abandoned().filter(|_| is_open && !ran_out) {
         outcome.abandoned += 1;
         let subject = subject(number, request);
         outcome.record.cut(window, subject.operation, intended, now);

@@ -1,5 +1,8 @@
 //! What requests were like: latencies as histograms, operations and bytes second by second, failures by kind. Records of
-//! several workers, processes and machines are added up as they are, never as averages of averages.
+//! several workers, processes and machines are added up as they are, never as averages of averages. How a load goes over time
+//! is kept once for all of its workers ([`timeline`]).
+
+pub(crate) mod timeline;
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -7,6 +10,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use self::timeline::Present;
 use crate::operation::Operation;
 
 /// Milliseconds of a tenth of a second.
@@ -48,6 +52,11 @@ impl Window {
 
     fn has(&self, at: Duration) -> bool {
         self.begin <= at && at < self.end
+    }
+
+    /// Which second of it a moment lies in.
+    fn second(&self, at: Duration) -> usize {
+        usize::try_from(at.saturating_sub(self.begin).as_secs()).unwrap_or(usize::MAX)
     }
 
     /// The parts of a request that lie in each tenth of a second of the window: the tenth, and how much of 1.
@@ -162,28 +171,27 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-impl Tally {
-    fn second(&mut self, window: Window, at: Duration) -> &mut Second {
-        let number = usize::try_from(at.saturating_sub(window.begin).as_secs()).unwrap_or(usize::MAX);
-        if self.seconds.len() <= number {
-            self.seconds.resize(number + 1, Second::default());
-        }
-        &mut self.seconds[number]
+/// One of many, of which there are as many as are needed for that.
+fn nth<T: Clone + Default>(all: &mut Vec<T>, number: usize) -> &mut T {
+    if all.len() <= number {
+        all.resize(number + 1, T::default());
     }
+    &mut all[number]
+}
 
-    fn success(&mut self, window: Window, timing: Timing, bytes: u64) {
+impl Tally {
+    /// What it adds to the second that it ended in, where that counts.
+    fn success(&mut self, window: Window, timing: Timing, bytes: u64) -> Option<Second> {
         let latency = micros(timing.ended.saturating_sub(timing.intended));
         if window.has(timing.intended) {
             record(&mut self.latency, latency, 1);
             record(&mut self.first_byte, micros(timing.first.saturating_sub(timing.intended)), 1);
         }
-        if window.has(timing.ended) {
+        window.has(timing.ended).then(|| {
             self.operations += 1;
             self.bytes += bytes;
-            let one =
-                Second { operations: 1, bytes, failures: 0, latency_sum: latency, latency_most: latency };
-            self.second(window, timing.ended).add(&one);
-        }
+            Second { operations: 1, bytes, failures: 0, latency_sum: latency, latency_most: latency }
+        })
     }
 
     /// One that was meant to start while it counted had waited so long when it was given up.
@@ -195,13 +203,10 @@ impl Tally {
     }
 
     /// It counts whenever it was: nothing wrong is left out because it came too early or too late.
-    fn failure(&mut self, window: Window, ended: Duration, kind: &str, what: &str) {
+    fn failure(&mut self, kind: &str, what: &str) {
         *self.failures.entry(kind.to_owned()).or_default() += 1;
         if self.samples.len() < SAMPLES {
             self.samples.push(what.to_owned());
-        }
-        if window.has(ended) {
-            self.second(window, ended).failures += 1;
         }
     }
 
@@ -232,26 +237,29 @@ impl Tally {
     }
 }
 
-/// What one worker saw.
+/// What was seen, by one worker or by several.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     tallies: BTreeMap<Operation, Tally>,
     /// What was done in each tenth of a second of the window.
     tenths: Vec<Amount>,
+    /// Of a worker of a load: its seconds and tenths are here, and those that are over are in the load's timeline.
+    present: Option<Present>,
 }
 
 impl Record {
     /// Counts a request that was answered rightly.
     pub fn success(&mut self, window: Window, operation: Operation, timing: Timing, bytes: u64) {
-        let tally = self.tallies.entry(operation).or_default();
-        tally.success(window, timing, bytes);
+        let mut done = Amount::default();
         for (tenth, part) in window.parts(&timing) {
             let amount = Amount { operations: part, bytes: part * bytes as f64 };
-            tally.throughput += amount;
-            if self.tenths.len() <= tenth {
-                self.tenths.resize(tenth + 1, Amount::default());
-            }
-            self.tenths[tenth] += amount;
+            done += amount;
+            *self.tenth(tenth) += amount;
+        }
+        let tally = self.tallies.entry(operation).or_default();
+        tally.throughput += done;
+        if let Some(one) = tally.success(window, timing, bytes) {
+            self.second(operation, window.second(timing.ended)).add(&one);
         }
     }
 
@@ -262,10 +270,27 @@ impl Record {
 
     /// Counts one that was not.
     pub fn failure(&mut self, window: Window, operation: Operation, ended: Duration, kind: &str, what: &str) {
-        self.tallies.entry(operation).or_default().failure(window, ended, kind, what);
+        self.tallies.entry(operation).or_default().failure(kind, what);
+        if window.has(ended) {
+            self.second(operation, window.second(ended)).failures += 1;
+        }
     }
 
-    /// Adds what others saw.
+    fn second(&mut self, operation: Operation, number: usize) -> &mut Second {
+        match &mut self.present {
+            Some(present) => present.second(operation, number),
+            None => nth(&mut self.tallies.entry(operation).or_default().seconds, number),
+        }
+    }
+
+    fn tenth(&mut self, number: usize) -> &mut Amount {
+        match &mut self.present {
+            Some(present) => present.tenth(number),
+            None => nth(&mut self.tenths, number),
+        }
+    }
+
+    /// Adds what others saw. Of a worker of a load that is without the seconds that it has handed to the load's timeline.
     pub fn add(&mut self, other: &Self) {
         for (operation, tally) in &other.tallies {
             self.tallies.entry(*operation).or_default().add(tally);
@@ -274,6 +299,9 @@ impl Record {
             self.tenths.resize(other.tenths.len(), Amount::default());
         }
         self.tenths.iter_mut().zip(&other.tenths).for_each(|(mine, others)| *mine += *others);
+        if let Some(present) = &other.present {
+            present.add_to(self);
+        }
     }
 
     /// By kind of request.

@@ -20,8 +20,8 @@ use futures::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use tradewind_core::Address;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Address, Context};
 
 use self::objects::Objects;
 use self::order::Order;
@@ -30,9 +30,9 @@ use self::player::{Came, Player, Turns};
 use self::source::Source;
 use self::trace::{Broken, Trace};
 use crate::arrivals::Spacing;
-use crate::drive::request::{Failed, put};
+use crate::drive::request::{AFTER_FAILURE, Failed, TRIES, put};
 use crate::drive::shared::Shared;
-use crate::drive::{Bed, Gauge, Outcome, Stop, conduct, context};
+use crate::drive::{Bed, DRAIN_STOPPED, Gauge, Outcome, Stop, conduct, context};
 use crate::load::{Load, Pace, Until};
 
 /// Objects at a time that are made first.
@@ -133,7 +133,7 @@ impl Replay {
     }
 
     /// Makes what has to be there before it begins, where it is driven from: connections are there then. Whether it was not
-    /// stopped.
+    /// stopped: what is under way then is waited for a moment, and broken off. What cannot be made is tried again, a few times.
     pub async fn prepare(
         &self,
         bed: &Bed,
@@ -143,7 +143,11 @@ impl Replay {
     ) -> Result<bool> {
         let what = (bed.clone(), objects.clone(), stop.clone(), gauge.clone());
         let mut making = bed.crew.set(vec![make(what, HANDS.max(self.parallel)).boxed()]);
-        let Some(made) = making.join_next().await else { return Ok(false) };
+        let made = tokio::select! {
+            made = making.join_next() => made,
+            () = stop.patience(DRAIN_STOPPED) => None,
+        };
+        let Some(made) = made else { return Ok(false) };
         let made = made.map_err(|e| Error::with_source(Reason::Defect, "who makes objects failed", e))?;
         made.map_err(|failed| {
             let (count, _) = self.plan.needed();
@@ -230,12 +234,11 @@ async fn make(
     (bed, objects, stop, gauge): (Bed, Arc<Objects>, Stop, Arc<Gauge>),
     hands: usize,
 ) -> std::result::Result<(), Failed> {
-    let (bed, objects, context, gauge) = (&bed, &objects, &context(&bed).await?, &gauge);
-    let making = objects.needed().take_while(|_| !stop.is_asked()).map(|(object, size)| async move {
-        let address = Address::parse(bed.bucket.as_str(), &objects.name(object))?;
-        let content = Objects::content(address.key.as_str(), 0, size);
-        put(bed, context, &address, (content, size), None).await?;
-        gauge.success(size);
+    let (bed, objects, context, gauge, stop) = (&bed, &objects, &context(&bed).await?, &gauge, &stop);
+    let making = objects.needed().take_while(|_| !stop.is_asked()).map(|needed| async move {
+        if make_one((bed, context), objects, needed, stop).await? {
+            gauge.success(needed.1);
+        }
         Ok::<(), Failed>(())
     });
     let mut making = futures::stream::iter(making).buffer_unordered(hands);
@@ -243,6 +246,30 @@ async fn make(
         made?;
     }
     Ok(())
+}
+
+/// Makes an object of a size, and tries it again where it fails. Whether it is there: it may not be where all was stopped.
+async fn make_one(
+    (bed, context): (&Bed, &Context),
+    objects: &Objects,
+    (object, size): (usize, u64),
+    stop: &Stop,
+) -> std::result::Result<bool, Failed> {
+    let address = Address::parse(bed.bucket.as_str(), &objects.name(object))?;
+    let content = Objects::content(address.key.as_str(), 0, size);
+    let mut tries = 1;
+    loop {
+        match put(bed, context, &address, (content, size), None).await {
+            Ok(()) => return Ok(true),
+            Err(_) if stop.is_asked() => return Ok(false),
+            Err(failed) if tries == TRIES => return Err(failed),
+            Err(_) => {
+                objects.doubt(object);
+                tries += 1;
+                tokio::time::sleep(AFTER_FAILURE).await;
+            }
+        }
+    }
 }
 
 impl Traced {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tradewind_core::error::{Error, Reason, Result};
 
 use self::cleaning::{Made, clean};
+use crate::drive::request::TRIES;
 use crate::drive::{Bed, Gauge, Outcome, Stop, drive};
 use crate::load::{Load, Pace, Until};
 use crate::operation::{Mix, Operation};
@@ -20,8 +21,6 @@ use crate::survey::Step;
 
 /// Requests at a time that prepare.
 const HANDS: usize = 32;
-/// How often it is tried to make objects.
-const TRIES: u32 = 3;
 
 /// What objects are for. What is read depends neither on how fast was written nor on what a mix has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -26,11 +26,9 @@ pub struct Stock {
     next: AtomicU64,
     /// Files that objects come from; none: from memory.
     files: AtomicU64,
-    live: Mutex<Vec<u64>>,
+    live: Mutex<Vec<Held>>,
     /// Those that were dealt last, in order.
     dealt: Mutex<Arc<[u64]>>,
-    /// Some of them have been read.
-    was_read: AtomicBool,
     /// A request that would have changed something failed.
     is_doubtful: AtomicBool,
 }
@@ -46,7 +44,6 @@ impl Stock {
             files: AtomicU64::new(0),
             live: Mutex::default(),
             dealt: Mutex::default(),
-            was_read: AtomicBool::new(false),
             is_doubtful: AtomicBool::new(false),
         }
     }
@@ -150,33 +147,42 @@ impl Stock {
         self.live.lock().len()
     }
 
+    /// Those.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u64> {
+        self.live.lock().iter().map(|held| held.number).collect()
+    }
+
     /// Whether none is there.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Gives each of so many workers its own, in an order that nobody foresees.
+    /// Gives each of so many workers its own, in an order that nobody foresees; those that have not been read come first.
     pub fn deal(&self, workers: usize, seed: u64) -> Vec<Hand> {
         let mut live = std::mem::take(&mut *self.live.lock());
-        live.sort_unstable();
-        *self.dealt.lock() = live.as_slice().into();
+        live.sort_unstable_by_key(|held| held.number);
+        *self.dealt.lock() = live.iter().map(|held| held.number).collect();
         // Others draw from the same seed.
         let seed = mix(seed ^ 0x6465_616c);
         for last in (1..live.len()).rev() {
             let other = mix(seed ^ mix(last as u64)) % (last as u64 + 1);
             live.swap(last, usize::try_from(other).unwrap_or(0));
         }
+        live.sort_by_key(|held| held.was_read);
         let mut hands = vec![Hand::default(); workers.max(1)];
         let count = hands.len();
-        for (n, number) in live.into_iter().enumerate() {
-            hands[n % count].numbers.push(number);
-        }
-        if self.was_read.load(Ordering::Relaxed) {
-            // Each of them may be read again from the first on.
-            hands.iter_mut().for_each(|hand| hand.seen = hand.numbers.len());
+        for (n, held) in live.into_iter().enumerate() {
+            hands[n % count].held.push(held);
         }
         hands
+    }
+
+    /// Gives so many workers one heap to take from, so that none of them is done long before the others.
+    pub fn heap(&self, workers: usize, seed: u64) -> Vec<Hand> {
+        let all = self.deal(1, seed).into_iter().flat_map(|hand| hand.held).collect();
+        vec![Hand { heap: Arc::new(Mutex::new(all)), ..Hand::default() }; workers.max(1)]
     }
 
     /// What was dealt last, in the order of listings.
@@ -187,8 +193,9 @@ impl Stock {
 
     /// Takes back what was dealt.
     pub fn give_back(&self, hand: Hand) {
-        self.was_read.fetch_or(hand.seen > 0, Ordering::Relaxed);
-        self.live.lock().extend(hand.numbers);
+        let mut live = self.live.lock();
+        live.extend(hand.held);
+        live.append(&mut hand.heap.lock());
     }
 }
 
@@ -198,45 +205,51 @@ impl Names for Stock {
     }
 }
 
-/// The objects of one worker, of which nobody else takes any.
+/// An object that is there.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    number: u64,
+    was_read: bool,
+}
+
+/// The objects of one worker, of which nobody else takes any; or a heap that all of them take from.
 #[derive(Debug, Clone, Default)]
 pub struct Hand {
-    numbers: Vec<u64>,
+    held: Vec<Held>,
     at: usize,
     /// Objects that were read a second time, and more.
     pub repeats: u64,
-    seen: usize,
+    heap: Arc<Mutex<Vec<Held>>>,
 }
 
 impl Hand {
     /// The next to be read; each once before any is read again.
     pub fn draw(&mut self) -> Option<u64> {
-        if self.at >= self.numbers.len() {
+        if self.at >= self.held.len() {
             self.at = 0;
         }
-        let number = self.numbers.get(self.at).copied()?;
+        let held = self.held.get_mut(self.at)?;
         self.at += 1;
-        self.seen += 1;
-        if self.seen > self.numbers.len() {
-            self.repeats += 1;
-        }
-        Some(number)
+        self.repeats += u64::from(held.was_read);
+        held.was_read = true;
+        Some(held.number)
     }
 
     /// Whether none is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
+        self.held.is_empty() && self.heap.lock().is_empty()
     }
 
     /// One to be removed.
     pub fn take(&mut self) -> Option<u64> {
-        self.numbers.pop()
+        let held = self.held.pop().or_else(|| self.heap.lock().pop())?;
+        Some(held.number)
     }
 
     /// One that is there now.
     pub fn put(&mut self, number: u64) {
-        self.numbers.push(number);
+        self.held.push(Held { number, was_read: false });
     }
 }
 
@@ -268,7 +281,20 @@ mod tests {
         assert_eq!((stock.len(), stock.given_out()), (9, 10));
         let mut later = stock.deal(1, 1).remove(0);
         assert!(later.draw().is_some());
+        assert_eq!(later.repeats, 0, "one is left that nobody has read");
+        assert!(later.draw().is_some());
         assert_eq!(later.repeats, 1, "another measurement read it");
+        later.put(stock.new_number());
+        stock.give_back(later);
+        let mut last = stock.deal(1, 2).remove(0);
+        assert!(last.draw().is_some());
+        assert_eq!(last.repeats, 0, "what nobody has read comes first");
+        stock.give_back(last);
+        let mut heap = stock.heap(2, 1);
+        assert!(
+            (0..10).all(|_| heap[0].take().is_some()) && heap.iter().all(Hand::is_empty),
+            "one takes all"
+        );
         assert_eq!(stock.key(7), "p/0000000007");
         assert_eq!((stock.number("p/0000000007"), stock.number("q/0000000007")), (Some(7), None));
     }

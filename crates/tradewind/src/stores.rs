@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tradewind_backend::local::{self, LocalStore};
@@ -145,6 +146,9 @@ impl Stores {
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
                     options.retries.attempts = 1;
                     (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                    // Where parts are gathered first, that so many are written at a time is no failure of the store.
+                    let all = options.connections.saturating_mul(options.part_bytes);
+                    options.gathered_bytes = options.gathered_bytes.max(all);
                 }
                 let retries = Some(options.retries);
                 Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries })
@@ -158,6 +162,8 @@ impl Stores {
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
                     options.retries.attempts = 1;
                     (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                    // Nobody else reads what is measured: what is removed is to be gone.
+                    options.grace = Duration::ZERO;
                 }
                 Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
             }

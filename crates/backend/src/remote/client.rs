@@ -156,6 +156,8 @@ pub(crate) struct About {
     is_work: bool,
     /// Of its body, in bytes.
     length: u64,
+    /// So many of them may be on their way when the answer begins to be waited for.
+    pub unseen: u64,
     begun: Duration,
     asked: Duration,
 }
@@ -263,6 +265,7 @@ impl Client {
             subject: call.subject,
             is_work: call.is_work,
             length,
+            unseen: length,
             begun,
             asked: self.clock.now(),
         }
@@ -275,7 +278,7 @@ impl Client {
         answered: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
         mut connection: Connection,
     ) -> Result<Answer, Failed> {
-        let kib = u32::try_from(about.length >> 10).unwrap_or(u32::MAX);
+        let kib = u32::try_from(about.unseen >> 10).unwrap_or(u32::MAX);
         let patience = self.answer_time.saturating_add(TIME_PER_KIB.saturating_mul(kib));
         let patience = if about.is_work { patience.saturating_mul(TIMES_OF_WORK) } else { patience };
         let lost = |error| Failed { error, is_unsent: false, is_passing: true };

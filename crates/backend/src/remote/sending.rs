@@ -19,6 +19,9 @@ use super::client::{About, Call, Client, Failed};
 use super::payload::{Fed, Payload};
 use super::pool::Connection;
 
+/// So much of a body that was handed over may still lie in this machine, in bytes: no more than that is waited for.
+const MOST_UNSEEN: u64 = 4 << 20;
+
 type Answered = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
 
 /// The request. Dropping it breaks it off: a store that has not all of a body commits nothing of it.
@@ -63,7 +66,8 @@ impl Client {
             hyper::ext::on_informational(&mut request, move |_| told.notify_one());
             invitation
         });
-        let about = Box::new(self.about(call, begun, length.unwrap_or_default()));
+        let mut about = Box::new(self.about(call, begun, length.unwrap_or_default()));
+        about.unseen = about.unseen.min(MOST_UNSEEN);
         let answered = connection.sender().send_request(request);
         connection.drive_apart();
         Ok(Sending::new(

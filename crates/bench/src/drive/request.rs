@@ -23,12 +23,23 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// A worker of a closed loop whose requests fail one behind the other waits so long before the next: a store that refuses at
 /// once would otherwise be asked as fast as the generator can. That of an open loop is asked as often as it was said.
 pub(crate) const AFTER_FAILURE: Duration = Duration::from_millis(10);
+/// How often it is tried to make an object that is to be there before a load begins.
+pub(crate) const TRIES: u32 = 3;
 
 /// What a request came to.
 pub(crate) struct Answered {
     /// When the first byte was there.
     pub first: Duration,
+    /// When all of it was. To judge it behind that is no part of the store's time.
+    pub whole: Duration,
     pub bytes: u64,
+}
+
+impl Answered {
+    /// All of it at once, without any bytes that are asked for.
+    pub const fn at(whole: Duration, bytes: u64) -> Self {
+        Self { first: whole, whole, bytes }
+    }
 }
 
 /// Why it counts as failed: a short name to count by, and what was seen.
@@ -58,7 +69,8 @@ impl Failed {
     }
 }
 
-/// Waits for a request that begins now and was meant to at a moment, and counts it. How it went.
+/// Waits for a request that begins now and was meant to at a moment, and counts it. How it went. What was answered and is
+/// judged only then must not wait for anything once requests are given up: it would count as unanswered.
 pub(crate) async fn attend<T>(
     shared: &Shared<T>,
     record: &mut Record,
@@ -77,11 +89,11 @@ pub(crate) async fn attend<T>(
             })
         }
     };
-    let ended = shared.now();
+    let ended = answered.as_ref().map_or_else(|_| shared.now(), |answered| answered.whole);
     let window = shared.window();
     shared.ended(ended);
     let answer = match answered {
-        Ok(Answered { first, bytes }) => {
+        Ok(Answered { first, bytes, .. }) => {
             shared.gauge.success(bytes);
             record.success(window, operation, Timing { intended, begun, first, ended }, bytes);
             Ok((first, bytes))

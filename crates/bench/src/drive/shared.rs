@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
 use super::due::Due;
-use crate::record::Window;
+use crate::record::timeline::Timeline;
+use crate::record::{Record, Window};
 use crate::samples::{CellSamples, Names, Sampled, Sampler};
 
 /// Requests of an open loop that wait for a worker, at the most: seconds of a load that no store serves, in some 20 MB.
@@ -112,6 +113,8 @@ pub(crate) struct Shared<T> {
     /// Workers that have not ended.
     active: AtomicUsize,
     pub gauge: Arc<Gauge>,
+    /// How it goes over time.
+    pub timeline: Timeline,
     /// What objects are called.
     names: Arc<dyn Names>,
 }
@@ -146,8 +149,14 @@ impl<T> Shared<T> {
             last: AtomicU64::new(0),
             active: AtomicUsize::new(workers),
             gauge,
+            timeline: Timeline::default(),
             names,
         }
+    }
+
+    /// What a worker is to see, who has begun nothing yet.
+    pub fn record(&self) -> Record {
+        self.timeline.record()
     }
 
     /// What keeps the requests of a worker one by one, where they are to be kept; without a worker, of those that never start.
@@ -217,6 +226,12 @@ impl<T> Shared<T> {
     pub fn is_over(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 0
             || self.numbers.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
+    }
+
+    /// All workers ended before there were as many requests as there are to be: there is nothing that they could be about.
+    pub fn is_deserted(&self) -> bool {
+        self.active.load(Ordering::Relaxed) == 0
+            && self.numbers.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
 
     /// So many requests there are to be at the most.

@@ -4,6 +4,7 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation as Call, When};
 use tradewind_core::{Address, SystemClock};
 
+use super::request::{Answered, attend};
 use super::*;
 use crate::arrivals::Spacing;
 use crate::load::Until;
@@ -241,6 +242,62 @@ async fn who_is_stopped_does_not_wait_for_a_store_that_hangs() {
     assert_eq!(outcome.record.tallies()[&Operation::Put].failures["Unanswered"], 4);
     assert!(begun.elapsed() < 2 * DRAIN_STOPPED, "{:?}", begun.elapsed());
     assert_eq!(outcome.ending, Ending::Stopped);
+}
+
+#[tokio::test]
+async fn what_an_answer_is_judged_for_is_not_the_time_of_the_store() {
+    let (bed, stock) = (bed().await, stock("1KiB"));
+    let shared: Shared<()> = Shared::new(bed.clock.clone(), (1, None), Arc::default(), stock);
+    let (begin, mut record) = (shared.begin(), shared.record());
+    let asked = async {
+        let answered = Answered::at(shared.now(), 0);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok(answered)
+    };
+    let handled = attend(&shared, &mut record, (Operation::List, begin), asked).await;
+    assert!(shared.now() - handled.ended >= Duration::from_millis(300), "{handled:?}");
+    let latency = record.tallies()[&Operation::List].latency.max();
+    assert!(Duration::from_micros(latency) <= handled.ended - begin + Duration::from_millis(1), "{latency}");
+    assert_eq!(shared.end_with_the_last(), handled.ended);
+}
+
+#[tokio::test]
+async fn every_second_of_a_load_is_in_its_outcome() {
+    let (bed, stock) = (faulty_bed(Fault::Delay(Duration::from_millis(5))).await, stock("1KiB"));
+    let outcome = run(&bed, &stock, &load("put", None, Duration::from_millis(1400))).await;
+    let tally = &outcome.record.tallies()[&Operation::Put];
+    assert!(tally.seconds.len() >= 2 && tally.seconds[0].operations > 0, "{:?}", tally.seconds);
+    assert_eq!(tally.seconds.iter().map(|second| second.operations).sum::<u64>(), tally.operations);
+    let tenths: f64 = outcome.tenths[..10].iter().map(|tenth| tenth.operations).sum();
+    let first = tally.seconds[0].operations as f64;
+    // Of what was under way at the end of it a part lies in it too.
+    assert!((first..=first + 4.0).contains(&(tenths + 1e-6)), "{tenths}, {first} ended");
+}
+
+#[tokio::test]
+async fn how_a_load_goes_over_time_is_kept_once_for_all_workers() {
+    let (bed, stock) = (faulty_bed(Fault::Delay(Duration::from_millis(5))).await, stock("1KiB"));
+    let load = load("put", None, Duration::from_millis(1400));
+    let shared =
+        Arc::new(Shared::new(bed.clock.clone(), (load.parallel, None), Arc::default(), stock.clone()));
+    let mut workers = Vec::new();
+    for hand in stock.deal(load.parallel, load.seed) {
+        let worker =
+            Worker::new(bed.clone(), stock.clone(), hand, (shared.clone(), false), context(&bed).await);
+        workers.push(worker.run(load.mix.clone(), load.seed, None).boxed());
+    }
+    let (starts, stop) = (None::<std::iter::Empty<(Duration, ())>>, Stop::default());
+    let subject = |_, ()| Subject { operation: Operation::Put, about: About::Nothing, size: None };
+    let driven = conduct(&bed, &shared, (starts, workers), &load, &stop, subject);
+    let taking = async {
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        shared.timeline.take()
+    };
+    let (driven, taken) = tokio::join!(driven, taking);
+    let (left, taken) = (&driven.unwrap().0.record, &taken);
+    let seconds = |record: &Record| record.tallies()[&Operation::Put].seconds.clone();
+    assert!(seconds(taken)[0].operations > 0 && seconds(left)[0].operations == 0, "{left:?}");
+    assert!(seconds(left)[1].operations > 0, "{left:?}");
 }
 
 #[tokio::test(start_paused = true)]

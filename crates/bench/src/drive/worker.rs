@@ -48,7 +48,7 @@ impl Worker {
     /// Until nothing more is to be begun.
     pub async fn run(mut self, shares: Mix, seed: u64, mut samples: Option<Sampler>) -> (Record, Hand) {
         let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
-        let (shared, mut record) = (self.shared.clone(), Record::default());
+        let (shared, mut record) = (self.shared.clone(), self.shared.record());
         let is_unchanged = self.stock.is_certain() && !shares.operations().any(changes);
         self.unchanged = is_unchanged.then(|| self.stock.dealt());
         loop {
@@ -145,7 +145,7 @@ impl Worker {
         put(&self.bed, &self.context, &address, (content, size), file).await?;
         doubt.lift();
         self.hand.put(number);
-        Ok(Answered { first: self.shared.now(), bytes: size })
+        Ok(Answered::at(self.shared.now(), size))
     }
 
     async fn get(&self, number: u64) -> Result<Answered, Failed> {
@@ -173,7 +173,8 @@ impl Worker {
             let key = address.key.as_str();
             return Err(Failed::wrong(format!("{key} has {at} bytes, {size} were written")));
         }
-        Ok(Answered { first: first.unwrap_or_else(|| self.shared.now()), bytes: size })
+        let whole = self.shared.now();
+        Ok(Answered { first: first.unwrap_or(whole), whole, bytes: size })
     }
 
     async fn head(&self, number: u64) -> Result<Answered, Failed> {
@@ -183,7 +184,7 @@ impl Worker {
             let (key, found) = (address.key.as_str(), found.info.size);
             return Err(Failed::wrong(format!("{key} is said to have {found} bytes, {size} were written")));
         }
-        Ok(Answered { first: self.shared.now(), bytes: 0 })
+        Ok(Answered::at(self.shared.now(), 0))
     }
 
     /// A page from behind an object on, in order and with the right sizes; where nothing changes meanwhile, with every
@@ -192,6 +193,7 @@ impl Worker {
         let prefix = self.stock.prefix().to_owned();
         let request = ListRequest { prefix, delimiter: None, after: Some(self.stock.key(from)), limit: PAGE };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
+        let answered = Answered::at(self.shared.now(), 0);
         let mut listed: Vec<u64> = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
@@ -217,14 +219,14 @@ impl Worker {
                 )));
             }
         }
-        Ok(Answered { first: self.shared.now(), bytes: 0 })
+        Ok(answered)
     }
 
     async fn delete(&self, number: u64) -> Result<Answered, Failed> {
         let doubt = Doubt(Some(&self.stock));
         self.bed.store.delete(&self.context, &self.address(number)?, Precondition::None).await?;
         doubt.lift();
-        Ok(Answered { first: self.shared.now(), bytes: 0 })
+        Ok(Answered::at(self.shared.now(), 0))
     }
 }
 

@@ -65,12 +65,17 @@ impl History {
         self.forget(needed);
     }
 
-    /// What a read may find that began then and is answered now.
-    pub fn possible(&self, begun: u64) -> impl Iterator<Item = Version> + '_ {
+    /// What is there from the beginning was put there after a try of the same that failed: that one may be done even later.
+    pub fn doubt(&mut self) {
+        self.writes.iter_mut().filter(|write| write.version.number == 0).for_each(|write| write.ended = None);
+    }
+
+    /// What a read may find that began and was answered then.
+    pub fn possible(&self, begun: u64, answered: u64) -> impl Iterator<Item = Version> + '_ {
         let replaced = self.replaced(begun);
-        let writes =
-            self.writes.iter().filter(move |write| write.ended.is_none_or(|ended| ended >= replaced));
-        writes.map(|write| write.version)
+        let is_possible =
+            move |write: &&Write| write.begun < answered && write.ended.is_none_or(|ended| ended >= replaced);
+        self.writes.iter().filter(is_possible).map(|write| write.version)
     }
 
     /// Whatever was acknowledged before this had been replaced before `moment`: the latest beginning of a write that was
@@ -99,7 +104,7 @@ mod tests {
     use super::*;
 
     fn sizes(history: &History, begun: u64) -> Vec<Option<u64>> {
-        history.possible(begun).map(|version| version.size).collect()
+        history.possible(begun, u64::MAX).map(|version| version.size).collect()
     }
 
     #[test]
@@ -120,6 +125,27 @@ mod tests {
         history.end_write(last, 11, 12);
         assert_eq!(sizes(&history, 12), [Some(7), Some(8)], "and even later");
         assert_eq!((failed.number, history.writes.len()), (3, 2), "others are forgotten");
+    }
+
+    #[test]
+    fn what_began_behind_an_answer_is_not_in_it() {
+        let mut history = History::new(Some(1));
+        history.begin_read(1);
+        history.begin_write(None, 3);
+        let sizes = |answered| -> Vec<Option<u64>> {
+            history.possible(1, answered).map(|version| version.size).collect()
+        };
+        assert_eq!((sizes(2), sizes(4)), (vec![Some(1)], vec![Some(1), None]));
+    }
+
+    #[test]
+    fn what_was_tried_before_it_was_made_may_come_back() {
+        let mut history = History::new(Some(1));
+        history.doubt();
+        assert_eq!(sizes(&history, 1), [Some(1)], "one of the tries had success");
+        let removed = history.begin_write(None, 2);
+        history.end_write(removed, 3, 4);
+        assert_eq!(sizes(&history, 4), [Some(1), None]);
     }
 
     #[test]
@@ -157,7 +183,7 @@ mod tests {
                     }
                     3 if !reading.is_empty() => {
                         let begun = reading.remove(which % reading.len());
-                        let mut found: Vec<u32> = history.possible(begun).map(|version| version.number).collect();
+                        let mut found: Vec<u32> = history.possible(begun, now).map(|version| version.number).collect();
                         found.sort_unstable();
                         let is_replaced = |write: &Write| all.iter().any(|later| {
                             write.ended.is_some_and(|ended| ended < later.begun)

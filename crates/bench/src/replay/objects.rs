@@ -1,11 +1,15 @@
 //! The objects of a replay: names below the prefix of the run, and what may be found at each of them.
 
+mod judging;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tradewind_pattern::ContentId;
 
+#[cfg(test)]
+pub(super) use self::judging::STRETCH;
 use super::history::{History, Version};
 use super::plan::Plan;
 use crate::samples::Names;
@@ -72,7 +76,8 @@ impl Objects {
         ContentId::of(&format!("{name}\n{number}"), size)
     }
 
-    fn now(&self) -> u64 {
+    /// The present moment, later than all before it.
+    pub fn now(&self) -> u64 {
         self.tick.fetch_add(1, Ordering::SeqCst)
     }
 
@@ -81,6 +86,11 @@ impl Objects {
         // Before they are looked at: one that begins meanwhile begins later than this.
         let now = self.now();
         self.listings.lock().iter().copied().min().unwrap_or(now).min(now)
+    }
+
+    /// It failed once to make what has to be there at the beginning: that may be done a while later.
+    pub fn doubt(&self, object: usize) {
+        self.histories[object].lock().doubt();
     }
 
     /// A write begins, before anything of it is sent.
@@ -106,7 +116,7 @@ impl Objects {
     /// What a read may find that began then and is answered now.
     #[must_use]
     pub fn possible(&self, object: usize, begun: u64) -> Vec<Version> {
-        self.histories[object].lock().possible(begun).collect()
+        self.histories[object].lock().possible(begun, self.now()).collect()
     }
 
     /// A read that began then was judged.
@@ -130,52 +140,6 @@ impl Objects {
             listings.swap_remove(at);
         }
     }
-
-    /// What is wrong with a page from the first name on that begins with `prefix`, answered now to a listing that began then.
-    /// Behind the last name of a page that `is_cut` there may be more.
-    pub fn judge_page(
-        &self,
-        (prefix, begun): (&str, u64),
-        page: &[(String, u64)],
-        is_cut: bool,
-    ) -> Result<(), String> {
-        let mut listed = page.iter().peekable();
-        let first = self.known.partition_point(|(key, _)| **key < *prefix);
-        for (object, (key, _)) in self.known.iter().enumerate().skip(first) {
-            let Some(rest) = listed.peek() else {
-                if is_cut || !key.starts_with(prefix) {
-                    break;
-                }
-                self.judge_listed(object, begun, None)?;
-                continue;
-            };
-            let name = self.name(object);
-            match rest.0.cmp(&name) {
-                std::cmp::Ordering::Less => break,
-                std::cmp::Ordering::Equal => {
-                    self.judge_listed(object, begun, Some(rest.1))?;
-                    listed.next();
-                }
-                std::cmp::Ordering::Greater => self.judge_listed(object, begun, None)?,
-            }
-        }
-        match listed.next() {
-            Some((name, _)) => Err(format!("{name} is listed, which was never made or is out of order")),
-            None => Ok(()),
-        }
-    }
-
-    fn judge_listed(&self, object: usize, begun: u64, size: Option<u64>) -> Result<(), String> {
-        let history = self.histories[object].lock();
-        if history.possible(begun).any(|version| version.size == size) {
-            return Ok(());
-        }
-        let name = self.name(object);
-        Err(match size {
-            Some(size) => format!("{name} is listed with {size} bytes, which it did not have at that time"),
-            None => format!("{name} is not listed, and was there"),
-        })
-    }
 }
 
 impl Names for Objects {
@@ -194,10 +158,20 @@ mod tests {
         Objects::new("run/".to_owned(), &Plan { objects, ..Plan::default() })
     }
 
+    fn judge(
+        objects: &Objects,
+        (prefix, begun): (&str, u64),
+        page: &[(String, u64)],
+        is_cut: bool,
+    ) -> Result<(), String> {
+        let mut judging = objects.judge(prefix, (begun, objects.now()), page, is_cut);
+        std::iter::from_fn(|| Some(judging.go_on())).flatten().next().unwrap()
+    }
+
     fn judged(objects: &Objects, prefix: &str, page: &[(&str, u64)], is_cut: bool) -> Result<(), String> {
         let page: Vec<(String, u64)> = page.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
         let begun = objects.begin_listing();
-        let judged = objects.judge_page((prefix, begun), &page, is_cut);
+        let judged = judge(objects, (prefix, begun), &page, is_cut);
         objects.end_listing(begun);
         judged
     }
@@ -238,10 +212,10 @@ mod tests {
         let (before, after) =
             (page(&[("run/b/1", 2), ("run/b/3", 4)]), page(&[("run/b/2", 3), ("run/b/3", 4)]));
         for page in [&before, &after] {
-            assert_eq!(objects.judge_page(("b/", begun), page, false), Ok(()));
+            assert_eq!(judge(&objects, ("b/", begun), page, false), Ok(()));
         }
         let later = objects.begin_listing();
-        assert!(objects.judge_page(("b/", later), &before, false).is_err());
-        assert_eq!(objects.judge_page(("b/", later), &after, false), Ok(()));
+        assert!(judge(&objects, ("b/", later), &before, false).is_err());
+        assert_eq!(judge(&objects, ("b/", later), &after, false), Ok(()));
     }
 }

@@ -109,7 +109,7 @@ pub(super) struct Player {
 impl Player {
     /// Until nothing more is to be begun.
     pub async fn run(mut self) -> (Record, Came) {
-        let (shared, mut record) = (self.shared.clone(), Record::default());
+        let (shared, mut record) = (self.shared.clone(), self.shared.record());
         loop {
             tokio::task::coop::consume_budget().await;
             let Some((intended, request)) = self.turn().await else { break };
@@ -198,7 +198,7 @@ impl Player {
         let content = Objects::content(address.key.as_str(), version.number, size);
         put(&self.bed, &self.context, &address, (content, size), None).await?;
         self.objects.end_write(object, version);
-        Ok(Answered { first: self.shared.now(), bytes: size })
+        Ok(Answered::at(self.shared.now(), size))
     }
 
     async fn delete(&self, object: usize) -> Result<Answered, Failed> {
@@ -211,7 +211,7 @@ impl Player {
             Err(e) => return Err(e.into()),
         }
         self.objects.end_write(object, version);
-        Ok(Answered { first: self.shared.now(), bytes: 0 })
+        Ok(Answered::at(self.shared.now(), 0))
     }
 
     /// What is to be made of an error to a read: it is right where one of the versions that were possible has no such bytes.
@@ -227,7 +227,7 @@ impl Player {
             return Err(error.into());
         }
         self.came.absent += 1;
-        Ok(Answered { first: self.shared.now(), bytes: 0 })
+        Ok(Answered::at(self.shared.now(), 0))
     }
 
     async fn get(
@@ -286,7 +286,8 @@ impl Player {
         if at != end.max(offset.min(size)) {
             return Err(Failed::wrong(format!("{key} was read up to byte {at}, and not to {end}")));
         }
-        Ok(Answered { first: first.unwrap_or_else(|| self.shared.now()), bytes: at - offset.min(size) })
+        let whole = self.shared.now();
+        Ok(Answered { first: first.unwrap_or(whole), whole, bytes: at - offset.min(size) })
     }
 
     async fn head(&mut self, object: usize, begun: u64) -> Result<Answered, Failed> {
@@ -303,14 +304,14 @@ impl Player {
                 "{key} is said to have {size} bytes, which it did not have then"
             )));
         }
-        Ok(Answered { first: self.shared.now(), bytes: 0 })
+        Ok(Answered::at(self.shared.now(), 0))
     }
 
     async fn list(&self, prefix: &str, begun: u64) -> Result<Answered, Failed> {
         let request =
             ListRequest { prefix: self.objects.below(prefix), delimiter: None, after: None, limit: PAGE };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
-        let first = self.shared.now();
+        let (answered, answered_at) = (Answered::at(self.shared.now(), 0), self.objects.now());
         let mut listed = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
@@ -318,7 +319,16 @@ impl Player {
             };
             listed.push((key.to_string(), summary.size));
         }
-        self.objects.judge_page((prefix, begun), &listed, page.next.is_some()).map_err(Failed::wrong)?;
-        Ok(Answered { first, bytes: 0 })
+        let times = (begun, answered_at);
+        let mut judging = self.objects.judge(prefix, times, &listed, page.next.is_some());
+        loop {
+            if let Some(judged) = judging.go_on() {
+                return judged.map(|()| answered).map_err(Failed::wrong);
+            }
+            // Others ask from this thread meanwhile. Once requests are given up nobody does, and this one was answered.
+            if !self.shared.over.is_cancelled() {
+                tokio::task::yield_now().await;
+            }
+        }
     }
 }

@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
 
+use super::objects::STRETCH;
+use super::player::Request;
 use super::*;
 use crate::course::{Course, Event};
 use crate::drive::Ending;
@@ -218,6 +220,116 @@ async fn who_stops_a_replay_gets_what_there_is() {
         assert!(outcome.record.tallies()[&Operation::Put].operations > 0);
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_while_objects_are_made_does_not_wait_for_a_store_that_hangs() {
+    let open = bed().await;
+    let hanging = with(&open, Call::Commit, When::From(4), Fault::Hang);
+    let replay = replay((0..100).map(|n| format!("0,get,{n},,\n")).collect(), (4, None));
+    let mut course = Course::new(&hanging, "there/", 1, (2, false));
+    let (stop, begun) = (Stop::default(), tokio::time::Instant::now());
+    let stopping = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stop.ask();
+    };
+    let replayed = tokio::time::timeout(20 * DRAIN_STOPPED, course.replay(&replay, 1, &stop, |_| ()));
+    let (replayed, ()) = tokio::join!(replayed, stopping);
+    assert!(!replayed.unwrap().unwrap());
+    assert!(begun.elapsed() < 2 * DRAIN_STOPPED, "{:?}", begun.elapsed());
+    assert_eq!(course.clean().await.unwrap(), 3, "those that were made");
+    assert_eq!(Course::new(&open, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing is left");
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_at_once_is_tried_again() {
+    let failing = async |times: u64| {
+        let open = bed().await;
+        let plan = (1..=times).fold(FaultPlan::none(), |plan, n| {
+            plan.on(Call::Commit, When::Nth(n), Fault::FailBefore(Reason::Io))
+        });
+        let bed = Bed { store: Faulty::new(open.store.clone(), plan), ..open };
+        let replay = replay("0,get,k,,\n".to_owned(), (4, None));
+        let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+        let gauge = Arc::default();
+        (replay.prepare(&bed, &objects, &Stop::default(), &gauge).await, gauge.read().0, objects)
+    };
+    for times in 0..u64::from(TRIES) {
+        let (made, count, objects) = failing(times).await;
+        assert!(made.unwrap() && count == 1);
+        let removed = objects.begin_write(0, None);
+        objects.end_write(0, removed);
+        // A try that failed may yet be carried out.
+        let possible = objects.possible(0, objects.begin_read(0));
+        assert_eq!(possible.len(), if times == 0 { 1 } else { 2 }, "{possible:?}");
+    }
+    let (failed, count, _) = failing(TRIES.into()).await;
+    let said = failed.unwrap_err().to_string();
+    assert!(said.contains("one of 1 objects that the trace reads could not be made") && count == 0, "{said}");
+}
+
+/// A worker alone, and what it shares.
+async fn alone(bed: &Bed, replay: &Replay) -> (Player, Arc<Shared<Request>>) {
+    let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+    let shared = Arc::new(Shared::new(bed.clock.clone(), (1, None), Arc::default(), objects.clone()));
+    shared.begin();
+    let player = Player {
+        bed: bed.clone(),
+        objects,
+        shared: shared.clone(),
+        turns: None,
+        context: context(bed).await.unwrap(),
+        came: Came::default(),
+        samples: None,
+    };
+    (player, shared)
+}
+
+#[tokio::test]
+async fn whoever_judges_a_long_listing_holds_up_nobody() {
+    const KEYS: usize = 20_000;
+    let keys = replay((0..KEYS).map(|n| format!("0,put,{n},,1\n")).collect(), (1, Some(1.0)));
+    // The second time its requests are given up meanwhile: that one was answered before.
+    for given_up_after in [usize::MAX, 5] {
+        let (player, shared) = alone(&bed().await, &keys).await;
+        shared.release(shared.now(), Request::List { prefix: "".into() });
+        shared.last();
+        let (turns, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let others = async {
+            while !is_over.load(Ordering::Relaxed) {
+                if turns.fetch_add(1, Ordering::Relaxed) == given_up_after {
+                    shared.give_up();
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let judging = async {
+            let (record, _) = player.run().await;
+            is_over.store(true, Ordering::Relaxed);
+            record
+        };
+        let (record, ()) = tokio::join!(judging, others);
+        let (tally, turns) = (&record.tallies()[&Operation::List], turns.into_inner());
+        assert_eq!((tally.operations, tally.failed(), tally.cut), (1, 0, 0));
+        assert!(turns >= (KEYS / STRETCH).min(given_up_after), "{turns}");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_does_not_keep_what_is_over() {
+    let (player, shared) = alone(&bed().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
+    let asking = async {
+        for _ in 0..2 {
+            shared.release(shared.now(), Request::Put { object: 0, size: 1 });
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+        }
+        shared.last();
+    };
+    let ((mut record, _), ()) = tokio::join!(player.run(), asking);
+    let kept = record.tenths(Duration::from_secs(1)).iter().map(|tenth| tenth.operations).sum::<f64>();
+    assert!(kept < 1e-9, "{kept}");
+    record.add(&shared.timeline.take());
+    assert_eq!(record.tallies()[&Operation::Put].seconds[0].operations, 1);
 }
 
 #[tokio::test]

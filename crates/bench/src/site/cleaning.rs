@@ -39,6 +39,14 @@ impl Made {
         }
     }
 
+    /// What is there for certain: it was written, and not removed since.
+    fn there(&self) -> Vec<String> {
+        match self {
+            Self::Stock(stock) => stock.numbers().into_iter().map(|number| stock.key(number)).collect(),
+            Self::Replayed(_) => Vec::new(),
+        }
+    }
+
     fn name(&self, number: u64) -> String {
         match self {
             Self::Stock(stock) => stock.key(number),
@@ -57,19 +65,26 @@ enum Looked {
 
 /// Removes everything below a prefix; how many objects there were. Where listing is denied, what has one of the names, and
 /// where nobody knows those it fails. It is looked until nothing is there; `is_doubtful`: requests were given up, which may be
-/// carried out a moment later.
+/// carried out a moment later. Where a listing has shown fewer than are there, they are removed by their names.
 pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_doubtful: bool) -> Result<u64> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
     let (mut removed, mut tries, mut doubt) = (0, 1, is_doubtful);
-    for _ in 0..MOST_LOOKS {
+    for looks in 1.. {
         match look(bed, &context, prefix).await {
             Ok(Looked::Removed(0)) if doubt => {
                 doubt = false;
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }
             Ok(Looked::Removed(0)) => break,
+            Ok(Looked::Removed(_)) if looks >= MOST_LOOKS => {
+                let what = format!(
+                    "objects lie below {prefix} however often they are removed: somebody writes there, or the store shows \
+                     what is not there any more"
+                );
+                return Err(Error::new(Reason::Io, what));
+            }
             Ok(Looked::Removed(more)) => removed += more,
             Ok(Looked::NotAllowed) => {
                 let unknown = || {
@@ -80,7 +95,7 @@ pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_dou
                 for made in made.ok_or_else(unknown)? {
                     removed += remove_known(bed, &context, made).await?;
                 }
-                break;
+                return Ok(removed);
             }
             // Who may not remove an object will not be allowed to a moment later.
             Err(e) if tries == TRIES || e.kind() == ErrorKind::Denied => return Err(e),
@@ -91,7 +106,12 @@ pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_dou
             }
         }
     }
-    Ok(removed)
+    let there: Vec<String> = made.into_iter().flatten().flat_map(Made::there).collect();
+    let are_missing = removed < there.len() as u64;
+    for names in there.chunks(PAGE).filter(|_| are_missing) {
+        remove(bed, &context, names.to_vec()).await?;
+    }
+    Ok(removed.max(there.len() as u64))
 }
 
 /// Goes through all objects once, past those that cannot be removed; the error says why one could not.

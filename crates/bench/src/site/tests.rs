@@ -2,6 +2,7 @@ use tradewind_core::error::Reason;
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
 
 use super::*;
+use crate::arrivals::Spacing;
 use crate::drive::tests::bed;
 use crate::survey::Step;
 
@@ -58,6 +59,31 @@ async fn nothing_is_removed_that_has_another_name_than_was_asked_for() {
 }
 
 #[tokio::test]
+async fn what_a_listing_does_not_show_yet_is_removed_by_its_name() {
+    let open = bed().await;
+    let blind = FaultPlan::none().on(Call::List, When::Always, Fault::ShowNothing);
+    let bed = Bed { store: Faulty::new(open.store.clone(), blind), ..open.clone() };
+    let mut site = Site::new(bed, "there/".to_owned());
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    site.measure(&step("put"), &stop, &gauge).await.unwrap();
+    assert_eq!(site.clean().await.unwrap(), 50);
+    assert_eq!(Site::new(open, String::new()).clean().await.unwrap(), 0, "nothing is left");
+}
+
+#[tokio::test]
+async fn what_cannot_be_removed_however_often_is_told() {
+    let open = bed().await;
+    let feigns = FaultPlan::none().on(Call::Delete, When::Always, Fault::Feign);
+    let bed = Bed { store: Faulty::new(open.store.clone(), feigns), ..open };
+    let mut site = Site::new(bed, "there/".to_owned());
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    let why = site.clean().await.unwrap_err().to_string();
+    assert!(why.contains("however often they are removed"), "{why}");
+}
+
+#[tokio::test]
 async fn objects_that_are_there_are_not_made_again() {
     let mut site = Site::new(bed().await, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
@@ -67,4 +93,18 @@ async fn objects_that_are_there_are_not_made_again() {
     assert_eq!(site.missing(&step("get=1,put=1")), 20, "what changes is apart from what is read");
     site.measure(&step("delete"), &stop, &gauge).await.unwrap();
     assert_eq!(site.missing(&step("get")), 20);
+}
+
+#[tokio::test]
+async fn requests_that_only_remove_go_on_together_until_nothing_is_left() {
+    let mut site = Site::new(bed().await, "there/".to_owned());
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    let mut step = step("delete");
+    // More than there are objects, at moments of their own.
+    step.load.pace = Pace::Open { per_second: 2000.0, spacing: Spacing::Fixed };
+    step.load.until = Until { requests: None, time: Duration::from_secs(30), stable: None };
+    assert!(site.prepare(&step, &stop, &gauge).await.unwrap());
+    let outcome = site.measure(&step, &stop, &gauge).await.unwrap();
+    assert_eq!(outcome.record.tallies()[&Operation::Delete].operations, 20);
+    assert_eq!((outcome.waiting, outcome.abandoned), (0, 0), "the store is not to blame");
 }

@@ -119,9 +119,15 @@ impl Injector {
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         match fault {
-            None | Some(Fault::Truncate(_) | Fault::Corrupt(_) | Fault::FailAt(..) | Fault::IgnorePrefix) => {
-                work.await
-            }
+            None
+            | Some(
+                Fault::Truncate(_)
+                | Fault::Corrupt(_)
+                | Fault::FailAt(..)
+                | Fault::IgnorePrefix
+                | Fault::ShowNothing
+                | Fault::Feign,
+            ) => work.await,
             Some(Fault::FailBefore(reason)) => Err(injected(reason, operation, "before")),
             Some(Fault::FailAfter(reason)) => {
                 work.await?;
@@ -254,7 +260,12 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
-        self.call(context, Operation::Delete, self.inner.delete(context, address, precondition)).await
+        let fault = self.injector.decide(Operation::Delete);
+        if fault == Some(Fault::Feign) {
+            return Ok(Deleted { existed: true });
+        }
+        let deleted = self.inner.delete(context, address, precondition);
+        self.injector.befall(context, fault, Operation::Delete, deleted).await
     }
 
     async fn list(
@@ -266,6 +277,9 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         let fault = self.injector.decide(Operation::List);
         let prefix = if fault == Some(Fault::IgnorePrefix) { String::new() } else { request.prefix.clone() };
         let request = ListRequest { prefix, ..request.clone() };
+        if fault == Some(Fault::ShowNothing) {
+            return Ok(ListPage { entries: Vec::new(), next: None });
+        }
         let listed = self.inner.list(context, bucket, &request);
         self.injector.befall(context, fault, Operation::List, listed).await
     }

@@ -33,6 +33,11 @@ struct Object<'a> {
     op: Cow<'a, str>,
     #[serde(borrow)]
     key: Cow<'a, str>,
+}
+
+/// What bytes of an object it is about, of a line of which they are read.
+#[derive(Default, Deserialize)]
+struct Extent {
     offset: Option<u64>,
     length: Option<u64>,
 }
@@ -67,6 +72,7 @@ impl Form {
                 }
                 let [time, op, key, offset, length] = places.map(|place| place.map_or("", |n| &*fields[n]));
                 let (at, operation) = (seconds(time.trim())?, operation(op)?);
+                let (offset, length) = if has_extent(operation) { (offset, length) } else { ("", "") };
                 let number = |name: &str, text: &str| match text.trim() {
                     "" => Ok(None),
                     text => {
@@ -77,11 +83,15 @@ impl Form {
                 Entry { line, at, operation, key: key.to_owned(), offset: offset.unwrap_or(0), length }
             }
             Self::Json => {
-                let Object { time, op, key, offset, length } =
-                    serde_json::from_str(text).map_err(in_one_line)?;
+                let Object { time, op, key } = serde_json::from_str(text).map_err(in_one_line)?;
                 let at = Duration::try_from_secs_f64(time).ok().filter(|at| at.as_secs() < MOST_SECONDS);
                 let at = at.ok_or_else(|| format!("time {time} is no number of seconds"))?;
                 let (operation, key) = (operation(&op)?, key.into_owned());
+                let Extent { offset, length } = if has_extent(operation) {
+                    serde_json::from_str(text).map_err(in_one_line)?
+                } else {
+                    Extent::default()
+                };
                 Entry { line, at, operation, key, offset: offset.unwrap_or(0), length }
             }
         };
@@ -97,6 +107,11 @@ fn in_one_line(e: serde_json::Error) -> String {
         Some((what, _)) if e.column() > 0 => format!("{what} (column {})", e.column()),
         _ => said,
     }
+}
+
+/// Whether offset and length are read of it.
+const fn has_extent(operation: Operation) -> bool {
+    matches!(operation, Operation::Put | Operation::Get)
 }
 
 fn operation(text: &str) -> Result<Operation, String> {

@@ -58,6 +58,24 @@ fn lines_of_json_say_the_same() {
 }
 
 #[test]
+fn offset_and_length_are_passed_over_where_they_mean_nothing() {
+    let csv = "time,op,key,offset,length\n0,head,k,-,-\n0,list,k,1,x\n0,delete,k,,-1\n0,delete,k,18446744073709551615,1\n";
+    let json = r#"{"time":0,"op":"head","key":"k","offset":"-","length":"-"}
+{"time":0,"op":"list","key":"k","offset":1,"length":null}
+{"time":0,"op":"delete","key":"k","length":-1}
+{"time":0,"op":"delete","key":"k","offset":1e400,"length":{}}
+"#;
+    for (text, first) in [(csv, 2), (json, 1)] {
+        let (entries, broken) = read(text.as_bytes()).unwrap();
+        let operations = [Operation::Head, Operation::List, Operation::Delete, Operation::Delete];
+        let expected = operations.into_iter().zip(first..);
+        let expected: Vec<Entry> =
+            expected.map(|(operation, line)| entry(line, 0, operation, "k", (0, None))).collect();
+        assert_eq!((entries, broken), (expected, vec![]));
+    }
+}
+
+#[test]
 fn broken_lines_are_named_with_what_is_wrong() {
     let long = "x".repeat(101);
     let longest = "x".repeat(70_000);

@@ -20,9 +20,13 @@ pub(super) fn spoil(body: Body, fault: Fault) -> Body {
             Body::from_stream(length, cut(body, at.min(last), Some(error)))
         }
         Fault::Corrupt(at) => Body::from_stream(length, flip(body, at.min(last))),
-        Fault::FailBefore(_) | Fault::FailAfter(_) | Fault::Delay(_) | Fault::Hang | Fault::IgnorePrefix => {
-            body
-        }
+        Fault::FailBefore(_)
+        | Fault::FailAfter(_)
+        | Fault::Delay(_)
+        | Fault::Hang
+        | Fault::IgnorePrefix
+        | Fault::ShowNothing
+        | Fault::Feign => body,
     }
 }
 

@@ -86,6 +86,10 @@ pub enum Fault {
     FailAt(u64, Reason),
     /// Of listings of objects only: they have all names, whatever the prefix that was asked for.
     IgnorePrefix,
+    /// Of listings of objects only: they show nothing, whatever is there.
+    ShowNothing,
+    /// Of removals only: they say that they removed something, and did not.
+    Feign,
 }
 
 impl Fault {
