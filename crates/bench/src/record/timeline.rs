@@ -60,9 +60,15 @@ impl Present {
     /// It may be an earlier one: a request counts in each that it was under way in.
     fn turn_to(&mut self, second: usize) {
         if second != self.second {
-            self.add_to(&mut self.timeline.0.lock());
-            (self.second, self.seconds, self.tenths) = (second, Default::default(), Default::default());
+            self.hand_over();
+            self.second = second;
         }
+    }
+
+    #[cold]
+    fn hand_over(&mut self) {
+        self.add_to(&mut self.timeline.0.lock());
+        (self.seconds, self.tenths) = (Default::default(), Default::default());
     }
 
     /// Adds what was seen in this second.
