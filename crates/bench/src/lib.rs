@@ -14,6 +14,7 @@ pub mod compare;
 pub mod course;
 mod csv;
 pub mod drive;
+pub mod figures;
 pub mod files;
 pub mod interference;
 pub mod load;

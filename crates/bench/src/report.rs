@@ -8,6 +8,7 @@ mod csv;
 mod interference;
 mod page;
 mod posix;
+mod rows;
 mod words;
 
 use std::fmt;

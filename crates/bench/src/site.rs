@@ -2,6 +2,7 @@
 //! nothing else.
 
 mod cleaning;
+mod sources;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use tradewind_core::error::{Error, Reason, Result};
 
 use self::cleaning::{Made, clean};
+pub(crate) use self::sources::make_files;
 use crate::drive::request::TRIES;
 use crate::drive::{Bed, Gauge, Outcome, Stop, drive};
 use crate::load::{Load, Pace, Until};
@@ -92,7 +94,7 @@ impl Site {
     pub async fn prepare(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<bool> {
         let stock = self.stock(step);
         if step.load.mix.share(Operation::Put) > 0.0 {
-            stock.make_files(&self.bed, step.objects, stop).await?;
+            make_files(&self.bed, &stock, step.objects, stop).await?;
         }
         for tries in 1.. {
             let missing = self.missing(step);

@@ -4,18 +4,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use futures::StreamExt as _;
 use parking_lot::Mutex;
-use tradewind_core::error::{Error, Reason, Result};
 use tradewind_pattern::ContentId;
 
-use crate::drive::{Bed, Stop};
 use crate::random::mix;
 use crate::samples::Names;
 use crate::sizes::Sizes;
-
-/// Files that are made at a time.
-const HANDS: usize = 4;
 
 /// Objects of one distribution of sizes.
 #[derive(Debug)]
@@ -94,23 +88,9 @@ impl Stock {
         self.files.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes so many files, before there is any object; those that are there already serve. Each is the source of several
-    /// objects where there are more. A stop ends it early, with fewer.
-    pub async fn make_files(&self, bed: &Bed, count: u64, stop: &Stop) -> Result<()> {
-        let Some(files) = bed.files.as_ref().filter(|_| !self.has_files() && self.given_out() == 0) else {
-            return Ok(());
-        };
-        // From now on names and contents are those of files.
+    /// From now on objects come from so many files.
+    pub fn take_from_files(&self, count: u64) {
         self.files.store(count, Ordering::Relaxed);
-        let made = (0..count).take_while(|_| !stop.is_asked()).map(|number| {
-            let (name, content, size) = (self.source_key(number), self.content(number), self.size(number));
-            async move { files.make(&name, bed.content.clone(), content, size).await }
-        });
-        let mut made = futures::stream::iter(made).buffer_unordered(HANDS);
-        while let Some(made) = made.next().await {
-            made.map_err(|e| Error::with_source(Reason::Io, e.to_string(), e))?;
-        }
-        Ok(())
     }
 
     /// A request to change something failed: what is there is not known any more.

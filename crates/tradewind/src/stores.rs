@@ -162,8 +162,8 @@ impl Stores {
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
                     options.retries.attempts = 1;
                     (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
-                    // Nobody else reads what is measured: what is removed is to be gone.
-                    options.grace = Duration::ZERO;
+                    // What is removed may still be read, but only by what is measured beside it.
+                    options.grace = Duration::from_secs(60);
                 }
                 Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
             }

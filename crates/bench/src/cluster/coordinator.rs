@@ -195,18 +195,17 @@ impl Cluster {
         let asked =
             there.map(|(n, agent)| agent.end(if Some(n) == remover { lost.clone() } else { Vec::new() }));
         let cleaned = join_all(asked).await;
-        let also: BTreeSet<u32> =
-            cleaned.iter().flatten().flat_map(|cleaned| cleaned.lost.iter().copied()).collect();
+        let (mut sum, mut also) = (0_u64, BTreeSet::new());
+        for cleaned in cleaned {
+            let Cleaned { removed, lost, servers } = cleaned?;
+            sum = sum.saturating_add(removed);
+            also.extend(lost);
+            self.servers.extend(servers);
+        }
         let is_left = |agent: &&Remote| lost.contains(&agent.number) && !also.contains(&agent.number);
         if let (false, Some(agent)) = (self.keeps, self.agents.iter().find(is_left)) {
             let why = "it was lost, and no other agent has removed what it made".to_owned();
             return Err(Trouble { agent: agent.name.clone(), why });
-        }
-        let mut sum: u64 = 0;
-        for cleaned in cleaned {
-            let Cleaned { removed, servers, .. } = cleaned?;
-            sum = sum.saturating_add(removed);
-            self.servers.extend(servers);
         }
         Ok(sum)
     }

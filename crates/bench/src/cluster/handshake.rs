@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::frame::{self, Broken, Reader};
 
 /// What they speak. It changes where one of before would misunderstand it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const PROTOCOL: &str = "tradewind-bench-cluster";
 /// A frame of the handshake has no more bytes.
 const MOST: usize = 1 << 10;

@@ -9,6 +9,7 @@ use super::*;
 use crate::arrivals::Spacing;
 use crate::load::Until;
 use crate::operation::Operation;
+use crate::site::make_files;
 
 pub(crate) async fn bed() -> Bed {
     let clock = SystemClock::shared();
@@ -156,7 +157,7 @@ async fn uploads_come_from_files_and_downloads_go_to_them() {
     let inside = directory.path().join("own");
     let bed = Bed { files: Some(Arc::new(crate::files::Files::new(inside.clone()).unwrap())), ..bed().await };
     let stock = stock("1B-600KiB");
-    stock.make_files(&bed, 5, &Stop::default()).await.unwrap();
+    make_files(&bed, &stock, 5, &Stop::default()).await.unwrap();
     let alone = |mix, requests| Load { parallel: 1, ..load(mix, Some(requests), LONG) };
     // Of what is in a file each byte counts: another one is found.
     let other = std::fs::read_dir(&inside).unwrap().map(|file| file.unwrap().path()).max().unwrap();

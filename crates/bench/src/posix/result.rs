@@ -12,7 +12,7 @@ pub use super::mount::Mount;
 pub use super::policy::Policy;
 pub use super::postmark::result::Postmark;
 pub use crate::caches::Caches;
-use crate::result::{Latency, Rate};
+use crate::figures::{Latency, Rate};
 
 /// What a line is about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

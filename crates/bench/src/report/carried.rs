@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::charts::{Axis, Series, figure, lines, short};
 use super::means;
-use super::words::Row;
+use super::rows::Row;
 use crate::operation::Operation;
 use crate::posix::amplification::{Fit, Point, fit};
 
@@ -84,7 +84,7 @@ pub(super) fn section(rows: &[Row<'_>]) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::rows;
+    use super::super::rows::rows;
     use super::*;
     use crate::result::Cell;
     use crate::sizes::Sizes;

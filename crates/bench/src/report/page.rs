@@ -5,7 +5,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use crate::compare::Verdict;
 use crate::operation::Operation;
 use crate::report::charts::{Axis, Series, figure, heat, lines, short};
-use crate::report::words::{Row, comparison, measure, rows, summary};
+use crate::report::rows::{Row, rows};
+use crate::report::words::{comparison, measure, summary};
 use crate::report::{Kept, carried, compared, interference, posix};
 use crate::result::{Agent, Cell, Figures, Latency};
 

@@ -35,6 +35,19 @@ fn a_page_says_what_was_measured() {
 }
 
 #[test]
+fn a_latency_that_is_not_known_is_not_0() {
+    let known = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"counts":[[10,1],[20,1],[30,1]]}"#;
+    let unknown = r#"{"count":0,"mean":0.0,"p50":0,"p90":0,"p99":0,"p999":0,"max":0,"counts":[]}"#;
+    let kept = |text: &str| Kept::parse("x", text).unwrap();
+    let (with, without) = (kept(&text(1.0)), kept(&text(1.0).replace(known, unknown)));
+    let words = |kept: &Kept| words(std::slice::from_ref(kept))[0].1.join(" ");
+    assert!(words(&with).contains("One alone takes 0.02 ms.") && !words(&without).contains("One alone"));
+    let figures = csv(std::slice::from_ref(&without));
+    assert!(figures.lines().nth(1).unwrap().contains(",1000.5,4098048,,,,,,,,0,"), "{figures}");
+    assert!(page(&[without]).contains("get 4KiB x 16"));
+}
+
+#[test]
 fn two_are_compared() {
     let kept = |name: &str, factor| Kept::parse(name, &text(factor)).unwrap();
     let same = page(&[kept("a", 1.0), kept("b", 1.0)]);

@@ -39,11 +39,19 @@ impl Made {
         }
     }
 
-    /// What is there for certain: it was written, and not removed since.
-    fn there(&self) -> Vec<String> {
+    /// The numbers of those that are there for certain: they were written, and not removed since.
+    fn there(&self) -> Vec<u64> {
         match self {
-            Self::Stock(stock) => stock.numbers().into_iter().map(|number| stock.key(number)).collect(),
+            Self::Stock(stock) => stock.numbers(),
             Self::Replayed(_) => Vec::new(),
+        }
+    }
+
+    /// How many those are.
+    fn count_there(&self) -> usize {
+        match self {
+            Self::Stock(stock) => stock.len(),
+            Self::Replayed(_) => 0,
         }
     }
 
@@ -57,8 +65,10 @@ impl Made {
 
 /// What one look came to.
 enum Looked {
-    /// So many objects were there, and are removed.
-    Removed(u64),
+    /// Nothing was there.
+    Nothing,
+    /// Objects were there, and are removed.
+    Something,
     /// Who asks may not list.
     NotAllowed,
 }
@@ -72,28 +82,30 @@ pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_dou
     let context = Context::new(deadline, window);
     let (mut removed, mut tries, mut doubt) = (0, 1, is_doubtful);
     for looks in 1.. {
-        match look(bed, &context, prefix).await {
-            Ok(Looked::Removed(0)) if doubt => {
+        match look(bed, &context, prefix, &mut removed).await {
+            Ok(Looked::Nothing) if doubt => {
                 doubt = false;
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }
-            Ok(Looked::Removed(0)) => break,
-            Ok(Looked::Removed(_)) if looks >= MOST_LOOKS => {
+            Ok(Looked::Nothing) => break,
+            Ok(Looked::Something) if looks >= MOST_LOOKS => {
                 let what = format!(
                     "objects lie below {prefix} however often they are removed: somebody writes there, or the store shows \
                      what is not there any more"
                 );
                 return Err(Error::new(Reason::Io, what));
             }
-            Ok(Looked::Removed(more)) => removed += more,
+            Ok(Looked::Something) => {}
             Ok(Looked::NotAllowed) => {
                 let unknown = || {
                     let what =
                         format!("what lies below {prefix} may not be listed, and is not known by name");
                     Error::new(Reason::AccessDenied, what)
                 };
+                tracing::debug!("objects cannot be listed: they are removed by their names");
                 for made in made.ok_or_else(unknown)? {
-                    removed += remove_known(bed, &context, made).await?;
+                    let names = (0..made.count()).map(|number| made.name(number));
+                    removed += remove_by_name(bed, &context, names).await?;
                 }
                 return Ok(removed);
             }
@@ -106,17 +118,19 @@ pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_dou
             }
         }
     }
-    let there: Vec<String> = made.into_iter().flatten().flat_map(Made::there).collect();
-    let are_missing = removed < there.len() as u64;
-    for names in there.chunks(PAGE).filter(|_| are_missing) {
-        remove(bed, &context, names.to_vec()).await?;
+    let there: usize = made.into_iter().flatten().map(Made::count_there).sum();
+    if removed < there as u64 {
+        for made in made.into_iter().flatten() {
+            let names = made.there().into_iter().map(|number| made.name(number));
+            remove_by_name(bed, &context, names).await?;
+        }
     }
-    Ok(removed.max(there.len() as u64))
+    Ok(removed.max(there as u64))
 }
 
-/// Goes through all objects once, past those that cannot be removed; the error says why one could not.
-async fn look(bed: &Bed, context: &Context, prefix: &str) -> Result<Looked> {
-    let (mut after, mut removed, mut failed) = (None, 0, None);
+/// Goes through all objects once, past those that cannot be removed; the error says why one could not. `removed` counts the others.
+async fn look(bed: &Bed, context: &Context, prefix: &str, removed: &mut u64) -> Result<Looked> {
+    let (mut after, mut failed, mut looked) = (None, None, Looked::Nothing);
     loop {
         let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE };
         let page = match bed.store.list(context, &bed.bucket, &request).await {
@@ -129,41 +143,48 @@ async fn look(bed: &Bed, context: &Context, prefix: &str) -> Result<Looked> {
             let what = format!("asked for names that begin with {prefix}, the store lists {other}");
             return Err(Error::new(Reason::Io, what));
         }
-        match remove(bed, context, names).await {
-            Ok(more) => removed += more,
-            Err(e) => failed = Some(e),
+        if !names.is_empty() {
+            looked = Looked::Something;
         }
+        let (more, why) = remove(bed, context, names).await;
+        *removed += more;
+        failed = why.or(failed);
         after = page.next;
         if after.is_none() {
-            return failed.map_or(Ok(Looked::Removed(removed)), Err);
+            return failed.map_or(Ok(looked), Err);
         }
     }
 }
 
-/// Removes whatever may have been made; how many names there were.
-async fn remove_known(bed: &Bed, context: &Context, made: &Made) -> Result<u64> {
-    tracing::debug!("objects cannot be listed: they are removed by their names");
-    let (mut removed, mut failed, mut from) = (0, None, 0);
-    while from < made.count() {
-        let to = made.count().min(from + PAGE as u64);
+/// Removes what has one of the names, some of which nothing may have; how many names they were. It goes past what cannot be removed
+/// however often it is tried.
+async fn remove_by_name(
+    bed: &Bed,
+    context: &Context,
+    mut names: impl Iterator<Item = String>,
+) -> Result<u64> {
+    let (mut removed, mut failed) = (0, None);
+    loop {
+        let page: Vec<String> = names.by_ref().take(PAGE).collect();
+        if page.is_empty() {
+            return failed.map_or(Ok(removed), Err);
+        }
         let mut tries = 1;
         loop {
-            match remove(bed, context, (from..to).map(|number| made.name(number)).collect()).await {
-                Ok(more) => break removed += more,
-                Err(e) if tries == TRIES || e.kind() == ErrorKind::Denied => break failed = Some(e),
-                Err(_) => {
+            match remove(bed, context, page.clone()).await {
+                (more, None) => break removed += more,
+                (_, Some(e)) if tries == TRIES || e.kind() == ErrorKind::Denied => break failed = Some(e),
+                _ => {
                     tries += 1;
                     tokio::time::sleep(BETWEEN_TRIES).await;
                 }
             }
         }
-        from = to;
     }
-    failed.map_or(Ok(removed), Err)
 }
 
-/// Removes what has one of the names; how many they are, or why one of them could not be removed.
-async fn remove(bed: &Bed, context: &Context, names: Vec<String>) -> Result<u64> {
+/// Removes what has one of the names; how many of them, and why one of the others could not be removed.
+async fn remove(bed: &Bed, context: &Context, names: Vec<String>) -> (u64, Option<Error>) {
     let (mut removed, mut failed) = (0, None);
     let removing = names.into_iter().map(|name| async move {
         let address = Address::parse(bed.bucket.as_str(), &name)?;
@@ -176,5 +197,5 @@ async fn remove(bed: &Bed, context: &Context, names: Vec<String>) -> Result<u64>
             Err(e) => failed = Some(e),
         }
     }
-    failed.map_or(Ok(removed), Err)
+    (removed, failed)
 }

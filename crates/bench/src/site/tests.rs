@@ -3,6 +3,7 @@ use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When}
 
 use super::*;
 use crate::arrivals::Spacing;
+use crate::drive::Ending;
 use crate::drive::tests::bed;
 use crate::survey::Step;
 
@@ -59,6 +60,19 @@ async fn nothing_is_removed_that_has_another_name_than_was_asked_for() {
 }
 
 #[tokio::test]
+async fn what_was_removed_at_once_is_not_removed_again() {
+    let open = bed().await;
+    let passing = FaultPlan::none().on(Call::Delete, When::Nth(7), Fault::FailBefore(Reason::Overloaded));
+    // All but one are gone with the first look: to remove them again would fail.
+    let later = passing.on(Call::Delete, When::From(22), Fault::FailBefore(Reason::Overloaded));
+    let bed = Bed { store: Faulty::new(open.store.clone(), later), ..open };
+    let mut site = Site::new(bed, "there/".to_owned());
+    let (stop, gauge) = (Stop::default(), Arc::default());
+    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    assert_eq!(site.clean().await.unwrap(), 20);
+}
+
+#[tokio::test]
 async fn what_a_listing_does_not_show_yet_is_removed_by_its_name() {
     let open = bed().await;
     let blind = FaultPlan::none().on(Call::List, When::Always, Fault::ShowNothing);
@@ -100,11 +114,13 @@ async fn requests_that_only_remove_go_on_together_until_nothing_is_left() {
     let mut site = Site::new(bed().await, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
     let mut step = step("delete");
-    // More than there are objects, at moments of their own.
-    step.load.pace = Pace::Open { per_second: 2000.0, spacing: Spacing::Fixed };
-    step.load.until = Until { requests: None, time: Duration::from_secs(30), stable: None };
+    // More than there are objects, at moments of their own, and far more hands: those must not wait for a moment each.
+    step.load.pace = Pace::Open { per_second: 40.0, spacing: Spacing::Fixed };
+    step.load.parallel = 1000;
+    step.load.until = Until { requests: None, time: Duration::from_secs(10), stable: None };
     assert!(site.prepare(&step, &stop, &gauge).await.unwrap());
     let outcome = site.measure(&step, &stop, &gauge).await.unwrap();
     assert_eq!(outcome.record.tallies()[&Operation::Delete].operations, 20);
     assert_eq!((outcome.waiting, outcome.abandoned), (0, 0), "the store is not to blame");
+    assert_eq!(outcome.ending, Ending::Exhausted, "{:?}", outcome.time);
 }

@@ -8,7 +8,6 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::sync::Arc;
 
 use super::MTU;
-use super::number::TUN;
 
 /// The device. Dropping it removes it.
 #[derive(Debug)]
@@ -42,11 +41,10 @@ impl Refusals {
 const QUEUE_PACKETS: i32 = 10_000;
 
 impl Device {
-    /// Makes one in the thread's network namespace, with a number in its name that none has there.
-    pub fn create(number: u32) -> io::Result<Self> {
+    /// Makes one in the thread's network namespace, with a name that none has there.
+    pub fn create(name: String) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-        let name = format!("{TUN}{number}");
         let mut request = named(&name);
         // One that is there already is not taken over. The constants fill the field, and no more.
         let flags = u16::try_from(libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL);

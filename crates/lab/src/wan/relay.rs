@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::device::{Device, Refusals};
 use super::link::{Counts, Link, last_words};
 use super::namespace::within;
-use super::number::{address, with_free};
+use super::number::{TUN, address, with_free};
 use super::wake::Lateness;
 use super::{MTU, WanOptions};
 use crate::failed::{Failed, failed};
@@ -173,7 +173,10 @@ fn keep(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
 impl Relay {
     /// Makes a link of TUN devices between the thread's namespace and another one; answers the address of the far end.
     pub fn make(options: WanOptions, far_namespace: &File) -> Result<(Self, Ipv4Addr), Failed> {
-        let device = |number| Device::create(number).map_err(failed("make a TUN device (/dev/net/tun)"));
+        let device = |number| {
+            let made = Device::create(format!("{TUN}{number}"));
+            made.map_err(failed("make a TUN device (/dev/net/tun)"))
+        };
         let far_end = |number| {
             let far = device(number)?;
             far.configure(address(number, 1)).map_err(failed("set up the far end of the link"))?;

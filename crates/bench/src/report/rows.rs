@@ -1,0 +1,69 @@
+//! Measurements of a result in rows: of one kind of request and one size, by parallelism.
+
+use crate::operation::Operation;
+use crate::record::histogram;
+use crate::result::Cell;
+
+/// The cells that are of one kind of request alone, of a size, by parallelism, several repetitions of each.
+pub(super) struct Row<'a> {
+    pub operation: Operation,
+    pub size: String,
+    /// Parallelism, and the cells that have it.
+    pub by_parallel: Vec<(usize, Vec<&'a Cell>)>,
+}
+
+impl Row<'_> {
+    /// Requests a second, in the mean of the repetitions, by parallelism.
+    pub fn rates(&self) -> Vec<(usize, f64)> {
+        self.means(|cell| cell.operations_per_second.mean)
+    }
+
+    /// Bytes a second.
+    pub fn bandwidths(&self) -> Vec<(usize, f64)> {
+        self.means(|cell| cell.bytes_per_second.mean)
+    }
+
+    /// So long this part of the requests of all repetitions took at the most, in microseconds; without those of which it is
+    /// not known.
+    pub fn latencies(&self, part: f64) -> Vec<(usize, f64)> {
+        let of_all = |cells: &[&Cell]| -> Option<f64> {
+            let mut all = histogram();
+            for figures in cells.iter().filter_map(|cell| cell.operations.get(&self.operation)) {
+                // It grows as it needs to.
+                let _ = all.add(figures.latency_us.histogram());
+            }
+            (!all.is_empty()).then(|| all.value_at_quantile(part) as f64)
+        };
+        self.by_parallel.iter().filter_map(|(parallel, cells)| Some((*parallel, of_all(cells)?))).collect()
+    }
+
+    fn means(&self, of: impl Fn(&Cell) -> f64) -> Vec<(usize, f64)> {
+        let mean =
+            |cells: &[&Cell]| cells.iter().map(|cell| of(cell)).sum::<f64>() / cells.len().max(1) as f64;
+        self.by_parallel.iter().map(|(parallel, cells)| (*parallel, mean(cells))).collect()
+    }
+}
+
+/// The rows of a result, in their order. What is mixed, has a rate of its own or is a trace is in none.
+pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for cell in cells.iter().filter(|cell| {
+        cell.rate.is_none() && cell.trace.is_none() && cell.beside.is_empty() && !cell.is_partial()
+    }) {
+        let mut kinds = cell.mix.operations();
+        let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
+        let size = cell.sizes.to_string();
+        let found = rows.iter().position(|row| row.operation == operation && row.size == size);
+        let row = found.unwrap_or_else(|| {
+            rows.push(Row { operation, size, by_parallel: Vec::new() });
+            rows.len() - 1
+        });
+        let by_parallel = &mut rows[row].by_parallel;
+        match by_parallel.iter_mut().find(|(parallel, _)| *parallel == cell.parallel) {
+            Some((_, cells)) => cells.push(cell),
+            None => by_parallel.push((cell.parallel, vec![cell])),
+        }
+    }
+    rows.iter_mut().for_each(|row| row.by_parallel.sort_by_key(|(parallel, _)| *parallel));
+    rows
+}
