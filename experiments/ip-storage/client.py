@@ -90,7 +90,10 @@ class Client:
         path, until = self.share / name, time.monotonic() + limit
         while not path.exists():
             if self.process.poll() is not None:
-                raise Failed(f"the client ended: {self._console()}")
+                console = self._console()
+                if "put_fp_registers" in console:
+                    give_up("user-mode Linux cannot set the registers of this processor: those with AMX have more than it has room for")
+                raise Failed(f"the client ended: {console}")
             if time.monotonic() > until:
                 raise Failed(f"the client did not answer within {limit:g} s (waited for {name}): {self._console()}")
             time.sleep(0.02)
