@@ -133,8 +133,7 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
             let (mut a, mut b) = (values(before, &name, measure), values(after, &name, measure));
             if has_failed(before, &name.0) || has_failed(after, &name.0) {
                 // What is left beside rounds in which nothing succeeded, or that were void, says nothing of those.
-                a = a.first().map(|_| mean(&a)).into_iter().collect();
-                b = b.first().map(|_| mean(&b)).into_iter().collect();
+                (a, b) = (as_one(&a), as_one(&b));
             }
             if !a.is_empty() && !b.is_empty() {
                 let what = match name.1 {
@@ -180,6 +179,11 @@ fn kinds(cell: &Cell) -> Vec<Option<Operation>> {
     let each = cell.operations.keys().copied().map(Some);
     let is_several = cell.operations.len() > 1;
     std::iter::once(None).chain(each.filter(|_| is_several)).collect()
+}
+
+/// Of several values their mean, of which nobody can tell how sure it is.
+pub(crate) fn as_one(values: &[f64]) -> Vec<f64> {
+    values.first().map(|_| mean(values)).into_iter().collect()
 }
 
 fn mean(values: &[f64]) -> f64 {

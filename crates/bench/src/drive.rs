@@ -133,8 +133,7 @@ pub async fn drive(
     let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), stock.clone()));
     let mut workers = Vec::new();
     // Requests that only remove end with their objects: of a heap the last ones go as many at a time as the first.
-    let removes_only = load.mix.operations().all(|operation| operation == Operation::Delete);
-    let deal = if removes_only { Stock::heap } else { Stock::deal };
+    let deal = if load.mix.has_only(Operation::Delete) { Stock::heap } else { Stock::deal };
     for (n, hand) in deal(stock, load.parallel, load.seed).into_iter().enumerate() {
         let share = (shared.clone(), load.pace != Pace::Closed);
         let worker = Worker::new(bed.clone(), stock.clone(), hand, share, context(bed).await?);

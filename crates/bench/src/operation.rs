@@ -101,6 +101,12 @@ impl Mix {
         self.0.iter().filter(|(kind, _)| *kind == operation).map(|(_, share)| share / all).sum()
     }
 
+    /// Whether there are no others than those of a kind.
+    #[must_use]
+    pub fn has_only(&self, operation: Operation) -> bool {
+        self.operations().all(|kind| kind == operation)
+    }
+
     /// Which kinds.
     pub fn operations(&self) -> impl Iterator<Item = Operation> + '_ {
         self.0.iter().map(|(operation, _)| *operation)
@@ -163,6 +169,7 @@ mod tests {
         let mixed: Mix = "get=70, put=20,delete=10".parse().unwrap();
         assert_eq!(mixed.to_string(), "get=70,put=20,delete=10");
         assert_eq!("head".parse::<Mix>().unwrap().to_string(), "head");
+        assert!(Mix::only(Operation::Head).has_only(Operation::Head) && !mixed.has_only(Operation::Get));
         for operation in Operation::ALL {
             let drawn = (0..100_000).filter(|n| mixed.draw(mix(*n)) == operation).count() as f64 / 100_000.0;
             assert!((drawn - mixed.share(operation)).abs() < 0.005, "{operation}: {drawn}");

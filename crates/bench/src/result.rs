@@ -228,8 +228,6 @@ impl Figures {
 
 /// A generator that used more than this part of the processors, or of one that one of its threads has, was the bottleneck.
 const BUSY: f64 = 0.9;
-/// A stretch of time whose throughput is looked at has so many mean latencies at the least.
-const LATENCIES: f64 = 4.0;
 /// Of requests that take longer than this part of the time that counts, too few end within it.
 const WAVES: f64 = 5.0;
 /// An open loop that released a request of a hundred so much later than it was meant to start was not the one that was
@@ -382,12 +380,10 @@ impl Cell {
 
 /// Requests and bytes a second of all kinds together, and how sure that is from what was done in each tenth of a second.
 fn rates(figures: &BTreeMap<Operation, Figures>, tenths: &[(f64, f64)], seconds: f64) -> (Rate, Rate) {
-    // Neighbouring stretches share the requests that lie in both: a stretch has to be several of them long.
     let longest = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
     // Without a latency they took longer than all that counted, and each stretch is a part of the same ones.
     let are_known = figures.values().all(|figures| figures.per_second <= 0.0 || figures.latency_us.count > 0);
-    let batches =
-        if are_known { (seconds / (LATENCIES * longest).max(f64::MIN_POSITIVE)) as usize } else { 0 };
+    let batches = if are_known { summary::stretches(seconds, longest) } else { 0 };
     let rate = |mean: fn(&Figures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = tenths.iter().map(of).collect();
         let within = summary::rate_of(&amounts, batches).map(|rate| rate.within * 10.0);

@@ -1,5 +1,15 @@
 //! Statistics of what was recorded: quantiles, and how sure a rate is.
 
+/// Neighbouring stretches share what lies in both: one has to be so many times as long as that takes.
+const TIMES_AS_LONG: f64 = 4.0;
+
+/// Stretches of a time, in seconds, that are long enough to tell something apart where each thing in it takes so long; no more than
+/// are of use.
+#[must_use]
+pub fn stretches(seconds: f64, each: f64) -> usize {
+    ((seconds / (TIMES_AS_LONG * each).max(f64::MIN_POSITIVE)) as usize).min(MOST_BATCHES)
+}
+
 /// The mean of a rate, and how far from it the true one may be with 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
@@ -78,6 +88,7 @@ mod tests {
             assert!((0.935..0.965).contains(&held), "{count}: {held}");
         }
         assert!(rate(&[1.0; 4]).is_none());
+        assert_eq!([0.0, 0.01, 0.1, 0.3, 1.0].map(|each| stretches(3.0, each)), [10, 10, 7, 2, 0]);
         assert!((student(31) - 2.0395).abs() < 0.003 && (student(120) - 1.9799).abs() < 0.001);
     }
 }

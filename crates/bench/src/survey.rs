@@ -62,7 +62,7 @@ impl Step {
     /// Whether nothing is there that it needs.
     #[must_use]
     pub fn writes_only(&self) -> bool {
-        self.load.mix.operations().all(|operation| operation == Operation::Put)
+        self.load.mix.has_only(Operation::Put)
     }
 }
 

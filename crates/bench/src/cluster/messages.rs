@@ -118,6 +118,8 @@ pub enum Answer {
     Cell(Box<Cell>),
     /// That was all; and when it began, in nanoseconds of its clock.
     Measured { began: u64 },
+    /// What the last load wrote is removed.
+    CleanedAfter,
     /// So many objects were removed, also those of such agents that were lost; and where the store answered, up to now.
     Cleaned { removed: u64, lost: Vec<u32>, servers: Vec<String> },
     /// It was told to end, does nothing more, and says next that it has removed what it made.

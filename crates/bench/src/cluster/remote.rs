@@ -170,7 +170,7 @@ impl Remote {
     pub async fn clean_after(&mut self, stop: &Stop) -> Result<(), Trouble> {
         // It is done to its end, whoever is lost and whatever else is stopped.
         match self.ask(Request::CleanAfter, TIME_TO_CLEAN, &Stop::default()).await? {
-            Answer::Cleaned { .. } => Ok(()),
+            Answer::CleanedAfter => Ok(()),
             other => Err(self.fail(other, stop)),
         }
     }
@@ -354,7 +354,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 say(br#"{"beat":{"operations":0,"bytes":0,"failures":0}}"#).await;
             }
-            say(br#"{"cleaned":{"removed":3,"lost":[],"servers":[]}}"#).await;
+            say(br#""cleaned_after""#).await;
         };
         let stop = Stop::default();
         stop.ask();

@@ -264,11 +264,7 @@ impl Session {
         let stage = std::mem::take(&mut self.stage);
         let (cleaned, heard) = self.beside(course.clean_after(&stage, &mut |_| {})).await;
         heard?;
-        Ok(cleaned.map_or_else(failed, |()| Answer::Cleaned {
-            removed: 0,
-            lost: Vec::new(),
-            servers: Vec::new(),
-        }))
+        Ok(cleaned.map_or_else(failed, |()| Answer::CleanedAfter))
     }
 
     /// Removes what it made, and what others of its run did who are lost. Whoever listens is answered after that, however

@@ -72,7 +72,7 @@ impl Worker {
                 tokio::time::sleep(AFTER_FAILURE).await;
             }
         }
-        if self.hand.is_empty() && shares.operations().all(|operation| operation == Operation::Delete) {
+        if self.hand.is_empty() && shares.has_only(Operation::Delete) {
             // Nothing is left for anybody, and nobody waits for a moment at which there would be.
             self.shared.begin_no_more();
         }

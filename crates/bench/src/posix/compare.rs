@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::result::{Access, Measured, Phase, Postmark};
-use crate::compare::{Compared, Measure, Sample, judge};
+use crate::compare::{Compared, Measure, Sample, as_one, judge};
 
 /// What is compared of what has it.
 const MEASURES: [Measure; 4] = [Measure::Bandwidth, Measure::Median, Measure::P99, Measure::Transactions];
@@ -53,11 +53,6 @@ fn lost(measured: &Measured) -> Vec<String> {
         }
         _ => Vec::new(),
     }
-}
-
-/// Of several values their mean.
-fn as_one(values: &[f64]) -> Vec<f64> {
-    values.first().map(|_| values.iter().sum::<f64>() / values.len() as f64).into_iter().collect()
 }
 
 /// What tells measurements apart; `None` of what cannot be compared.

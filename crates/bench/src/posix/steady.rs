@@ -19,10 +19,6 @@ pub(super) struct Span {
 const LEAST_OF_THREAD: usize = 4;
 /// Of fewer files it is not known how much their number varies.
 const LEAST_FILES: usize = 50;
-/// The means of so many stretches are looked at, at the most.
-const STRETCHES: usize = 10;
-/// Neighbouring stretches share the files that lie in both: one has to be so many times as long as a file takes.
-const FILES_LONG: f64 = 4.0;
 
 /// What was done while all threads were at work.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,7 +37,7 @@ impl Steady {
         let end = if least < LEAST_OF_THREAD { ends.max() } else { ends.min() };
         let seconds = end.unwrap_or(begin).saturating_sub(begin).as_secs_f64();
         let spans: Vec<Span> = threads.iter().flatten().copied().collect();
-        let most = most_stretches(seconds, &spans);
+        let most = summary::stretches(seconds, mean_time(&spans));
         let rate = |weight: fn(&Span) -> f64| {
             let amount = |from: f64, to: f64| -> f64 {
                 spans.iter().map(|span| weight(span) * within(span, begin, from, to)).sum()
@@ -59,11 +55,10 @@ impl Steady {
     }
 }
 
-/// Stretches of a time, as many as are long enough to tell something apart: few where files take long.
-fn most_stretches(seconds: f64, spans: &[Span]) -> usize {
+/// How long a file took in the mean, in seconds.
+fn mean_time(spans: &[Span]) -> f64 {
     let spent: f64 = spans.iter().map(|span| span.end.saturating_sub(span.begin).as_secs_f64()).sum();
-    let mean = spent / spans.len().max(1) as f64;
-    ((seconds / (FILES_LONG * mean).max(f64::MIN_POSITIVE)) as usize).min(STRETCHES)
+    spent / spans.len().max(1) as f64
 }
 
 /// The part of a file's time that lies between two moments, in seconds since the beginning.

@@ -48,6 +48,28 @@ fn a_latency_that_is_not_known_is_not_0() {
 }
 
 #[test]
+fn the_best_stands_beside_the_parallelism_that_reached_it() {
+    let lines = [run_line(), cell_line("get", 4, 1, 970.0), cell_line("get", 16, 1, 1000.0)];
+    let kept = Kept::parse("x", &(lines.join("\n") + "\n")).unwrap();
+    let said = words(&[kept])[0].1.join(" ");
+    assert!(said.contains("goes at 970 a second, with 4 at a time."), "{said}");
+}
+
+#[test]
+fn kinds_of_a_mix_are_drawn_apart_and_share_no_interval() {
+    let line = cell_line("get", 4, 1, 1000.0);
+    let mut cell: serde_json::Value = serde_json::from_str(&line).unwrap();
+    cell["mix"] = "get=70,put=30".into();
+    cell["operations"]["put"] = cell["operations"]["get"].clone();
+    let page_of = |line: &str| page(&[Kept::parse("x", &format!("{}\n{line}\n", run_line())).unwrap()]);
+    let mixed = page_of(&cell.to_string());
+    for kind in ["get in get=70,put=30", "put in get=70,put=30"] {
+        assert!(mixed.contains(&format!("\n{kind} 4KiB x 4\n")), "{kind} is no line of a chart");
+    }
+    assert!(page_of(&line).contains("<td>0.1 %</td>") && !mixed.contains("<td>0.1 %</td>"));
+}
+
+#[test]
 fn two_are_compared() {
     let kept = |name: &str, factor| Kept::parse(name, &text(factor)).unwrap();
     let same = page(&[kept("a", 1.0), kept("b", 1.0)]);

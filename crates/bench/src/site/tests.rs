@@ -5,6 +5,7 @@ use super::*;
 use crate::arrivals::Spacing;
 use crate::drive::Ending;
 use crate::drive::tests::bed;
+use crate::result::Cell;
 use crate::survey::Step;
 
 fn step(mix: &str) -> Step {
@@ -123,4 +124,24 @@ async fn requests_that_only_remove_go_on_together_until_nothing_is_left() {
     assert_eq!(outcome.record.tallies()[&Operation::Delete].operations, 20);
     assert_eq!((outcome.waiting, outcome.abandoned), (0, 0), "the store is not to blame");
     assert_eq!(outcome.ending, Ending::Exhausted, "{:?}", outcome.time);
+}
+
+#[tokio::test]
+async fn requests_that_take_longer_than_all_that_counts_have_no_latency_and_are_told() {
+    let open = bed().await;
+    let slow = FaultPlan::none().on(Call::Commit, When::Always, Fault::Delay(Duration::from_secs(2)));
+    let bed = Bed { store: Faulty::new(open.store.clone(), slow), ..open };
+    let mut site = Site::new(bed, "there/".to_owned());
+    let mut step = step("put");
+    step.load.warm_up = Duration::from_millis(100);
+    step.load.until = Until { requests: None, time: Duration::from_millis(200), stable: None };
+    let outcome = site.measure(&step, &Stop::default(), &Arc::default()).await.unwrap();
+    let cell = Cell::of(&step, Vec::new(), &outcome, 2);
+    assert_eq!(cell.operations[&Operation::Put].latency_us.known(|latency| latency.p50), None);
+    assert!(cell.operations_per_second.mean > 0.0 && cell.operations_per_second.within.is_none(), "{cell:?}");
+    assert!(
+        cell.notes.iter().any(|note| note.starts_with("no put began within the 0.2 s")),
+        "{:?}",
+        cell.notes
+    );
 }

@@ -59,11 +59,10 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     });
     let results = results.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = &arguments.csv {
-        let table = csv(&results);
-        put(path, &table)?;
+        write_out(path, &csv(&results))?;
     }
     let Some(out) = out else { return Ok(Ended::Done) };
-    put(&out, &page(&results))?;
+    write_out(&out, &page(&results))?;
     if has_stdout || is_dash(&out) {
         return Ok(Ended::Done);
     }
@@ -77,7 +76,7 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
 }
 
 /// Into a file, or to standard output.
-fn put(path: &Path, text: &str) -> anyhow::Result<()> {
+fn write_out(path: &Path, text: &str) -> anyhow::Result<()> {
     if path.as_os_str() == "-" {
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }
