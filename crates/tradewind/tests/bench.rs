@@ -47,6 +47,9 @@ fn a_store_is_measured_and_left_as_it_was() {
     // A row for each kind of request: twice put, get and five of the mix, of two sizes with two parallelisms.
     let rows = table.lines().filter(|row| row.contains("KiB")).count();
     assert_eq!(rows, 2 * 2 * 2 * (1 + 1 + 5), "{table}");
+    // How sure a throughput is is known of all kinds together.
+    assert_eq!(table.lines().filter(|row| row.contains("all of these")).count(), 2 * 2 * 2, "{table}");
+    assert!(!table.lines().any(|row| row.contains(" of get=2,") && row.contains("+-")), "{table}");
     assert_eq!(caller.keys("s3://bucket"), ["there/tradewind-bench/mine"]);
     let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
     let cells = lines(&kept, "cell");
@@ -62,6 +65,10 @@ fn a_store_is_measured_and_left_as_it_was() {
     let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
     assert!(words.contains("Writing reaches") && words.contains("tables are in page.html"), "{words}");
     assert!(caller.path("page.html").exists());
+    let figures = caller.done(&["report", "result.jsonl", "--csv", "-", "-o", "both.html"]);
+    assert!(figures.starts_with("result,load,") && caller.path("both.html").exists(), "{figures}");
+    let ran = caller.run(&["report", "result.jsonl", "--csv", "-", "-o", "-"]);
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
 }
 
 #[test]
