@@ -54,8 +54,8 @@ pub struct StoreModel {
 /// Requests of one kind.
 #[derive(Debug, Default)]
 struct Kind {
-    begun: AtomicU64,
-    ended: AtomicU64,
+    /// One count, which no reader finds half changed.
+    in_flight: AtomicU64,
     /// When the youngest sample came, in nanoseconds, one more; 0 where there is none.
     youngest: AtomicU64,
     since_beginning: Counts,
@@ -105,7 +105,7 @@ impl StoreModel {
 
     /// A request begins.
     pub fn begin(&self, operation: Operation) -> Underway {
-        self.kind(operation).begun.fetch_add(1, Ordering::Relaxed);
+        self.kind(operation).in_flight.fetch_add(1, Ordering::Relaxed);
         Underway(operation)
     }
 
@@ -150,16 +150,13 @@ impl StoreModel {
             kind.series(request.0, bytes).done(now, bytes, service);
             kind.feel(now);
         }
-        // Last, and read first: what is counted here began before.
-        kind.ended.fetch_add(1, Ordering::Release);
+        kind.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Requests of a kind that are under way.
     #[must_use]
     pub fn in_flight(&self, operation: Operation) -> u64 {
-        let kind = self.kind(operation);
-        let ended = kind.ended.load(Ordering::Acquire);
-        kind.begun.load(Ordering::Relaxed).saturating_sub(ended)
+        self.kind(operation).in_flight.load(Ordering::Relaxed)
     }
 
     /// Requests of all kinds that are under way.
