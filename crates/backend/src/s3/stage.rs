@@ -240,9 +240,14 @@ impl StagedWrite {
                 headers::write_promises(said, None, &mut call.headers)?;
                 SignedChunks::length(length)
             }
-            Framing::Bare | Framing::Whole => {
+            Framing::Bare => {
                 headers::write_promises(said, None, &mut call.headers)?;
                 length
+            }
+            // Another request was refused since this one was staged, which would go unsigned now. Staged again it goes whole.
+            Framing::Whole => {
+                let why = "the store was found meanwhile to take no signed chunks";
+                return Err(Error::new(Reason::Io, why));
             }
         };
         if on_wire != length {

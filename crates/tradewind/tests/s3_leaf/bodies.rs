@@ -1,0 +1,44 @@
+//! What protects bodies while a store is found to differ.
+
+use bytes::Bytes;
+use tradewind_core::error::{Reason, Result};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{StageRequest, Staged};
+use tradewind_core::testing::context;
+use tradewind_core::{Address, ObjectStore};
+
+use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+
+/// More than is gathered before a request begins.
+const BYTES: usize = (256 << 10) + 1;
+
+async fn staged(store: &dyn ObjectStore, key: &str) -> Box<dyn Staged> {
+    let address = Address::parse(BUCKET, key).unwrap();
+    let request = StageRequest { size: Some(BYTES as u64), ..StageRequest::default() };
+    store.stage(&context(), &address, request).await.unwrap()
+}
+
+async fn written(mut staged: Box<dyn Staged>) -> Result<()> {
+    let bytes = Bytes::from(vec![7; BYTES]);
+    staged.write(bytes.slice(..1000)).await?;
+    staged.write(bytes.slice(1000..)).await?;
+    staged.commit(Expected::default()).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_staged_before_chunks_were_refused_does_not_go_unsigned() {
+    let server = Scripted::start(|request, answer| {
+        let is_chunked = request.header("x-amz-content-sha256").starts_with("STREAMING");
+        Reply::Answer(if is_chunked { Answer::refusal(501, "NotImplemented", "No chunks.") } else { answer })
+    });
+    let store = crate::leaf_over(server.address, |_| {});
+    let (before, refused) = (staged(&*store, "x").await, staged(&*store, "x").await);
+    for staged in [refused, before] {
+        let e = written(staged).await.unwrap_err();
+        assert_eq!(e.reason(), Reason::Io, "to be staged again: {e}");
+    }
+    written(staged(&*store, "x").await).await.unwrap();
+    assert_eq!(server.object("x").unwrap().len(), BYTES);
+    let is_bare = |word: &str| word == "UNSIGNED-PAYLOAD";
+    assert!(!server.seen().iter().any(|request| is_bare(request.header("x-amz-content-sha256"))));
+}
