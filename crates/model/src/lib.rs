@@ -3,8 +3,11 @@
 
 pub mod bundle;
 pub mod hedge;
+pub mod lanes;
 pub mod pace;
 pub mod plan;
 pub mod retry;
 pub mod settle;
+pub mod steering;
 pub mod store_model;
+pub mod tune;

@@ -1,4 +1,8 @@
-//! How an object is carried: in how many requests of what size. Until a store has been sampled, by size alone.
+//! How an object is carried: in how many requests of what size. Until a store has been sampled, by size alone; then by what its
+//! surfaces say ([`Plan::tuned`]).
+
+use crate::store_model::SizeClass;
+use crate::tune::{AtATime, Surface};
 
 /// The most parts that S3 takes of one object.
 const MOST_PARTS: u64 = 10_000;
@@ -6,7 +10,11 @@ const MOST_PARTS: u64 = 10_000;
 pub const LEAST_PART: u64 = 5 << 20;
 
 /// Bytes of one object that are in flight at a time: under a twentieth of 2 GiB.
-const IN_FLIGHT: u64 = 64 << 20;
+const IN_FLIGHT: u64 = 100 << 20;
+/// Parts of one object, before they are as large as a chunk.
+const PARTS: u64 = 64;
+/// A range is so large a part of what is left of its object.
+const OF_REST: u64 = 32;
 /// Requests of one object at a time, however large they are.
 const LEAST_PARALLEL: usize = 2;
 
@@ -18,10 +26,14 @@ pub const MOST_READERS: usize = 64;
 /// The chunk size and the parallelism of transfers with one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Bytes of one request.
+    /// Bytes of one part of an upload, at the most; what is no larger is fetched in one request.
     pub chunk_bytes: u64,
-    /// Requests at a time, over all objects.
+    /// Bytes of one range of a download that may come in any order: the most, and towards the end the least.
+    pub range_bytes: (u64, u64),
+    /// Requests at a time, over all objects, at the most.
     pub requests: usize,
+    /// How many of those may be of one size, where that is known. Of several sizes each has its part.
+    pub at_a_time: Option<AtATime>,
     /// Bytes of one request where they must come in order: those ahead of the first wait in memory.
     pub stream_bytes: u64,
     /// Bytes that may wait in memory for one object.
@@ -32,11 +44,38 @@ impl Default for Plan {
     /// Chunks of 8 MiB: large enough that a request's own cost is a hundredth of carrying it, small enough that sending
     /// one again costs little. 32 requests hide a round trip of 50 ms at some 5 GB/s of such chunks.
     fn default() -> Self {
-        Self { chunk_bytes: 8 << 20, requests: 32, stream_bytes: 2 << 20, memory_bytes: 16 << 20 }
+        Self {
+            chunk_bytes: 8 << 20,
+            range_bytes: (4 << 20, 2 << 20),
+            requests: 32,
+            at_a_time: None,
+            stream_bytes: 2 << 20,
+            memory_bytes: 16 << 20,
+        }
     }
 }
 
 impl Plan {
+    /// The same for a store whose surfaces are known, those of uploads and of downloads.
+    #[must_use]
+    pub fn tuned(self, surfaces: &[Surface]) -> Self {
+        let Some(at_a_time) = AtATime::of(surfaces) else { return self };
+        Self { requests: at_a_time.most(), at_a_time: Some(at_a_time), ..self }
+    }
+
+    /// The same with so many bytes in each request of a large object.
+    #[must_use]
+    pub const fn with_chunks(self, bytes: u64) -> Self {
+        Self { chunk_bytes: bytes, range_bytes: (bytes, bytes), ..self }
+    }
+
+    /// Requests of so many bytes at a time, over all objects.
+    #[must_use]
+    pub fn parallel(&self, bytes: u64) -> usize {
+        let known = self.at_a_time.map(|at_a_time| at_a_time.at(SizeClass::of(bytes)));
+        known.map_or(self.requests, |known| known.min(self.requests)).max(1)
+    }
+
     /// The size of the parts that an object of `size` bytes is sent in; `None` where one request is better.
     #[must_use]
     pub const fn part_bytes(&self, size: u64) -> Option<u64> {
@@ -44,16 +83,23 @@ impl Plan {
         if size < self.chunk_bytes.saturating_mul(3) {
             return None;
         }
-        let mut bytes = if self.chunk_bytes < LEAST_PART { LEAST_PART } else { self.chunk_bytes };
+        // Of a large one there are enough to go on side by side.
+        let share = size.div_ceil(PARTS).next_multiple_of(1 << 20);
+        let mut bytes = if self.is_guided() && share < self.chunk_bytes { share } else { self.chunk_bytes };
+        bytes = if bytes < LEAST_PART { LEAST_PART } else { bytes };
         while size.div_ceil(bytes) > MOST_PARTS {
             bytes *= 2;
         }
         Some(bytes)
     }
 
-    /// Requests of one object at a time, of so many bytes each: what is in flight when a transfer is killed is sent again.
+    /// Requests of one object at a time, of so many bytes each: what is in flight when a transfer is killed is sent again, so that
+    /// nobody asks for more than is known to be of use.
     #[must_use]
     pub fn of_one_object(&self, bytes: u64) -> usize {
+        if self.at_a_time.is_some() {
+            return self.parallel(bytes);
+        }
         let fits = IN_FLIGHT / bytes.max(1);
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_PARALLEL, self.requests.max(LEAST_PARALLEL))
     }
@@ -73,6 +119,26 @@ impl Plan {
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.requests.max(1))
     }
 
+    /// Whether requests of one object may differ in size.
+    const fn is_guided(&self) -> bool {
+        self.range_bytes.1 < self.range_bytes.0
+    }
+
+    /// The ranges that an object of `size` bytes is fetched in from `from` on, as offset and length, in order: large ones first,
+    /// and towards the end smaller ones, so that nobody waits for a large one on a slow connection (guided self-scheduling,
+    /// Polychronopoulos and Kuck 1987). They follow from the size alone: what was fetched before is known by them.
+    pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (most, least) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
+        let mut at = from;
+        std::iter::from_fn(move || {
+            let left = size.checked_sub(at).filter(|left| *left > 0)?;
+            let wanted = (left / OF_REST).clamp(least, most).next_multiple_of(least);
+            let range = (at, wanted.min(most).min(left));
+            at += range.1;
+            Some(range)
+        })
+    }
+
     /// The chunks of an object of `size` bytes, as offset and length, in order.
     pub fn chunks(size: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let bytes = bytes.max(1);
@@ -90,17 +156,47 @@ mod tests {
         let plan = Plan::default();
         assert_eq!(plan.part_bytes(0), None);
         assert_eq!(plan.part_bytes((24 << 20) - 1), None);
-        assert_eq!(plan.part_bytes(24 << 20), Some(8 << 20));
+        assert_eq!(plan.part_bytes(24 << 20), Some(5 << 20));
+        assert_eq!(plan.part_bytes(448 << 20), Some(7 << 20));
+        assert_eq!(plan.part_bytes(1 << 30), Some(8 << 20));
         assert_eq!(plan.part_bytes(100 << 30), Some(16 << 20));
-        assert_eq!(Plan { chunk_bytes: 1, ..Plan::default() }.part_bytes(100), Some(5 << 20));
+        assert_eq!(plan.with_chunks(6 << 20).part_bytes(24 << 20), Some(6 << 20));
+        assert_eq!(plan.with_chunks(1).part_bytes(100), Some(5 << 20));
+    }
+
+    #[test]
+    fn ranges_become_smaller_towards_the_end() {
+        let of = |plan: Plan, from, size| {
+            plan.ranges(from, size).map(|(_, bytes)| bytes >> 20).collect::<Vec<_>>()
+        };
+        let ranges = of(Plan::default(), 4 << 20, 256 << 20);
+        assert!(ranges.is_sorted_by(|a, b| a >= b), "{ranges:?}");
+        assert_eq!((ranges[0], ranges[ranges.len() - 1]), (4, 2));
+        assert_eq!(of(Plan::default().with_chunks(8 << 20), 8 << 20, 32 << 20), [8, 8, 8]);
     }
 
     proptest! {
         #[test]
         fn parts_are_what_s3_takes(size in 1_u64..5 << 40, chunk in 1_u64..1 << 30) {
-            if let Some(bytes) = (Plan { chunk_bytes: chunk, ..Plan::default() }).part_bytes(size) {
+            if let Some(bytes) = Plan::default().with_chunks(chunk).part_bytes(size) {
                 prop_assert!(bytes >= LEAST_PART && size.div_ceil(bytes) <= MOST_PARTS);
             }
+        }
+
+        #[test]
+        fn ranges_cover_the_object(
+            size in 0_u64..10_000_000,
+            from in 0_u64..1_000_000,
+            most in 1000_u64..100_000,
+            least in 0_u64..100_000,
+        ) {
+            let plan = Plan { range_bytes: (most, least.min(most)), ..Plan::default() };
+            let mut at = from.min(size);
+            for (offset, length) in plan.ranges(at, size) {
+                prop_assert!(offset == at && length > 0 && length <= most);
+                at += length;
+            }
+            prop_assert_eq!(at, size);
         }
 
         #[test]

@@ -1,0 +1,167 @@
+//! One lane: who waits in it, and who passes when.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Turn;
+use super::carried::Carried;
+use super::kind::Priority;
+
+/// So many turns of high priority pass before one that waits.
+const IN_A_ROW: u32 = 8;
+/// Whoever is next passes when it has waited for so many turns.
+const PATIENCE_TURNS: f64 = 16.0;
+/// What was not used may be made up for as long as this: timers are late.
+const BURST_SECONDS: f64 = 0.001;
+/// What was used too much is made up for as long as this.
+const DEBT_SECONDS: f64 = 1.0;
+/// How long a turn of a large request is to take.
+const PIECE_SECONDS: f64 = 0.002;
+/// A piece is no smaller: sending it would cost more than it spares others.
+const LEAST_PIECE: f64 = 16_384.0;
+/// A piece is no larger.
+const MOST_PIECE: f64 = 1_048_576.0;
+
+/// The place of somebody who waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket {
+    pub(super) id: u64,
+    pub(super) lane: usize,
+    pub(super) priority: Priority,
+}
+
+/// How fast a lane is to go, of what it carries, for requests of a priority; `None` where they go before everybody.
+pub(super) trait Factor: Fn(Priority) -> Option<f64> {}
+impl<F: Fn(Priority) -> Option<f64>> Factor for F {}
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    pub carried: Carried,
+    /// By priority, each in the order in which they came.
+    queues: [BTreeMap<u64, Waiting>; 2],
+    /// What may pass at once; less than nothing where more has passed.
+    credit: f64,
+    /// Until when it has grown.
+    at: Duration,
+    /// How many of high priority have passed in a row.
+    in_a_row: u32,
+    /// When somebody passed last.
+    passed: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    amount: f64,
+    since: Duration,
+}
+
+impl Lane {
+    /// Asks for a turn.
+    #[allow(clippy::cast_precision_loss, reason = "what is added up")]
+    pub fn ask(&mut self, ticket: Ticket, amount: u64, factor: impl Factor, now: Duration) -> Turn {
+        let (asked, amount) = (self.pace(&factor, ticket.priority, now), amount as f64);
+        let Some(rate) = asked else {
+            self.charge(amount, factor, now);
+            return Turn::Now;
+        };
+        self.grow(rate, now);
+        if self.waiting() == 0 && self.credit >= 0.0 {
+            self.pass(ticket.priority, amount, now);
+            return Turn::Now;
+        }
+        self.queues[ticket.priority as usize].insert(ticket.id, Waiting { amount, since: now });
+        Turn::Waits(ticket)
+    }
+
+    /// So much has passed before everybody who waits here: they have that much less.
+    pub fn charge(&mut self, amount: f64, factor: impl Factor, now: Duration) {
+        if let Some(rate) = self.pace(&factor, Priority::Normal, now) {
+            self.grow(rate, now);
+            self.credit -= amount;
+        }
+    }
+
+    /// Who passes now.
+    pub fn next(&mut self, lane: usize, factor: impl Factor, now: Duration) -> Option<Ticket> {
+        let (priority, id, head) = self.heads().find(|(priority, _, head)| {
+            let Some(rate) = self.pace(&factor, *priority, now) else { return true };
+            self.credit_at(rate, now) >= 0.0 || now >= self.patience(head, rate)
+        })?;
+        self.queues[priority as usize].remove(&id);
+        if let Some(rate) = self.pace(&factor, priority, now) {
+            self.grow(rate, now);
+            self.pass(priority, head.amount, now);
+        }
+        Some(Ticket { id, lane, priority })
+    }
+
+    /// When somebody may pass, if nothing else happens.
+    pub fn wake(&self, factor: impl Factor, now: Duration) -> Option<Duration> {
+        let due = self.heads().map(|(priority, _, head)| {
+            let Some(rate) = self.pace(&factor, priority, now) else { return now };
+            let paid = self.at + seconds(-self.credit / rate);
+            paid.min(self.patience(&head, rate))
+        });
+        due.min()
+    }
+
+    /// Somebody waits no longer.
+    pub fn leave(&mut self, ticket: Ticket) {
+        self.queues[ticket.priority as usize].remove(&ticket.id);
+    }
+
+    /// Who waits.
+    pub fn waiting(&self) -> usize {
+        self.queues.iter().map(BTreeMap::len).sum()
+    }
+
+    /// Bytes of a turn; `None` where the lane goes as fast as it can.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within bounds")]
+    pub fn piece(&self, factor: Option<f64>, now: Duration) -> Option<u64> {
+        let rate = factor? * self.carried.most(now)?;
+        Some((rate * PIECE_SECONDS).clamp(LEAST_PIECE, MOST_PIECE) as u64)
+    }
+
+    /// The first of each queue, in the order in which they are let pass.
+    fn heads(&self) -> impl Iterator<Item = (Priority, u64, Waiting)> {
+        let is_normals_turn = self.in_a_row >= IN_A_ROW;
+        let order = if is_normals_turn {
+            [Priority::Normal, Priority::High]
+        } else {
+            [Priority::High, Priority::Normal]
+        };
+        order.into_iter().filter_map(|priority| {
+            let (id, head) = self.queues[priority as usize].first_key_value()?;
+            Some((priority, *id, *head))
+        })
+    }
+
+    /// How much a second; `None` where nobody needs to wait, or nobody knows yet what the lane carries.
+    fn pace(&self, factor: &impl Factor, priority: Priority, now: Duration) -> Option<f64> {
+        Some(factor(priority)? * self.carried.most(now)?)
+    }
+
+    /// When the first of a queue passes in any case. Those behind it have as much patience with it.
+    fn patience(&self, head: &Waiting, rate: f64) -> Duration {
+        head.since.max(self.passed) + seconds(PATIENCE_TURNS * head.amount / rate)
+    }
+
+    fn credit_at(&self, rate: f64, now: Duration) -> f64 {
+        let grown = self.credit + rate * now.saturating_sub(self.at).as_secs_f64();
+        grown.clamp(-rate * DEBT_SECONDS, rate * BURST_SECONDS)
+    }
+
+    fn grow(&mut self, rate: f64, now: Duration) {
+        (self.credit, self.at) = (self.credit_at(rate, now), self.at.max(now));
+    }
+
+    fn pass(&mut self, priority: Priority, amount: f64, now: Duration) {
+        self.credit -= amount;
+        self.passed = now;
+        self.in_a_row = if priority == Priority::High { self.in_a_row + 1 } else { 0 };
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::from_secs(3600))
+}

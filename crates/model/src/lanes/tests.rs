@@ -1,0 +1,268 @@
+//! What lanes promise, in a simulated world.
+
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "what is measured")]
+
+mod world;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::store_model::Operation;
+use world::{Found, Load, World};
+
+const LARGE: Load = Load { priority: Priority::Normal, bytes: 4 << 20, workers: 4, from: Duration::ZERO };
+const SMALL: Load = Load { priority: Priority::Normal, bytes: 4 << 10, workers: 4, from: Duration::ZERO };
+
+const fn high(load: Load) -> Load {
+    Load { priority: Priority::High, ..load }
+}
+
+/// A line with so many Mbit/s and ms of round trip, of which it takes so long to learn enough.
+fn line((mbit, round_trip, learning): (u32, u64, u64), seed: u64) -> World {
+    World {
+        bytes_per_second: f64::from(mbit) * 125_000.0,
+        round_trip: Duration::from_millis(round_trip),
+        overhead: Duration::ZERO,
+        scheduled: true,
+        warm_up: Duration::from_secs(learning),
+        seed,
+    }
+}
+
+/// How many times its time alone the slowest of a hundred of the first load takes, and the total, of that of the other alone.
+fn beside(world: World, first: Load, other: Load) -> (f64, f64) {
+    let alone = [first, other].map(|load| world.run(&[load])[0]);
+    let (with, without) =
+        (world.run(&[first, other]), World { scheduled: false, ..world }.run(&[first, other]));
+    let longer = |found: &[Found]| found[0].p99.as_secs_f64() / alone[0].p99.as_secs_f64();
+    let best = alone.iter().map(|found| found.bytes_per_second).fold(0.0, f64::max);
+    let total = |found: &[Found]| found.iter().map(|found| found.bytes_per_second).sum::<f64>() / best;
+    println!(
+        "{:.0} Mbit/s, {:?}, seed {}: p99 x {:.2} (without lanes {:.2}), total {:.3} ({:.3})",
+        world.bytes_per_second / 125_000.0,
+        world.round_trip,
+        world.seed,
+        longer(&with),
+        longer(&without),
+        total(&with),
+        total(&without),
+    );
+    (longer(&with), total(&with))
+}
+
+#[test]
+fn small_ones_stay_fast_beside_large_ones_that_stay_as_many() {
+    for of in [(20, 20, 50), (100, 20, 20), (100, 60, 20), (500, 20, 20), (1000, 4, 20)] {
+        for seed in 0..3 {
+            let (longer, total) = beside(line(of, seed), SMALL, LARGE);
+            assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
+        }
+    }
+}
+
+#[test]
+fn what_little_was_carried_is_no_bound() {
+    // Large ones of which there is one at a time at first, then all that the line can bear.
+    let few = Load { workers: 1, bytes: 128 << 10, ..LARGE };
+    let many = Load { from: Duration::from_secs(8), ..LARGE };
+    for seed in 0..3 {
+        let world = line((100, 20, 20), seed);
+        let alone = world.run(&[many])[0].bytes_per_second;
+        let found = world.run(&[SMALL, few, many]);
+        let total = found.iter().map(|found| found.bytes_per_second).sum::<f64>() / alone;
+        let longer = found[0].p99.as_secs_f64() / world.run(&[SMALL])[0].p99.as_secs_f64();
+        println!("seed {seed}: p99 x {longer:.2}, total {total:.3}");
+        assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
+    }
+}
+
+#[test]
+fn high_priority_is_nearly_alone() {
+    let many = |load: Load| Load { workers: 8 * load.workers, ..load };
+    for seed in 0..3 {
+        println!("small ones beside large ones");
+        let (longer, _) = beside(line((100, 20, 30), seed), high(SMALL), many(LARGE));
+        assert!(longer <= 1.5, "{longer}");
+        println!("large ones beside large ones");
+        let (longer, total) = beside(line((100, 20, 20), seed), high(LARGE), LARGE);
+        assert!(longer <= 1.5 && total >= 0.9, "{longer} {total}");
+        println!("small ones beside small ones");
+        let store = World { overhead: Duration::from_millis(1), ..line((1000, 4, 20), seed) };
+        let (longer, _) = beside(store, Load { workers: 1, ..high(SMALL) }, many(SMALL));
+        assert!(longer <= 1.5, "{longer}");
+    }
+}
+
+const MILLI: Duration = Duration::from_millis(1);
+
+const fn put(priority: Priority, bytes: u64) -> Kind {
+    Kind::new(Operation::Put, priority, bytes)
+}
+
+/// Lanes that know what they carry: small requests took 5 ms each, large ones 10 MB/s in all.
+fn learned() -> (Lanes, Duration) {
+    let mut lanes = Lanes::new(LanesOptions { most_waiting: 4 });
+    let mut now = Duration::ZERO;
+    for _ in 0..500 {
+        let small = lanes.enter(put(Priority::Normal, 4096), now).unwrap();
+        let mut large = lanes.enter(put(Priority::Normal, 100_000), now).unwrap();
+        now += 5 * MILLI;
+        lanes.end(small, now, Some(5 * MILLI));
+        lanes.carried(&mut large, 100_000, now);
+        now += 5 * MILLI;
+        lanes.end(large, now, Some(10 * MILLI));
+    }
+    (lanes, now)
+}
+
+#[test]
+fn who_is_alone_never_waits() {
+    let mut lanes = Lanes::new(LanesOptions::default());
+    let mut now = Duration::ZERO;
+    for _ in 0..2000 {
+        let mut entered = lanes.enter(put(Priority::Normal, 4 << 20), now).unwrap();
+        assert_eq!(lanes.piece(&entered, now), None);
+        assert_eq!(lanes.turn(&entered, 4 << 20, now), Turn::Now);
+        now += 10 * MILLI;
+        lanes.carried(&mut entered, 4 << 20, now);
+        lanes.end(entered, now, Some(10 * MILLI));
+    }
+    assert_eq!((lanes.under_way(), lanes.waiting(), lanes.wake(now)), (0, 0, None));
+}
+
+#[test]
+fn a_full_queue_refuses_and_the_next_turn_makes_room() {
+    let (mut lanes, mut now) = learned();
+    let (kind, begun) = (put(Priority::Normal, 1 << 20), now);
+    let mut entered = Vec::new();
+    let full = loop {
+        match lanes.enter(kind, now) {
+            Ok(request) => {
+                lanes.turn(&request, 64 << 10, now);
+                entered.push(request);
+            }
+            Err(full) => break full,
+        }
+    };
+    assert_eq!(full, Full { waiting: 4 });
+    // Small ones have a queue of their own.
+    let small = lanes.enter(put(Priority::Normal, 1), now).unwrap();
+    assert_eq!(lanes.turn(&small, 1, now), Turn::Now);
+    while lanes.next(now).is_none() {
+        now = lanes.wake(now).unwrap() + MILLI;
+    }
+    assert!(now < begun + 200 * MILLI && lanes.waiting() == 3, "{:?}", now - begun);
+    assert!(lanes.enter(kind, now).is_ok());
+}
+
+#[test]
+fn whoever_is_next_passes_whatever_goes_before_it() {
+    let (mut lanes, mut now) = learned();
+    let patient = lanes.enter(put(Priority::Normal, 1 << 20), now).unwrap();
+    lanes.turn(&patient, 1 << 20, now);
+    let Turn::Waits(ticket) = lanes.turn(&patient, 64 << 10, now) else { panic!("it waits") };
+    let since = now;
+    while lanes.next(now) != Some(ticket) {
+        // More than there is.
+        let first = lanes.enter(put(Priority::High, 1 << 20), now).unwrap();
+        assert_eq!(lanes.turn(&first, 1 << 20, now), Turn::Now);
+        now += MILLI;
+        assert!(
+            now < since + 300 * MILLI,
+            "sixteen turns of 64 KiB at 10 MB/s take 105 ms, at half of that 210"
+        );
+    }
+    assert!(now > since + 50 * MILLI);
+}
+
+/// What happens to lanes.
+#[derive(Debug, Clone)]
+enum Event {
+    Enter { is_high: bool, is_write: bool, bytes: u64 },
+    Turn(usize, u64),
+    Carried(usize, u64),
+    Leave(usize),
+    End(usize, bool),
+    Time(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (any::<bool>(), any::<bool>(), 0_u64..1 << 21).prop_map(|(is_high, is_write, bytes)| Event::Enter {
+            is_high,
+            is_write,
+            bytes
+        }),
+        (0_usize..8, 0_u64..1 << 20).prop_map(|(which, bytes)| Event::Turn(which, bytes)),
+        (0_usize..8, 0_u64..1 << 20).prop_map(|(which, bytes)| Event::Carried(which, bytes)),
+        (0_usize..8).prop_map(Event::Leave),
+        (0_usize..8, any::<bool>()).prop_map(|(which, is_done)| Event::End(which, is_done)),
+        (0_u64..200).prop_map(Event::Time),
+    ]
+}
+
+proptest! {
+    /// Whatever is asked, left and dropped in whichever order: who waits passes once, and nothing is left in the end.
+    #[test]
+    fn no_place_is_lost(events in prop::collection::vec(event(), 1..200), is_learned in any::<bool>()) {
+        let (mut lanes, mut now) = learned();
+        if !is_learned {
+            (lanes, now) = (Lanes::new(LanesOptions::default()), Duration::ZERO);
+        }
+        let mut requests: Vec<Entered> = Vec::new();
+        let mut waiting: BTreeMap<Ticket, ()> = BTreeMap::new();
+        for event in events {
+            let nth = |which: usize| which % requests.len().max(1);
+            match event {
+                Event::Enter { is_high, is_write, bytes } => {
+                    let operation = if is_write { Operation::Put } else { Operation::Get };
+                    let priority = if is_high { Priority::High } else { Priority::Normal };
+                    requests.extend(lanes.enter(Kind::new(operation, priority, bytes), now));
+                }
+                Event::Turn(which, bytes) => {
+                    let request = requests.get(nth(which));
+                    if let Some(Turn::Waits(ticket)) = request.map(|request| lanes.turn(request, bytes, now)) {
+                        prop_assert!(waiting.insert(ticket, ()).is_none());
+                    }
+                }
+                Event::Carried(which, bytes) => {
+                    let which = nth(which);
+                    if let Some(request) = requests.get_mut(which) {
+                        lanes.carried(request, bytes, now);
+                    }
+                }
+                Event::Leave(which) => {
+                    let ticket = waiting.keys().nth(which % waiting.len().max(1)).copied();
+                    if let Some(ticket) = ticket {
+                        waiting.remove(&ticket);
+                        lanes.leave(ticket);
+                    }
+                }
+                Event::End(which, is_done) => {
+                    if !requests.is_empty() {
+                        let request = requests.remove(which % requests.len());
+                        lanes.end(request, now, is_done.then_some(MILLI));
+                    }
+                }
+                Event::Time(millis) => now += Duration::from_millis(millis),
+            }
+            while let Some(ticket) = lanes.next(now) {
+                prop_assert!(waiting.remove(&ticket).is_some(), "it passes once");
+            }
+            prop_assert_eq!((lanes.waiting(), lanes.under_way()), (waiting.len(), requests.len()));
+        }
+        let mut asked = 0;
+        while let Some(due) = lanes.wake(now) {
+            now = now.max(due) + Duration::from_micros(1);
+            while let Some(ticket) = lanes.next(now) {
+                prop_assert!(waiting.remove(&ticket).is_some(), "it passes once");
+            }
+            asked += 1;
+            prop_assert!(asked < 2000, "{} still wait", waiting.len());
+        }
+        requests.into_iter().for_each(|request| lanes.end(request, now, None));
+        prop_assert_eq!((lanes.waiting(), lanes.under_way(), waiting.len()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,164 @@
+//! Requests at a time behind lines that are played: a closed system that follows a law, whose looks differ by chance.
+
+use super::*;
+use crate::tune::{Cell, Law};
+
+/// What is played: the law of a line, requests of one size, and how much looks differ.
+struct Play {
+    law: Law,
+    bytes: u64,
+    noise: f64,
+    chance: u64,
+    clock: f64,
+    /// What was under way goes on for a while.
+    carries: f64,
+}
+
+/// What was carried at a time, by how many.
+struct Looked {
+    at: f64,
+    requests: usize,
+    carried: f64,
+}
+
+fn law(fixed: f64, megabytes: f64) -> Law {
+    Law([
+        fixed.ln(),
+        (1.0 / 60e6_f64).ln(),
+        100e-6_f64.ln(),
+        (1e-6 / megabytes).ln(),
+        4.0_f64.ln(),
+        0.03_f64.ln(),
+    ])
+}
+
+impl Play {
+    fn new(law: Law, bytes: u64, seed: u64) -> Self {
+        Self { law, bytes, noise: 0.05, chance: seed, clock: 0.0, carries: 0.0 }
+    }
+
+    fn random(&mut self) -> f64 {
+        self.chance =
+            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.chance >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn latency(&self, requests: usize) -> f64 {
+        self.law.log_latency(Cell { bytes: self.bytes, parallel: requests }).exp()
+    }
+
+    /// What so many carry a second, as steering counts.
+    fn at(&self, requests: usize) -> f64 {
+        requests as f64 / self.latency(requests) * (self.bytes as f64 + REQUEST)
+    }
+
+    fn best(&self) -> f64 {
+        (1..=256).map(|n| self.at(n)).fold(0.0, f64::max)
+    }
+
+    /// The fewest that carry nearly all.
+    fn knee(&self) -> usize {
+        (1..=256).find(|n| self.at(*n) >= 0.95 * self.best()).unwrap()
+    }
+
+    fn go_on(&mut self, steering: &mut Steering, seconds: f64) -> Vec<Looked> {
+        let (until, mut all) = (self.clock + seconds, Vec::new());
+        while self.clock < until {
+            let requests = steering.requests();
+            let latency = self.latency(requests);
+            let look = Steering::look(Duration::from_secs_f64(latency)).as_secs_f64();
+            // For the time of a request what was begun before still counts.
+            let early = (latency / look).min(1.0);
+            let carried = self.carries * early + self.at(requests) * (1.0 - early);
+            self.carries = self.at(requests);
+            let noise = 1.0 + self.noise * (self.random() + self.random() + self.random() - 1.5) * 2.0;
+            self.clock += look;
+            steering.looked(carried * noise);
+            all.push(Looked { at: self.clock, requests, carried });
+        }
+        all
+    }
+}
+
+fn mean(looks: &[Looked], from: f64, of: impl Fn(&Looked) -> f64) -> f64 {
+    let late: Vec<f64> = looks.iter().filter(|look| look.at > from).map(of).collect();
+    late.iter().sum::<f64>() / late.len() as f64
+}
+
+/// Lines near and far, fast and slow, with small requests and large ones.
+fn plays() -> impl Iterator<Item = Play> {
+    let lines = [(0.5e-3, 110.0), (10e-3, 110.0), (50e-3, 12.0), (130e-3, 110.0), (180e-3, 110.0)];
+    let sizes = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
+    lines.into_iter().flat_map(move |(fixed, rate)| {
+        sizes
+            .into_iter()
+            .flat_map(move |bytes| (1..6).map(move |seed| Play::new(law(fixed, rate), bytes, seed)))
+    })
+}
+
+#[test]
+fn what_the_line_carries_is_found_and_kept() {
+    let mut parts = Vec::new();
+    for mut play in plays() {
+        let mut steering = Steering::new(32, (4, 256));
+        let looks = play.go_on(&mut steering, 60.0);
+        parts.push(mean(&looks, 6.0, |look| look.carried) / play.best());
+    }
+    parts.sort_by(f64::total_cmp);
+    let at = |part: f64| parts[(parts.len() as f64 * part) as usize];
+    println!("of the best: least {:.3}, tenth {:.3}, median {:.3}", parts[0], at(0.1), at(0.5));
+    assert!(parts[0] > 0.85 && at(0.1) > 0.92, "{parts:?}");
+}
+
+#[test]
+fn it_is_never_much_worse_than_where_it_began() {
+    for mut play in plays() {
+        let mut steering = Steering::new(32, (4, 256));
+        let begun = play.at(32);
+        let looks = play.go_on(&mut steering, 60.0);
+        for window in looks.windows(6) {
+            let carried = window.iter().map(|look| look.carried).sum::<f64>() / 6.0;
+            assert!(carried > 0.8 * begun, "{carried} of {begun} at {}", window[0].at);
+        }
+    }
+}
+
+#[test]
+fn it_does_not_creep_up_without_gain() {
+    for mut play in plays() {
+        let mut steering = Steering::new(32, (4, 256));
+        let looks = play.go_on(&mut steering, 120.0);
+        let (requests, knee) = (mean(&looks, 40.0, |look| look.requests as f64), play.knee());
+        // Where fewer do, they become half as many at the least.
+        assert!(requests < (2.5 * knee as f64).max(16.0), "{requests} where {knee} do, {} bytes", play.bytes);
+    }
+}
+
+#[test]
+fn a_step_is_followed() {
+    for seed in 1..20 {
+        let (near, far) = (law(10e-3, 20.0), law(150e-3, 100.0));
+        let mut play = Play::new(near, 64 << 10, seed);
+        let mut steering = Steering::new(32, (4, 256));
+        play.go_on(&mut steering, 30.0);
+        for law in [far, near, far] {
+            play.law = law;
+            let began = play.clock;
+            let looks = play.go_on(&mut steering, 20.0);
+            let part = mean(&looks, began + 5.0, |look| look.carried) / play.best();
+            assert!(part > 0.85, "{part} of the best five seconds after a step, with seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn idle_times_say_nothing() {
+    let mut steering = Steering::new(32, (4, 256));
+    for _ in 0..100 {
+        assert_eq!(steering.idled(), 32);
+        steering.looked(1.0);
+        steering.looked(1e6);
+    }
+    assert_eq!(Steering::new(300, (4, 256)).requests(), 300, "what a plan says is no less");
+    assert_eq!(Steering::new(2, (4, 256)).requests(), 2);
+}

@@ -1,0 +1,67 @@
+//! Systems of a few dozen linear equations, symmetric and positive definite, as covariances are.
+
+/// A factor of such a matrix: lower triangular, row by row.
+#[derive(Debug, Clone, Default)]
+pub struct Factor {
+    rows: Vec<Vec<f64>>,
+}
+
+impl Factor {
+    /// Cholesky's factor of what `at` answers for row and column, `n` of each. What is not positive definite by rounding
+    /// alone is taken for what it should be.
+    pub fn of(n: usize, at: impl Fn(usize, usize) -> f64) -> Self {
+        let mut rows: Vec<Vec<f64>> = Vec::with_capacity(n);
+        for i in 0..n {
+            let mut row = Vec::with_capacity(i + 1);
+            for (j, above) in rows.iter().enumerate() {
+                row.push((at(i, j) - dot(&row, &above[..j])) / above[j]);
+            }
+            let rest = at(i, i) - dot(&row, &row);
+            row.push(rest.max(1e-12).sqrt());
+            rows.push(row);
+        }
+        Self { rows }
+    }
+
+    /// The factor's inverse times a vector: products of two such are those with the matrix' inverse between them.
+    pub fn half(&self, vector: &[f64]) -> Vec<f64> {
+        let mut half = Vec::with_capacity(vector.len());
+        for (row, value) in self.rows.iter().zip(vector) {
+            let known = row.len() - 1;
+            half.push((value - dot(&half, &row[..known])) / row[known]);
+        }
+        half
+    }
+
+    /// The matrix' inverse times a vector.
+    pub fn solve(&self, vector: &[f64]) -> Vec<f64> {
+        let mut solved = self.half(vector);
+        for i in (0..self.rows.len()).rev() {
+            let later: f64 = (i + 1..self.rows.len()).map(|k| self.rows[k][i] * solved[k]).sum();
+            solved[i] = (solved[i] - later) / self.rows[i][i];
+        }
+        solved
+    }
+}
+
+/// The sum of products; what is longer is cut.
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn solves() {
+        let matrix = [[4.0, 2.0, 0.4], [2.0, 5.0, 1.0], [0.4, 1.0, 3.0]];
+        let factor = Factor::of(3, |i, j| matrix[i][j]);
+        let wanted = [1.0, -2.0, 0.5];
+        let vector: Vec<f64> = matrix.iter().map(|row| dot(row, &wanted)).collect();
+        let solved = factor.solve(&vector);
+        assert!(solved.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-12), "{solved:?}");
+        let half = factor.half(&vector);
+        assert!((dot(&half, &half) - dot(&vector, &wanted)).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,160 @@
+//! Surfaces that follow a law, and grids that were measured behind emulated lines (`experiments/tuning`), played as stores.
+
+mod carried;
+mod played;
+
+use super::sampling::Budget;
+use super::*;
+
+const SIZES: [u64; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+const PARALLEL: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+fn budget() -> Budget {
+    Budget { bytes: 512e6, seconds: 30.0, probes: 8 }
+}
+
+/// A store that answers as a law says, a little off each time.
+fn sampled(law: &Law, seed: u64) -> (Surface, Vec<Cell>) {
+    let cells = Cell::grid(&SIZES, &PARALLEL);
+    let answer =
+        |cell: Cell, turn: usize| law.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn));
+    let belief = Belief::default().with_round_trip(law.fixed());
+    (played::sample(belief, &cells, budget(), answer), cells)
+}
+
+fn law(fixed: f64, connection: f64, requests: f64, bytes: f64) -> Law {
+    Law([
+        fixed.ln(),
+        (1.0 / connection).ln(),
+        (1.0 / requests).ln(),
+        (1.0 / bytes).ln(),
+        5.0_f64.ln(),
+        0.02_f64.ln(),
+    ])
+}
+
+#[test]
+fn nothing_is_known_without_a_sample() {
+    let surface = Surface::new(Belief::default(), Vec::new());
+    let found = surface.infer(Cell { bytes: 1 << 20, parallel: 8 });
+    assert!(found.deviation > 1.0 && found.latency > 0.0, "{found:?}");
+}
+
+#[test]
+fn what_was_sampled_is_known_there_and_less_so_far_away() {
+    let at = Cell { bytes: 64 << 10, parallel: 8 };
+    let surface = Surface::new(Belief::default(), vec![Sample { cell: at, latency: 0.1, error: 0.02 }]);
+    let (there, away) = (surface.infer(at), surface.infer(Cell { bytes: 16 << 20, parallel: 64 }));
+    assert!((there.latency / 0.1 - 1.0).abs() < 0.03 && there.deviation < 0.04, "{there:?}");
+    assert!(away.deviation > 0.3, "{away:?}");
+}
+
+#[test]
+fn a_cap_on_latency_is_kept() {
+    let (surface, cells) = sampled(&law(0.02, 20e6, 5e3, 100e6), 1);
+    for cap in [0.03, 0.1, 0.5] {
+        let chosen = goal::choose(&surface, &cells, Goal::Latency(cap)).unwrap();
+        assert!(chosen.latency <= cap, "{chosen:?}");
+    }
+    assert_eq!(goal::choose(&surface, &cells, Goal::Latency(1e-3)), None);
+}
+
+#[test]
+fn who_is_to_be_spared_asks_for_much_at_once() {
+    let (surface, cells) = sampled(&law(0.01, 50e6, 5e3, 100e6), 2);
+    let most = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
+    let spared = goal::choose(&surface, &cells, Goal::Efficiency).unwrap();
+    assert!(spared.cell.bytes >= most.cell.bytes && spared.cell.parallel <= most.cell.parallel);
+    assert!(spared.bandwidth() > 0.9 * most.bandwidth(), "{spared:?} {most:?}");
+}
+
+#[test]
+fn a_budget_is_kept() {
+    let cells = Cell::grid(&SIZES, &PARALLEL);
+    let surface = Surface::new(Belief::default(), Vec::new());
+    for budget in [
+        Budget { probes: 0, ..budget() },
+        Budget { bytes: 100.0, ..budget() },
+        Budget { seconds: 1e-3, ..budget() },
+    ] {
+        assert_eq!(sampling::next(&surface, &cells, &budget), None, "{budget:?}");
+    }
+}
+
+/// Eight probes of stores that follow a law, from next door to the other side of the world, from a slow line to a fast one.
+#[test]
+fn plans_are_near_the_best() {
+    let mut parts: Vec<f64> = (0..300)
+        .map(|seed| {
+            let drawn = |turn: usize, least: f64, most: f64| {
+                let at = played::chance(seed, 1000 + turn) / 2.0 + 0.5;
+                (least.ln() + at * (most / least).ln()).exp()
+            };
+            let law = law(
+                drawn(0, 0.3e-3, 0.3),
+                drawn(1, 2e6, 200e6),
+                drawn(2, 300.0, 30e3),
+                drawn(3, 10e6, 500e6),
+            );
+            let (surface, cells) = sampled(&law, seed);
+            let truth = |cell: &Cell| cell.in_flight() / law.log_latency(*cell).exp();
+            // What costs more is not tried.
+            let can_be_tried = |cell: &&Cell| {
+                let latency = law.log_latency(**cell).exp();
+                let cost = sampling::cost(&Inferred { cell: **cell, latency, deviation: 0.0 });
+                latency < 3.0 && cost.bytes < budget().bytes / 2.0
+            };
+            let best = cells.iter().filter(can_be_tried).map(truth).fold(0.0, f64::max);
+            let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
+            truth(&chosen.cell) / best
+        })
+        .collect();
+    parts.sort_by(f64::total_cmp);
+    let (worst, of_twenty) = (parts[0], parts[parts.len() / 20]);
+    println!("the worst plan carries {worst:.3} of the best, 19 of 20 carry {of_twenty:.3}");
+    assert!(worst > 0.75 && of_twenty > 0.93, "{worst} {of_twenty}");
+}
+
+/// Grids on which few probes do not find enough yet: what they find is 0.939 of the best, or off by 0.105.
+const SHORT: [&str; 2] = ["region-lossy up", "sydney down"];
+
+/// What few probes find on grids that were measured, and how far off they are where they never were. The aim is 0.95 of the best and a
+/// tenth off: those that fall short of it are known (docs/tuning.md), and no other may.
+#[test]
+fn few_probes_find_what_a_whole_grid_does() {
+    let mut fell_short = Vec::new();
+    let grids: Vec<(String, played::Grid)> =
+        played::grids().into_iter().filter(|(_, grid)| grid.len() > 40).collect();
+    for (name, grid) in &grids {
+        let cells: Vec<Cell> = grid.keys().copied().collect();
+        let answer = |cell: Cell, turn: usize| grid[&cell].latency * (1.0 + 0.03 * played::chance(7, turn));
+        let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
+        let surface = played::sample(Belief::default().with_round_trip(round_trip), &cells, budget(), answer);
+        let truth = |cell: &Cell| cell.in_flight() / grid[cell].latency;
+        let best = cells.iter().map(truth).fold(0.0, f64::max);
+        let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap().cell;
+        let found = truth(&chosen) / best;
+        let untried =
+            cells.iter().filter(|cell| !surface.samples().iter().any(|sample| sample.cell == **cell));
+        let mut off: Vec<f64> =
+            untried.map(|cell| (surface.infer(*cell).latency / grid[cell].latency).ln().abs()).collect();
+        off.sort_by(f64::total_cmp);
+        let median = off[off.len() / 2];
+        let tried: Vec<String> = surface
+            .samples()
+            .iter()
+            .map(|sample| format!("{}Kx{}", sample.cell.bytes >> 10, sample.cell.parallel))
+            .collect();
+        println!(
+            "{name}: {tried:?} {} KiB x {} is {found:.3} of the best; off by {median:.3} in the median, {:.3} in nine of ten",
+            chosen.bytes >> 10,
+            chosen.parallel,
+            off[off.len() * 9 / 10],
+        );
+        if found < 0.95 || median > 0.1 {
+            fell_short.push(name.as_str());
+        }
+        assert!(found > 0.93 && median < 0.11, "{name}: {found:.3} of the best, off by {median:.3}");
+    }
+    assert_eq!(fell_short, SHORT, "of {}", grids.len());
+}

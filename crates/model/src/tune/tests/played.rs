@@ -1,0 +1,72 @@
+//! Grids that were measured, played for a store.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::tune::sampling::{self, Budget};
+use crate::tune::{Belief, Cell, Inferred, Sample, Surface};
+
+/// What was measured of a cell.
+pub struct Measured {
+    /// In seconds.
+    pub latency: f64,
+}
+
+pub type Grid = BTreeMap<Cell, Measured>;
+
+/// From -1 to 1, the same for the same numbers.
+pub fn chance(seed: u64, turn: usize) -> f64 {
+    let mut x = seed.wrapping_add(turn as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x ^ (x >> 31)) as f64 / u64::MAX as f64 * 2.0 - 1.0
+}
+
+/// Samples until the budget is spent or enough is known.
+pub fn sample(
+    belief: Belief,
+    cells: &[Cell],
+    mut budget: Budget,
+    answer: impl Fn(Cell, usize) -> f64,
+) -> Surface {
+    let mut surface = Surface::new(belief, Vec::new());
+    while let Some(cell) = sampling::next(&surface, cells, &budget) {
+        let mut samples = surface.samples().to_vec();
+        let latency = answer(cell, samples.len());
+        let cost = sampling::cost(&Inferred { cell, latency, deviation: 0.0 });
+        budget = budget.after(cost);
+        samples.push(Sample { cell, latency, error: 0.03 });
+        surface = Surface::new(belief, samples);
+    }
+    surface
+}
+
+/// What a line of 100 Mbit/s carries of bodies, in MB/s: 1448 of 1500 bytes of a packet. The others have ten times as much.
+const SLOW: f64 = 12.5 * 1448.0 / 1500.0;
+const SLOW_LINES: [&str; 3] = ["near-slow", "country", "country-lossy"];
+
+/// All that are kept, by profile and direction. A request that lies partly in the time that counts is counted by its time and not by
+/// its bytes, so that some cells say more than the line can carry: they count for what it can.
+pub fn grids() -> Vec<(String, Grid)> {
+    let at = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../experiments/tuning/grids");
+    let mut grids = BTreeMap::<String, Grid>::new();
+    for entry in fs::read_dir(at).unwrap() {
+        let path = entry.unwrap().path();
+        let profile = path.file_stem().unwrap().to_string_lossy().into_owned();
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            let number = |field: &str| -> f64 {
+                let (_, rest) = line.split_once(&format!("\"{field}\": ")).unwrap();
+                rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
+            };
+            let direction = if line.contains("\"put\"") { "up" } else { "down" };
+            let cell = Cell { bytes: number("size") as u64, parallel: number("parallel") as usize };
+            let line = if SLOW_LINES.contains(&&*profile) { SLOW } else { 10.0 * SLOW };
+            let latency = cell.in_flight() / (number("mb_per_second").min(line) * 1e6);
+            if latency.is_finite() {
+                grids.entry(format!("{profile} {direction}")).or_default().insert(cell, Measured { latency });
+            }
+        }
+    }
+    grids.into_iter().collect()
+}
