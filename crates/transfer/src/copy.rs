@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::sync::SemaphorePermit;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{CopyRequest, ETagForm, GetRequest};
@@ -102,6 +103,7 @@ impl Copier {
         let source = FileSource::open_below(from.root(), name, links, self.progress.clone())?;
         let size = source.size();
         let is_large = self.carrier.plan().part_bytes(size).is_some();
+        let _place = self.place(is_large).await?;
         let journal = self.remember(&from.root().join(name), &address, is_large);
         let mut metadata = metadata_of(name);
         if self.preserves {
@@ -125,6 +127,7 @@ impl Copier {
     ) -> Result<u64> {
         let path = path_of(to_name)?;
         let address = from.address(name)?;
+        let _place = self.place(size.is_some_and(|size| size > self.carrier.plan().chunk_bytes)).await?;
         let fetch = Fetch::open(&self.carrier, &from.store, &address, size).await?;
         let size = fetch.info().size;
         let is_large = size > self.carrier.plan().chunk_bytes;
@@ -156,6 +159,11 @@ impl Copier {
                 Err(e)
             }
         }
+    }
+
+    /// A place among objects of several requests, for one that is such.
+    async fn place(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
+        if is_large { self.carrier.large().await.map(Some) } else { Ok(None) }
     }
 
     /// The journal of a file and an object. Without one a transfer does as well, until it is killed. Of a small one there
@@ -194,6 +202,7 @@ impl Copier {
     ) -> Result<u64> {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
         let is_large = size.is_none_or(|size| self.carrier.plan().part_bytes(size).is_some());
+        let _place = self.place(is_large).await?;
         let journal = self.journal.as_ref();
         let between = || Some((describe(&source), describe(&destination)));
         let journal = journal.and_then(|journal| journal.remember(is_large, between));

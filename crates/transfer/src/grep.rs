@@ -129,8 +129,9 @@ impl Search {
         let parallel = self.query.parallel.unwrap_or_else(|| carrier.plan().readers(listing.mean_bytes()));
         let output = Arc::new(Output::new(Writer::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
-        let large =
-            Arc::new(Semaphore::new(LARGE_AT_A_TIME.min(carrier.plan().requests.saturating_sub(1)).max(1)));
+        // Those that wait for their turn to be told leave room for the one whose turn it is, whatever their size.
+        let most = carrier.plan().parallel(u64::MAX).saturating_sub(1);
+        let large = Arc::new(Semaphore::new(LARGE_AT_A_TIME.min(most).max(1)));
         let (mut searched, mut tasks, mut turn) = (Searched::default(), JoinSet::new(), 0);
         loop {
             while tasks.len() < parallel.max(1)

@@ -4,8 +4,9 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
@@ -17,10 +18,15 @@ use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 use super::buffers::{BUFFER_BYTES, Buffers};
 use super::source::Source;
+use super::steer::{self, Turns};
 
 /// The memory of one request: pieces of a body that are read, waiting, handed over and being sent. One more than that,
 /// so that a store which takes nothing is noticed by whoever sends.
 const WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
+/// Requests at a time, at the most, where what is carried says how many.
+const MOST_STEERED: usize = 256;
+/// Objects of several requests at a time: more would each be carried more slowly, and be begun in vain when all are stopped.
+const LARGE_AT_A_TIME: usize = 32;
 /// What a store may read besides the bytes that it is asked for.
 const HEAD_BYTES: usize = 32 << 10;
 
@@ -28,7 +34,10 @@ const HEAD_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 pub struct Carrier {
     plan: Plan,
-    slots: Semaphore,
+    /// A request takes as many turns as there are for each of those of its size.
+    turns: Turns,
+    /// Places for objects of several requests.
+    large: Semaphore,
     buffers: Arc<Buffers>,
     /// Chunks that may wait in memory for their turn, over all streams.
     ahead: Arc<Semaphore>,
@@ -39,6 +48,7 @@ pub struct Carrier {
     /// The store has taken something: its leaf knows by now how it is told checksums.
     has_stored: AtomicBool,
     limit: Option<Limit>,
+    is_steered: bool,
     /// Chunks of all objects; `None` where none is asked for twice.
     hedges: Option<Mutex<Hedges>>,
 }
@@ -58,19 +68,28 @@ pub struct Slot<'a> {
     carrier: &'a Carrier,
     /// Bytes that had their turn and have not passed.
     paid: u64,
-    _permit: SemaphorePermit<'a>,
+    began: Duration,
+    turns: Option<SemaphorePermit<'a>>,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if let Some(turns) = self.turns.take() {
+            self.carrier.turns.give_back(turns, self.began, self.carrier.clock.now());
+        }
+    }
 }
 
 impl Carrier {
     /// At most `plan.requests` at a time, within `budget`.
     #[must_use]
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
-        let slots = Semaphore::new(plan.requests.clamp(1, Semaphore::MAX_PERMITS));
         let ahead = Arc::new(Semaphore::new(plan.ahead()));
         let (buffers, purse) = (Arc::default(), RetryBudget::new());
         Self {
+            turns: Turns::fixed(plan.requests),
+            large: Semaphore::new(LARGE_AT_A_TIME),
             plan,
-            slots,
             buffers,
             ahead,
             budget,
@@ -79,6 +98,7 @@ impl Carrier {
             purse,
             has_stored: AtomicBool::new(false),
             limit: None,
+            is_steered: false,
             hedges: Some(Mutex::default()),
         }
     }
@@ -88,12 +108,34 @@ impl Carrier {
     #[must_use]
     pub fn limited(mut self, bytes_per_second: u64) -> Self {
         self.plan.requests = Pace::requests(bytes_per_second, self.plan.requests);
-        self.slots = Semaphore::new(self.plan.requests);
+        self.turns = Turns::fixed(self.plan.requests);
         self.ahead = Arc::new(Semaphore::new(self.plan.ahead()));
         let pace = Mutex::new(Pace::new(bytes_per_second, self.clock.now()));
         self.limit = Some(Limit { piece: Self::piece_under(bytes_per_second) as u64, pace });
         self.hedges = None;
         self
+    }
+
+    /// The same, with as many requests at a time as turn out to carry the most: the plan says with how many it begins. Not under
+    /// a limit.
+    #[must_use]
+    pub fn steered(mut self) -> Self {
+        let bounds = (self.turns(u64::MAX), Self::most_steered(self.plan.requests));
+        self.turns = Turns::steered(self.plan.requests, bounds, self.clock.now());
+        self.is_steered = true;
+        self
+    }
+
+    /// Requests at a time, at the most.
+    #[must_use]
+    pub fn most_requests(&self) -> usize {
+        if self.is_steered { Self::most_steered(self.plan.requests) } else { self.plan.requests }
+    }
+
+    /// The same of one that begins with so many and is steered.
+    #[must_use]
+    pub fn most_steered(requests: usize) -> usize {
+        requests.max(MOST_STEERED)
     }
 
     /// Bytes that are best handed over at once where no more than so many pass in a second.
@@ -145,32 +187,51 @@ impl Carrier {
         self.hedges().map_or(0, |hedges| hedges.hedged())
     }
 
+    /// Waits until few enough objects of several requests are under way. To be asked for before any slot, and held to the end.
+    pub async fn large(&self) -> Result<SemaphorePermit<'_>> {
+        self.large.acquire().await.map_err(over)
+    }
+
     /// Waits for a turn and for memory of up to `bytes`. Who holds a slot must not ask for another.
     pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
-        self.slot_with(window_bytes(bytes)).await
+        self.slot_with(bytes, window_bytes(bytes)).await
+    }
+
+    /// Turns that a request of so many bytes takes.
+    fn turns(&self, bytes: u64) -> u32 {
+        let turns = steer::of(self.plan.requests) / self.plan.parallel(bytes);
+        u32::try_from(turns).unwrap_or(u32::MAX).max(1)
     }
 
     /// The same where nobody has to wait for it, neither who asks nor who else would.
     pub(crate) fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
-        let permit = self.slots.try_acquire().ok()?;
+        let turns = self.turns.try_take(self.turns(bytes))?;
         let window = self.budget.try_admit(window_bytes(bytes))?;
         let context = Context::new(Deadline::none(self.clock.clone()), window);
-        Some(Slot { context, carrier: self, paid: 0, _permit: permit })
+        Some(Slot { context, carrier: self, paid: 0, began: self.clock.now(), turns: Some(turns) })
     }
 
     /// The same for two requests, one that reads up to `bytes` and one that they are handed on to: what the second still
     /// holds must leave the first its room.
     pub async fn slot_between(&self, bytes: u64) -> Result<Slot<'_>> {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(HEAD_BYTES);
-        self.slot_with(bytes.min(2 * WINDOW_BYTES)).await
+        let window =
+            usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(HEAD_BYTES);
+        self.slot_with(bytes, window.min(2 * WINDOW_BYTES)).await
     }
 
-    async fn slot_with(&self, window: usize) -> Result<Slot<'_>> {
-        let closed = |e| Error::with_source(Reason::ShuttingDown, "transfers are over", e);
-        let permit = self.slots.acquire().await.map_err(closed)?;
+    async fn slot_with(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
+        let over = || Error::new(Reason::ShuttingDown, "transfers are over");
+        let turns = self.turns.take(self.turns(bytes)).await.ok_or_else(over)?;
+        let began = self.clock.now();
         let deadline = Deadline::none(self.clock.clone());
         let window = self.budget.admit(window, &deadline).await?;
-        Ok(Slot { context: Context::new(deadline, window), carrier: self, paid: 0, _permit: permit })
+        Ok(Slot {
+            context: Context::new(deadline, window),
+            carrier: self,
+            paid: 0,
+            began,
+            turns: Some(turns),
+        })
     }
 
     /// Does `work` until it succeeds, fails for good, or has failed too often. It must be as good twice as once.
@@ -179,7 +240,7 @@ impl Carrier {
         loop {
             match work().await {
                 Ok(done) => {
-                    self.purse.earn();
+                    self.earn();
                     return Ok(done);
                 }
                 Err(failed) => self.wait(failed, attempt).await?,
@@ -214,6 +275,7 @@ impl Carrier {
 
     /// What was tried succeeded: it pays for attempts to come.
     pub(crate) fn earn(&self) {
+        self.turns.done();
         self.purse.earn();
     }
 
@@ -243,6 +305,7 @@ impl Slot<'_> {
     /// Waits until so many bytes of a body may be sent; of those that came, until more may be read. Nothing is held
     /// meanwhile but the slot.
     pub(crate) async fn pass(&mut self, bytes: u64) {
+        self.carrier.turns.passed(bytes, || self.carrier.clock.now());
         let Some(limit) = &self.carrier.limit else { return };
         let due = bytes - bytes.min(self.paid);
         self.paid -= bytes - due;
@@ -255,6 +318,10 @@ impl Slot<'_> {
             clock.sleep_until(turn).await;
         }
     }
+}
+
+fn over(e: AcquireError) -> Error {
+    Error::with_source(Reason::ShuttingDown, "transfers are over", e)
 }
 
 fn window_bytes(bytes: u64) -> usize {

@@ -26,6 +26,8 @@ pub(crate) struct Begun<'a> {
     pub slot: Slot<'a>,
     pub body: Body,
     pub length: u64,
+    /// All of the object was asked for.
+    pub is_whole: bool,
 }
 
 /// A chunk that is waited for, with the time that it takes the store.
@@ -235,7 +237,7 @@ impl<'a> Coming<'a> {
 
     /// An object's first bytes, which have been asked for.
     pub fn begun(origin: &'a Origin, info: &'a ObjectInfo, begun: Begun<'a>) -> Self {
-        let Begun { mut watch, slot, body, length } = begun;
+        let Begun { mut watch, slot, body, length, .. } = begun;
         watch.resize(length);
         // The leaf compares a whole with what this one may not be able to: bytes of two requests would go unverified.
         watch.is_once = length == info.size && expected(info).is_none();

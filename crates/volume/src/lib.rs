@@ -1,5 +1,6 @@
 //! Carrying objects between a store and memory or files: a plan turns one object into several requests, which take
-//! turns with those of other objects; what fails is asked again, and only that. And layers: [`Observed`] watches a store.
+//! turns with those of other objects; what fails is asked again, and only that. And layers: [`Observed`] watches a store, in
+//! [`Scheduled`] requests wait so that others need not.
 
 mod between;
 pub mod buffers;
@@ -11,12 +12,16 @@ pub mod memory;
 pub mod observed;
 mod origin;
 pub mod ranges;
+pub mod scheduled;
 mod sent;
 pub mod sequence;
 mod source;
+mod steer;
 pub mod store;
 pub mod stream;
+mod task;
 mod upload;
+mod whole;
 
 pub use between::{Told, store_from};
 pub use carrier::Carrier;
@@ -25,6 +30,7 @@ pub use fetch::{Fetch, Sink};
 pub use memory::Memory;
 pub use observed::Observed;
 pub use ranges::Ranges;
+pub use scheduled::Scheduled;
 pub use sequence::Sequence;
 pub use source::Source;
 pub use store::store;

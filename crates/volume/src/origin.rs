@@ -19,36 +19,28 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Asks for its first `chunk` bytes, or for all of it; with what the store says of the whole.
+    /// Asks for its first `bytes`, or for all of it where that is known to be no more. Also answers whether all was asked for: a store
+    /// that is asked for a range may say less of the whole, even if the range is all of it.
     pub async fn open<'a>(
         &self,
         slot: Slot<'a>,
-        chunk: u64,
-        size: Option<u64>,
-    ) -> Result<(Slot<'a>, ObjectInfo, (Body, u64))> {
-        let first = Select::Range(ByteRange::Inclusive { first: 0, last: chunk - 1 });
-        let select = if size.is_some_and(|size| size <= chunk) { Select::Whole } else { first };
+        bytes: u64,
+        is_whole: bool,
+    ) -> Result<(Slot<'a>, ObjectInfo, (Body, u64, bool))> {
+        let first = Select::Range(ByteRange::Inclusive { first: 0, last: bytes.max(1) - 1 });
+        let select = if is_whole { Select::Whole } else { first };
         let get = async |select| {
             let request = GetRequest { select, conditions: ReadConditions::default() };
             self.store.get(&slot.context, &self.address, request).await
         };
-        let found = match get(select).await {
+        let (found, is_whole) = match get(select).await {
             // There is no first byte of nothing.
-            Err(e) if e.reason() == Reason::InvalidRange => get(Select::Whole).await?,
-            found => found?,
+            Err(e) if e.reason() == Reason::InvalidRange => (get(Select::Whole).await?, true),
+            found => (found?, is_whole),
         };
         check_place(found.span, Span { offset: 0, ..found.span })?;
         let Found { info, span, body, .. } = found;
-        let length = span.length;
-        if length == info.size || expected(&info).is_some() {
-            return Ok((slot, info, (body, length)));
-        }
-        // Of a range some stores say no checksum of the whole. Who waits for another answer must not hold one: there
-        // may be no more connections.
-        drop(body);
-        let whole = self.store.head(&slot.context, &self.address, GetRequest::default()).await?.info;
-        let body = self.get(&slot.context, &whole, (0, length)).await?;
-        Ok((slot, whole, (body, length)))
+        Ok((slot, info, (body, span.length, is_whole)))
     }
 
     /// A range of the version that `info` is of.
@@ -59,19 +51,32 @@ impl Origin {
         (first, length): (u64, u64),
     ) -> Result<Body> {
         let range = ByteRange::Inclusive { first, last: first + length - 1 };
-        let if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
-        let conditions = ReadConditions { if_match, ..ReadConditions::default() };
-        let request = GetRequest { select: Select::Range(range), conditions };
-        let found = self.store.get(context, &self.address, request).await.map_err(|e| {
-            if e.reason() == Reason::PreconditionFailed {
-                let key = self.address.key.as_str();
-                return Error::with_source(Reason::Conflict, format!("{key:?} changed while it was read"), e);
-            }
-            e
-        })?;
+        let request = GetRequest { select: Select::Range(range), conditions: of_version(info) };
+        let found = self.store.get(context, &self.address, request).await;
+        let found = found.map_err(|e| self.changed(e))?;
         check_place(found.span, Span { offset: first, length })?;
         Ok(found.body)
     }
+
+    /// What the store says of the version that `info` is of.
+    pub async fn head(&self, context: &Context, info: &ObjectInfo) -> Result<ObjectInfo> {
+        let request = GetRequest { select: Select::Whole, conditions: of_version(info) };
+        let found = self.store.head(context, &self.address, request).await;
+        Ok(found.map_err(|e| self.changed(e))?.info)
+    }
+
+    fn changed(&self, e: Error) -> Error {
+        if e.reason() != Reason::PreconditionFailed {
+            return e;
+        }
+        let key = self.address.key.as_str();
+        Error::with_source(Reason::Conflict, format!("{key:?} changed while it was read"), e)
+    }
+}
+
+fn of_version(info: &ObjectInfo) -> ReadConditions {
+    let if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
+    ReadConditions { if_match, ..ReadConditions::default() }
 }
 
 /// The checksum to compare with: one of the whole that can be put together from chunks.

@@ -8,18 +8,18 @@ use futures::StreamExt as _;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{Found, GetRequest, Select};
-use tradewind_core::{Address, ByteRange, Checksum, ObjectInfo, ObjectStore, ReadConditions, Span};
+use tradewind_core::{Address, ByteRange, Checksum, ObjectStore, ReadConditions, Span};
 use tradewind_model::plan::Plan;
 
 use super::carrier::Carrier;
-use super::fetch::{AbortOnDrop, Part, Sink, buffered, chunk};
+use super::fetch::{Sink, buffered, chunk};
 use super::origin::{Origin, check_place};
+use super::task::AbortOnDrop;
+use super::whole::{Part, Whole};
 
 /// An object that ranges are fetched of.
 pub struct Ranges {
-    carrier: Arc<Carrier>,
-    origin: Origin,
-    info: Arc<ObjectInfo>,
+    whole: Arc<Whole>,
 }
 
 impl Ranges {
@@ -33,7 +33,7 @@ impl Ranges {
     ) -> Result<(Self, Bytes)> {
         let origin = Origin { store: store.clone(), address: address.clone() };
         let origin = &origin;
-        let (mut info, bytes) = carrier
+        let (info, bytes) = carrier
             .again(|| async move {
                 let mut slot = carrier.slot(tail).await?;
                 slot.pass_first_of(tail).await;
@@ -64,15 +64,14 @@ impl Ranges {
             })
             .await?;
         // Of ranges a CRC-64/NVME is computed, whatever the store has of the whole.
-        info.checksums.clear();
-        let ranges = Self { carrier: carrier.clone(), origin: origin.clone(), info: Arc::new(info) };
-        Ok((ranges, bytes))
+        let whole = Whole::unverified(carrier, origin.clone(), info);
+        Ok((Self { whole }, bytes))
     }
 
     /// Bytes of the object.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.info.size
+        self.whole.info.size
     }
 
     /// Fetches a range into memory, in one request where nothing fails.
@@ -80,23 +79,24 @@ impl Ranges {
         if span.1 == 0 {
             return Ok((Bytes::new(), nothing()));
         }
-        let (bytes, (_, checksum, _)) =
-            buffered(self.carrier.clone(), self.origin.clone(), self.info.clone(), span).await?;
+        let (bytes, (_, checksum, _)) = buffered(self.whole.clone(), span).await?;
         Ok((bytes, checksum))
     }
 
     /// Fetches a range in chunks of the plan, several at a time. The sink's offsets are the object's.
     pub async fn write_to(&self, (offset, length): (u64, u64), sink: &Arc<dyn Sink>) -> Result<Checksum> {
-        let chunk_bytes = self.carrier.plan().chunk_bytes;
-        let mut waiting = Plan::chunks(length, chunk_bytes);
+        let plan = self.whole.carrier.plan();
+        // What is no larger than an object that comes in one request does so too.
+        let at_once = if length <= plan.chunk_bytes { length } else { 0 };
+        let rest = plan.ranges(offset + at_once, offset + length);
+        let mut waiting = (at_once > 0).then_some((offset, at_once)).into_iter().chain(rest);
+        let most = plan.of_one_object(plan.range_bytes.0);
         let (mut chunks, mut found) = (JoinSet::new(), Vec::new());
         loop {
-            while chunks.len() < self.carrier.plan().of_one_object(chunk_bytes)
-                && let Some((at, size)) = waiting.next()
+            while chunks.len() < most
+                && let Some(span) = waiting.next()
             {
-                let (carrier, origin) = (self.carrier.clone(), self.origin.clone());
-                let span = (offset + at, size);
-                chunks.spawn(chunk(carrier, origin, self.info.clone(), sink.clone(), span));
+                chunks.spawn(chunk(self.whole.clone(), sink.clone(), span));
             }
             let Some(ended) = chunks.join_next().await else { return whole(found) };
             match ended.map_err(lost).flatten() {
@@ -117,13 +117,12 @@ impl Ranges {
         (offset, length): (u64, u64),
         mut take: impl AsyncFnMut(Bytes) -> Result<()>,
     ) -> Result<Checksum> {
-        let plan = self.carrier.plan();
+        let plan = self.whole.carrier.plan();
         let chunks = Plan::chunks(length, plan.stream_bytes).map(|(at, size)| {
             let span = (offset + at, size);
-            let (carrier, origin) = (self.carrier.clone(), self.origin.clone());
-            let info = self.info.clone();
+            let whole = self.whole.clone();
             async move {
-                let mut fetched = AbortOnDrop(tokio::spawn(buffered(carrier, origin, info, span)));
+                let mut fetched = AbortOnDrop(tokio::spawn(buffered(whole, span)));
                 (&mut fetched.0).await.map_err(lost)?
             }
         });

@@ -28,7 +28,7 @@ const PART: u64 = 5 << 20;
 const LARGE: u64 = 3 * PART + 7;
 
 fn carrier() -> Arc<Carrier> {
-    let plan = Plan { chunk_bytes: PART, requests: 2, ..Plan::default() };
+    let plan = Plan { requests: 2, ..Plan::default().with_chunks(PART) };
     let delay = Duration::from_millis(1);
     let retries = RetryOptions { attempts: 4, first_delay: delay, most_delay: delay };
     Arc::new(Carrier::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))

@@ -25,10 +25,10 @@ const PART: u64 = 5 << 20;
 
 fn carrier(chunk_bytes: u64) -> Arc<Carrier> {
     let plan = Plan {
-        chunk_bytes,
         requests: 4,
         stream_bytes: chunk_bytes.min(50_000),
         memory_bytes: 4 * chunk_bytes,
+        ..Plan::default().with_chunks(chunk_bytes)
     };
     let delay = Duration::from_millis(1);
     let retries = RetryOptions { attempts: 6, first_delay: delay, most_delay: delay };
@@ -79,12 +79,12 @@ impl Sink for Memory {
         Ok(())
     }
 
-    fn holds(&self, offset: u64, length: u64, algorithm: Algorithm) -> Result<Option<Checksum>> {
+    fn holds(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         if !self.held.contains(&(offset, length)) {
             return Ok(None);
         }
         let all = self.bytes.lock().unwrap();
-        Ok(Some(Checksum::of(algorithm, &all[offset as usize..(offset + length) as usize])))
+        Ok(Some(Checksum::of(Algorithm::Crc64Nvme, &all[offset as usize..(offset + length) as usize])))
     }
 }
 

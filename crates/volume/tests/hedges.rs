@@ -76,10 +76,10 @@ impl Scene {
         }
         let store = Faulty::new(below, faults.on(Operation::Body, When::Always, Fault::Delay(USUAL)));
         let plan = Plan {
-            chunk_bytes: CHUNK,
             requests: AT_A_TIME,
             stream_bytes: CHUNK,
             memory_bytes: AT_A_TIME as u64 * CHUNK,
+            ..Plan::default().with_chunks(CHUNK)
         };
         let budget = Budget::new(MEMORY);
         let carrier = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());

@@ -64,7 +64,7 @@ impl Scene {
         let clock = SimulatedClock::new();
         let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
         store.create_bucket(&context(), &at("k").bucket).await.unwrap();
-        let plan = Plan { chunk_bytes: 64 << 10, ..Plan::default() };
+        let plan = Plan::default().with_chunks(64 << 10);
         let carrier = Carrier::new(plan, Budget::new(64 << 20), clock.clone(), RetryOptions::default());
         let carrier = match rate {
             Some(rate) => carrier.limited(rate),

@@ -16,7 +16,12 @@ use tradewind_volume::memory::{Begun, CopiedPart};
 use tradewind_volume::{Carrier, Memory as _, Ranges, Sequence, Sink};
 
 fn carrier() -> Arc<Carrier> {
-    let plan = Plan { chunk_bytes: 100_000, requests: 4, stream_bytes: 30_000, memory_bytes: 2 * LEAST_PART };
+    let plan = Plan {
+        requests: 4,
+        stream_bytes: 30_000,
+        memory_bytes: 2 * LEAST_PART,
+        ..Plan::default().with_chunks(100_000)
+    };
     let delay = Duration::from_millis(1);
     let retries = RetryOptions { attempts: 8, first_delay: delay, most_delay: delay };
     Arc::new(Carrier::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))

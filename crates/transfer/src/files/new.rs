@@ -353,10 +353,10 @@ impl Sink for NewFile {
     }
 
     /// After a loss of power a journal may say more than the disk holds: what is there is read again.
-    fn holds(&self, offset: u64, length: u64, algorithm: Algorithm) -> Result<Option<Checksum>> {
+    fn holds(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         let noted = self.resumable.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
-        let Some(noted) = noted.filter(|noted| noted.algorithm() == algorithm) else { return Ok(None) };
-        let mut hasher = Hasher::new(algorithm);
+        let Some(noted) = noted else { return Ok(None) };
+        let mut hasher = Hasher::new(noted.algorithm());
         let mut buffer = vec![0; PIECE_BYTES];
         let mut at = offset;
         while at < offset + length {
@@ -375,8 +375,11 @@ impl Sink for NewFile {
         if found != *noted {
             return Ok(None);
         }
-        self.progress.carried(i64::try_from(length).unwrap_or(i64::MAX));
         Ok(Some(found))
+    }
+
+    fn kept(&self, length: u64) {
+        self.progress.carried(i64::try_from(length).unwrap_or(i64::MAX));
     }
 
     fn finished(&self, offset: u64, length: u64, checksum: &Checksum) {

@@ -138,7 +138,7 @@ async fn what_only_the_leaf_verifies_comes_from_one_request() {
         let info = ObjectInfo { size, ..info.clone() };
         let body = Body::from_bytes(Bytes::from_static(CONTENT));
         let (watch, slot) = (Watch::begin(&carrier, 10), carrier.slot(10).await.unwrap());
-        let coming = Coming::begun(&origin, &info, Begun { watch, slot, body, length: 10 });
+        let coming = Coming::begun(&origin, &info, Begun { watch, slot, body, length: 10, is_whole: true });
         assert_eq!(coming.watch.is_once, is_once);
     }
 }

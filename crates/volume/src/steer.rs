@@ -1,0 +1,179 @@
+//! The turns of a carrier, which follow what is carried: see [`model::steering`](tradewind_model::steering).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tradewind_model::steering::{REQUEST, Steering};
+
+/// Turns of one request, where all are alike.
+pub(super) const TURNS: usize = 64;
+
+/// There are turns for so many of the largest requests always: some that wait for others while they have theirs, as those of a search
+/// do for whoever writes, and one that the others wait for.
+pub const ROOM: usize = 5;
+
+/// Turns, of which there are more or fewer as time goes by.
+#[derive(Debug)]
+pub(super) struct Turns {
+    turns: Semaphore,
+    steer: Option<Steer>,
+}
+
+/// What is seen of requests until the look ends.
+#[derive(Debug)]
+struct Steer {
+    /// Bytes that passed, and requests that were done.
+    bytes: AtomicU64,
+    done: AtomicU64,
+    /// Those that ended, how many nanoseconds they took, and that times their turns.
+    ended: AtomicU64,
+    took: AtomicU64,
+    took_turns: AtomicU64,
+    /// Somebody waited for a turn.
+    is_short: AtomicBool,
+    /// When the look ends, in nanoseconds.
+    ends: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    steering: Steering,
+    began: Duration,
+    /// Turns that there are, and those of them that end with the requests that have them.
+    turns: usize,
+    owed: usize,
+}
+
+impl Turns {
+    /// For so many requests at a time, for good.
+    pub fn fixed(requests: usize) -> Self {
+        Self { turns: Semaphore::new(of(requests)), steer: None }
+    }
+
+    /// For as many as carry the most; one request takes up to `largest` turns.
+    pub fn steered(requests: usize, (largest, most): (u32, usize), now: Duration) -> Self {
+        let least = (largest as usize * ROOM).div_ceil(TURNS).min(requests);
+        let turns = of(requests);
+        let state = State { steering: Steering::new(requests, (least, most)), began: now, turns, owed: 0 };
+        let steer = Steer {
+            bytes: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            took: AtomicU64::new(0),
+            took_turns: AtomicU64::new(0),
+            is_short: AtomicBool::new(false),
+            ends: AtomicU64::new(nanos(now + Steering::look(Duration::ZERO))),
+            state: Mutex::new(state),
+        };
+        Self { turns: Semaphore::new(turns), steer: Some(steer) }
+    }
+
+    /// Waits for so many turns; `None` where there are to be none any more.
+    pub async fn take(&self, turns: u32) -> Option<SemaphorePermit<'_>> {
+        if let Ok(taken) = self.turns.try_acquire_many(turns) {
+            return Some(taken);
+        }
+        if let Some(steer) = &self.steer {
+            steer.is_short.store(true, Ordering::Relaxed);
+        }
+        self.turns.acquire_many(turns).await.ok()
+    }
+
+    /// So many turns where nobody has to wait for them.
+    pub fn try_take(&self, turns: u32) -> Option<SemaphorePermit<'_>> {
+        self.turns.try_acquire_many(turns).ok()
+    }
+
+    /// Bytes of a body passed.
+    pub fn passed(&self, bytes: u64, now: impl FnOnce() -> Duration) {
+        if let Some(steer) = &self.steer {
+            steer.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.look(steer, now());
+        }
+    }
+
+    /// Something that was asked for is done: what failed carries nothing.
+    pub fn done(&self) {
+        if let Some(steer) = &self.steer {
+            steer.done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A request that began then gives its turns back.
+    pub fn give_back(&self, turns: SemaphorePermit<'_>, began: Duration, now: Duration) {
+        let Some(steer) = &self.steer else { return };
+        let took = nanos(now.saturating_sub(began));
+        steer.ended.fetch_add(1, Ordering::Relaxed);
+        steer.took.fetch_add(took, Ordering::Relaxed);
+        steer.took_turns.fetch_add(took.saturating_mul(turns.num_permits() as u64), Ordering::Relaxed);
+        let mut turns = turns;
+        let mut state = steer.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let owed = state.owed.min(turns.num_permits());
+        state.owed -= owed;
+        drop(state);
+        if let Some(over) = turns.split(owed) {
+            over.forget();
+        }
+        drop(turns);
+        self.look(steer, now);
+    }
+
+    /// At the end of a look there may be more turns, or fewer.
+    fn look(&self, steer: &Steer, now: Duration) {
+        if nanos(now) < steer.ends.load(Ordering::Relaxed) {
+            return;
+        }
+        // Whoever else is here has seen the same.
+        let Ok(mut state) = steer.state.try_lock() else { return };
+        if nanos(now) < steer.ends.load(Ordering::Relaxed) {
+            return;
+        }
+        let elapsed = nanos(now.saturating_sub(state.began)).max(1);
+        let counts = [&steer.bytes, &steer.done, &steer.ended, &steer.took, &steer.took_turns];
+        let [bytes, done, ended, took, took_turns] = counts.map(|count| count.swap(0, Ordering::Relaxed));
+        // One of which none ended may still take long.
+        let latency = took.checked_div(ended).unwrap_or(u64::MAX / 4);
+        let carried = (done as f64).mul_add(REQUEST, bytes as f64) * 1e9;
+        // Requests that begin together end together: in a look there are a wave more of them, or fewer. What they carry in the
+        // time that they take has no waves (Little 1961), but of those that take longer than the look too few end in it.
+        let carried = if 2 * latency <= elapsed {
+            carried / took_turns.max(1) as f64 * state.turns as f64
+        } else {
+            carried / elapsed as f64
+        };
+        // As many may ask as there are turns for: then nobody waits, and nearly all of them are taken.
+        let is_full = self.turns.available_permits() * 8 <= state.turns;
+        let requests = if steer.is_short.swap(false, Ordering::Relaxed) || is_full {
+            state.steering.looked(carried)
+        } else {
+            state.steering.idled()
+        };
+        let wanted = of(requests);
+        if wanted >= state.turns {
+            let more = wanted - state.turns;
+            let paid = state.owed.min(more);
+            state.owed -= paid;
+            self.turns.add_permits(more - paid);
+        } else {
+            let fewer = state.turns - wanted;
+            state.owed += fewer - self.turns.forget_permits(fewer);
+        }
+        if wanted != state.turns {
+            tracing::debug!(requests, "requests at a time");
+        }
+        (state.turns, state.began) = (wanted, now);
+        steer.ends.store(nanos(now + Steering::look(Duration::from_nanos(latency))), Ordering::Relaxed);
+    }
+}
+
+/// Turns of so many requests.
+pub(super) fn of(requests: usize) -> usize {
+    requests.clamp(1, Semaphore::MAX_PERMITS / TURNS) * TURNS
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

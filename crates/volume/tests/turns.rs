@@ -1,0 +1,80 @@
+//! How many requests of which size are under way where that is known of a store.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use futures::FutureExt as _;
+use tradewind_core::Budget;
+use tradewind_core::testing::SimulatedClock;
+use tradewind_model::plan::Plan;
+use tradewind_model::retry::RetryOptions;
+use tradewind_model::tune::{Belief, Cell, Sample, Surface};
+use tradewind_volume::Carrier;
+
+const SMALL: u64 = 4 << 10;
+const LARGE: u64 = 8 << 20;
+
+/// A store far away: small requests wait for the round trip, a few large ones fill the line.
+fn plan() -> Plan {
+    let sample = |bytes, parallel, latency| Sample { cell: Cell { bytes, parallel }, latency, error: 0.02 };
+    let samples = vec![
+        sample(SMALL, 1, 0.1),
+        sample(SMALL, 64, 0.1),
+        sample(SMALL, 256, 0.11),
+        sample(LARGE, 1, 0.3),
+        sample(LARGE, 4, 0.35),
+        sample(LARGE, 16, 1.4),
+    ];
+    Plan::default().tuned(&[Surface::new(Belief::default(), samples)])
+}
+
+fn carrier(plan: Plan) -> Carrier {
+    Carrier::new(plan, Budget::new(1 << 30), SimulatedClock::new(), RetryOptions::default())
+}
+
+#[test]
+fn each_size_has_the_number_that_is_known() {
+    let plan = plan();
+    let (small, large) = (plan.parallel(SMALL), plan.parallel(LARGE));
+    assert!(small >= 128 && (4..=8).contains(&large), "{plan:?}");
+    assert_eq!(plan.requests, small);
+    for (bytes, most) in [(SMALL, small), (LARGE, large)] {
+        let carrier = carrier(plan);
+        let held: Vec<_> = (0..most).map(|_| carrier.slot(bytes).now_or_never().unwrap().unwrap()).collect();
+        assert!(carrier.slot(LARGE).now_or_never().is_none(), "{most} of {bytes} bytes are all");
+        drop(held);
+        assert!(carrier.slot(bytes).now_or_never().is_some());
+    }
+}
+
+#[test]
+fn sizes_share_what_there_is() {
+    let plan = plan();
+    let carrier = carrier(plan);
+    let (mut large, mut small) = (Vec::new(), Vec::new());
+    for _ in 0..plan.parallel(LARGE) / 2 {
+        large.push(carrier.slot(LARGE).now_or_never().unwrap().unwrap());
+    }
+    while let Some(slot) = carrier.slot(SMALL).now_or_never() {
+        small.push(slot.unwrap());
+    }
+    // What half of the large ones leave: half of the small ones, as near as whole requests come to it.
+    let part = small.len() as f64 / plan.parallel(SMALL) as f64;
+    assert!((0.4..=0.6).contains(&part), "{part} beside {} large ones", large.len());
+}
+
+#[test]
+fn no_more_large_objects_are_begun_than_before() {
+    let carrier = carrier(plan());
+    let held: Vec<_> = (0..32).map(|_| carrier.large().now_or_never().unwrap().unwrap()).collect();
+    assert!(carrier.large().now_or_never().is_none(), "{} are all", held.len());
+}
+
+#[test]
+fn a_flag_or_a_limit_is_the_most() {
+    let plan = Plan { requests: 16, ..plan() };
+    assert_eq!((plan.parallel(SMALL), carrier(plan).plan().requests), (16, 16));
+    let slow = carrier(self::plan()).limited(64 << 10);
+    assert_eq!(slow.plan().parallel(SMALL), 4);
+    let held: Vec<_> = (0..4).map(|_| slow.slot(SMALL).now_or_never().unwrap().unwrap()).collect();
+    assert!(slow.slot(SMALL).now_or_never().is_none(), "{} are all", held.len());
+}
