@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use rustix::fs::{Advice, fadvise};
@@ -15,6 +16,9 @@ use tradewind_pattern::{Content, ContentId};
 
 /// Bytes that a file is made of at a time.
 const PIECE: usize = 1 << 20;
+/// What is written to find out how fast that is, at the most, in bytes and in time before it is waited for.
+const MOST_WRITTEN: usize = 32 << 20;
+const LONGEST_WRITE: Duration = Duration::from_secs(1);
 
 /// The directory. Dropping it removes it with everything in it.
 #[derive(Debug)]
@@ -80,6 +84,26 @@ impl Files {
 }
 
 impl Files {
+    /// Bytes a second that the disk takes, measured with a file of its own until that is there. Blocks for as long.
+    pub fn write_speed(&self) -> io::Result<f64> {
+        let path = self.path("write-speed");
+        let (piece, begun) = (vec![0x5a; PIECE], Instant::now());
+        let written = (|| {
+            let mut file = File::create(&path)?;
+            let mut bytes = 0;
+            while bytes < MOST_WRITTEN && begun.elapsed() < LONGEST_WRITE {
+                file.write_all(&piece)?;
+                bytes += PIECE;
+            }
+            file.sync_all()?;
+            Ok(bytes as f64 / begun.elapsed().as_secs_f64())
+        })();
+        let removed = fs::remove_file(&path);
+        let rate = written.map_err(|e| named("write", &path, &e))?;
+        removed.map_err(|e| named("remove", &path, &e))?;
+        Ok(rate)
+    }
+
     /// Removes all of them, before it is dropped.
     pub fn remove(&self) {
         match fs::remove_dir_all(&self.directory) {
@@ -133,4 +157,17 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 
 fn named(what: &str, path: &Path, e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("cannot {what} {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_fast_the_disk_is_leaves_nothing() {
+        let above = tempfile::tempdir().unwrap();
+        let files = Files::new(above.path().join("own")).unwrap();
+        assert!(files.write_speed().unwrap() > 0.0);
+        assert_eq!(fs::read_dir(above.path().join("own")).unwrap().count(), 0);
+    }
 }

@@ -31,6 +31,7 @@ pub mod sizes;
 pub mod stock;
 pub mod summary;
 pub mod survey;
+pub mod tune;
 pub mod usage;
 
 pub use self::asked::Asked;

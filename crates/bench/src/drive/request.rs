@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tradewind_core::error::Error;
+use tradewind_core::error::{Error, ErrorKind};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Context};
@@ -47,25 +47,28 @@ impl Answered {
 pub(crate) struct Failed {
     kind: String,
     pub what: String,
+    /// What the store said, where it is that which failed.
+    pub error: Option<ErrorKind>,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        Self { kind: format!("{:?}", error.reason()), what: error.to_string() }
+        let kind = format!("{:?}", error.reason());
+        Self { kind, what: error.to_string(), error: Some(error.kind()) }
     }
 }
 
 /// Of a file that bytes come from or go to.
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
-        Self { kind: "File".to_owned(), what: error.to_string() }
+        Self { kind: "File".to_owned(), what: error.to_string(), error: None }
     }
 }
 
 impl Failed {
     /// What was answered is not what is there.
     pub fn wrong(what: String) -> Self {
-        Self { kind: "WrongAnswer".to_owned(), what }
+        Self { kind: "WrongAnswer".to_owned(), what, error: None }
     }
 }
 
@@ -86,6 +89,7 @@ pub(crate) async fn attend<T>(
             Err(Failed {
                 kind: "Unanswered".to_owned(),
                 what: format!("{operation} was not answered by the end"),
+                error: None,
             })
         }
     };
@@ -98,7 +102,7 @@ pub(crate) async fn attend<T>(
             record.success(window, operation, Timing { intended, begun, first, ended }, bytes);
             Ok((first, bytes))
         }
-        Err(Failed { kind, what }) => {
+        Err(Failed { kind, what, .. }) => {
             shared.gauge.failure();
             record.failure(window, operation, ended, &kind, &what);
             Err(kind)

@@ -1,0 +1,206 @@
+//! What probes ask for: objects that they write, and ranges of objects that are there. Downloads read what uploads have left, so
+//! that nothing is written for them alone; where nothing may be written they read what is there already.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use tradewind_core::error::Result;
+use tradewind_core::listing::{ListEntry, ListRequest};
+use tradewind_core::range::ByteRange;
+use tradewind_core::store::{GetRequest, Select};
+use tradewind_core::{Address, Context, ObjectStore};
+use tradewind_model::store_model::Direction;
+use tradewind_pattern::ContentId;
+
+use crate::drive::Bed;
+use crate::drive::request::{Failed, put};
+use crate::files::Opened;
+use crate::random::mix;
+
+/// Objects that a listing finds, at the most.
+const PAGE: usize = 1000;
+/// Objects that are remembered for reading: the largest.
+const MOST_KEPT: usize = 256;
+
+/// An object that can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct There {
+    key: String,
+    bytes: u64,
+}
+
+/// Opens the store anew, with connections of its own.
+pub type Open = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
+
+/// See the module.
+pub struct Ground {
+    bed: Bed,
+    open: Open,
+    /// What the names of objects that are written begin with.
+    prefix: String,
+    there: Mutex<Vec<There>>,
+}
+
+impl fmt::Debug for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ground").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Ground {
+    /// Nothing is there yet that could be read. `prefix` is nobody else's.
+    #[must_use]
+    pub const fn new(bed: Bed, open: Open, prefix: String) -> Self {
+        Self { bed, open, prefix, there: Mutex::new(Vec::new()) }
+    }
+
+    /// A bed whose connections have no past: what many shared is slow for a while for the few that come behind them.
+    pub(super) fn fresh(&self) -> Result<Bed> {
+        Ok(Bed { store: (self.open)()?, ..self.bed.clone() })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn bed(&self) -> &Bed {
+        &self.bed
+    }
+
+    /// Looks for objects below a prefix: their sizes, those of a page at the most.
+    pub async fn look(&self, prefix: &str) -> Result<Vec<u64>> {
+        let context = crate::drive::context(&self.bed).await?;
+        let request = ListRequest { prefix: prefix.to_owned(), limit: PAGE, ..ListRequest::default() };
+        let page = self.bed.store.list(&context, &self.bed.bucket, &request).await?;
+        let found: Vec<There> = (page.entries.into_iter())
+            .filter_map(|entry| match entry {
+                ListEntry::Key(key, summary) => Some(There { key, bytes: summary.size }),
+                ListEntry::CommonPrefix(_) => None,
+            })
+            .collect();
+        let sizes = found.iter().map(|object| object.bytes).collect();
+        found.into_iter().for_each(|object| self.keep(object));
+        Ok(sizes)
+    }
+
+    /// The largest request that a download can be sampled with.
+    #[must_use]
+    pub fn most_bytes(&self) -> u64 {
+        self.there.lock().iter().map(|object| object.bytes).max().unwrap_or(0)
+    }
+
+    fn keep(&self, object: There) {
+        let mut there = self.there.lock();
+        if object.bytes == 0 || there.contains(&object) {
+            return;
+        }
+        there.push(object);
+        if there.len() > MOST_KEPT {
+            there.sort_by_key(|object| std::cmp::Reverse(object.bytes));
+            there.truncate(MOST_KEPT);
+        }
+    }
+
+    /// One round trip, and what the store needs to say that a bucket is there.
+    pub async fn touch(&self) -> Result<Duration> {
+        let context = crate::drive::context(&self.bed).await?;
+        let begun = self.bed.clock.now();
+        self.bed.store.head_bucket(&context, &self.bed.bucket).await?;
+        Ok(self.bed.clock.now().saturating_sub(begun))
+    }
+
+    /// What one of those that ask works with.
+    pub(super) async fn hand(
+        self: &Arc<Self>,
+        bed: &Bed,
+        (direction, bytes): (Direction, u64),
+        number: usize,
+    ) -> Result<Hand> {
+        let context = crate::drive::context(bed).await?;
+        let (ground, bed) = (self.clone(), bed.clone());
+        Ok(Hand { ground, bed, direction, bytes, number, turn: 0, context })
+    }
+
+    /// An object that has so many bytes, and a place in it; another one each time.
+    fn choose(&self, bytes: u64, chance: u64) -> Option<(There, u64)> {
+        let there = self.there.lock();
+        let fits = || there.iter().filter(|object| object.bytes >= bytes);
+        let count = fits().count() as u64;
+        let object = fits().nth(usize::try_from(mix(chance) % count.max(1)).unwrap_or(0))?;
+        let places = object.bytes / bytes.max(1);
+        Some((object.clone(), mix(!chance) % places.max(1) * bytes))
+    }
+}
+
+/// One that asks, again and again.
+pub(super) struct Hand {
+    ground: Arc<Ground>,
+    bed: Bed,
+    direction: Direction,
+    bytes: u64,
+    number: usize,
+    turn: u64,
+    context: Context,
+}
+
+impl Hand {
+    /// One request.
+    pub async fn ask(&mut self) -> Result<(), Failed> {
+        self.turn += 1;
+        match self.direction {
+            Direction::Write => self.write().await,
+            Direction::Read => self.read().await,
+        }
+    }
+
+    fn name(&self) -> String {
+        // Of one name each time: the store has no more to keep than requests at a time.
+        format!("{}{}-{}", self.ground.prefix, self.bytes, self.number)
+    }
+
+    async fn write(&self) -> Result<(), Failed> {
+        let (ground, key) = (&self.ground, self.name());
+        let (bed, id) = (&self.bed, ContentId::of(&key, self.bytes));
+        let file = match &bed.files {
+            Some(files) => {
+                files.make(&key, bed.content.clone(), id, self.bytes).await?;
+                Some(files.open(&key).await?)
+            }
+            None => None,
+        };
+        let address = Address::parse(bed.bucket.as_str(), &key)?;
+        put(bed, &self.context, &address, (id, self.bytes), file).await?;
+        ground.keep(There { key, bytes: self.bytes });
+        Ok(())
+    }
+
+    async fn read(&self) -> Result<(), Failed> {
+        let bed = &self.bed;
+        let chance = mix(self.turn ^ mix(self.number as u64));
+        let Some((object, offset)) = self.ground.choose(self.bytes, chance) else {
+            return Err(Failed::wrong(format!("no object has {} bytes", self.bytes)));
+        };
+        let mut file: Option<Opened> = match &bed.files {
+            Some(files) => Some(files.create(&format!("read {}", self.name())).await?),
+            None => None,
+        };
+        let address = Address::parse(bed.bucket.as_str(), &object.key)?;
+        let range = ByteRange::Inclusive { first: offset, last: offset + self.bytes - 1 };
+        let select = if object.bytes == self.bytes { Select::Whole } else { Select::Range(range) };
+        let request = GetRequest { select, ..GetRequest::default() };
+        let mut found = bed.store.get(&self.context, &address, request).await?;
+        let mut came = 0;
+        while let Some(piece) = found.body.next().await {
+            let piece = piece?;
+            came += piece.len() as u64;
+            if let Some(file) = &mut file {
+                file.write(piece).await?;
+            }
+        }
+        if came != self.bytes {
+            return Err(Failed::wrong(format!("{came} bytes came, {} were asked for", self.bytes)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! One probe: so many requests of a size at a time, for as short as says enough.
+//!
+//! Nothing counts until each of those that ask was answered: connections are made and windows open meanwhile. What counts then is
+//! how much they did, by the time that they had; a request that fails takes time and does nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tradewind_core::error::{Error, ErrorKind, Reason, Result};
+use tradewind_model::store_model::Direction;
+use tradewind_model::tune::{Cell, Sample};
+
+use super::ground::{Ground, Hand};
+use crate::drive::Stop;
+use crate::usage::Usage;
+
+/// How often it is looked whether it is enough.
+const LOOK: Duration = Duration::from_millis(10);
+/// It counts for so long at the least and so many rounds, where those do not last long for many of them.
+const LEAST: Duration = Duration::from_millis(300);
+const LEAST_ROUNDS: f64 = 2.0;
+const ROUNDS_OF_SHORT: f64 = 32.0;
+/// How unsure one round is, whatever it says: windows of connections and queues still change.
+const OF_ONE_ROUND: f64 = 0.08;
+/// Whoever does so much more in the second half has not settled.
+const GROWTH: f64 = 0.15;
+/// A request that takes longer than all that have ended takes so many times as long as it has by now.
+const UNKNOWN_REST: f64 = 1.5;
+/// Enough is known when the mean is, to this part.
+const SURE: f64 = 0.04;
+/// Stretches that are compared, at the most.
+const MOST_STRETCHES: u32 = 10;
+/// What is under way at the end is waited for, so long: to break off costs a connection.
+const DRAIN: Duration = Duration::from_millis(500);
+/// A request that failed is followed by the next so much later, and each further one by twice that.
+const AFTER_FAILURE: Duration = Duration::from_millis(20);
+const LONGEST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// How far a probe may go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Extent {
+    /// Seconds, all in all.
+    pub time: Duration,
+    /// Bytes of bodies.
+    pub bytes: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Probed {
+    /// Uploads or downloads.
+    pub direction: Direction,
+    /// Of which cell.
+    pub cell: Cell,
+    /// What is known of it; `None` where not one request counted.
+    pub sample: Option<Sample>,
+    /// Requests that counted.
+    pub requests: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// One of them in full.
+    pub failure: Option<String>,
+    /// The latency that 95 and 99 of a hundred of them had at the most, in seconds.
+    pub tail: [f64; 2],
+    /// Processor time of this process for each request, in seconds.
+    pub cpu: f64,
+    /// How much of the processors that it may use this process had: 0 to 1.
+    pub busy: f64,
+    /// Bytes of bodies, those that did not count as well.
+    pub bytes: u64,
+    /// How long all of it took.
+    pub time: Duration,
+}
+
+/// A request that has ended.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    begun: Duration,
+    ended: Duration,
+    is_done: bool,
+}
+
+/// What those that ask have in common.
+#[derive(Debug)]
+struct Shared {
+    /// By each of them: its requests, and when the one under way began.
+    seats: Vec<Mutex<(Vec<Ended>, Option<Duration>)>>,
+    failure: Mutex<Option<String>>,
+    /// What nobody may do.
+    denied: Mutex<Option<String>>,
+    /// Requests that may still be begun.
+    left: AtomicU64,
+    is_over: AtomicBool,
+}
+
+/// Makes a probe. Dropping the future breaks it off; what it wrote is left. Fails where it may not be done at all; requests that
+/// fail otherwise are a part of what is measured.
+pub async fn probe(
+    ground: &Arc<Ground>,
+    (direction, cell): (Direction, Cell),
+    extent: Extent,
+    (cores, stop): (usize, &Stop),
+) -> Result<Probed> {
+    let clock = ground.bed().clock.clone();
+    let seats = (0..cell.parallel).map(|_| Mutex::default()).collect();
+    let shared = Arc::new(Shared {
+        seats,
+        failure: Mutex::default(),
+        denied: Mutex::default(),
+        left: AtomicU64::new((extent.bytes / cell.bytes.max(1)).max(1)),
+        is_over: AtomicBool::new(false),
+    });
+    let mut asking = JoinSet::new();
+    let bed = ground.fresh()?;
+    let (start, at_start) = (clock.now(), usage()?);
+    for number in 0..cell.parallel {
+        let hand = ground.hand(&bed, (direction, cell.bytes), number).await?;
+        asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
+    }
+    let mut warm: Option<(Duration, Usage)> = None;
+    let end = loop {
+        tokio::time::sleep(LOOK).await;
+        let now = clock.now();
+        if warm.is_none() && shared.is_warm() {
+            warm = Some((now, usage()?));
+        }
+        let is_spent = now - start >= extent.time || shared.left.load(Ordering::Relaxed) == 0;
+        let is_enough = warm.as_ref().is_some_and(|(from, _)| {
+            let counted = shared.count((*from, now));
+            let is_long = now - *from >= LEAST || counted.rounds >= ROUNDS_OF_SHORT;
+            is_long && counted.rounds >= LEAST_ROUNDS && counted.error <= SURE && !shared.grows((*from, now))
+        });
+        if let Some(denied) = shared.denied.lock().take() {
+            return Err(Error::new(Reason::AccessDenied, denied));
+        }
+        if is_spent || is_enough || stop.is_asked() {
+            break now;
+        }
+    };
+    // Where not each of them was answered, all that was seen has to do.
+    let (from, before) = match warm {
+        Some(warm) => warm,
+        None => (start, at_start),
+    };
+    let used = usage()?.since(&before);
+    shared.is_over.store(true, Ordering::Relaxed);
+    let drained = tokio::time::timeout(DRAIN, async { while asking.join_next().await.is_some() {} }).await;
+    if drained.is_err() {
+        asking.shutdown().await;
+    }
+    let mut counted = shared.count((from, end));
+    if counted.done == 0 {
+        // All were answered at the very end: that is what there is.
+        counted = shared.count((start, end));
+    }
+    let seconds = (end - from).as_secs_f64();
+    let of_machine =
+        if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
+    Ok(Probed {
+        direction,
+        cell,
+        sample: counted.sample(cell),
+        requests: counted.done,
+        failures: shared.failed(),
+        failure: shared.failure.lock().clone(),
+        tail: counted.tail,
+        cpu: used.total().as_secs_f64() / counted.amount.max(1.0),
+        busy: of_machine,
+        bytes: shared.begun().saturating_mul(cell.bytes),
+        time: clock.now() - start,
+    })
+}
+
+fn usage() -> Result<Usage> {
+    Usage::now().map_err(|e| Error::with_source(Reason::Io, "this process cannot be measured", e))
+}
+
+async fn ask(mut hand: Hand, number: usize, shared: Arc<Shared>, ground: Arc<Ground>) {
+    let clock = &ground.bed().clock;
+    let mut pause = AFTER_FAILURE;
+    while !shared.is_over.load(Ordering::Relaxed) && shared.may_begin() {
+        // A store that always answers at once would never let anybody else have a turn.
+        tokio::task::coop::consume_budget().await;
+        let begun = clock.now();
+        shared.seats[number].lock().1 = Some(begun);
+        let answered = hand.ask().await;
+        let failed = answered.is_err();
+        {
+            let mut seat = shared.seats[number].lock();
+            seat.0.push(Ended { begun, ended: clock.now(), is_done: !failed });
+            seat.1 = None;
+        }
+        match answered {
+            Ok(()) => pause = AFTER_FAILURE,
+            Err(failed) => {
+                // What was done before is allowed: then one that is refused has failed and no more.
+                if failed.error == Some(ErrorKind::Denied) && !shared.has_done() {
+                    shared.denied.lock().get_or_insert(failed.what);
+                    return;
+                }
+                shared.failure.lock().get_or_insert(failed.what);
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_AFTER_FAILURE);
+            }
+        }
+    }
+}
+
+/// What was done in a window.
+#[derive(Debug, Default)]
+struct Counted {
+    /// Requests that ended in it.
+    done: u64,
+    /// Requests, those that lie in it with a part of them by that part.
+    amount: f64,
+    /// The same for each of those that ask.
+    rounds: f64,
+    /// How long one took in the mean, in seconds, and the standard error as a part of it.
+    latency: f64,
+    error: f64,
+    tail: [f64; 2],
+}
+
+impl Counted {
+    fn sample(&self, cell: Cell) -> Option<Sample> {
+        (self.done > 0).then_some(Sample { cell, latency: self.latency, error: self.error })
+    }
+}
+
+impl Shared {
+    fn is_warm(&self) -> bool {
+        self.seats.iter().all(|seat| !seat.lock().0.is_empty())
+    }
+
+    fn has_done(&self) -> bool {
+        self.seats.iter().any(|seat| seat.lock().0.iter().any(|ended| ended.is_done))
+    }
+
+    /// Takes one of the requests that may be begun.
+    fn may_begin(&self) -> bool {
+        let take = |left: u64| left.checked_sub(1);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    fn begun(&self) -> u64 {
+        let begun = |seat: &Mutex<(Vec<Ended>, Option<Duration>)>| {
+            let seat = seat.lock();
+            (seat.0.len() + usize::from(seat.1.is_some())) as u64
+        };
+        self.seats.iter().map(begun).sum()
+    }
+
+    fn failed(&self) -> u64 {
+        let failed = |seat: &Mutex<(Vec<Ended>, Option<Duration>)>| {
+            seat.lock().0.iter().filter(|ended| !ended.is_done).count() as u64
+        };
+        self.seats.iter().map(failed).sum()
+    }
+
+    /// Whether more is done at the end than at the beginning: windows still open.
+    fn grows(&self, (from, to): (Duration, Duration)) -> bool {
+        let middle = (from + to) / 2;
+        let (before, after) = (self.amount((from, middle)), self.amount((middle, to)));
+        after.amount > before.amount * (1.0 + GROWTH)
+    }
+
+    /// What was done from one moment to another, and how sure that is by how it went: as far as stretches of a round differ
+    /// (batch means, Law and Carson 1979).
+    fn count(&self, (from, to): (Duration, Duration)) -> Counted {
+        let mut counted = self.amount((from, to));
+        if counted.done == 0 {
+            return counted;
+        }
+        let stretches = (counted.rounds as u32).clamp(2, MOST_STRETCHES);
+        let stretch = (to - from) / stretches;
+        let amounts =
+            (0..stretches).map(|n| self.amount((from + stretch * n, from + stretch * (n + 1))).amount);
+        let mean = counted.amount / f64::from(stretches);
+        let squares: f64 = amounts.map(|amount| (amount / mean - 1.0).powi(2)).sum();
+        let error = (squares / f64::from(stretches - 1) / f64::from(stretches)).sqrt();
+        counted.error = error.max(OF_ONE_ROUND / counted.rounds);
+        counted
+    }
+
+    /// What was done from one moment to another. A request counts with the part of its time that lies there; one that has not
+    /// ended would take as long as those that took longer than it has by now.
+    fn amount(&self, (from, to): (Duration, Duration)) -> Counted {
+        let (mut latencies, mut amount, mut pending) = (Vec::new(), 0.0, Vec::new());
+        for seat in &self.seats {
+            let seat = seat.lock();
+            for ended in seat.0.iter().filter(|ended| ended.is_done && ended.ended > from && ended.begun < to)
+            {
+                let whole = (ended.ended - ended.begun).as_secs_f64();
+                let inside = (ended.ended.min(to) - ended.begun.max(from)).as_secs_f64();
+                amount += if whole > 0.0 { inside / whole } else { 1.0 };
+                if ended.ended <= to {
+                    latencies.push(whole);
+                }
+            }
+            pending.extend(seat.1.filter(|begun| *begun < to));
+        }
+        let done = latencies.len();
+        latencies.sort_by(f64::total_cmp);
+        for begun in pending {
+            let elapsed = (to - begun).as_secs_f64();
+            let longer = &latencies[latencies.partition_point(|latency| *latency <= elapsed)..];
+            let mean = longer.iter().sum::<f64>() / longer.len() as f64;
+            let whole = if longer.is_empty() { elapsed * UNKNOWN_REST } else { mean };
+            amount += (to - begun.max(from)).as_secs_f64() / whole;
+        }
+        let count = done as f64;
+        let rounds = amount / self.seats.len() as f64;
+        let at = |part: f64| {
+            let place = ((count * part) as usize).min(done.saturating_sub(1));
+            latencies.get(place).copied().unwrap_or_default()
+        };
+        Counted {
+            done: done as u64,
+            amount,
+            rounds,
+            latency: if rounds > 0.0 { (to - from).as_secs_f64() / rounds } else { 0.0 },
+            error: f64::INFINITY,
+            tail: [at(0.95), at(0.99)],
+        }
+    }
+}

@@ -1,0 +1,117 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tradewind_core::ObjectStore;
+use tradewind_core::error::{ErrorKind, Reason};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
+use tradewind_model::store_model::Direction;
+use tradewind_model::tune::Goal;
+use tradewind_model::tune::goal;
+
+use super::*;
+use crate::drive::Bed;
+use crate::drive::tests::bed;
+use crate::site::Site;
+
+fn ground(bed: &Bed) -> Arc<Ground> {
+    let store = bed.store.clone();
+    let open = Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>));
+    Arc::new(Ground::new(bed.clone(), open, "probes/".to_owned()))
+}
+
+fn asked(probes: usize) -> Asked {
+    let cells = Cell::grid(&[1 << 10, 64 << 10, 1 << 20], &[1, 4, 16]);
+    Asked { cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
+}
+
+const EXTENT: Extent = Extent { time: Duration::from_secs(2), bytes: 16 << 20 };
+
+#[tokio::test]
+async fn a_store_is_sampled_and_left_as_it_was() {
+    let bed = bed().await;
+    let (ground, stop) = (ground(&bed), Stop::default());
+    assert!(round_trip(&ground).await.unwrap().is_some());
+    for direction in [Direction::Write, Direction::Read] {
+        let mut told = 0;
+        let tell = |event: Event<'_>| told += u32::from(matches!(event, Event::Probed(..)));
+        let sampled = sample(&ground, direction, (&asked(4), Belief::default()), &stop, tell).await.unwrap();
+        assert!((1..=4).contains(&sampled.probes.len()), "{:?}", sampled.probes);
+        assert_eq!(told as usize, sampled.probes.len());
+        assert!(sampled.probes.iter().all(|probed| probed.failures == 0), "{:?}", sampled.probes);
+        let carried: u64 = sampled.probes.iter().map(|probed| probed.bytes).sum();
+        assert!(carried > 0 && (carried as f64 - (64e6 - sampled.left.bytes)).abs() < 1.0, "{carried}");
+        assert!(goal::choose(&sampled.surface, &asked(1).cells, Goal::Bandwidth).is_some());
+    }
+    assert!(Site::clean_others(&bed, "probes/").await.unwrap() > 0);
+    assert!(ground.look("").await.unwrap().is_empty(), "nothing is left");
+}
+
+#[tokio::test]
+async fn what_is_there_is_read_where_nothing_may_be_written() {
+    let open = bed().await;
+    let mut site = Site::new(open.clone(), "theirs/".to_owned());
+    let step = crate::survey::Step {
+        load: crate::Load {
+            mix: "get".parse().unwrap(),
+            parallel: 4,
+            pace: crate::load::Pace::Closed,
+            until: crate::load::Until { requests: Some(1), time: Duration::from_secs(9), stable: None },
+            warm_up: Duration::ZERO,
+            seed: 1,
+            phase: 0.0,
+        },
+        sizes: "100KiB".parse().unwrap(),
+        objects: 5,
+        repeat: 1,
+    };
+    assert!(site.prepare(&step, &Stop::default(), &Arc::default()).await.unwrap());
+    let denied = FaultPlan::none().on(Call::Stage, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open };
+    let (ground, stop) = (ground(&bed), Stop::default());
+    let cell = Cell { bytes: 1 << 10, parallel: 4 };
+    let refused = probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied);
+    assert_eq!(ground.most_bytes(), 0);
+    assert_eq!(ground.look("theirs/").await.unwrap(), [100 << 10; 5]);
+    let sampled =
+        sample(&ground, Direction::Read, (&asked(3), Belief::default()), &stop, |_| ()).await.unwrap();
+    // Ranges of what is there; nothing is as large as the largest cells.
+    assert!(sampled.probes.iter().all(|probed| probed.failures == 0 && probed.cell.bytes <= 100 << 10));
+    assert!(!sampled.probes.is_empty());
+}
+
+#[tokio::test]
+async fn requests_that_fail_make_a_store_slow_and_not_fast() {
+    let open = bed().await;
+    let every_other =
+        FaultPlan::none().on(Call::Stage, When::Probability(0.5), Fault::FailBefore(Reason::Overloaded));
+    let bed = Bed { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
+    let (cell, stop) = (Cell { bytes: 1 << 10, parallel: 2 }, Stop::default());
+    let write = (Direction::Write, cell);
+    let well = probe::probe(&ground(&open), write, EXTENT, (2, &stop)).await.unwrap();
+    let ill = probe::probe(&ground(&bed), write, EXTENT, (2, &stop)).await.unwrap();
+    assert!(ill.failures > 0 && ill.failure.is_some(), "{ill:?}");
+    let latency = |probed: &Probed| probed.sample.unwrap().latency;
+    assert!(latency(&ill) > 2.0 * latency(&well), "{ill:?} {well:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_answers_nothing_says_nothing() {
+    let open = bed().await;
+    let never = FaultPlan::none().on(Call::Stage, When::Always, Fault::FailBefore(Reason::Overloaded));
+    let bed = Bed { store: Faulty::new(open.store.clone(), never), ..open };
+    let (cell, stop) = (Cell { bytes: 1 << 10, parallel: 2 }, Stop::default());
+    let probed = probe::probe(&ground(&bed), (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
+    assert_eq!((probed.sample, probed.requests), (None, 0));
+    assert!(probed.failures > 0);
+}
+
+#[tokio::test]
+async fn who_stops_it_does_not_wait() {
+    let bed = bed().await;
+    let stop = Stop::default();
+    stop.ask();
+    let sampled =
+        sample(&ground(&bed), Direction::Write, (&asked(8), Belief::default()), &stop, |_| ()).await.unwrap();
+    assert!(sampled.probes.is_empty());
+}
