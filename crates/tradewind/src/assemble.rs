@@ -16,6 +16,9 @@ use tradewind_gateway::auth;
 use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
 use tradewind_gateway::keys;
 use tradewind_gateway::s3;
+use tradewind_model::lanes::LanesOptions;
+use tradewind_volume::Scheduled;
+use tradewind_volume::scheduled::Priorities;
 
 use crate::remote::Overrides;
 use crate::settings::{ETag, Permissions, Settings, Span, StoreKind};
@@ -57,6 +60,20 @@ pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<
     let directory = settings.store_directory().unwrap_or(settings.data_directory());
     let store = LocalStore::open(directory, options, clock);
     store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
+}
+
+/// The store with its lanes, where the settings say that it has some.
+pub fn with_lanes(
+    settings: &Settings,
+    store: Arc<dyn ObjectStore>,
+    clock: Arc<dyn Clock>,
+) -> Arc<dyn ObjectStore> {
+    let set = &settings.scalars.lanes;
+    if !set.enabled.value {
+        return store;
+    }
+    let options = LanesOptions { most_waiting: set.most_waiting.value.get() };
+    Scheduled::new(store, options, Priorities::new(set.first.value.0.clone()), clock)
 }
 
 /// The gateway's plain data. Reads the TLS files.

@@ -1,6 +1,7 @@
 //! The command line: flags as plain data, one module a command, and the only place that turns an error
 //! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong), 130 or 143 stopped by a signal.
 
+mod advice;
 mod bench;
 mod bundle;
 mod carry;
@@ -9,6 +10,7 @@ mod filter;
 mod grep;
 mod lab;
 mod objects;
+mod profiles;
 mod report;
 mod serve;
 mod settings;
@@ -17,6 +19,7 @@ mod standard;
 mod store;
 mod sync;
 mod transfer;
+mod tune;
 mod watch;
 
 use std::fmt;
@@ -66,6 +69,9 @@ enum Command {
     Rb(objects::Rb),
     #[command(subcommand)]
     Bench(bench::Command),
+    Tune(tune::Arguments),
+    #[command(subcommand)]
+    Profiles(profiles::Command),
     Report(bench::page::Arguments),
     #[command(subcommand)]
     Store(store::Command),
@@ -132,6 +138,8 @@ pub fn main() -> ExitCode {
         Command::Mb(arguments) => objects::mb(arguments),
         Command::Rb(arguments) => objects::rb(arguments),
         Command::Bench(command) => bench::run(command),
+        Command::Tune(arguments) => tune::run(arguments),
+        Command::Profiles(command) => profiles::run(command),
         Command::Report(arguments) => bench::page::run(&arguments),
         Command::Store(command) => store::run(command),
         Command::Settings(command) => settings::run(command),

@@ -31,11 +31,11 @@ pub use named::{Bucket, Named, Store, StoreKind, Volume};
 pub(crate) use problem::nearest;
 pub use problem::{Problem, Problems};
 pub use remote::S3Settings;
-pub use scalars::{Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
+pub use scalars::{LanesSettings, Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
 pub use source::{Source, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, Span};
-pub use value::{ETag, HostName, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
+pub use value::{Beginnings, ETag, HostName, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
 
 use document::Table;
 
@@ -206,6 +206,10 @@ impl Settings {
                 &server.admin.source,
                 format!("server.admin and server.listen are both {listen}; give each its own port"),
             );
+        }
+        let lanes = &self.scalars.lanes;
+        if !lanes.enabled.value && !lanes.first.value.0.is_empty() {
+            problems.add(&lanes.first.source, "lanes.first needs lanes: set lanes.enabled = true");
         }
         let limits = &self.scalars.limits;
         for (name, span) in [

@@ -104,6 +104,22 @@ impl Stores {
         Ok(Self { named, overrides, clock, lines })
     }
 
+    /// The same stores over other lines.
+    #[must_use]
+    pub fn over(self, lines: Lines) -> Self {
+        Self { lines, ..self }
+    }
+
+    /// What a service calls itself, without asking it; `None` where `scheme` names none, or one that cannot be opened.
+    #[must_use]
+    pub fn service(&self, scheme: &str) -> Option<String> {
+        let is_local = |store: &Store| matches!(store.kind, StoreKind::Local { .. });
+        if self.named.iter().any(|store| store.name.value == scheme && is_local(store)) {
+            return None;
+        }
+        Some(format!("{:?}", self.open(scheme, Absent::Refuse).ok()?.store))
+    }
+
     /// Opens what `scheme` names. May block: the log of a local store is replayed.
     pub fn open(&self, scheme: &str, absent: Absent) -> anyhow::Result<Opened> {
         let store = self.named.iter().find(|store| store.name.value == scheme);

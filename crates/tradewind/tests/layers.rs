@@ -10,14 +10,27 @@ use futures::FutureExt as _;
 use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::testing::conformance;
 use tradewind_core::{ObjectStore, SystemClock};
-use tradewind_volume::Observed;
+use tradewind_model::lanes::LanesOptions;
+use tradewind_volume::scheduled::Priorities;
+use tradewind_volume::{Observed, Scheduled};
 
-/// A new local store, watched.
-fn observed_local(directory: &Path) -> Arc<dyn ObjectStore> {
+/// A new local store.
+fn local(directory: &Path) -> Arc<dyn ObjectStore> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let path = directory.join(NUMBER.fetch_add(1, Ordering::Relaxed).to_string());
+    LocalStore::open(&path, LocalOptions::default(), SystemClock::shared()).unwrap()
+}
+
+/// The same, watched.
+fn observed_local(directory: &Path) -> Arc<dyn ObjectStore> {
+    Observed::new(local(directory), SystemClock::shared())
+}
+
+/// The same, watched over lanes, as it is served where the settings say so.
+fn scheduled_local(directory: &Path) -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
-    Observed::new(LocalStore::open(&path, LocalOptions::default(), clock.clone()).unwrap(), clock)
+    let (options, none) = (LanesOptions::default(), Priorities::default());
+    Observed::new(Scheduled::new(local(directory), options, none, clock.clone()), clock)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,6 +39,16 @@ async fn a_local_store_that_is_watched_conforms() {
     let make = move || {
         let directory = directory.clone();
         async move { observed_local(directory.path()) }.boxed()
+    };
+    conformance::run(make).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_store_with_lanes_conforms() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move { scheduled_local(directory.path()) }.boxed()
     };
     conformance::run(make).await;
 }

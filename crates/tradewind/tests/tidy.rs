@@ -26,7 +26,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("tradewind-powerloss", &[]),
     ("tradewind-loadgen", &["tradewind-pattern"]),
     ("tradewind-pattern", &[]),
-    ("tradewind-bench", &["tradewind-core", "tradewind-pattern"]),
+    ("tradewind-bench", &["tradewind-core", "tradewind-model", "tradewind-pattern"]),
     (
         "tradewind",
         &[

@@ -3,12 +3,12 @@
 mod agent;
 mod asked;
 mod cluster;
-mod ground;
+pub(super) mod ground;
 mod key;
 mod loads;
 mod mix;
 mod object;
-mod output;
+pub(super) mod output;
 pub(super) mod page;
 mod parts;
 mod posix;

@@ -97,11 +97,8 @@ fn search(arguments: Arguments) -> anyhow::Result<Ended> {
         parallel: arguments.readers,
     })?;
     block_on(async move {
-        let store = arguments
-            .store
-            .with_jobs(arguments.readers.unwrap_or(MOST_READERS))
-            .limited(arguments.limit)
-            .streaming();
+        let store =
+            arguments.store.with_jobs(arguments.readers, MOST_READERS).limited(arguments.limit).streaming();
         let session = store.open([Some(&*arguments.place.scheme)])?;
         let objects = session.objects(&arguments.place)?;
         let filter = arguments.filter.read()?;

@@ -211,7 +211,7 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
         let report = arguments.report.begin(&session);
         let carrier = session.carrier.clone();
         let outcome =
-            moves::run(carrier.plan().requests, decided, &session.progress, move |action: Action| {
+            moves::run(carrier.most_requests(), decided, &session.progress, move |action: Action| {
                 let (carrier, objects) = (carrier.clone(), objects.clone());
                 async move { objects.remove(&carrier, &action.item().name).await.map(|()| Done::Removed) }
             });

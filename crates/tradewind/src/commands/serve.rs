@@ -134,7 +134,8 @@ async fn serve(
     let mut signals = Signals::new()?;
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
-    let observed = Observed::new(served.store(), clock.clone());
+    let laned = assemble::with_lanes(&settings, served.store(), clock.clone());
+    let observed = Observed::new(laned, clock.clone());
     let store: Arc<dyn ObjectStore> = observed.clone();
     let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
     let gateway = Gateway::new(assemble::gateway_config(&settings)?, store.clone(), keys, clock.clone())?;

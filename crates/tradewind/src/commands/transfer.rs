@@ -13,6 +13,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
+use tradewind_model::store_model::SizeClass;
+use tradewind_model::tune::Surface;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::objects::Objects;
@@ -21,9 +23,12 @@ use tradewind_volume::buffers::BUFFER_BYTES;
 use tradewind_volume::{Carrier, Observed};
 
 use super::Stopped;
+use super::advice::scaled_from;
 use super::signals::{Caught, Signals};
 use crate::logs;
 use crate::places::ObjectsPlace;
+use crate::profiles::here::cores;
+use crate::profiles::{Profile, Profiles};
 use crate::remote;
 use crate::settings::{ByteSize, Problems};
 use crate::stores::{Absent, Lines, Stores};
@@ -67,6 +72,9 @@ pub(super) struct StoreFlags {
     /// Bytes that may be held in memory, as 64MiB or 64M
     #[arg(long, value_name = "SIZE", value_parser = max_memory, help_heading = "Tuning")]
     max_memory: Option<ByteSize>,
+    /// Requests at a time where neither a flag nor a profile says.
+    #[arg(skip)]
+    usual_jobs: Option<usize>,
     #[arg(skip)]
     max_bandwidth: Option<ByteSize>,
     #[arg(skip)]
@@ -131,14 +139,20 @@ impl AccessFlags {
 }
 
 impl StoreFlags {
-    /// Unless the flags say how many, so many requests at a time.
-    pub fn with_jobs(&self, usual: usize) -> Self {
-        Self { jobs: self.jobs.or(Some(usual)), ..self.clone() }
+    /// As many requests at a time as another flag says; the usual number where that, what is known of the store and --jobs say
+    /// nothing.
+    pub fn with_jobs(&self, asked: Option<usize>, usual: usize) -> Self {
+        Self { jobs: self.jobs.or(asked), usual_jobs: Some(usual), ..self.clone() }
     }
 
     /// Bodies pass no faster than the limit.
     pub fn limited(&self, limit: LimitFlags) -> Self {
         Self { max_bandwidth: limit.max_bandwidth, ..self.clone() }
+    }
+
+    /// Whether what is carried says how many requests are under way: where nobody else does.
+    const fn is_steered(&self) -> bool {
+        self.jobs.is_none() && self.max_bandwidth.is_none()
     }
 
     /// Bytes wait in memory for their turn, and not for a file: less of them is read at once.
@@ -167,20 +181,27 @@ impl StoreFlags {
     ) -> anyhow::Result<Session> {
         logs::begin_quietly();
         let mut plan = Plan::default();
-        plan.requests = self.jobs.unwrap_or(plan.requests);
-        plan.chunk_bytes = self.chunk_size.map_or(plan.chunk_bytes, |size| size.0);
+        plan.requests = self.jobs.or(self.usual_jobs).unwrap_or(plan.requests);
+        plan = self.chunk_size.map_or(plan, |size| plan.with_chunks(size.0));
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(MEMORY, ByteSize::as_usize);
-        let most_read_bytes = self.most_read_bytes(memory / plan.requests);
-        // Of what is held, requests take half, and what waits for its turn the other.
-        let memory = memory / 2;
-        plan.memory_bytes = plan.memory_bytes.min(memory as u64);
-        let lines = Lines { connections: plan.requests, most_read_bytes, measuring: None };
-        let known = self.access.stores(clock.clone(), lines)?;
+        let lines = |plan: &Plan| Lines {
+            connections: if self.is_steered() { Carrier::most_steered(plan.requests) } else { plan.requests },
+            most_read_bytes: self.most_read_bytes(of_one(plan, memory)),
+            measuring: None,
+        };
+        let mut known = self.access.stores(clock.clone(), lines(&plan))?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
         known.check(&schemes)?;
         schemes.sort_unstable();
         schemes.dedup();
+        if self.jobs.is_none() {
+            plan = tuned(plan, &known, &schemes);
+            known = known.over(lines(&plan));
+        }
+        // Of what is held, requests take half, and what waits for its turn the other.
+        let memory = memory / 2;
+        plan.memory_bytes = plan.memory_bytes.min(memory as u64);
         let (mut stores, mut retries) = (Vec::new(), None);
         for scheme in schemes {
             // It may replay a log.
@@ -191,6 +212,8 @@ impl StoreFlags {
         let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
             carrier = carrier.limited(limit.0);
+        } else if self.is_steered() {
+            carrier = carrier.steered();
         }
         let journals = journal_directory();
         Ok(Session { stores, carrier: Arc::new(carrier), progress: Arc::default(), journals })
@@ -253,6 +276,35 @@ impl Session {
         };
         Arc::new(Copier { from, to, carrier, progress, journal, preserves })
     }
+}
+
+/// The memory that each request may have: as much as requests of any size under way can have together.
+fn of_one(plan: &Plan, memory: usize) -> usize {
+    let sizes = || SizeClass::all().map(|sizes| sizes.most_bytes().unwrap_or(u64::MAX));
+    let together = |each: u64| sizes().map(|bytes| plan.parallel(bytes) as u64 * bytes.min(each)).max();
+    let mut each = memory / plan.parallel(u64::MAX);
+    while each > memory / plan.requests && together(each as u64) > Some(memory as u64) {
+        each /= 2;
+    }
+    each
+}
+
+/// The plan that follows from what is known of the stores. Of several each has its say: the larger number counts.
+fn tuned(plan: Plan, known: &Stores, schemes: &[&str]) -> Plan {
+    let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return plan };
+    let mut surfaces: Vec<Surface> = Vec::new();
+    for scheme in schemes {
+        let Some(found) = known.service(scheme).and_then(|store| profiles.known(&store, cores())) else {
+            continue;
+        };
+        if found.is_carried {
+            let Profile { store, .. } = &found.profile;
+            let from = scaled_from(&found.profile);
+            tracing::debug!(scheme, store, from, "what is known of another store or client is used, scaled");
+        }
+        surfaces.extend(found.surfaces.into_iter().map(|(_, surface)| surface));
+    }
+    plan.tuned(&surfaces)
 }
 
 /// Where transfers under way are remembered: where caches belong on this system.
@@ -335,6 +387,28 @@ mod tests {
     struct Line {
         #[command(flatten)]
         store: StoreFlags,
+    }
+
+    #[test]
+    fn what_requests_of_any_size_hold_together_is_bounded() {
+        use tradewind_model::tune::{Belief, Cell, Sample};
+        let sample =
+            |bytes, parallel, latency| Sample { cell: Cell { bytes, parallel }, latency, error: 0.02 };
+        let samples = vec![
+            sample(4 << 10, 256, 0.1),
+            sample(1 << 20, 64, 0.6),
+            sample(8 << 20, 1, 0.3),
+            sample(8 << 20, 16, 1.4),
+        ];
+        let plan = Plan::default().tuned(&[Surface::new(Belief::default(), samples)]);
+        let each = of_one(&plan, MEMORY);
+        for sizes in SizeClass::all() {
+            let bytes = sizes.most_bytes().unwrap_or(u64::MAX);
+            let together = plan.parallel(bytes) as u64 * bytes.min(each as u64);
+            assert!(together <= MEMORY as u64, "{bytes}: {together}, {plan:?}");
+        }
+        assert!(each >= MEMORY / plan.requests);
+        assert_eq!(of_one(&Plan::default(), MEMORY), MEMORY / 32);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::source::{Source, Sourced};
-use super::value::{ETag, HostName, LogFilter, LogFormat, Value};
+use super::value::{Beginnings, ETag, HostName, LogFilter, LogFormat, Value};
 use tradewind_core::quantity::{ByteSize, Span};
 
 macro_rules! scalars {
@@ -137,6 +137,15 @@ scalars! {
     memory: Memory {
         /// All request buffers together.
         budget: ByteSize = "128MiB",
+    }
+    /// Requests that wait so that others need not.
+    lanes: LanesSettings {
+        /// Requests take turns: small ones and those of high priority go first.
+        enabled: bool = "false",
+        /// Keys of high priority: `orders, photos/thumbnails/` is a bucket and what begins so in another.
+        first: Beginnings = "",
+        /// Requests that wait in a lane; more are answered 503 SlowDown.
+        most_waiting: NonZeroUsize = "1024",
     }
     /// Logs.
     log: Log {

@@ -150,6 +150,8 @@ fn wrong_values_say_what_to_write() {
         ("[server]\nworkers = 0", "\"0\" is not a whole number above 0"),
         ("[server]\ndomain = \"s3.example.com:9000\"", "is not a host's name"),
         ("[server]\ndomain = \"127.0.0.1\"", "is not a host's name"),
+        ("[lanes]\nfirst = \"orders\"", "set lanes.enabled = true"),
+        ("[lanes]\nenabled = true\nfirst = \"Orders/\"", "write for example \"orders, photos/thumbnails/\""),
         ("[server]\ntls_cert = \"c.pem\"", "TLS needs the private key too"),
         ("[server]\nadmin = \"127.0.0.1:9000\"", "give each its own port"),
         ("[limits]\nidle_time = \"0s\"", "limits.idle_time must be longer than 0"),

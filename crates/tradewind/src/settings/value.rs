@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tracing_subscriber::EnvFilter;
 
+use tradewind_core::BucketName;
 use tradewind_core::quantity::{ByteSize, Span};
 
 /// A value of one setting.
@@ -109,6 +110,37 @@ macro_rules! counted {
     )*};
 }
 counted!(NonZeroUsize, NonZeroU32);
+
+impl Value for bool {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// Keys by how they begin, each as `BUCKET` or `BUCKET/BEGINNING`; none where it is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beginnings(pub Vec<String>);
+
+impl Value for Beginnings {
+    fn parse(text: &str) -> Result<Self, String> {
+        let each = text.split(',').map(str::trim).filter(|each| !each.is_empty());
+        let checked = each.map(|each| {
+            let bucket = each.split_once('/').map_or(each, |(bucket, _)| bucket);
+            BucketName::new(bucket)
+                .map_err(|error| format!("{error}; write for example \"orders, photos/thumbnails/\""))?;
+            Ok(each.to_owned())
+        });
+        Ok(Self(checked.collect::<Result<_, String>>()?))
+    }
+
+    fn show(&self) -> String {
+        self.0.join(", ")
+    }
+}
 
 /// A share of a hundred, 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

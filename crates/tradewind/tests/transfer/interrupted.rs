@@ -77,7 +77,7 @@ fn a_download_that_is_killed_leaves_nothing_under_its_name() {
 /// Where the chunks of a large object begin, and its size.
 const CHUNKS: [u64; 3] = [0, 8 << 20, 16 << 20];
 const LARGE: usize = 20 << 20;
-const DOWN: [&str; 3] = ["cp", "s3://bucket/x", "there/x"];
+const DOWN: [&str; 5] = ["cp", "--chunk-size", "8MiB", "s3://bucket/x", "there/x"];
 
 /// A download of a large object that was stopped when all but its last chunk was there.
 fn stopped_before_the_last_chunk(signal: Signal) -> (Scripted, Caller, PathBuf) {
@@ -125,6 +125,33 @@ fn a_large_download_that_is_stopped_goes_on_another_time() {
         assert_eq!(gone_on_with(&server, &caller), [CHUNKS[0], CHUNKS[2]], "after {signal:?}");
         assert_eq!(fs::metadata(caller.path("there/x")).unwrap().ino(), unfinished, "it is the same file");
     }
+}
+
+/// Ranges follow from the size alone: those of an earlier transfer are known by them.
+#[test]
+fn ranges_that_differ_in_size_are_gone_on_with() {
+    const DOWN: [&str; 3] = ["cp", "s3://bucket/x", "there/x"];
+    // 4 MiB, and what is left in pieces of 2.
+    let (size, last) = (40 << 20, 38 << 20);
+    let (server, caller) = halting(move |request| {
+        request.number <= 19 && request.header("range").starts_with(&format!("bytes={last}-"))
+    });
+    server.lay("x", content(1, size));
+    let running = caller.begin(&DOWN);
+    server.wait_until_held(1);
+    let remembered = || fs::read_to_string(journals(&caller).pop()?).ok();
+    eventually("all but the last are there", || {
+        remembered().is_some_and(|text| text.matches("{\"Chunk\":").count() == 18)
+    });
+    running.signal(Signal::KILL);
+    running.end();
+    let before = server.of("GetObject").len();
+    caller.done(&DOWN);
+    assert!(fs::read(caller.path("there/x")).unwrap() == server.object("x").unwrap());
+    let mut asked: Vec<String> =
+        server.of("GetObject")[before..].iter().map(|request| request.header("range").to_owned()).collect();
+    asked.sort();
+    assert_eq!(asked, ["bytes=0-4194303", "bytes=39845888-41943039"]);
 }
 
 /// What is remembered is compared with what is there.

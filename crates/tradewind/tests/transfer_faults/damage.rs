@@ -94,9 +94,40 @@ fn a_damaged_chunk_of_many() {
     };
     let several = [0, CHUNK].into_iter().flat_map(|offset| refused(SEVERAL, damage(offset)));
     let usual = refused_by(&[], &[&["cp", "s3://bucket/x", "x"]], (16 << 20) + 1, damage(8 << 20));
-    for (server, said) in several.chain(usual) {
+    // Three chunks, or 4 MiB and what is left in pieces of 2.
+    for ((server, said), most) in
+        several.map(|refused| (refused, 3)).chain(usual.into_iter().map(|refused| (refused, 8)))
+    {
         assert!(said.contains("what arrived has the checksum CRC64NVME:"), "{said}");
-        assert!(server.of("GetObject").len() <= 3, "{:?}", server.counts());
+        assert!(server.of("GetObject").len() <= most, "{:?}", server.counts());
+    }
+}
+
+/// Most services say nothing of the whole beside a range, even if the range is all of it.
+#[test]
+fn what_a_range_does_not_say_is_asked_for() {
+    for size in [1, 1 << 20, 4 << 20, (4 << 20) + 1, 12 << 20] {
+        for is_damaged in [false, true] {
+            let (server, caller) = scene(move |request, answer| {
+                if request.operation != "GetObject" || request.header("range").is_empty() {
+                    return Reply::Answer(answer);
+                }
+                let answer = answer.without("x-amz-checksum-crc64nvme");
+                Reply::Answer(if is_damaged && is_at(request, 0) { answer.damaged(0) } else { answer })
+            });
+            let bytes = content(1, size);
+            server.lay("x", bytes.clone());
+            let ran = caller.run(&["cp", "s3://bucket/x", "x"]);
+            assert_eq!(server.of("HeadObject").len(), 1, "{size} bytes: {:?}", server.counts());
+            if is_damaged {
+                assert_eq!(ran.status.code(), Some(1), "{size} bytes");
+                assert!(ran.err.contains("what arrived has the checksum CRC64NVME:"), "{}", ran.err);
+                assert!(!caller.path("x").exists(), "{size} bytes");
+            } else {
+                assert_eq!(ran.status.code(), Some(0), "{}", ran.err);
+                assert!(std::fs::read(caller.path("x")).unwrap() == bytes, "{size} bytes");
+            }
+        }
     }
 }
 

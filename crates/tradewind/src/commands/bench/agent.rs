@@ -12,11 +12,12 @@ use tradewind_bench::cluster::Key;
 use tradewind_bench::cluster::agent::{Ground, Job, Opens, Tell, serve};
 use tradewind_bench::drive::Stop;
 
-use super::ground::{AskingFlags, below, cores, until_stopped};
+use super::ground::{AskingFlags, below, until_stopped};
 use super::key::KeyFlags;
 use super::output::client;
 use crate::commands::{Ended, told};
 use crate::places::ObjectsPlace;
+use crate::profiles::here::cores;
 
 /// Requests at a time, at the most.
 const MOST_CONNECTIONS: usize = 4096;

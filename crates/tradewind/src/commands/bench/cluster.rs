@@ -12,7 +12,7 @@ use tradewind_bench::survey::Survey;
 use tradewind_core::{Clock, SystemClock};
 
 use super::asked::AskedFlags;
-use super::ground::{RunFlags, below, cores, number, until_stopped};
+use super::ground::{RunFlags, below, number, until_stopped};
 use super::key::KeyFlags;
 use super::loads::LoadFlags;
 use super::mix::Others;
@@ -20,6 +20,7 @@ use super::object::USUAL;
 use super::output::{HEAD, Output, Told};
 use super::{asked, mix};
 use crate::commands::{Ended, Misused};
+use crate::profiles::here::cores;
 
 /// Measure a store from several machines at once
 ///

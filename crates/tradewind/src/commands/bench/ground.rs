@@ -16,8 +16,13 @@ use tradewind_bench::course::{Course, Stage};
 use tradewind_bench::drive::{Bed, Crew, Stop};
 use tradewind_bench::files::Files;
 use tradewind_bench::replay::Replay;
+use tradewind_bench::tune::ground::Open;
+use tradewind_core::error::{Error, Reason};
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
+use tradewind_model::lanes::LanesOptions;
+use tradewind_volume::Scheduled;
+use tradewind_volume::scheduled::Priorities;
 
 use super::output::{HEAD, Output, OutputFlags, Told};
 use super::samples::SampleFlags;
@@ -25,6 +30,7 @@ use crate::commands::serve::raise_file_limit;
 use crate::commands::transfer::{AccessFlags, block_until_signal};
 use crate::commands::{Ended, Misused, Stopped};
 use crate::places::ObjectsPlace;
+use crate::profiles::here::cores;
 use crate::stores::{Absent, Lines, Measuring};
 
 /// What requests may hold in memory.
@@ -75,12 +81,15 @@ pub(super) struct GroundFlags {
 
 /// Flags about who asks, on the machine that does.
 #[derive(Debug, Args)]
-pub(super) struct AskingFlags {
+pub(in crate::commands) struct AskingFlags {
     /// Upload from files in this directory and download to files there, in place of memory
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
+    /// Have requests take turns in lanes: large ones hold back so that small ones are as fast as alone
+    #[arg(long)]
+    pub lanes: bool,
     #[command(flatten)]
-    access: AccessFlags,
+    pub access: AccessFlags,
 }
 
 impl GroundFlags {
@@ -146,7 +155,7 @@ pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> 
 
 /// Measures until it is done, or until a signal asks it to end: what was measured by then is kept, and for a while it may
 /// clean up.
-pub(super) fn until_stopped(
+pub(in crate::commands) fn until_stopped(
     measure: impl AsyncFnOnce(Stop) -> anyhow::Result<Ended>,
 ) -> anyhow::Result<Ended> {
     // Every connection is a file.
@@ -188,6 +197,12 @@ impl AskingFlags {
         let known = self.access.stores(clock.clone(), lines)?;
         known.check(&[&*place.scheme])?;
         let store = known.open(&place.scheme, Absent::Refuse)?.store;
+        let store = if self.lanes {
+            let (options, none) = (LanesOptions::default(), Priorities::default());
+            Scheduled::new(store, options, none, clock.clone())
+        } else {
+            store
+        };
         let files = match &self.files {
             Some(directory) => Some(Arc::new(Files::new(directory.join(own))?)),
             None => None,
@@ -198,14 +213,28 @@ impl AskingFlags {
     }
 }
 
-/// A number that no other run has.
-pub(super) fn number() -> anyhow::Result<u32> {
-    getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))
+impl AskingFlags {
+    /// Opens the store of a place again and again, each time with connections of its own. One that has none, and that may be
+    /// open only once, is the same each time.
+    pub fn opener(&self, place: &ObjectsPlace, connections: usize, bed: &Bed) -> anyhow::Result<Open> {
+        if bed.store.capabilities().kind == "local" {
+            let store = bed.store.clone();
+            return Ok(Box::new(move || Ok(store.clone())));
+        }
+        let measuring = Some(Measuring { is_fresh: false, traffic: bed.traffic.clone() });
+        let lines = Lines { connections, most_read_bytes: READ_BYTES, measuring };
+        let known = self.access.stores(bed.clock.clone(), lines)?;
+        let scheme = place.scheme.clone();
+        Ok(Box::new(move || {
+            let opened = known.open(&scheme, Absent::Refuse);
+            Ok(opened.map_err(|e| Error::new(Reason::Io, format!("{e:#}")))?.store)
+        }))
+    }
 }
 
-/// Processors that this process may use.
-pub(super) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// A number that no other run has.
+pub(in crate::commands) fn number() -> anyhow::Result<u32> {
+    getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))
 }
 
 async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Result<Ended> {
@@ -293,6 +322,6 @@ impl RunFlags {
 }
 
 /// A prefix that ends where a directory would.
-pub(super) fn below(key: &str) -> String {
+pub(in crate::commands) fn below(key: &str) -> String {
     if key.is_empty() || key.ends_with('/') { key.to_owned() } else { format!("{key}/") }
 }

@@ -237,7 +237,7 @@ fn usual_path(now: Timestamp) -> PathBuf {
 }
 
 /// This machine.
-pub(super) fn client(cores: usize) -> Client {
+pub(in crate::commands) fn client(cores: usize) -> Client {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();

@@ -1,0 +1,178 @@
+//! What was found, in words for somebody who wants to move data.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use tradewind_model::plan::Plan;
+use tradewind_model::tune::{Cell, Goal, Inferred, Surface, goal};
+
+use crate::profiles::Profile;
+use crate::settings::ByteSize;
+use tradewind_model::store_model::Direction;
+
+/// Sizes that are looked at, in bytes.
+const SIZES: [u64; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+/// Requests at a time that are looked at.
+pub(super) const PARALLEL: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// What is meant by small files: how many at a time is what counts.
+const SMALL: u64 = 16 << 10;
+/// What somebody who waits for each request may want, in seconds, where nobody says.
+const CAPS: [f64; 3] = [0.1, 0.3, 1.0];
+/// What is told of the law as sure is no less sure than this: the standard deviation of its logarithm.
+const TOLD: f64 = 1.0;
+
+/// What is inferred and no surer than this is said to be unsure: the standard deviation of its logarithm.
+const SURE: f64 = 0.15;
+/// Sizes of requests that are told as examples.
+pub(super) const USED: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
+
+/// What to do in one direction: a line for each thing that somebody may want. Of each of `caps`, in seconds, the plan that keeps to
+/// it; of the usual ones, where there are none, the first that one does.
+pub(super) fn of(direction: &str, surface: &Surface, cells: &[Cell], caps: &[f64]) -> String {
+    let choose = |cells: &[Cell], goal| goal::choose(surface, cells, goal);
+    let mut text = String::new();
+    if let Some(best) = choose(cells, Goal::Efficiency) {
+        text += &format!("{direction}: {}\n", plan(&best, surface));
+    }
+    let small: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == SMALL).collect();
+    if let Some(best) = choose(&small, Goal::Bandwidth) {
+        let (parallel, rate) = (best.cell.parallel, best.rate());
+        text +=
+            &format!("  small files: {parallel} at a time are {rate:.0} a second of {}\n", ByteSize(SMALL));
+    }
+    let capped = |cap: f64| {
+        let told = match choose(cells, Goal::Latency(cap)) {
+            Some(best) => plan(&best, surface),
+            None => "nothing keeps to that".to_owned(),
+        };
+        format!("  where each request is to take {} at the most: {told}\n", seconds(cap))
+    };
+    if caps.is_empty() {
+        // The shortest that any plan worth the name keeps to.
+        let first = CAPS.into_iter().find(|cap| choose(cells, Goal::Latency(*cap)).is_some());
+        text += &first.map(capped).unwrap_or_default();
+    }
+    text + &caps.iter().map(|cap| capped(*cap)).collect::<String>()
+}
+
+/// The plans of one direction for programs: for each goal, and for each of `caps`.
+pub(super) fn plans(direction: &str, surface: &Surface, cells: &[Cell], caps: &[f64]) -> Vec<Json> {
+    let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
+    let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
+    let plan = |(name, goal): (&str, Goal)| {
+        let best = goal::choose(surface, cells, goal)?;
+        let most = if let Goal::Latency(most) = goal { Some(most) } else { None };
+        Some(json!({
+            "line": "plan",
+            "direction": direction,
+            "goal": name,
+            "most_seconds": most,
+            "size": best.cell.bytes,
+            "parallel": best.cell.parallel,
+            "bytes_per_second": best.bandwidth(),
+            "latency_seconds": best.latency,
+            "deviation": best.deviation,
+        }))
+    };
+    goals.into_iter().chain(capped).filter_map(plan).collect()
+}
+
+/// Why: what requests take of what there is, as far as samples tell.
+pub(super) fn why(surface: &Surface) -> String {
+    let learnt = surface.learnt();
+    let law = &learnt.mean;
+    let sure = |i: usize| match learnt.deviation[i] {
+        deviation if deviation > TOLD => ", which nothing measured tells".to_owned(),
+        deviation => format!(", give or take {:.0} %", deviation.exp_m1() * 100.0),
+    };
+    let lines = [
+        format!("a request takes {} however small it is{}", seconds(law.fixed()), sure(0)),
+        format!("one connection carries {} MB/s{}", megabytes(1.0 / law.per_byte()), sure(1)),
+        format!("all together do {:.0} requests a second at the most{}", 1.0 / law.shared_fixed(), sure(2)),
+        format!("all together carry {} MB/s at the most{}", megabytes(1.0 / law.shared_per_byte()), sure(3)),
+        format!("twice as many as fill it lose {:.1} %{}", law.loss() * 2.0_f64.ln() * 100.0, sure(5)),
+    ];
+    lines.map(|line| format!("  {line}\n")).concat()
+}
+
+/// What commands ask for from now on.
+pub(super) fn print_use(surfaces: &[Surface], path: &Path) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "cp, sync and the others now ask for {}", at_a_time(surfaces))?;
+    writeln!(out, "it is kept in {}", path.display())
+}
+
+/// What commands ask for where these are known, by size.
+pub(super) fn at_a_time(surfaces: &[Surface]) -> String {
+    let plan = Plan::default().tuned(surfaces);
+    let mut parts = USED.iter().map(|bytes| format!("{} x {}", ByteSize(*bytes), plan.parallel(*bytes)));
+    let last = parts.next_back().unwrap_or_default();
+    let first: Vec<String> = parts.collect();
+    format!("{} and {last} at a time", first.join(", "))
+}
+
+/// The client that a profile was made on, in words: `2 cores and 50 ms`.
+pub(super) fn scaled_from(profile: &Profile) -> String {
+    let mut parts: Vec<String> =
+        [cores(profile), link(profile), profile.round_trip.map(seconds)].into_iter().flatten().collect();
+    let last = parts.pop().unwrap_or_else(|| "a client of which it says nothing".to_owned());
+    if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) }
+}
+
+/// Its processors, where it says how many.
+pub(super) fn cores(profile: &Profile) -> Option<String> {
+    match profile.cores {
+        0 => None,
+        1 => Some("1 core".to_owned()),
+        cores => Some(format!("{cores} cores")),
+    }
+}
+
+/// Its link, where it says so.
+pub(super) fn link(profile: &Profile) -> Option<String> {
+    profile.link.map(|rate| format!("{:.0} Mbit/s", rate * 8.0 / 1e6))
+}
+
+fn plan(found: &Inferred, surface: &Surface) -> String {
+    let Cell { bytes, parallel } = found.cell;
+    let told = format!("{} x {parallel} carries {} MB/s", ByteSize(bytes), megabytes(found.bandwidth()));
+    if found.deviation <= SURE {
+        return told;
+    }
+    let tells = if surface.samples().is_empty() { "tradewind tune" } else { "a larger --budget" };
+    // Twice the deviation: nineteen of twenty lie within.
+    format!("{told}, unsure by a factor of {:.1}: {tells} tells", (2.0 * found.deviation).exp())
+}
+
+/// Cells that plans may have.
+pub(super) fn cells() -> Vec<Cell> {
+    Cell::grid(&SIZES, &PARALLEL)
+}
+
+pub(super) const fn name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Write => "upload",
+        Direction::Read => "download",
+    }
+}
+
+/// So many MB, with three digits that count.
+pub(super) fn megabytes(bytes: f64) -> String {
+    let mb = bytes / 1e6;
+    match mb {
+        ..1.0 => format!("{mb:.3}"),
+        ..10.0 => format!("{mb:.2}"),
+        ..100.0 => format!("{mb:.1}"),
+        _ => format!("{mb:.0}"),
+    }
+}
+
+/// So many seconds, as people write them.
+pub(super) fn seconds(seconds: f64) -> String {
+    match seconds {
+        ..0.01 => format!("{:.2} ms", seconds * 1e3),
+        ..1.0 => format!("{:.0} ms", seconds * 1e3),
+        _ => format!("{seconds:.1} s"),
+    }
+}

@@ -1,0 +1,200 @@
+//! Profiles as people and programs read them: what was measured, and what follows from it here.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anyhow::bail;
+use serde_json::{Value as Json, json};
+use tradewind_model::plan::Plan;
+use tradewind_model::store_model::Direction;
+use tradewind_model::tune::{Goal, Sample, Surface, goal};
+
+use super::none_of;
+use crate::commands::advice::{self, USED, at_a_time, cells, megabytes, name, scaled_from, seconds};
+use crate::profiles::here::cores;
+use crate::profiles::{Kept, Known, Profile, Profiles};
+use crate::settings::ByteSize;
+
+const DIRECTIONS: [Direction; 2] = [Direction::Write, Direction::Read];
+
+/// Prints a line for each.
+pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    all.iter().for_each(Kept::warn);
+    let all: Vec<&Kept> = all.iter().filter(|kept| !kept.profile.store.is_empty()).collect();
+    if is_json {
+        return all.into_iter().try_for_each(|kept| writeln!(out, "{}", head(kept)));
+    }
+    if all.is_empty() {
+        return writeln!(io::stderr(), "no store has been tuned; tradewind tune s3://BUCKET tunes one");
+    }
+    let row = |kept: &Kept| {
+        let profile = &kept.profile;
+        [
+            profile.store.clone(),
+            profile.made.clone(),
+            profile.client.clone(),
+            profile.cores.to_string(),
+            profile.round_trip.map(seconds).unwrap_or_default(),
+            profile.upload.len().to_string(),
+            profile.download.len().to_string(),
+        ]
+    };
+    let titles = ["store", "made", "client", "cores", "round trip", "samples up", "samples down"];
+    let rows: Vec<[String; 7]> = all.into_iter().map(row).collect();
+    write!(out, "{}", table(titles, &rows))
+}
+
+/// Prints what is known of a store.
+pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::Result<()> {
+    let own = profiles.all().into_iter().find(|kept| kept.profile.store == store);
+    // Where it has none, another's may do.
+    let known = profiles.known(store, cores());
+    if own.is_none() && known.is_none() {
+        bail!(none_of(store));
+    }
+    let mut out = io::stdout().lock();
+    if is_json {
+        return Ok(writeln!(out, "{:#}", all_of(store, own.as_ref(), known.as_ref()))?);
+    }
+    let text = own.map_or_else(|| format!("there is no profile of {store}\n"), |kept| measured(&kept));
+    let known = known.filter(|known| !known.surfaces.is_empty());
+    Ok(write!(out, "{text}{}", known.map(|known| follows(&known)).unwrap_or_default())?)
+}
+
+/// What a profile says.
+fn measured(kept: &Kept) -> String {
+    let Profile { store, made, client, memory, storage, round_trip, .. } = &kept.profile;
+    let machine = [
+        Some(client.clone()).filter(|name| !name.is_empty()),
+        advice::cores(&kept.profile),
+        memory.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
+    ];
+    let lines = [
+        ("store", Some(store.clone())),
+        ("made", Some(made.clone())),
+        ("client", Some(machine.into_iter().flatten().collect::<Vec<_>>().join(", "))),
+        ("storage", storage.map(|rate| format!("{} MB/s", megabytes(rate)))),
+        ("link", advice::link(&kept.profile)),
+        ("round trip", round_trip.map(seconds)),
+        ("kept in", Some(kept.path.display().to_string())),
+    ];
+    let mut text = String::new();
+    for (what, value) in lines {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{what:10} {value}");
+        }
+    }
+    let row = |sample: &Sample| {
+        [
+            ByteSize(sample.cell.bytes).to_string(),
+            sample.cell.parallel.to_string(),
+            seconds(sample.latency),
+            megabytes(sample.bandwidth()),
+            format!("{:.1} %", sample.error * 100.0),
+        ]
+    };
+    for direction in DIRECTIONS {
+        let rows: Vec<[String; 5]> = kept.profile.samples(direction).iter().map(row).collect();
+        if !rows.is_empty() {
+            let table = table(["size", "at a time", "each takes", "MB/s", "error"], &rows);
+            let _ = write!(text, "\n{}, as measured\n{table}", name(direction));
+        }
+    }
+    text
+}
+
+/// What follows on this machine.
+fn follows(known: &Known) -> String {
+    let Known { profile, surfaces, is_carried } = known;
+    let mut text = "\nwhat follows\n".to_owned();
+    if *is_carried {
+        text = format!("\nwhat follows here from {}, scaled from {}\n", profile.store, scaled_from(profile));
+    }
+    for (direction, surface) in surfaces {
+        text += &advice::of(name(*direction), surface, &cells(), &[]);
+        text += &advice::why(surface);
+    }
+    text + &format!("cp, sync and the others ask for {}\n", at_a_time(&alone(known)))
+}
+
+fn alone(known: &Known) -> Vec<Surface> {
+    known.surfaces.iter().map(|(_, surface)| surface.clone()).collect()
+}
+
+/// All of it for programs.
+fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
+    let sample = |sample: &Sample| {
+        json!({
+            "size": sample.cell.bytes,
+            "parallel": sample.cell.parallel,
+            "latency_seconds": sample.latency,
+            "error": sample.error,
+            "bytes_per_second": sample.bandwidth(),
+        })
+    };
+    let profile = own.map(|kept| {
+        let mut json = head(kept);
+        for direction in DIRECTIONS {
+            json[name(direction)] = kept.profile.samples(direction).iter().map(sample).collect();
+        }
+        json
+    });
+    let plan = |(direction, surface): &(Direction, Surface)| {
+        let best = goal::choose(surface, &cells(), Goal::Efficiency)?;
+        Some(json!({
+            "direction": name(*direction),
+            "size": best.cell.bytes,
+            "parallel": best.cell.parallel,
+            "bytes_per_second": best.bandwidth(),
+            "deviation": best.deviation,
+        }))
+    };
+    let plans: Vec<Json> = known.into_iter().flat_map(|known| &known.surfaces).filter_map(plan).collect();
+    let used = Plan::default().tuned(&known.map(alone).unwrap_or_default());
+    json!({
+        "store": store,
+        "profile": profile,
+        "from": known.map(|known| &known.profile.store),
+        "scaled": known.is_some_and(|known| known.is_carried),
+        "plans": plans,
+        "at_a_time": USED.map(|bytes| json!({ "size": bytes, "requests": used.parallel(bytes) })),
+    })
+}
+
+/// A profile without its samples.
+fn head(kept: &Kept) -> Json {
+    let profile = &kept.profile;
+    json!({
+        "store": profile.store,
+        "made": profile.made,
+        "client": profile.client,
+        "cores": profile.cores,
+        "memory": profile.memory,
+        "storage_bytes_per_second": profile.storage,
+        "link_bytes_per_second": profile.link,
+        "round_trip_seconds": profile.round_trip,
+        "upload_samples": profile.upload.len(),
+        "download_samples": profile.download.len(),
+        "path": kept.path.display().to_string(),
+    })
+}
+
+/// Rows below titles: what begins with a digit stands to the right, with its title.
+fn table<const N: usize>(titles: [&str; N], rows: &[[String; N]]) -> String {
+    let is_number =
+        |cell: &str| cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.ends_with('Z');
+    let columns: [(usize, bool); N] = std::array::from_fn(|i| {
+        let width = rows.iter().map(|row| row[i].chars().count()).fold(titles[i].len(), usize::max);
+        (width, rows.iter().all(|row| is_number(&row[i])))
+    });
+    let line = |cells: &[&str; N]| {
+        let cells = cells.iter().zip(columns).map(|(cell, (width, is_right))| {
+            if is_right { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+        });
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    let rows = rows.iter().map(|row| line(&row.each_ref().map(String::as_str)));
+    std::iter::once(line(&titles)).chain(rows).collect()
+}

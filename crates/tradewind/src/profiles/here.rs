@@ -1,0 +1,71 @@
+//! This machine, as far as it decides how fast data moves: its processors, and the link that leads to a store.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+
+use tradewind_model::tune::carry::Client;
+
+/// Processors that this process may use.
+#[must_use]
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// This machine with so many processors, and what is known of its way to a host without asking anybody.
+#[must_use]
+pub fn client(host: &str, cores: usize) -> Client {
+    Client { processors: Some(cores as f64), link: link(host), ..Client::default() }
+}
+
+/// Bytes a second of the interface that packets to a host leave by. A name is looked up by nobody: it is taken to be where most
+/// hosts are. `None` where the system does not say, as for most virtual machines.
+#[must_use]
+pub fn link(host: &str) -> Option<f64> {
+    let address = host.parse::<IpAddr>().ok();
+    if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
+        return None;
+    }
+    let to = match address {
+        Some(IpAddr::V4(address)) => Some(address),
+        Some(IpAddr::V6(_)) | None => None,
+    };
+    let routes = fs::read_to_string("/proc/net/route").ok()?;
+    let interface = interface(&routes, to)?;
+    let speed = fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    let megabits: f64 = speed.trim().parse().ok()?;
+    (megabits > 0.0).then_some(megabits * 1e6 / 8.0)
+}
+
+/// The interface of the route that is the narrowest of those that an address lies in, and of these the one of the least metric; of
+/// the default route for any address.
+fn interface(routes: &str, to: Option<Ipv4Addr>) -> Option<&str> {
+    let route = |line: &'_ str| -> Option<(u32, std::cmp::Reverse<u32>)> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, destination, _, _, _, _, metric, mask, ..] = fields[..] else { return None };
+        // Bytes of an address stand in the order of this machine, which is the other.
+        let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::swap_bytes);
+        let (destination, mask) = (number(destination)?, number(mask)?);
+        let is_in = to.map_or(mask == 0, |to| u32::from(to) & mask == destination);
+        is_in.then_some((mask, std::cmp::Reverse(metric.parse().ok()?)))
+    };
+    let all = routes.lines().skip(1).filter_map(|line| Some((route(line)?, line.split_whitespace().next()?)));
+    all.max_by_key(|(route, _)| *route).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_narrowest_route_counts() {
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            slow\t00000000\t010200C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
+            fast\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+            near\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert_eq!(interface(routes, Some(Ipv4Addr::new(192, 0, 2, 7))), Some("near"));
+        assert_eq!(interface(routes, Some(Ipv4Addr::new(198, 51, 100, 1))), Some("fast"));
+        assert_eq!(interface(routes, None), Some("fast"));
+        assert_eq!(interface("", None), None);
+        assert_eq!(link("127.0.0.1"), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! A profile as text: TOML that a person can read and edit. What means nothing is named by its line and left out.
+
+use std::fmt::Write as _;
+
+use toml::de::{DeTable, DeValue};
+use tradewind_core::quantity::ByteSize;
+use tradewind_model::tune::{Cell, Sample};
+
+use super::Profile;
+
+const HEAD: &str = "\
+# How requests to a store behave from a client, as `tradewind tune` found it. Commands that move data to and from the store ask
+# for as much at a time as follows from this, scaled where the client is another. It may be edited, copied or removed.
+";
+const UPLOAD: &str = "upload";
+const DOWNLOAD: &str = "download";
+/// Parallelisms that make sense.
+const MOST_PARALLEL: f64 = 4096.0;
+
+impl Profile {
+    /// As it is kept.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = HEAD.to_owned();
+        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "\nstore = {}\nmade = {}", quoted(&self.store), quoted(&self.made));
+        let _ = writeln!(text, "client = {}\ncores = {}", quoted(&self.client), self.cores);
+        if let Some(bytes) = self.memory {
+            let _ = writeln!(text, "memory = {}", quoted(&ByteSize(bytes).to_string()));
+        }
+        if let Some(rate) = self.storage {
+            let _ = writeln!(text, "storage_mb_per_second = {:.1}", rate / 1e6);
+        }
+        if let Some(rate) = self.link {
+            let _ = writeln!(text, "link_mbit_per_second = {:.0}", rate * 8.0 / 1e6);
+        }
+        if let Some(seconds) = self.round_trip {
+            let _ = writeln!(text, "round_trip_ms = {:.3}", seconds * 1e3);
+        }
+        for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
+            for Sample { cell, latency, error } in samples {
+                let size = quoted(&ByteSize(cell.bytes).to_string());
+                let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nparallel = {}", cell.parallel);
+                let _ =
+                    writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
+            }
+        }
+        text
+    }
+
+    /// Reads one; what it says that means nothing is left out, and told by its line.
+    #[must_use]
+    pub fn of_text(text: &str) -> (Self, Vec<String>) {
+        let mut wrong = Vec::new();
+        let line =
+            |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count();
+        let mut profile = Self::default();
+        let root = match DeTable::parse(text) {
+            Ok(root) => root,
+            Err(e) => {
+                let at = line(e.span().map_or(0, |span| span.start));
+                return (profile, vec![format!("line {at}: this is not TOML: {}", e.message())]);
+            }
+        };
+        for (key, value) in root.get_ref() {
+            let (at, value) = (line(value.span().start), value.get_ref());
+            let is_known = match (&**key.get_ref(), value) {
+                ("store", DeValue::String(text)) => set(&mut profile.store, Some(text.to_string())),
+                ("made", DeValue::String(text)) => set(&mut profile.made, Some(text.to_string())),
+                ("client", DeValue::String(text)) => set(&mut profile.client, Some(text.to_string())),
+                ("cores", value) => {
+                    set(&mut profile.cores, number(value, 1.0, 1e5).map(|cores| cores as usize))
+                }
+                ("memory", DeValue::String(text)) => {
+                    set(&mut profile.memory, ByteSize::parse(text).ok().map(|size| Some(size.0)))
+                }
+                ("storage_mb_per_second", value) => {
+                    set(&mut profile.storage, number(value, 1e-3, 1e6).map(|rate| Some(rate * 1e6)))
+                }
+                ("link_mbit_per_second", value) => {
+                    set(&mut profile.link, number(value, 1e-3, 1e7).map(|rate| Some(rate * 1e6 / 8.0)))
+                }
+                ("round_trip_ms", value) => {
+                    set(&mut profile.round_trip, number(value, 1e-3, 1e6).map(|time| Some(time / 1e3)))
+                }
+                (name @ (UPLOAD | DOWNLOAD), DeValue::Array(items)) => {
+                    let samples = if name == UPLOAD { &mut profile.upload } else { &mut profile.download };
+                    for item in items {
+                        match sample(item.get_ref()) {
+                            Ok(sample) => samples.push(sample),
+                            Err(why) => {
+                                wrong.push(format!("line {}: {name}: {why}", line(item.span().start)))
+                            }
+                        }
+                    }
+                    true
+                }
+                _ => false,
+            };
+            if !is_known {
+                wrong.push(format!("line {at}: {:?} does not mean anything here", key.get_ref()));
+            }
+        }
+        (profile, wrong)
+    }
+}
+
+/// Whether there was something to set it to.
+fn set<T>(field: &mut T, to: Option<T>) -> bool {
+    to.map(|to| *field = to).is_some()
+}
+
+fn number(value: &DeValue<'_>, least: f64, most: f64) -> Option<f64> {
+    let number: f64 = match value {
+        DeValue::Integer(integer) => integer.as_str().parse().ok()?,
+        DeValue::Float(float) => float.as_str().parse().ok()?,
+        _ => return None,
+    };
+    (least..=most).contains(&number).then_some(number)
+}
+
+fn sample(value: &DeValue<'_>) -> Result<Sample, String> {
+    let DeValue::Table(table) = value else { return Err("it is no table".to_owned()) };
+    let take = |key: &str, least: f64, most: f64| {
+        let found = table.iter().find(|(name, _)| name.get_ref() == key);
+        let found = found.and_then(|(_, value)| number(value.get_ref(), least, most));
+        found.ok_or_else(|| format!("{key} is to be a number from {least} to {most}"))
+    };
+    let size = table.iter().find(|(name, _)| name.get_ref() == "size").map(|(_, value)| value.get_ref());
+    let size = match size {
+        Some(DeValue::String(text)) => ByteSize::parse(text).map_err(|why| format!("size: {why}"))?,
+        _ => return Err("size is to be text as \"256KiB\"".to_owned()),
+    };
+    let parallel = take("parallel", 1.0, MOST_PARALLEL)? as usize;
+    let latency = take("latency_ms", 1e-3, 1e8)? / 1e3;
+    let error = take("error_percent", 0.0, 1e4)? / 100.0;
+    Ok(Sample { cell: Cell { bytes: size.0.max(1), parallel }, latency, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profiles::tests::profile;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let (read, wrong) = Profile::of_text(&profile().to_text());
+        assert_eq!((read, wrong), (profile(), Vec::new()));
+    }
+
+    #[test]
+    fn what_means_nothing_is_left_out_and_named() {
+        let text =
+            profile().to_text().replace("parallel = 4\n", "parallel = \"four\"\n") + "\ncolour = \"red\"\n";
+        let (read, wrong) = Profile::of_text(&text);
+        assert_eq!((read.upload.len(), read.download.len()), (1, 1));
+        assert!(wrong.iter().any(|why| why.contains("upload: parallel is to be a number")), "{wrong:?}");
+        let (read, wrong) = Profile::of_text("store = \"x\"\nupload = 3\ncores = -1\n= 4");
+        assert_eq!(read, Profile::default());
+        assert!(wrong[0].starts_with("line 4: this is not TOML"), "{wrong:?}");
+        let (read, wrong) = Profile::of_text("store = \"x\"\nupload = 3\ncores = -1\n");
+        assert_eq!((read.store.as_str(), wrong.len()), ("x", 2), "{wrong:?}");
+    }
+
+    #[test]
+    fn what_older_ones_do_not_say_is_not_known() {
+        let new = ["memory", "storage", "link"];
+        let text = profile().to_text();
+        let older = text.lines().filter(|line| !new.iter().any(|name| line.starts_with(name)));
+        let (read, wrong) = Profile::of_text(&older.map(|line| format!("{line}\n")).collect::<String>());
+        assert_eq!(wrong, Vec::<String>::new());
+        assert_eq!(read, Profile { memory: None, storage: None, link: None, ..profile() });
+        let (read, wrong) = Profile::of_text("store = \"x\"\nmemory = 3\nlink_mbit_per_second = \"fast\"\n");
+        assert_eq!((read, wrong.len()), (Profile { store: "x".to_owned(), ..Profile::default() }, 2));
+    }
+}
