@@ -29,8 +29,9 @@ def give_up(why: str) -> None:
     sys.exit(CANNOT_RUN)
 
 
-def go_apart() -> None:
-    """Runs this program again in a namespace of its own; returns where it is in one."""
+def go_apart(congestion: str | None = None) -> None:
+    """Runs this program again in a namespace of its own; returns where it is in one. Namespaces may then use this control of
+    congestion, which the machine has to allow them all."""
     if os.environ.get(APART):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         return
@@ -41,6 +42,8 @@ def go_apart() -> None:
         give_up("it needs root, to make network namespaces")
     if not os.path.exists("/dev/net/tun"):
         give_up("there are no TUN devices")
+    if congestion:
+        allow(congestion)
     os.environ[APART] = "1"
     os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
 
@@ -59,9 +62,23 @@ def on(processors: list[int]) -> list[str]:
     return ["taskset", "--cpu-list", ",".join(map(str, processors))]
 
 
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+
+
+def allow(congestion: str) -> None:
+    allowed = ALLOWED.read_text().split()
+    if congestion in allowed:
+        return
+    try:
+        ALLOWED.write_text(" ".join([*allowed, congestion]))
+    except OSError as e:
+        give_up(f"namespaces of this machine may not use {congestion}: {e}")
+
+
 def congestion_control() -> str:
-    """That of whoever sends, in this namespace and in those that are made of it."""
-    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    """That of whoever sends, in this namespace and in those behind a line where a world was not told otherwise."""
+    return CONGESTION_CONTROL.read_text().strip()
 
 
 @dataclass(frozen=True)
@@ -70,13 +87,16 @@ class Line:
 
     delay_ms: float
     rate: str | None = None
+    loss: str | None = None
 
     def arguments(self) -> list[str]:
         rate = ["--rate", self.rate] if self.rate else []
-        return ["--delay", f"{self.delay_ms:g}ms", *rate]
+        loss = ["--loss", self.loss] if self.loss else []
+        return ["--delay", f"{self.delay_ms:g}ms", *rate, *loss]
 
     def __str__(self) -> str:
-        return f"round trip {2 * self.delay_ms:g} ms, {self.rate or 'no bound on the rate'}"
+        loss = f", {self.loss} lost" if self.loss else ""
+        return f"round trip {2 * self.delay_ms:g} ms, {self.rate or 'no bound on the rate'}{loss}"
 
 
 @dataclass
@@ -91,11 +111,15 @@ class World:
     """The server while it runs. Its data are in memory: the line is to be what costs time.
 
     Where the `relay_is_apart` it has the first processor to itself, and the others are for all else. It runs before everybody, and
-    does the kernel's work for packets of both ends; beside whom it does that is otherwise chance.
+    does the kernel's work for packets of both ends; beside whom it does that is otherwise chance. `congestion` is the control of
+    both ends; that of the machine where it is not said.
     """
 
-    def __init__(self, binary: Path, scratch: Path | None, relay_is_apart: bool = False):
+    def __init__(self, binary: Path, scratch: Path | None, relay_is_apart: bool = False, congestion: str | None = None):
         self.binary = binary
+        self.congestion = congestion
+        if congestion:
+            CONGESTION_CONTROL.write_text(congestion)
         first, *others = sorted(os.sched_getaffinity(0))
         if relay_is_apart and not others:
             give_up("the relay is to have a processor to itself, and there is one")
@@ -145,7 +169,9 @@ class World:
     def behind_as(self, line: Line, command: list, statuses: tuple = (0,), limit: float = 3600) -> Cost:
         """Runs any command there. What it starts and waits for counts as its own."""
         report = self.directory / "cost.json"
-        reach = 'AWS_ENDPOINT_URL="http://$TRADEWIND_LAB_FAR:$0" exec "$@"'
+        # A namespace begins with the machine's; figures of another are none.
+        reach = f"echo {self.congestion} > {CONGESTION_CONTROL} || exit 125; " if self.congestion else ""
+        reach += 'AWS_ENDPOINT_URL="http://$TRADEWIND_LAB_FAR:$0" exec "$@"'
         whole = [*self.on_first, self.binary, "lab", "wan", "--via", "relay", *line.arguments(), "--", "sh", "-c", reach, str(PORT)]
         whole += [*self.on_others, sys.executable, "-IS", MEASURE, report, *command]
         ran = subprocess.run(whole, env=self.environment(), capture_output=True, text=True, timeout=limit)
