@@ -10,14 +10,17 @@ pub mod goal;
 mod law;
 mod matrix;
 pub mod sampling;
+pub mod seen;
 mod surface;
+mod tail;
 #[cfg(test)]
 mod tests;
 
 pub use at_a_time::AtATime;
-pub use goal::Goal;
+pub use goal::{Cap, Goal};
 pub use law::{Belief, Law};
 pub use surface::{Inferred, Surface};
+pub use tail::Statistic;
 
 /// A size of requests, and how many of them at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +67,10 @@ pub struct Sample {
     pub latency: f64,
     /// How sure that is: the standard error as a part of it.
     pub error: f64,
+    /// What 95 and what 99 of a hundred of them took at the most, where that was seen.
+    pub tail: Option<[f64; 2]>,
+    /// Whether a transfer saw it and no probe did.
+    pub is_seen: bool,
 }
 
 impl Sample {

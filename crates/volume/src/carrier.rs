@@ -156,7 +156,8 @@ impl Carrier {
     }
 
     /// Whether there is a limit on how fast bytes pass.
-    pub(crate) const fn is_limited(&self) -> bool {
+    #[must_use]
+    pub const fn is_limited(&self) -> bool {
         self.limit.is_some()
     }
 

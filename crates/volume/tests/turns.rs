@@ -15,7 +15,13 @@ const LARGE: u64 = 8 << 20;
 
 /// A store far away: small requests wait for the round trip, a few large ones fill the line.
 fn plan() -> Plan {
-    let sample = |bytes, parallel, latency| Sample { cell: Cell { bytes, parallel }, latency, error: 0.02 };
+    let sample = |bytes, parallel, latency| Sample {
+        cell: Cell { bytes, parallel },
+        latency,
+        error: 0.02,
+        tail: None,
+        is_seen: false,
+    };
     let samples = vec![
         sample(SMALL, 1, 0.1),
         sample(SMALL, 64, 0.1),

@@ -30,6 +30,8 @@ const MOST_KEPT: usize = 256;
 struct There {
     key: String,
     bytes: u64,
+    /// How much of it was read.
+    read: u64,
 }
 
 /// Opens the store anew, with connections of its own.
@@ -75,7 +77,7 @@ impl Ground {
         let page = self.bed.store.list(&context, &self.bed.bucket, &request).await?;
         let found: Vec<There> = (page.entries.into_iter())
             .filter_map(|entry| match entry {
-                ListEntry::Key(key, summary) => Some(There { key, bytes: summary.size }),
+                ListEntry::Key(key, summary) => Some(There { key, bytes: summary.size, read: 0 }),
                 ListEntry::CommonPrefix(_) => None,
             })
             .collect();
@@ -92,7 +94,9 @@ impl Ground {
 
     fn keep(&self, object: There) {
         let mut there = self.there.lock();
-        if object.bytes == 0 || there.contains(&object) {
+        if object.bytes == 0
+            || there.iter().any(|other| other.key == object.key && other.bytes == object.bytes)
+        {
             return;
         }
         there.push(object);
@@ -122,12 +126,21 @@ impl Ground {
         Ok(Hand { ground, bed, direction, bytes, number, turn: 0, context })
     }
 
-    /// An object that has so many bytes, and a place in it; another one each time.
+    /// An object that has so many bytes, and a place in it: one that was not read before, as long as there is one. What a cache has
+    /// kept since would flatter whichever probe comes second.
     fn choose(&self, bytes: u64, chance: u64) -> Option<(There, u64)> {
-        let there = self.there.lock();
-        let fits = || there.iter().filter(|object| object.bytes >= bytes);
-        let count = fits().count() as u64;
-        let object = fits().nth(usize::try_from(mix(chance) % count.max(1)).unwrap_or(0))?;
+        let mut there = self.there.lock();
+        let at = |count: usize| usize::try_from(mix(chance) % count.max(1) as u64).unwrap_or(0);
+        let mut unread: Vec<&mut There> =
+            there.iter_mut().filter(|object| object.bytes - object.read >= bytes).collect();
+        let count = unread.len();
+        if let Some(object) = unread.get_mut(at(count)) {
+            let place = object.read;
+            object.read += bytes;
+            return Some((object.clone(), place));
+        }
+        let fits: Vec<&There> = there.iter().filter(|object| object.bytes >= bytes).collect();
+        let object = *fits.get(at(fits.len()))?;
         let places = object.bytes / bytes.max(1);
         Some((object.clone(), mix(!chance) % places.max(1) * bytes))
     }
@@ -171,7 +184,7 @@ impl Hand {
         };
         let address = Address::parse(bed.bucket.as_str(), &key)?;
         put(bed, &self.context, &address, (id, self.bytes), file).await?;
-        ground.keep(There { key, bytes: self.bytes });
+        ground.keep(There { key, bytes: self.bytes, read: 0 });
         Ok(())
     }
 
@@ -202,5 +215,32 @@ impl Hand {
             return Err(Failed::wrong(format!("{came} bytes came, {} were asked for", self.bytes)));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::drive::tests::bed;
+
+    #[tokio::test]
+    async fn what_was_read_is_not_read_again_while_something_else_is_there() {
+        let bed = bed().await;
+        let store = bed.store.clone();
+        let ground =
+            Ground::new(bed, Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>)), String::new());
+        for (key, bytes) in [("a", 1000), ("b", 350), ("small", 10)] {
+            ground.keep(There { key: key.to_owned(), bytes, read: 0 });
+        }
+        let mut places = BTreeSet::new();
+        for turn in 0..13 {
+            let (object, place) = ground.choose(100, turn).unwrap();
+            assert!(place + 100 <= object.bytes && places.insert((object.key, place)));
+        }
+        let (object, place) = ground.choose(100, 14).unwrap();
+        assert!(places.contains(&(object.key, place)), "all of it was read by now");
+        assert!(ground.choose(2000, 1).is_none());
     }
 }

@@ -31,6 +31,8 @@ const GROWTH: f64 = 0.15;
 const UNKNOWN_REST: f64 = 1.5;
 /// Enough is known when the mean is, to this part.
 const SURE: f64 = 0.04;
+/// Fewer requests say nothing of the slowest.
+const FEWEST_FOR_TAIL: u64 = 20;
 /// Stretches that are compared, at the most.
 const MOST_STRETCHES: u32 = 10;
 /// What is under way at the end is waited for, so long: to break off costs a connection.
@@ -226,7 +228,14 @@ struct Counted {
 
 impl Counted {
     fn sample(&self, cell: Cell) -> Option<Sample> {
-        (self.done > 0).then_some(Sample { cell, latency: self.latency, error: self.error })
+        let tail = (self.done >= FEWEST_FOR_TAIL).then_some(self.tail);
+        (self.done > 0).then_some(Sample {
+            cell,
+            latency: self.latency,
+            error: self.error,
+            tail,
+            is_seen: false,
+        })
     }
 }
 

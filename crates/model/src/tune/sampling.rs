@@ -18,6 +18,8 @@ const MOST_ROUND: f64 = 3.0;
 /// Nothing more is worth a probe where what counts is known to so much, or where a probe would take so little of the doubt.
 const KNOWN: f64 = 0.02;
 const WORTH: f64 = 0.003;
+/// A fair probe takes no more of what the store carries than that is in so many seconds.
+const FAIR_SECONDS: f64 = 3.0;
 /// What is known so well of a cell is not sampled again: what the law does not know stays as it is.
 const SURE: f64 = 0.06;
 
@@ -75,8 +77,11 @@ pub fn next(surface: &Surface, cells: &[Cell], budget: &Budget) -> Option<Cell> 
     if unsure < KNOWN.powi(2) * weights.iter().sum::<f64>() {
         return None;
     }
+    let fastest =
+        views.iter().map(|(_, found)| found.bandwidth() * (-found.deviation).exp()).fold(0.0, f64::max);
+    let probes = budget.probes as f64;
     let fair =
-        Cost { bytes: budget.bytes / budget.probes as f64, seconds: budget.seconds / budget.probes as f64 };
+        Cost { bytes: (budget.bytes / probes).min(fastest * FAIR_SECONDS), seconds: budget.seconds / probes };
     let worth = |(view, found): &(View, Inferred)| {
         let cost = cost(found);
         let is_dear = cost.bytes > budget.bytes || cost.seconds > budget.seconds;

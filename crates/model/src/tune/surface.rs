@@ -9,6 +9,7 @@
 
 use super::law::{Belief, COUNT, Law};
 use super::matrix::{Factor, dot};
+use super::tail::{Statistic, Tails};
 use super::{Cell, Sample};
 
 /// What the law does not know: the standard deviation of that in the logarithm of a latency.
@@ -62,6 +63,7 @@ pub struct Surface {
     slopes: Vec<[f64; COUNT]>,
     /// What the law leaves unsaid of each sample, times the inverse of the first covariance.
     rest: Vec<f64>,
+    tails: Tails,
 }
 
 impl Surface {
@@ -74,6 +76,7 @@ impl Surface {
             all: Factor::default(),
             slopes: Vec::new(),
             rest: Vec::new(),
+            tails: Tails::default(),
             samples,
             belief,
             unknown,
@@ -86,6 +89,7 @@ impl Surface {
             fit.believed(&fit.slopes[i], &fit.slopes[j]) + noise(&fit.samples, i, j)
         });
         fit.rest = fit.unknown.solve(&fit.residuals(&fit.law));
+        fit.tails = Tails::of(&fit.law, &fit.samples);
         fit
     }
 
@@ -120,6 +124,12 @@ impl Surface {
         let log = self.law.log_latency(cell) + dot(&near, &self.rest);
         let view = self.view(cell);
         Inferred { cell, latency: log.exp(), deviation: self.covariance(&view, &view).max(0.0).sqrt() }
+    }
+
+    /// A statistic of the latencies of a cell's requests, in seconds.
+    #[must_use]
+    pub fn latency(&self, found: &Inferred, statistic: Statistic) -> f64 {
+        found.latency * self.tails.factor(&self.law, found.cell, statistic)
     }
 
     /// A cell as the samples see it.

@@ -11,6 +11,10 @@ use crate::tune::{Belief, Cell, Inferred, Sample, Surface};
 pub struct Measured {
     /// In seconds.
     pub latency: f64,
+    /// What 95 and 99 of a hundred requests took at the most, as a part of the mean.
+    pub tail: [f64; 2],
+    /// Bytes that it took to measure.
+    pub bytes: f64,
 }
 
 pub type Grid = BTreeMap<Cell, Measured>;
@@ -27,16 +31,37 @@ pub fn chance(seed: u64, turn: usize) -> f64 {
 pub fn sample(
     belief: Belief,
     cells: &[Cell],
-    mut budget: Budget,
+    budget: Budget,
     answer: impl Fn(Cell, usize) -> f64,
+) -> Surface {
+    let latency =
+        |cell, turn| Sample { cell, latency: answer(cell, turn), error: 0.03, tail: None, is_seen: false };
+    sample_with(belief, cells, budget, latency)
+}
+
+/// The same of a grid, each answer a little off.
+pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
+    let cells: Vec<Cell> = grid.keys().copied().collect();
+    let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
+    sample_with(Belief::default().with_round_trip(round_trip), &cells, budget, |cell, turn| {
+        let latency = grid[&cell].latency * (1.0 + 0.03 * chance(seed, turn));
+        let tail = Some(grid[&cell].tail.map(|times| times * latency));
+        Sample { cell, latency, error: 0.03, tail, is_seen: false }
+    })
+}
+
+fn sample_with(
+    belief: Belief,
+    cells: &[Cell],
+    mut budget: Budget,
+    answer: impl Fn(Cell, usize) -> Sample,
 ) -> Surface {
     let mut surface = Surface::new(belief, Vec::new());
     while let Some(cell) = sampling::next(&surface, cells, &budget) {
         let mut samples = surface.samples().to_vec();
-        let latency = answer(cell, samples.len());
-        let cost = sampling::cost(&Inferred { cell, latency, deviation: 0.0 });
-        budget = budget.after(cost);
-        samples.push(Sample { cell, latency, error: 0.03 });
+        let sample = answer(cell, samples.len());
+        budget = budget.after(sampling::cost(&Inferred { cell, latency: sample.latency, deviation: 0.0 }));
+        samples.push(sample);
         surface = Surface::new(belief, samples);
     }
     surface
@@ -63,8 +88,11 @@ pub fn grids() -> Vec<(String, Grid)> {
             let cell = Cell { bytes: number("size") as u64, parallel: number("parallel") as usize };
             let line = if SLOW_LINES.contains(&&*profile) { SLOW } else { 10.0 * SLOW };
             let latency = cell.in_flight() / (number("mb_per_second").min(line) * 1e6);
+            let bytes = number("size") * number("operations");
+            let tail = ["p95_ms", "p99_ms"].map(|part| number(part) / number("mean_ms"));
             if latency.is_finite() {
-                grids.entry(format!("{profile} {direction}")).or_default().insert(cell, Measured { latency });
+                let grid = grids.entry(format!("{profile} {direction}")).or_default();
+                grid.insert(cell, Measured { latency, tail, bytes });
             }
         }
     }

@@ -1,0 +1,108 @@
+//! The inference that Hou 2017 describes (sections 5.1 and 5.3), as a baseline: it has the same samples.
+
+use super::{PARALLEL, SIZES, median, played};
+use crate::tune::{Belief, Cell, Sample, Surface};
+
+/// Fewer that carry so much of the most of their size are as good.
+const GOOD: f64 = 0.97;
+
+fn sample(grid: &played::Grid, cell: Cell) -> Option<Sample> {
+    Some(Sample { cell, latency: grid.get(&cell)?.latency, error: 0.02, tail: None, is_seen: false })
+}
+
+fn surface(grid: &played::Grid, samples: Vec<Sample>) -> Surface {
+    let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
+    Surface::new(Belief::default().with_round_trip(round_trip), samples)
+}
+
+/// What lies between two parallelisms of a size that were sampled lies on the straight line between them: 256 KiB x 21 from 16
+/// and 32. Where both sides were sampled nothing is much better than that; it takes the samples of all sizes, of which others need
+/// a few.
+#[test]
+fn between_two_parallelisms() {
+    let mut off = [Vec::new(), Vec::new()];
+    for (_, grid) in played::grids() {
+        for bytes in SIZES {
+            for three in PARALLEL.windows(3) {
+                let [less, between, more] =
+                    [three[0], three[1], three[2]].map(|parallel| Cell { bytes, parallel });
+                let (Some(less), Some(truth), Some(more)) =
+                    (sample(&grid, less), sample(&grid, between), sample(&grid, more))
+                else {
+                    continue;
+                };
+                // Each is twice the one before.
+                let straight = less.latency + (more.latency - less.latency) / 3.0;
+                let others = PARALLEL.iter().filter(|parallel| **parallel != between.parallel);
+                let samples =
+                    others.filter_map(|parallel| sample(&grid, Cell { bytes, parallel: *parallel }));
+                let ours = surface(&grid, samples.collect()).infer(between).latency;
+                for (off, inferred) in off.iter_mut().zip([straight, ours]) {
+                    off.push((inferred / truth.latency).ln().abs());
+                }
+            }
+        }
+    }
+    let [straight, ours] = off.map(|off| median(off.into_iter()));
+    println!(
+        "between two parallelisms: the straight line is off by {straight:.4}, ours by {ours:.4} in the median"
+    );
+    assert!(ours < straight * 1.05, "{ours} {straight}");
+}
+
+/// The parallelism for a size between two whose best are known is the mean of the two: 2 MiB x 6 from 4 MiB x 4 and 1 MiB x 8.
+#[test]
+fn between_two_sizes() {
+    let mut parts = [Vec::new(), Vec::new()];
+    for (_, grid) in played::grids() {
+        for three in SIZES.windows(3) {
+            let row = |bytes: u64| -> Vec<Sample> {
+                PARALLEL
+                    .iter()
+                    .filter_map(|parallel| sample(&grid, Cell { bytes, parallel: *parallel }))
+                    .collect()
+            };
+            let [less, between, more] = [three[0], three[1], three[2]].map(row);
+            if [&less, &between, &more].iter().any(|row| row.len() < PARALLEL.len()) {
+                continue;
+            }
+            let middle = (good(&less) + good(&more)) / 2.0;
+            let ours = surface(&grid, [less, more].concat());
+            let inferred: Vec<Sample> = (between.iter())
+                .map(|truth| Sample { latency: ours.infer(truth.cell).latency, ..*truth })
+                .collect();
+            let best = between.iter().map(Sample::bandwidth).fold(0.0, f64::max);
+            for (parts, parallel) in parts.iter_mut().zip([middle, good(&inferred)]) {
+                parts.push(carried(&between, parallel) / best);
+            }
+        }
+    }
+    let mean = |parts: &[f64]| parts.iter().sum::<f64>() / parts.len() as f64;
+    let worst = |parts: &[f64]| parts.iter().copied().fold(1.0, f64::min);
+    let [paper, ours] = parts;
+    println!(
+        "between two sizes: the mean of two carries {:.3} of the best in the mean and {:.3} at the worst, ours {:.3} and {:.3}",
+        mean(&paper),
+        worst(&paper),
+        mean(&ours),
+        worst(&ours),
+    );
+    assert!(mean(&ours) > mean(&paper), "{} {}", mean(&ours), mean(&paper));
+}
+
+/// The fewest of a size that are as good as any.
+fn good(row: &[Sample]) -> f64 {
+    let best = row.iter().map(Sample::bandwidth).fold(0.0, f64::max);
+    let found = row.iter().find(|sample| sample.bandwidth() >= best * GOOD);
+    found.map_or(1.0, |sample| sample.cell.parallel as f64)
+}
+
+/// What a row carries at a parallelism, also between those that were measured.
+fn carried(row: &[Sample], parallel: f64) -> f64 {
+    let above =
+        row.iter().position(|sample| sample.cell.parallel as f64 >= parallel).unwrap_or(row.len() - 1);
+    let (low, high) = (&row[above.saturating_sub(1)], &row[above]);
+    let (from, to) = (low.cell.parallel as f64, high.cell.parallel as f64);
+    let part = if to > from { (parallel - from) / (to - from) } else { 1.0 };
+    low.bandwidth() + (high.bandwidth() - low.bandwidth()) * part
+}
