@@ -4,6 +4,7 @@
 mod advice;
 mod bench;
 mod bundle;
+mod caps;
 mod carry;
 mod cp;
 mod filter;

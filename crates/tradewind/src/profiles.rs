@@ -3,6 +3,7 @@
 
 mod carried;
 pub mod here;
+pub mod seen;
 mod text;
 
 use std::fs;
@@ -34,9 +35,9 @@ pub struct Profile {
     pub link: Option<f64>,
     /// A round trip, in seconds.
     pub round_trip: Option<f64>,
-    /// Samples of uploads.
+    /// Samples of uploads: those of probes, then those that transfers saw, the newest last.
     pub upload: Vec<Sample>,
-    /// Samples of downloads.
+    /// The same of downloads.
     pub download: Vec<Sample>,
 }
 
@@ -71,7 +72,7 @@ impl Profile {
     #[must_use]
     pub fn surface(&self, direction: Direction) -> Option<Surface> {
         let samples = self.samples(direction);
-        (!samples.is_empty()).then(|| Surface::new(self.belief(), samples.to_vec()))
+        (!samples.is_empty()).then(|| Surface::corrected(self.belief(), samples))
     }
 
     /// What follows from it, of uploads and of downloads, as far as it has samples of them.
@@ -207,8 +208,14 @@ mod tests {
     use super::*;
 
     pub(super) fn profile() -> Profile {
-        let sample =
-            |bytes, parallel, latency| Sample { cell: Cell { bytes, parallel }, latency, error: 0.04 };
+        let sample = |bytes, parallel, latency| Sample {
+            cell: Cell { bytes, parallel },
+            latency,
+            error: 0.04,
+            tail: None,
+            is_seen: false,
+        };
+        let tail = Some([0.08, 0.095]);
         Profile {
             store: "S3Store(http://here:9000)".to_owned(),
             made: "2026-11-23T12:00:00Z".to_owned(),
@@ -218,8 +225,8 @@ mod tests {
             storage: Some(210e6),
             link: Some(125e6),
             round_trip: Some(0.05),
-            upload: vec![sample(1 << 10, 64, 0.051), sample(8 << 20, 4, 2.7)],
-            download: vec![sample(64 << 10, 32, 0.17)],
+            upload: vec![Sample { tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
+            download: vec![sample(64 << 10, 32, 0.17), Sample { is_seen: true, ..sample(64 << 10, 80, 0.3) }],
         }
     }
 

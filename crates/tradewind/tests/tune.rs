@@ -64,7 +64,8 @@ fn what_was_found_is_kept_and_used() {
 #[test]
 fn every_probe_can_be_read_by_programs() {
     let scene = Scene::new();
-    let said = scene.caller.done(&tune("s3://bucket/below --budget 16MiB,5s --json --latency 1h"));
+    let said =
+        scene.caller.done(&tune("s3://bucket/below --budget 16MiB,5s --json --latency 1h --latency p99=2h"));
     let lines: Vec<Json> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |kind: &str| lines.iter().filter(|line| line["line"] == kind).count();
     assert!((2..=16).contains(&of("probe")) && of("inferred") > 50, "{said}");
@@ -72,8 +73,12 @@ fn every_probe_can_be_read_by_programs() {
         let plans = lines.iter().filter(|line| line["line"] == "plan" && line["direction"] == direction);
         plans.map(|plan| plan["goal"].as_str().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(goals("upload"), ["bandwidth", "efficiency", "latency"], "{said}");
+    assert_eq!(goals("upload"), ["bandwidth", "efficiency", "latency", "latency"], "{said}");
     assert_eq!(goals("download"), goals("upload"));
+    let caps = lines.iter().filter(|line| line["line"] == "plan" && line["goal"] == "latency");
+    let caps: Vec<_> =
+        caps.map(|plan| (plan["of"].as_str().unwrap(), plan["most_seconds"].as_f64().unwrap())).collect();
+    assert_eq!(caps[..2], [("mean", 3600.0), ("p99", 7200.0)]);
     let carried: u64 = lines.iter().filter_map(|line| line["bytes"].as_u64()).sum();
     // What is under way when a budget is spent still comes to its end.
     assert!(carried < 32 << 20, "{carried}");

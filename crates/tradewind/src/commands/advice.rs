@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use tradewind_model::plan::Plan;
-use tradewind_model::tune::{Cell, Goal, Inferred, Surface, goal};
+use tradewind_model::tune::{Cap, Cell, Goal, Inferred, Statistic, Surface, goal};
 
+use super::caps;
 use crate::profiles::Profile;
 use crate::settings::ByteSize;
 use tradewind_model::store_model::Direction;
@@ -27,9 +28,9 @@ const SURE: f64 = 0.15;
 /// Sizes of requests that are told as examples.
 pub(super) const USED: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
-/// What to do in one direction: a line for each thing that somebody may want. Of each of `caps`, in seconds, the plan that keeps to
-/// it; of the usual ones, where there are none, the first that one does.
-pub(super) fn of(direction: &str, surface: &Surface, cells: &[Cell], caps: &[f64]) -> String {
+/// What to do in one direction: a line for each thing that somebody may want. Of each of `caps` the plan that keeps to it; of the
+/// usual ones, where there are none, the first that one does.
+pub(super) fn of(direction: &str, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> String {
     let choose = |cells: &[Cell], goal| goal::choose(surface, cells, goal);
     let mut text = String::new();
     if let Some(best) = choose(cells, Goal::Efficiency) {
@@ -41,33 +42,43 @@ pub(super) fn of(direction: &str, surface: &Surface, cells: &[Cell], caps: &[f64
         text +=
             &format!("  small files: {parallel} at a time are {rate:.0} a second of {}\n", ByteSize(SMALL));
     }
-    let capped = |cap: f64| {
+    let capped = |cap: Cap| {
         let told = match choose(cells, Goal::Latency(cap)) {
             Some(best) => plan(&best, surface),
             None => "nothing keeps to that".to_owned(),
         };
-        format!("  where each request is to take {} at the most: {told}\n", seconds(cap))
+        format!("  where {}: {told}\n", words(cap))
     };
     if caps.is_empty() {
         // The shortest that any plan worth the name keeps to.
-        let first = CAPS.into_iter().find(|cap| choose(cells, Goal::Latency(*cap)).is_some());
+        let first = CAPS.into_iter().map(Cap::mean).find(|cap| choose(cells, Goal::Latency(*cap)).is_some());
         text += &first.map(capped).unwrap_or_default();
     }
     text + &caps.iter().map(|cap| capped(*cap)).collect::<String>()
 }
 
+fn words(cap: Cap) -> String {
+    let which = match cap.of {
+        Statistic::Mean => "each request is",
+        Statistic::P95 => "95 of 100 requests are",
+        Statistic::P99 => "99 of 100 requests are",
+    };
+    format!("{which} to take {} at the most", seconds(cap.seconds))
+}
+
 /// The plans of one direction for programs: for each goal, and for each of `caps`.
-pub(super) fn plans(direction: &str, surface: &Surface, cells: &[Cell], caps: &[f64]) -> Vec<Json> {
+pub(super) fn plans(direction: &str, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
     let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
     let plan = |(name, goal): (&str, Goal)| {
         let best = goal::choose(surface, cells, goal)?;
-        let most = if let Goal::Latency(most) = goal { Some(most) } else { None };
+        let cap = if let Goal::Latency(cap) = goal { Some(cap) } else { None };
         Some(json!({
             "line": "plan",
             "direction": direction,
             "goal": name,
-            "most_seconds": most,
+            "of": cap.map(|cap| caps::name(cap.of)),
+            "most_seconds": cap.map(|cap| cap.seconds),
             "size": best.cell.bytes,
             "parallel": best.cell.parallel,
             "bytes_per_second": best.bandwidth(),

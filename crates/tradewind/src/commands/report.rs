@@ -2,7 +2,7 @@
 //! nobody watches says nothing where all went well.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -17,6 +17,8 @@ use tradewind_volume::{Carrier, Observed};
 
 use super::Ended;
 use super::transfer::Session;
+use crate::profiles::Profiles;
+use crate::profiles::seen::{Tally, WARM};
 
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(200);
@@ -42,6 +44,8 @@ pub(super) struct Report {
     bar: ProgressBar,
     stores: Vec<(Arc<str>, Arc<Observed>)>,
     carrier: Arc<Carrier>,
+    /// What each store had done when connections were open.
+    warm: Arc<OnceLock<Vec<Tally>>>,
 }
 
 impl Drop for Report {
@@ -72,12 +76,16 @@ impl ReportFlags {
         };
         let bar = ProgressBar::with_draw_target(None, target);
         let (progress, begun) = (session.progress.clone(), Instant::now());
+        let (warm, watched) = (Arc::<OnceLock<_>>::default(), session.stores.clone());
         let shown = {
-            let bar = bar.clone();
+            let (bar, warm) = (bar.clone(), warm.clone());
             tokio::spawn(async move {
                 let mut last = begun;
                 loop {
                     tokio::time::sleep(FRAME).await;
+                    if begun.elapsed() >= WARM {
+                        warm.get_or_init(|| watched.iter().map(|(_, store)| tally(store)).collect());
+                    }
                     let now = progress.snapshot();
                     if is_terminal {
                         draw(&bar, &now);
@@ -90,7 +98,7 @@ impl ReportFlags {
             })
         };
         let (stores, carrier) = (session.stores.clone(), session.carrier.clone());
-        Report { flags: self, begun, shown, bar, stores, carrier }
+        Report { flags: self, begun, shown, bar, stores, carrier, warm }
     }
 }
 
@@ -137,12 +145,29 @@ fn known(name: &str, store: &Observed) -> Json {
     })
 }
 
+fn tally(store: &Observed) -> Tally {
+    Tally::of(store.model(), store.now())
+}
+
 impl Report {
+    /// What was seen of the stores corrects what was known of them, where nothing else held requests back.
+    fn learn(&self) {
+        let Some(warm) = self.warm.get().filter(|_| !self.carrier.is_limited()) else { return };
+        let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return };
+        for ((name, store), tally) in self.stores.iter().zip(warm) {
+            let learnt = profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now());
+            if let Err(e) = learnt {
+                tracing::warn!(store = &**name, "what was seen of the store cannot be kept: {e}");
+            }
+        }
+    }
+
     /// Tells how it ended.
     pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
         let (took, flags) = (self.begun.elapsed(), self.flags);
         let stores: Vec<Json> = self.stores.iter().map(|(name, store)| known(name, store)).collect();
         let hedged = self.carrier.hedged();
+        self.learn();
         drop(self);
         for (name, error) in &outcome.failures {
             complain(name, error)?;

@@ -392,8 +392,13 @@ mod tests {
     #[test]
     fn what_requests_of_any_size_hold_together_is_bounded() {
         use tradewind_model::tune::{Belief, Cell, Sample};
-        let sample =
-            |bytes, parallel, latency| Sample { cell: Cell { bytes, parallel }, latency, error: 0.02 };
+        let sample = |bytes, parallel, latency| Sample {
+            cell: Cell { bytes, parallel },
+            latency,
+            error: 0.02,
+            tail: None,
+            is_seen: false,
+        };
         let samples = vec![
             sample(4 << 10, 256, 0.1),
             sample(1 << 20, 64, 0.6),

@@ -17,7 +17,7 @@ use tradewind_core::{ErrorKind, Timestamp};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::carry::Client;
 use tradewind_model::tune::sampling::Budget;
-use tradewind_model::tune::{Cell, Surface};
+use tradewind_model::tune::{Cap, Cell, Surface};
 
 use self::heat::Heat;
 use self::start::Start;
@@ -25,6 +25,7 @@ use super::Ended;
 use super::advice::{self, PARALLEL, cells, name};
 use super::bench::ground::{AskingFlags, below, number, until_stopped};
 use super::bench::output::client;
+use super::caps;
 use super::report::rfc3339;
 use crate::places::ObjectsPlace;
 use crate::profiles::here::cores;
@@ -45,7 +46,7 @@ const FOR_UPLOADS: f64 = 0.5;
 #[command(after_help = "Examples:\n  \
     tradewind tune s3://bucket\n  \
     tradewind tune s3://bucket/prefix --budget 64MiB,20s\n  \
-    tradewind tune s3://bucket --latency 100ms --latency 300ms\n  \
+    tradewind tune s3://bucket --latency 100ms --latency p99=300ms\n  \
     tradewind tune s3://bucket --explain\n\n\
     Exit status: 0 done, 1 nothing could be found out, 2 usage.")]
 pub(super) struct Arguments {
@@ -54,9 +55,10 @@ pub(super) struct Arguments {
     /// What it may cost: bytes that are carried, and time
     #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = budget)]
     budget: (ByteSize, Duration),
-    /// Also the plan whose requests take so long at the most, in the mean; may be given several times
-    #[arg(long, value_name = "TIME", value_parser = latency)]
-    latency: Vec<f64>,
+    /// Also the plan whose requests take so long at the most, in the mean, or 95 or 99 of a hundred of them (p99=100ms); may be
+    /// given several times
+    #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = caps::parse)]
+    latency: Vec<Cap>,
     /// Try nothing: say what commands ask this store for, and the evidence for it
     #[arg(long)]
     explain: bool,
@@ -70,11 +72,6 @@ pub(super) struct Arguments {
 fn budget(text: &str) -> Result<(ByteSize, Duration), String> {
     let (size, time) = text.split_once(',').ok_or("write it as 256MiB,60s")?;
     Ok((ByteSize::parse(size)?, Span::parse(time)?.0))
-}
-
-fn latency(text: &str) -> Result<f64, String> {
-    let seconds = Span::parse(text)?.0.as_secs_f64();
-    if seconds > 0.0 { Ok(seconds) } else { Err("nothing takes no time".to_owned()) }
 }
 
 /// Tunes.
@@ -247,7 +244,7 @@ async fn find_out(
 }
 
 /// Says what to do, or why nothing is known.
-fn print_advice(found: &[Found], caps: &[f64]) -> io::Result<()> {
+fn print_advice(found: &[Found], caps: &[Cap]) -> io::Result<()> {
     let mut out = io::stdout();
     for one in found {
         let Found { direction, sampled, cells } = one;

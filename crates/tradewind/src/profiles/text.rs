@@ -14,6 +14,8 @@ const HEAD: &str = "\
 ";
 const UPLOAD: &str = "upload";
 const DOWNLOAD: &str = "download";
+/// What 95 and what 99 of a hundred requests took at the most.
+const TAIL: [&str; 2] = ["p95_ms", "p99_ms"];
 /// Parallelisms that make sense.
 const MOST_PARALLEL: f64 = 4096.0;
 
@@ -39,11 +41,19 @@ impl Profile {
             let _ = writeln!(text, "round_trip_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample { cell, latency, error } in samples {
+            for Sample { cell, latency, error, tail, is_seen } in samples {
                 let size = quoted(&ByteSize(cell.bytes).to_string());
                 let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nparallel = {}", cell.parallel);
                 let _ =
                     writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
+                for (name, seconds) in TAIL.iter().zip(tail.unwrap_or_default()) {
+                    if tail.is_some() {
+                        let _ = writeln!(text, "{name} = {:.3}", seconds * 1e3);
+                    }
+                }
+                if *is_seen {
+                    let _ = writeln!(text, "seen = true");
+                }
             }
         }
         text
@@ -135,7 +145,20 @@ fn sample(value: &DeValue<'_>) -> Result<Sample, String> {
     let parallel = take("parallel", 1.0, MOST_PARALLEL)? as usize;
     let latency = take("latency_ms", 1e-3, 1e8)? / 1e3;
     let error = take("error_percent", 0.0, 1e4)? / 100.0;
-    Ok(Sample { cell: Cell { bytes: size.0.max(1), parallel }, latency, error })
+    let is_told = TAIL.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
+    let tail = if is_told {
+        let [most, nearly_all] = TAIL.map(|name| take(name, 1e-3, 1e8).map(|time| time / 1e3));
+        Some([most?, nearly_all?])
+    } else {
+        None
+    };
+    let seen = table.iter().find(|(name, _)| name.get_ref() == "seen").map(|(_, value)| value.get_ref());
+    let is_seen = match seen {
+        None => false,
+        Some(DeValue::Boolean(is_seen)) => *is_seen,
+        Some(_) => return Err("seen is to be true or false".to_owned()),
+    };
+    Ok(Sample { cell: Cell { bytes: size.0.max(1), parallel }, latency, error, tail, is_seen })
 }
 
 #[cfg(test)]
@@ -154,7 +177,7 @@ mod tests {
         let text =
             profile().to_text().replace("parallel = 4\n", "parallel = \"four\"\n") + "\ncolour = \"red\"\n";
         let (read, wrong) = Profile::of_text(&text);
-        assert_eq!((read.upload.len(), read.download.len()), (1, 1));
+        assert_eq!((read.upload.len(), read.download.len()), (1, 2));
         assert!(wrong.iter().any(|why| why.contains("upload: parallel is to be a number")), "{wrong:?}");
         let (read, wrong) = Profile::of_text("store = \"x\"\nupload = 3\ncores = -1\n= 4");
         assert_eq!(read, Profile::default());

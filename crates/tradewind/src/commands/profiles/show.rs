@@ -92,13 +92,14 @@ fn measured(kept: &Kept) -> String {
             sample.cell.parallel.to_string(),
             seconds(sample.latency),
             megabytes(sample.bandwidth()),
-            format!("{:.1} %", sample.error * 100.0),
+            format!("{:.1} %{}", sample.error * 100.0, if sample.is_seen { ", of a transfer" } else { "" }),
+            sample.tail.map_or_else(|| "-".to_owned(), |[_, nearly_all]| seconds(nearly_all)),
         ]
     };
     for direction in DIRECTIONS {
-        let rows: Vec<[String; 5]> = kept.profile.samples(direction).iter().map(row).collect();
+        let rows: Vec<[String; 6]> = kept.profile.samples(direction).iter().map(row).collect();
         if !rows.is_empty() {
-            let table = table(["size", "at a time", "each takes", "MB/s", "error"], &rows);
+            let table = table(["size", "at a time", "each takes", "MB/s", "error", "99 of 100"], &rows);
             let _ = write!(text, "\n{}, as measured\n{table}", name(direction));
         }
     }
@@ -131,6 +132,9 @@ fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
             "parallel": sample.cell.parallel,
             "latency_seconds": sample.latency,
             "error": sample.error,
+            "is_seen": sample.is_seen,
+            "p95_seconds": sample.tail.map(|tail| tail[0]),
+            "p99_seconds": sample.tail.map(|tail| tail[1]),
             "bytes_per_second": sample.bandwidth(),
         })
     };
