@@ -32,6 +32,22 @@ def size_bytes(text: str) -> int:
     return int(text[:-3]) * UNITS[text[-3:]]
 
 
+def value_at(latency: dict, part: float) -> float:
+    """What so large a part of requests took at the most, in milliseconds."""
+    wanted = part * sum(count for _, count in latency["counts"])
+    for value, count in latency["counts"]:
+        wanted -= count
+        if wanted <= 0:
+            return value / 1e3
+    return float("nan")
+
+
+def mean(latency: dict) -> float:
+    """In milliseconds."""
+    counts = latency["counts"]
+    return sum(value * count for value, count in counts) / sum(count for _, count in counts) / 1e3
+
+
 @dataclass(frozen=True)
 class Profile:
     """A client and what lies between it and the store. `slow_disk`: its objects are files on a slow disk."""
@@ -47,6 +63,10 @@ class Profile:
     def most_mb_per_second(self) -> float:
         """What the line carries of bodies: of each packet what is no head."""
         return self.mbit / 8 * SEGMENT_BYTES / PACKET_BYTES
+
+    def floor_seconds(self, size: int) -> float:
+        """What the line alone takes for so many bytes."""
+        return size / (self.most_mb_per_second * 1e6)
 
     def line(self) -> Line:
         loss = f"{self.loss_percent:g}%" if self.loss_percent else None
