@@ -59,6 +59,6 @@ def draw(grids: dict) -> str:
     ]
     for number, (title, (cells, judged)) in enumerate(grids.items()):
         lines += one(title, cells, judged, (number % ACROSS * width + 6, number // ACROSS * height + 4))
-    told = "Darker carries more of the best. Sizes of requests downwards, requests at a time to the right. Circles were tried, the frame is the plan."
+    told = "Darker carries more of the best. Sizes of requests downwards, requests at a time to the right. Circles were tried, the frame is the plan; both may lie at more than 64 at a time."
     lines.append(f'<text x="6" y="{rows * height + 14}">{told}</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
