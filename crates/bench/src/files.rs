@@ -68,10 +68,17 @@ impl Files {
         .await
     }
 
-    /// Opens one to be read.
+    /// Opens one to be read: from the disk, also where it was read before.
     pub(crate) async fn open(&self, name: &str) -> io::Result<Opened> {
         let path = self.path(name);
-        let file = blocking(move || File::open(&path).map_err(|e| named("open", &path, &e))).await?;
+        let file = blocking(move || {
+            let opened = File::open(&path).and_then(|file| {
+                fadvise(&file, 0, None, Advice::DontNeed)?;
+                Ok(file)
+            });
+            opened.map_err(|e| named("open", &path, &e))
+        })
+        .await?;
         Ok(Opened { file: Arc::new(file), at: 0 })
     }
 
