@@ -1,3 +1,5 @@
+mod faults;
+
 use std::sync::Arc;
 use std::time::Duration;
 

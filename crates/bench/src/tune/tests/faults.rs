@@ -1,0 +1,82 @@
+//! Stores that go away, never answer, or limit how many requests they take.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tradewind_model::tune::AtATime;
+
+use super::*;
+
+const BUDGET: Duration = Duration::from_secs(4);
+
+fn small() -> Asked {
+    let cells = Cell::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
+    Asked { cells, budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 }, cores: 2 }
+}
+
+async fn sampled(bed: &Bed, asked: &Asked) -> Sampled {
+    let (ground, stop) = (ground(bed), Stop::default());
+    sample(&ground, Direction::Write, (asked, Belief::default()), &stop, |_| ()).await.unwrap()
+}
+
+/// What befalls requests from some moment in the middle of probes on.
+async fn from_the_middle(fault: Fault) -> (Sampled, Duration) {
+    let open = bed().await;
+    let plan = FaultPlan::none().on(Call::Stage, When::From(40), fault);
+    let bed = Bed { store: Faulty::new(open.store.clone(), plan), ..open };
+    let begun = Instant::now();
+    (sampled(&bed, &small()).await, begun.elapsed())
+}
+
+#[tokio::test]
+async fn one_that_goes_away_in_mid_probe_ends_it_within_the_budget() {
+    let (found, took) = from_the_middle(Fault::FailBefore(Reason::Io)).await;
+    assert!(took < BUDGET + Duration::from_secs(2), "{took:?}");
+    assert!(found.probes.iter().any(|probed| probed.sample.is_some()), "{:?}", found.probes);
+    assert!(found.probes.iter().any(|probed| probed.failure.is_some()), "{:?}", found.probes);
+    // What never answered says nothing, and nothing false.
+    assert!(found.surface.samples().len() < found.probes.len(), "{:?}", found.probes);
+}
+
+#[tokio::test]
+async fn one_that_stops_answering_is_not_waited_for() {
+    let (found, took) = from_the_middle(Fault::Hang).await;
+    assert!(took < BUDGET + Duration::from_secs(2), "{took:?}");
+    let silent = found.probes.iter().filter(|probed| probed.sample.is_none());
+    assert!(silent.count() > 0 && !found.surface.samples().is_empty(), "{:?}", found.probes);
+}
+
+#[tokio::test]
+async fn one_that_limits_requests_is_asked_for_no_more_at_a_time_than_that_takes() {
+    const A_TICK: u64 = 20;
+    const TICK: Duration = Duration::from_millis(100);
+    let open = bed().await;
+    let limited = |done: u64| {
+        // Each that is taken takes as long as one behind a line does.
+        FaultPlan::none()
+            .on(Call::Stage, When::From(done + A_TICK + 1), Fault::FailBefore(Reason::Overloaded))
+            .on(Call::Stage, When::Always, Fault::Delay(Duration::from_millis(10)))
+    };
+    let store = Faulty::new(open.store.clone(), limited(0));
+    let bed = Bed { store: store.clone(), ..open };
+    let is_over = Arc::new(AtomicBool::new(false));
+    let limiter = tokio::spawn({
+        let is_over = is_over.clone();
+        async move {
+            while !is_over.load(Ordering::Relaxed) {
+                tokio::time::sleep(TICK).await;
+                store.follow(limited(store.calls(Call::Stage)));
+            }
+        }
+    });
+    let found = sampled(&bed, &small()).await;
+    is_over.store(true, Ordering::Relaxed);
+    limiter.await.unwrap();
+    let failed: u64 = found.probes.iter().map(|probed| probed.failures).sum();
+    assert!(failed > 0, "the limit was met: {:?}", found.probes);
+    let limit = A_TICK as f64 / TICK.as_secs_f64();
+    let rate = |parallel| found.surface.infer(Cell { bytes: 1 << 10, parallel }).rate();
+    assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), found.probes);
+    let at_a_time = AtATime::of(std::slice::from_ref(&found.surface)).unwrap();
+    assert!(at_a_time.most() <= 32, "{at_a_time:?}: {:?}", found.surface.samples());
+}
