@@ -15,12 +15,14 @@ mod surface;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 pub use at_a_time::AtATime;
 pub use goal::{Cap, Goal};
 pub use law::{Belief, Law};
 pub use surface::{Inferred, Surface};
 pub use tail::Statistic;
+pub use workload::{Amount, Share, Workload};
 
 /// A size of requests, and how many of them at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -6,12 +6,15 @@
 #[path = "tune/profiles.rs"]
 mod profiles;
 mod support;
+#[path = "tune/workload.rs"]
+mod workload;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::caller::Ran;
+use support::caller::{Caller, Ran};
 use support::scene::Scene;
+use support::server::Start;
 
 /// `tradewind tune` with flags as they stand in a line.
 fn tune(line: &str) -> Vec<&str> {
@@ -94,6 +97,21 @@ fn who_is_stopped_leaves_nothing() {
     assert_eq!(status.code(), Some(130), "{err}");
     assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
     assert!(!scene.caller.path("home/.local/share/tradewind/profiles").exists(), "half of it is not kept");
+}
+
+#[test]
+fn a_store_that_goes_away_in_the_middle_is_told_of() {
+    let data = tempfile::tempdir().unwrap();
+    let start = Start::new(&data.path().join("data"), &data.path().join("log"));
+    let mut server = start.start().unwrap();
+    let caller = Caller::new(server.endpoint);
+    caller.done(&["mb", "s3://bucket"]);
+    let running = caller.begin(&tune("s3://bucket --budget 1GiB,6s"));
+    support::eventually("probes are made", || !caller.keys("s3://bucket").is_empty());
+    server.kill();
+    let Ran { status, err, .. } = running.end();
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert!(err.contains("objects are left below s3://bucket/tradewind-tune-"), "{err}");
 }
 
 #[test]

@@ -25,6 +25,24 @@ const PAGE: usize = 1000;
 /// Objects that are remembered for reading: the largest.
 const MOST_KEPT: usize = 256;
 
+/// The sizes of the objects below a prefix of a bed's bucket: of so many, and perhaps of the rest of a page; and whether there are more.
+pub async fn sizes_below(bed: &Bed, prefix: &str, most: usize) -> Result<(Vec<u64>, bool)> {
+    let context = crate::drive::context(bed).await?;
+    let mut request = ListRequest { prefix: prefix.to_owned(), limit: PAGE, ..ListRequest::default() };
+    let mut sizes = Vec::new();
+    loop {
+        let page = bed.store.list(&context, &bed.bucket, &request).await?;
+        sizes.extend(page.entries.into_iter().filter_map(|entry| match entry {
+            ListEntry::Key(_, summary) => Some(summary.size),
+            ListEntry::CommonPrefix(_) => None,
+        }));
+        if page.next.is_none() || sizes.len() >= most {
+            return Ok((sizes, page.next.is_some()));
+        }
+        request.after = page.next;
+    }
+}
+
 /// An object that can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct There {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use tradewind_model::plan::Plan;
-use tradewind_model::tune::{Cap, Cell, Goal, Inferred, Statistic, Surface, goal};
+use tradewind_model::tune::{Cap, Cell, Goal, Inferred, Statistic, Surface, Workload, goal};
 
 use super::caps;
 use crate::profiles::Profile;
@@ -13,11 +13,14 @@ use crate::settings::ByteSize;
 use tradewind_model::store_model::Direction;
 
 /// Sizes that are looked at, in bytes.
-const SIZES: [u64; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+pub(super) const SIZES: [u64; 8] =
+    [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 /// Requests at a time that are looked at.
 pub(super) const PARALLEL: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /// What is meant by small files: how many at a time is what counts.
 const SMALL: u64 = 16 << 10;
+/// Of larger ones bytes a second are told, not requests.
+const SMALL_AT_MOST: u64 = 256 << 10;
 /// What somebody who waits for each request may want, in seconds, where nobody says.
 const CAPS: [f64; 3] = [0.1, 0.3, 1.0];
 /// What is told of the law as sure is no less sure than this: the standard deviation of its logarithm.
@@ -29,18 +32,34 @@ const SURE: f64 = 0.15;
 pub(super) const USED: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
 /// What to do in one direction: a line for each thing that somebody may want. Of each of `caps` the plan that keeps to it; of the
-/// usual ones, where there are none, the first that one does.
-pub(super) fn of(direction: &str, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> String {
+/// usual ones, where there are none, the first that one does. Where it is known what will be moved, each of its sizes and how long
+/// all of it takes in place of small files.
+pub(super) fn of(
+    direction: &str,
+    surface: &Surface,
+    cells: &[Cell],
+    (caps, workload): (&[Cap], Option<&Workload>),
+) -> String {
     let choose = |cells: &[Cell], goal| goal::choose(surface, cells, goal);
     let mut text = String::new();
     if let Some(best) = choose(cells, Goal::Efficiency) {
         text += &format!("{direction}: {}\n", plan(&best, surface));
     }
-    let small: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == SMALL).collect();
-    if let Some(best) = choose(&small, Goal::Bandwidth) {
+    let of_size = |size: u64, called: &str| {
+        let of_it: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
+        let best = choose(&of_it, Goal::Bandwidth)?;
         let (parallel, rate) = (best.cell.parallel, best.rate());
-        text +=
-            &format!("  small files: {parallel} at a time are {rate:.0} a second of {}\n", ByteSize(SMALL));
+        Some(format!("  {called}: {parallel} at a time are {rate:.0} a second of {}\n", ByteSize(size)))
+    };
+    match workload {
+        None => text += &of_size(SMALL, "small files").unwrap_or_default(),
+        Some(workload) => {
+            let sizes = workload.shares().into_iter().filter(|share| share.size <= SMALL_AT_MOST);
+            text += &sizes.filter_map(|share| of_size(share.size, "small ones")).collect::<String>();
+            let plan = Plan::default().tuned(std::slice::from_ref(surface));
+            let whole = workload.seconds(surface, |bytes| plan.parallel(bytes));
+            text += &format!("  all of the workload takes about {}\n", duration(whole));
+        }
     }
     let capped = |cap: Cap| {
         let told = match choose(cells, Goal::Latency(cap)) {
@@ -185,5 +204,14 @@ pub(super) fn seconds(seconds: f64) -> String {
         ..0.01 => format!("{:.2} ms", seconds * 1e3),
         ..1.0 => format!("{:.0} ms", seconds * 1e3),
         _ => format!("{seconds:.1} s"),
+    }
+}
+
+/// So long, where it may be hours.
+fn duration(time: f64) -> String {
+    match time {
+        ..120.0 => seconds(time),
+        ..7200.0 => format!("{:.0} min", time / 60.0),
+        _ => format!("{:.1} h", time / 3600.0),
     }
 }

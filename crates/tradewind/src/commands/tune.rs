@@ -1,41 +1,38 @@
 //! `tradewind tune`: how large requests to a store are to be, and how many at a time.
 
+mod find;
 mod heat;
+mod lines;
 mod start;
+mod workload;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use serde_json::json;
 use tradewind_bench::drive::Stop;
-use tradewind_bench::tune::{self, Asked, Event, Ground, Probed, Sampled};
-use tradewind_core::{ErrorKind, Timestamp};
+use tradewind_bench::tune::{self, Ground};
+use tradewind_core::Timestamp;
 use tradewind_model::store_model::Direction;
+use tradewind_model::tune::Cap;
 use tradewind_model::tune::carry::Client;
-use tradewind_model::tune::sampling::Budget;
-use tradewind_model::tune::{Cap, Cell, Surface};
 
-use self::heat::Heat;
+use self::find::{Finder, Found};
 use self::start::Start;
+use self::workload::Workloads;
 use super::Ended;
-use super::advice::{self, PARALLEL, cells, name};
+use super::advice::{self, PARALLEL};
 use super::bench::ground::{AskingFlags, below, number, until_stopped};
 use super::bench::output::client;
 use super::caps;
 use super::report::rfc3339;
-use crate::places::ObjectsPlace;
+use crate::places::{ObjectsPlace, Place};
 use crate::profiles::here::cores;
 use crate::profiles::{Profile, Profiles};
 use crate::settings::{ByteSize, Span};
-
-/// Probes of each direction, at the most.
-const PROBES: usize = 8;
-/// What of the budget is for uploads; downloads have the rest.
-const FOR_UPLOADS: f64 = 0.5;
 
 /// Find the right size and parallelism of requests to a store
 ///
@@ -47,6 +44,7 @@ const FOR_UPLOADS: f64 = 0.5;
     tradewind tune s3://bucket\n  \
     tradewind tune s3://bucket/prefix --budget 64MiB,20s\n  \
     tradewind tune s3://bucket --latency 100ms --latency p99=300ms\n  \
+    tradewind tune s3://bucket --workload ~/photos\n  \
     tradewind tune s3://bucket --explain\n\n\
     Exit status: 0 done, 1 nothing could be found out, 2 usage.")]
 pub(super) struct Arguments {
@@ -59,6 +57,9 @@ pub(super) struct Arguments {
     /// given several times
     #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = caps::parse)]
     latency: Vec<Cap>,
+    /// Look only at sizes of requests that moving this would have: a directory, s3://BUCKET/PREFIX, or a trace as bench replay reads it
+    #[arg(long, value_name = "DIR|PREFIX|TRACE", conflicts_with = "explain")]
+    workload: Option<Place>,
     /// Try nothing: say what commands ask this store for, and the evidence for it
     #[arg(long)]
     explain: bool,
@@ -99,7 +100,16 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     // Commands have no profile of a store that is a directory here.
     let service = (bed.store.capabilities().kind != "local").then_some(store.as_str());
     let start = tokio::task::block_in_place(|| Start::new(service, round_trip, bed.files.as_deref()))?;
-    let found = find_out(arguments, &ground, &start, stop).await;
+    let workloads = match &arguments.workload {
+        Some(place) => Some(Workloads::find(place, (arguments, &bed)).await?),
+        None => None,
+    };
+    start.print(arguments.json)?;
+    if let Some(workloads) = &workloads {
+        workloads.print(arguments.json)?;
+    }
+    let finder = Finder { arguments, ground: &ground, start: &start, workloads: workloads.as_ref(), stop };
+    let found = finder.find().await;
     if let Some(files) = &bed.files {
         files.remove();
     }
@@ -122,7 +132,9 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         .map(|store| keep(store, &found, &start.client, bed.clock.wall()))
         .transpose()?;
     if !arguments.json {
-        print_advice(&found, &arguments.latency)?;
+        for one in &found {
+            one.print(arguments, workloads.as_ref().map(|workloads| workloads.of(one.direction)))?;
+        }
         if let Some((profile, path)) = kept {
             advice::print_use(&profile.surfaces(), &path)?;
         }
@@ -156,142 +168,4 @@ fn keep(store: &str, found: &[Found], here: &Client, now: Timestamp) -> anyhow::
     }
     let path = profiles.keep(&profile).context("what was found cannot be kept")?;
     Ok((profile, path))
-}
-
-/// What came of one direction.
-struct Found {
-    direction: Direction,
-    sampled: Sampled,
-    /// Cells that a plan may have.
-    cells: Vec<Cell>,
-}
-
-impl Found {
-    /// Whether a probe said anything.
-    fn is_known(&self) -> bool {
-        !self.sampled.surface.samples().is_empty()
-    }
-
-    /// What failed, in one of those that did.
-    fn failure(&self) -> Option<&str> {
-        self.sampled.probes.iter().find_map(|probed| probed.failure.as_deref())
-    }
-}
-
-async fn find_out(
-    arguments: &Arguments,
-    ground: &Arc<Ground>,
-    start: &Start,
-    stop: &Stop,
-) -> anyhow::Result<Vec<Found>> {
-    let (bytes, time) = (arguments.budget.0.0 as f64, arguments.budget.1.as_secs_f64());
-    let mut left = Budget { bytes, seconds: time, probes: PROBES };
-    let mut found = Vec::new();
-    start.print(arguments.json)?;
-    for (direction, part) in [(Direction::Write, FOR_UPLOADS), (Direction::Read, 1.0)] {
-        if stop.is_asked() {
-            break;
-        }
-        if direction == Direction::Read && ground.most_bytes() == 0 {
-            ground.look(&arguments.place.key).await?;
-            if ground.most_bytes() == 0 {
-                writeln!(
-                    io::stderr(),
-                    "nothing is there to be downloaded, so that downloads are not looked at"
-                )?;
-                break;
-            }
-        }
-        let share = Budget { bytes: left.bytes * part, seconds: left.seconds * part, probes: PROBES };
-        let asked = Asked { cells: cells(), budget: share, cores: cores() };
-        let mut heat = Heat::begin(direction, &asked.cells, arguments.json || !io::stdout().is_terminal());
-        let tell = |event: Event<'_>| match event {
-            Event::Begins(_, cell) => heat.begins(cell),
-            Event::Probed(probed, surface) => {
-                heat.probed(probed, surface);
-                if arguments.json {
-                    print_probe(probed);
-                }
-            }
-        };
-        let sampled = tune::sample(ground, direction, (&asked, start.belief(direction)), stop, tell).await;
-        let sampled = match sampled {
-            Ok(sampled) => sampled,
-            Err(e) if direction == Direction::Write && e.kind() == ErrorKind::Denied => {
-                writeln!(io::stderr(), "nothing may be written here: only downloads are looked at")?;
-                continue;
-            }
-            Err(e) if !found.is_empty() => {
-                // What is known of uploads is known.
-                writeln!(io::stderr(), "tradewind: downloads cannot be looked at: {e}")?;
-                break;
-            }
-            Err(e) => return Err(e.into()),
-        };
-        left.bytes -= share.bytes - sampled.left.bytes;
-        left.seconds -= share.seconds - sampled.left.seconds;
-        if arguments.json {
-            print_surface(direction, &asked.cells, &sampled.surface);
-            for plan in advice::plans(name(direction), &sampled.surface, &asked.cells, &arguments.latency) {
-                writeln!(io::stdout(), "{plan}")?;
-            }
-        } else {
-            heat.end(&sampled.surface)?;
-        }
-        found.push(Found { direction, sampled, cells: asked.cells });
-    }
-    Ok(found)
-}
-
-/// Says what to do, or why nothing is known.
-fn print_advice(found: &[Found], caps: &[Cap]) -> io::Result<()> {
-    let mut out = io::stdout();
-    for one in found {
-        let Found { direction, sampled, cells } = one;
-        if one.is_known() {
-            write!(out, "{}", advice::of(name(*direction), &sampled.surface, cells, caps))?;
-        } else {
-            let why = one.failure().unwrap_or("the budget is too small for a single probe");
-            writeln!(out, "{}: nothing was found out: {why}", name(*direction))?;
-        }
-    }
-    Ok(())
-}
-
-fn print_probe(probed: &Probed) {
-    let line = json!({
-        "line": "probe",
-        "direction": name(probed.direction),
-        "size": probed.cell.bytes,
-        "parallel": probed.cell.parallel,
-        "latency_seconds": probed.sample.map(|sample| sample.latency),
-        "error": probed.sample.map(|sample| sample.error),
-        "bytes_per_second": probed.sample.map(|sample| sample.bandwidth()),
-        "requests": probed.requests,
-        "failures": probed.failures,
-        "failure": probed.failure,
-        "p95_seconds": probed.tail[0],
-        "p99_seconds": probed.tail[1],
-        "cpu_seconds": probed.cpu,
-        "busy": probed.busy,
-        "bytes": probed.bytes,
-        "seconds": probed.time.as_secs_f64(),
-    });
-    let _ = writeln!(io::stdout(), "{line}");
-}
-
-fn print_surface(direction: Direction, cells: &[Cell], surface: &Surface) {
-    for cell in cells {
-        let found = surface.infer(*cell);
-        let line = json!({
-            "line": "inferred",
-            "direction": name(direction),
-            "size": cell.bytes,
-            "parallel": cell.parallel,
-            "latency_seconds": found.latency,
-            "bytes_per_second": found.bandwidth(),
-            "deviation": found.deviation,
-        });
-        let _ = writeln!(io::stdout(), "{line}");
-    }
 }

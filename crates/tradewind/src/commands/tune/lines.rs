@@ -1,0 +1,50 @@
+//! What is found, line by line, for programs.
+
+use std::io::{self, Write as _};
+
+use serde_json::json;
+use tradewind_bench::tune::Probed;
+use tradewind_model::store_model::Direction;
+use tradewind_model::tune::{Cell, Surface};
+
+use crate::commands::advice::name;
+
+/// What a probe measured.
+pub(super) fn print_probe(probed: &Probed) {
+    let line = json!({
+        "line": "probe",
+        "direction": name(probed.direction),
+        "size": probed.cell.bytes,
+        "parallel": probed.cell.parallel,
+        "latency_seconds": probed.sample.map(|sample| sample.latency),
+        "error": probed.sample.map(|sample| sample.error),
+        "bytes_per_second": probed.sample.map(|sample| sample.bandwidth()),
+        "requests": probed.requests,
+        "failures": probed.failures,
+        "failure": probed.failure,
+        "p95_seconds": probed.tail[0],
+        "p99_seconds": probed.tail[1],
+        "cpu_seconds": probed.cpu,
+        "busy": probed.busy,
+        "bytes": probed.bytes,
+        "seconds": probed.time.as_secs_f64(),
+    });
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// What follows from all of them for each cell.
+pub(super) fn print_surface(direction: Direction, cells: &[Cell], surface: &Surface) {
+    for cell in cells {
+        let found = surface.infer(*cell);
+        let line = json!({
+            "line": "inferred",
+            "direction": name(direction),
+            "size": cell.bytes,
+            "parallel": cell.parallel,
+            "latency_seconds": found.latency,
+            "bytes_per_second": found.bandwidth(),
+            "deviation": found.deviation,
+        });
+        let _ = writeln!(io::stdout(), "{line}");
+    }
+}
