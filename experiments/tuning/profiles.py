@@ -1,5 +1,6 @@
 """The ten clients and lines that plans are judged on."""
 
+import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 # The part of a processor that the weak client has; what serves it has to stay the stronger one.
 WEAK_CPUS = 0.25
 WRITE_BEHIND = "16MiB"
+# What is written to that disk, in bytes a second: the slower way.
+DISK_RATE = 23e6
 # A round of requests that takes longer is not measured: nobody wants a plan that keeps so much in flight.
 MOST_ROUND_SECONDS = 20.0
 SEGMENT_BYTES = 1448
@@ -23,9 +26,10 @@ PACKET_BYTES = 1500
 
 
 def commit() -> str:
-    """What of the checkout is measured."""
-    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return said.stdout.strip()
+    """What of the checkout is measured. Figures that were kept meanwhile change nothing in it."""
+    run = lambda *command: subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: E731
+    changed = run("status", "--porcelain", "--", "crates", "Cargo.toml", "Cargo.lock")
+    return run("describe", "--always") + ("-dirty" if changed else "")
 
 
 def size_bytes(text: str) -> int:
@@ -89,9 +93,10 @@ class Profile:
         return command
 
     def round_seconds(self, size: int, parallel: int) -> float:
-        """How long so many requests at a time take at least, by the line alone: its rate, and what one connection carries that
-        takes losses for a full line (Mathis et al. 1997)."""
-        seconds = parallel * size * 8 / (self.mbit * 1e6)
+        """How long so many requests at a time take at least: by the line's rate, by that of a slow disk, and by what one connection
+        carries that takes losses for a full line (Mathis et al. 1997)."""
+        rate = self.mbit * 1e6 / 8
+        seconds = parallel * size / (min(rate, DISK_RATE) if self.slow_disk else rate)
         if self.loss_percent:
             rate = SEGMENT_BYTES / (self.rtt_ms / 1e3) * 1.22 / (self.loss_percent / 100) ** 0.5
             seconds = max(seconds, size / rate)
@@ -118,3 +123,13 @@ PROFILES = {
     )
 }
 RESULTS = Path(__file__).resolve().parent / "grids"
+
+
+def cells_of(profile: Profile) -> list[dict]:
+    """The cells that were measured. A request that lies partly in the time that counts is counted by its time and not by its bytes, so
+    that some say more than the line can carry: they count for what it can."""
+    path = RESULTS / f"{profile.name}.jsonl"
+    cells = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    for cell in cells:
+        cell["mb_per_second"] = min(cell["mb_per_second"], profile.most_mb_per_second)
+    return cells
