@@ -1,6 +1,7 @@
 """Each figure: what is measured, what is shown, and what of the paper's shape is judged."""
 
 from clients import FAR, NEAR, Bench, Client, Point
+from inference import splitting, under_a_cap
 from said import Said
 
 KINDS = (("put", "uploads"), ("get", "downloads"))
@@ -146,4 +147,6 @@ def mixed(bench: Bench, said: Said) -> None:
                ", ".join(f"{rate:.1f} MB/s beside {n}" for n, rate in rates(points).items()))
 
 
-PARTS = {"1-3": parallelism, "4-6": distributions, "7": combinations, "8": processor, "9-10": disk, "11-12": distance, "13-15": mixed}
+PARTS = {"1-3": parallelism, "4-6": distributions, "7": combinations, "8": processor, "9-10": disk, "11-12": distance, "13-15": mixed, "16-17": splitting, "18-19": under_a_cap}
+# Those that are about what was never tried.
+INFERRED = ("16-17", "18-19")
