@@ -1,5 +1,6 @@
 //! What was found, in words for somebody who wants to move data.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -17,6 +18,11 @@ pub(super) const SIZES: [u64; 8] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 /// Requests at a time that are looked at.
 pub(super) const PARALLEL: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// Those that a plan under a cap may have: between two that double a cap is often kept by one and broken by the other.
+const UNDER_CAPS: [usize; 29] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 21, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192,
+    224, 256,
+];
 /// What is meant by small files: how many at a time is what counts.
 const SMALL: u64 = 16 << 10;
 /// Of larger ones bytes a second are told, not requests.
@@ -61,8 +67,9 @@ pub(super) fn of(
             text += &format!("  all of the workload takes about {}\n", duration(whole));
         }
     }
+    let under_caps = under_caps(cells);
     let capped = |cap: Cap| {
-        let told = match choose(cells, Goal::Latency(cap)) {
+        let told = match choose(&under_caps, Goal::Latency(cap)) {
             Some(best) => plan(&best, surface),
             None => "nothing keeps to that".to_owned(),
         };
@@ -70,7 +77,8 @@ pub(super) fn of(
     };
     if caps.is_empty() {
         // The shortest that any plan worth the name keeps to.
-        let first = CAPS.into_iter().map(Cap::mean).find(|cap| choose(cells, Goal::Latency(*cap)).is_some());
+        let first =
+            CAPS.into_iter().map(Cap::mean).find(|cap| choose(&under_caps, Goal::Latency(*cap)).is_some());
         text += &first.map(capped).unwrap_or_default();
     }
     text + &caps.iter().map(|cap| capped(*cap)).collect::<String>()
@@ -89,9 +97,10 @@ fn words(cap: Cap) -> String {
 pub(super) fn plans(direction: &str, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
     let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
+    let under_caps = under_caps(cells);
     let plan = |(name, goal): (&str, Goal)| {
-        let best = goal::choose(surface, cells, goal)?;
         let cap = if let Goal::Latency(cap) = goal { Some(cap) } else { None };
+        let best = goal::choose(surface, if cap.is_some() { &under_caps } else { cells }, goal)?;
         Some(json!({
             "line": "plan",
             "direction": direction,
@@ -178,6 +187,12 @@ fn plan(found: &Inferred, surface: &Surface) -> String {
 /// Cells that plans may have.
 pub(super) fn cells() -> Vec<Cell> {
     Cell::grid(&SIZES, &PARALLEL)
+}
+
+/// The cells of the same sizes that a plan under a cap may have.
+fn under_caps(cells: &[Cell]) -> Vec<Cell> {
+    let sizes: BTreeSet<u64> = cells.iter().map(|cell| cell.bytes).collect();
+    Cell::grid(&Vec::from_iter(sizes), &UNDER_CAPS)
 }
 
 pub(super) const fn name(direction: Direction) -> &'static str {
