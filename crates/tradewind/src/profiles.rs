@@ -148,11 +148,14 @@ impl Profiles {
     pub fn keep(&self, profile: &Profile) -> io::Result<PathBuf> {
         let path = self.path(&profile.store);
         fs::create_dir_all(&self.directory)?;
-        let mut file = tempfile_beside(&path)?;
-        file.1.write_all(profile.to_text().as_bytes())?;
-        file.1.sync_all()?;
-        fs::rename(&file.0, &path)?;
-        Ok(path)
+        let (draft, mut file) = tempfile_beside(&path)?;
+        let kept = (file.write_all(profile.to_text().as_bytes()))
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&draft, &path));
+        if kept.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        kept.map(|()| path)
     }
 
     /// All of them, by the names of their files. What is no profile is left out where it names no store.

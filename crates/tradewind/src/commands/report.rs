@@ -156,8 +156,15 @@ impl Report {
         let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return };
         for ((name, store), tally) in self.stores.iter().zip(warm) {
             let learnt = profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now());
-            if let Err(e) = learnt {
-                tracing::warn!(store = &**name, "what was seen of the store cannot be kept: {e}");
+            match learnt {
+                // Whoever may not write there wants no profiles of their own.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                    ) => {}
+                Err(e) => tracing::warn!(store = &**name, "what was seen of the store cannot be kept: {e}"),
+                Ok(_) => {}
             }
         }
     }

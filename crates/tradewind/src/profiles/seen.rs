@@ -5,7 +5,7 @@ use std::time::Duration;
 use tradewind_model::store_model::{Direction, Operation, SizeClass, StoreModel, Total};
 use tradewind_model::tune::{Cell, Sample, seen};
 
-use super::{Profiles, here, host};
+use super::{Profile, Profiles, here, host, read};
 
 /// Until then connections are new and windows open.
 pub const WARM: Duration = Duration::from_secs(4);
@@ -81,7 +81,8 @@ pub fn since(tally: &Tally, model: &StoreModel, now: Duration) -> Option<(Direct
 
 impl Profiles {
     /// Corrects what is known of a store by what was done since a tally. A store that was never tuned on a client like this stays
-    /// unknown: one sample would say too little of all other sizes. Whether there was anything to correct.
+    /// unknown: one sample would say too little of all other sizes. A file that says something wrong is left as it is. Whether there
+    /// was anything to correct.
     pub fn learn(
         &self,
         store: &str,
@@ -90,9 +91,10 @@ impl Profiles {
     ) -> std::io::Result<bool> {
         let Some((direction, sample)) = since(tally, model, now) else { return Ok(false) };
         let here = here::client(host(store), here::cores());
-        let Some(mut profile) = self.of(store).filter(|profile| profile.is_made_on(&here)) else {
-            return Ok(false);
-        };
+        // What somebody has written wrongly would be lost with the lines that were left out.
+        let known = read(self.path(store)).filter(|kept| kept.wrong.is_empty()).map(|kept| kept.profile);
+        let is_ours = |profile: &Profile| profile.store == store && profile.is_made_on(&here);
+        let Some(mut profile) = known.filter(is_ours) else { return Ok(false) };
         let samples = match direction {
             Direction::Write => &mut profile.upload,
             Direction::Read => &mut profile.download,
@@ -136,6 +138,37 @@ mod tests {
         assert_eq!((direction, sample.cell), (Direction::Read, Cell { bytes: 64 << 10, parallel: 12 }));
         assert!((sample.latency - 0.05).abs() < 1e-6 && sample.tail.is_some(), "{sample:?}");
         assert!(since(&tally, &model, Duration::from_secs(5)).is_none(), "that was too short");
+    }
+
+    #[test]
+    fn a_profile_is_corrected_and_one_that_is_wrong_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let profiles = Profiles { directory: directory.path().to_owned() };
+        let (cell, tail) = (Cell { bytes: 64 << 10, parallel: 4 }, None);
+        let sample = Sample { cell, latency: 0.01, error: 0.02, tail, is_seen: false };
+        let profile = Profile {
+            store: "S3Store(there)".to_owned(),
+            cores: here::cores(),
+            download: vec![sample],
+            ..Profile::default()
+        };
+        let path = profiles.keep(&profile).unwrap();
+        let model = StoreModel::new();
+        done(&model, Operation::Get, (64 << 10, 4), (0, 4));
+        let tally = Tally::of(&model, AT[0]);
+        done(&model, Operation::Get, (64 << 10, 12), (4, 14));
+        let learn = |store: &str| profiles.learn(store, (&tally, &model), AT[1]).unwrap();
+        assert!(learn(&profile.store) && !learn("S3Store(elsewhere)"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("seen = true"), "{text}");
+        let broken = text.replacen("parallel = 4", "parallel = \"many\"", 1);
+        std::fs::write(&path, &broken).unwrap();
+        assert!(!learn(&profile.store));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), broken);
+        // Nothing is left of what cannot be kept.
+        let file = Profiles { directory: path };
+        assert!(file.keep(&profile).is_err());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]
