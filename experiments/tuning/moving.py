@@ -52,8 +52,8 @@ class Tools:
 
     def tune(self) -> Cost:
         """Finds out of the store what our own command with a profile then knows."""
-        files = ["--files", self.disk / "probes"] if self.disk else []
-        return self._run([self.world.binary, "tune", f"s3://{BUCKET}", *files], "tuned")
+        files, before = ([], ()) if self.disk is None else (["--files", self.disk / "probes"], (f"mkdir {self.disk}/probes",))
+        return self._run([self.world.binary, "tune", f"s3://{BUCKET}", *files], "tuned", before)
 
     def upload(self, tool: str, source: Path, name: str) -> Cost:
         there, before = f"{BUCKET}/{name}/", ()
