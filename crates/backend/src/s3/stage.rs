@@ -356,8 +356,10 @@ impl Staged for StagedWrite {
                     (Err(e), _) => return Err(self.explain(sent, is_signed, e).await),
                 };
                 self.store.heed(Dialect::of(&answered.0));
-                if self.request.checksum.is_some() && self.tells() {
-                    self.store.learn_trailers(answered.0.contains_key(checksum.algorithm().header()));
+                // Who computes one that it was not told knows them too.
+                let answers = answered.0.contains_key(checksum.algorithm().header());
+                if answers || self.request.checksum.is_some() && self.tells() {
+                    self.store.learn_trailers(answers);
                 }
                 answered
             }
