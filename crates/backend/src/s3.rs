@@ -292,6 +292,10 @@ impl ObjectStore for S3Store {
         self.dialect.get().copied().unwrap_or(Dialect::Plain).capabilities()
     }
 
+    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
+        self.client_of(Some(bucket.as_str())).pool.expect(requests);
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.make_bucket(context, bucket).await
     }

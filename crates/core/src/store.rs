@@ -259,6 +259,12 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// What this store can do.
     fn capabilities(&self) -> &Capabilities;
 
+    /// Whoever carries objects of this bucket is about to have so many requests under way at a time, and waits for something else
+    /// before. What takes time and can be done beforehand, as connecting to a service, may be done meanwhile. Nothing depends on it.
+    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
+        let _ = (bucket, requests);
+    }
+
     /// Makes a bucket. [`BucketExists`](crate::Reason::BucketExists) where it is there already.
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()>;
 

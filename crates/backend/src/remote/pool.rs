@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Clock, Traffic};
 
@@ -54,12 +55,20 @@ pub(crate) struct Pool {
     tls: Option<Arc<ClientConfig>>,
     options: PoolOptions,
     idle: Mutex<Vec<Idle>>,
+    /// Connections that are being made before anybody asks, those that are taken first last.
+    coming: Mutex<Vec<Coming>>,
     permits: Arc<Semaphore>,
     clock: Arc<dyn Clock>,
 }
 
 struct Idle {
     link: Link,
+    since: Duration,
+}
+
+/// A connection that a task makes. Dropped, it is not made.
+struct Coming {
+    link: AbortOnDropHandle<Result<Link>>,
     since: Duration,
 }
 
@@ -162,7 +171,7 @@ impl Pool {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(options.connections.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { peer, tls, options, idle: Mutex::default(), permits, clock }
+        Self { peer, tls, options, idle: Mutex::default(), coming: Mutex::default(), permits, clock }
     }
 
     /// A pool of connections to another peer, with room of its own.
@@ -193,16 +202,52 @@ impl Pool {
                 return Ok(Connection { link, is_reused: true, _permit: permit });
             }
         }
-        let link =
-            tokio::time::timeout(self.options.connect_time, self.connect()).await.map_err(|_| {
-                let address = &self.peer;
-                let seconds = self.options.connect_time.as_secs();
-                Error::new(
-                    Reason::Io,
-                    format!("{address} did not answer within {seconds} s of connecting to it"),
-                )
-            })??;
+        if let Some(coming) = self.pop_coming()
+            && let Ok(Ok(mut link)) = coming.await
+            && link.is_ready().await
+        {
+            // It may have lain there for a while.
+            return Ok(Connection { link, is_reused: true, _permit: permit });
+        }
+        let link = self.connect_in_time().await?;
         Ok(Connection { link, is_reused: false, _permit: permit })
+    }
+
+    /// So many will be asked for soon: those that are missing are connected meanwhile.
+    pub fn expect(self: &Arc<Self>, connections: usize) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.options.is_fresh || self.permits.is_closed() {
+            return;
+        }
+        let now = self.clock.now();
+        let mut coming = self.coming.lock();
+        coming.retain(|each| each.since + MOST_IDLE >= now);
+        let idle = self.idle.lock().iter().filter(|each| each.link.home == here()).count();
+        let there = idle + coming.len();
+        // Those that are in use take the place of others.
+        let room = self.permits.available_permits();
+        for _ in there..connections.min(room) {
+            let pool = self.clone();
+            let link = runtime.spawn(async move { pool.connect_in_time().await });
+            coming.push(Coming { link: AbortOnDropHandle::new(link), since: now });
+        }
+    }
+
+    /// A connection that is being made, or was: the one that was begun first.
+    fn pop_coming(&self) -> Option<AbortOnDropHandle<Result<Link>>> {
+        let now = self.clock.now();
+        let mut coming = self.coming.lock();
+        coming.retain(|each| each.since + MOST_IDLE >= now);
+        (!coming.is_empty()).then(|| coming.remove(0).link)
+    }
+
+    async fn connect_in_time(&self) -> Result<Link> {
+        let connected = tokio::time::timeout(self.options.connect_time, self.connect()).await;
+        connected.map_err(|_| {
+            let address = &self.peer;
+            let seconds = self.options.connect_time.as_secs();
+            Error::new(Reason::Io, format!("{address} did not answer within {seconds} s of connecting to it"))
+        })?
     }
 
     /// Takes a connection back whose last answer was read to its end.
@@ -216,6 +261,7 @@ impl Pool {
     pub fn close(&self) {
         self.permits.close();
         self.idle.lock().clear();
+        self.coming.lock().clear();
     }
 
     fn pop(&self) -> Option<Link> {
@@ -295,12 +341,7 @@ mod tests {
         let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let peer =
             Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
-        let pool = |connections| {
-            let (connect_time, read_bytes) = (Duration::from_secs(5), READ_BYTES);
-            let options =
-                PoolOptions { connections, connect_time, read_bytes, is_fresh: false, traffic: None };
-            Pool::new(peer.clone(), None, options, SystemClock::shared())
-        };
+        let pool = |connections| pool(&peer, connections);
         let (one, other) = (runtime(), runtime());
         let (few, more) = (pool(1), pool(2));
         assert_eq!([&one, &one, &other, &other].map(|home| reuses(&few, home)), [false, true, false, true]);
@@ -312,6 +353,43 @@ mod tests {
             [false, true],
             "nobody hears of what it made"
         );
+    }
+
+    fn pool(peer: &Peer, connections: usize) -> Arc<Pool> {
+        let (connect_time, read_bytes) = (Duration::from_secs(5), READ_BYTES);
+        let options = PoolOptions { connections, connect_time, read_bytes, is_fresh: false, traffic: None };
+        Arc::new(Pool::new(peer.clone(), None, options, SystemClock::shared()))
+    }
+
+    #[test]
+    fn those_that_are_expected_are_there_when_they_are_asked_for() {
+        let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let peer =
+            Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
+        let (home, pool) = (runtime(), pool(&peer, 3));
+        home.block_on(async {
+            let held = pool.take(false).await.unwrap();
+            pool.expect(2);
+            // What is there already counts, and no more are made than there may be.
+            pool.expect(2);
+            assert_eq!(pool.coming.lock().len(), 2);
+            pool.expect(100);
+            assert_eq!(pool.coming.lock().len(), 2);
+            let taken = [pool.take(false).await.unwrap(), pool.take(false).await.unwrap()];
+            assert!(!held.is_reused && taken.iter().all(|connection| connection.is_reused));
+            assert!(pool.coming.lock().is_empty());
+            drop(taken);
+            pool.expect(1);
+            pool.close();
+            assert!(pool.coming.lock().is_empty() && pool.take(false).await.is_err());
+        });
+        // Where nobody answers, whoever asks hears of it.
+        drop(store);
+        let pool = self::pool(&peer, 2);
+        home.block_on(async {
+            pool.expect(1);
+            assert!(pool.take(false).await.is_err());
+        });
     }
 
     fn runtime() -> Runtime {

@@ -142,7 +142,7 @@ impl S3Store {
     }
 
     /// The client of the region that a bucket is in, as far as that is known.
-    fn client_of(&self, bucket: Option<&str>) -> Arc<Client> {
+    pub(super) fn client_of(&self, bucket: Option<&str>) -> Arc<Client> {
         let places = self.places.lock();
         let abroad = bucket.and_then(|bucket| places.clients.get(places.regions.get(bucket)?));
         abroad.unwrap_or(&self.client).clone()
