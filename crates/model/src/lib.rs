@@ -4,6 +4,7 @@
 pub mod bundle;
 pub mod hedge;
 pub mod lanes;
+pub mod late;
 pub mod pace;
 pub mod plan;
 pub mod retry;

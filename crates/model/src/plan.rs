@@ -1,6 +1,8 @@
 //! How an object is carried: in how many requests of what size. Until a store has been sampled, by size alone; then by what its
 //! surfaces say ([`Plan::tuned`]).
 
+use std::time::Duration;
+
 use crate::store_model::SizeClass;
 use crate::tune::{AtATime, Surface};
 
@@ -13,8 +15,8 @@ pub const LEAST_PART: u64 = 5 << 20;
 const IN_FLIGHT: u64 = 100 << 20;
 /// Parts of one object, before they are as large as a chunk.
 const PARTS: u64 = 64;
-/// A range is so large a part of what is left of its object.
-const OF_REST: u64 = 32;
+/// A range is so large a part of what is left of its object: there are as many as are fetched at a time far away, and as many again.
+const OF_REST: u64 = 128;
 /// Requests of one object at a time, however large they are.
 const LEAST_PARALLEL: usize = 2;
 
@@ -38,6 +40,38 @@ pub struct Plan {
     pub stream_bytes: u64,
     /// Bytes that may wait in memory for one object.
     pub memory_bytes: u64,
+}
+
+/// When the first requests of an object begin, so that they do not begin together.
+///
+/// Windows of new connections double every round trip, all at the same moments where all began at the same. Their bursts then meet in
+/// the queue in front of a line that is mostly idle, senders see what they wait there as the sign of a full line (HyStart, Ha and Rhee
+/// 2011), and behind a long line windows that stopped opening stay small for seconds. Spread over a round trip they pass one after
+/// the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Spread {
+    from: Duration,
+    over: Duration,
+    begun: u32,
+}
+
+/// Who answers later does so for other reasons than the way.
+const MOST_SPREAD: Duration = Duration::from_millis(300);
+
+impl Spread {
+    /// From now on, over what a round trip takes.
+    #[must_use]
+    pub fn new(now: Duration, round_trip: Duration) -> Self {
+        Self { from: now, over: round_trip.min(MOST_SPREAD), begun: 0 }
+    }
+
+    /// When the next one begins, of so many that are spread: those behind them may begin at once.
+    pub fn next(&mut self, of: usize) -> Duration {
+        let of = u32::try_from(of).unwrap_or(u32::MAX).max(1);
+        let turn = if self.begun < of { self.from + self.over / of * self.begun } else { Duration::ZERO };
+        self.begun = self.begun.saturating_add(1);
+        turn
+    }
 }
 
 impl Default for Plan {
@@ -171,8 +205,19 @@ mod tests {
         };
         let ranges = of(Plan::default(), 4 << 20, 256 << 20);
         assert!(ranges.is_sorted_by(|a, b| a >= b), "{ranges:?}");
-        assert_eq!((ranges[0], ranges[ranges.len() - 1]), (4, 2));
+        assert_eq!((ranges[0], ranges[ranges.len() - 1]), (2, 2));
+        assert_eq!(of(Plan::default(), 4 << 20, 1 << 30)[0], 4);
         assert_eq!(of(Plan::default().with_chunks(8 << 20), 8 << 20, 32 << 20), [8, 8, 8]);
+    }
+
+    #[test]
+    fn the_first_begin_one_after_the_other() {
+        let at = Duration::from_millis;
+        let mut spread = Spread::new(at(1000), at(100));
+        let turns: Vec<Duration> = (0..6).map(|_| spread.next(4)).collect();
+        assert_eq!(turns, [at(1000), at(1025), at(1050), at(1075), at(0), at(0)]);
+        let mut slow = Spread::new(at(0), at(10_000));
+        assert!((0..4).all(|_| slow.next(4) < MOST_SPREAD));
     }
 
     proptest! {

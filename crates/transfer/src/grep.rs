@@ -123,6 +123,7 @@ impl Search {
         out: impl Write + Send + 'static,
         progress: &Arc<Progress>,
     ) -> Result<Searched> {
+        objects.expect(carrier);
         let mut found = objects.clone().find(carrier.clone());
         let mut listing = Listing::default();
         listing.look_ahead(&mut found, filter).await;

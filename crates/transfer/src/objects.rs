@@ -13,6 +13,9 @@ use crate::{FoundItem, Item};
 
 /// S3 gives no more on a page.
 const PAGE: usize = 1000;
+/// Connections that are made before anybody knows how many objects there are, at the most, and for which size of them.
+const EXPECTED: usize = 64;
+const SMALL: u64 = 64 << 10;
 
 /// Objects of a bucket whose keys begin with a prefix.
 #[derive(Debug, Clone)]
@@ -45,6 +48,14 @@ impl Objects {
     /// other.
     pub(crate) fn has_handle_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.store, &other.store)
+    }
+
+    /// All that will be found are going to be fetched: connections are made while they are listed, where it is known that many are of
+    /// use.
+    pub fn expect(&self, carrier: &Carrier) {
+        if carrier.plan().at_a_time.is_some() {
+            self.store.expect_requests(&self.bucket, carrier.plan().parallel(SMALL).min(EXPECTED));
+        }
     }
 
     /// One page behind `after`, rolled up at `delimiter`.

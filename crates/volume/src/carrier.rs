@@ -13,7 +13,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
 use tradewind_model::hedge::Hedges;
 use tradewind_model::pace::Pace;
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::{Plan, Spread};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 use super::buffers::{BUFFER_BYTES, Buffers};
@@ -49,6 +49,8 @@ pub struct Carrier {
     has_stored: AtomicBool,
     limit: Option<Limit>,
     is_steered: bool,
+    /// No object of several requests was begun yet.
+    is_new: AtomicBool,
     /// Chunks of all objects; `None` where none is asked for twice.
     hedges: Option<Mutex<Hedges>>,
 }
@@ -99,6 +101,7 @@ impl Carrier {
             has_stored: AtomicBool::new(false),
             limit: None,
             is_steered: false,
+            is_new: AtomicBool::new(true),
             hedges: Some(Mutex::default()),
         }
     }
@@ -188,6 +191,12 @@ impl Carrier {
         self.hedges().map_or(0, |hedges| hedges.hedged())
     }
 
+    /// How the requests of one object begin whose first one was answered within so long: those of the first go by new connections.
+    pub(crate) fn spread(&self, answered_in: Duration) -> Spread {
+        let is_new = self.is_new.swap(false, Ordering::Relaxed);
+        Spread::new(self.clock.now(), if is_new { answered_in } else { Duration::ZERO })
+    }
+
     /// Waits until few enough objects of several requests are under way. To be asked for before any slot, and held to the end.
     pub async fn large(&self) -> Result<SemaphorePermit<'_>> {
         self.large.acquire().await.map_err(over)
@@ -202,6 +211,11 @@ impl Carrier {
     fn turns(&self, bytes: u64) -> u32 {
         let turns = steer::of(self.plan.requests) / self.plan.parallel(bytes);
         u32::try_from(turns).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Requests of so many bytes that nobody would have to wait for, neither who asks nor who else would.
+    pub(crate) fn spare_requests(&self, bytes: u64) -> usize {
+        self.turns.spare() / self.turns(bytes) as usize
     }
 
     /// The same where nobody has to wait for it, neither who asks nor who else would.

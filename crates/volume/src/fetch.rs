@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::iter::Peekable;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
@@ -50,6 +51,8 @@ pub struct Fetch<'a> {
     origin: Origin,
     info: ObjectInfo,
     first: Begun<'a>,
+    /// How long the store took to answer.
+    answered_in: Duration,
 }
 
 impl<'a> Fetch<'a> {
@@ -63,8 +66,12 @@ impl<'a> Fetch<'a> {
         let origin = Origin { store: store.clone(), address: address.clone() };
         let mut attempt = 1;
         loop {
+            let asked = carrier.clock().now();
             match begin(&origin, carrier, size).await {
-                Ok((info, first)) => return Ok(Self { carrier, origin, info, first }),
+                Ok((info, first)) => {
+                    let answered_in = carrier.clock().now().saturating_sub(asked);
+                    return Ok(Self { carrier, origin, info, first, answered_in });
+                }
                 Err(failed) => carrier.wait(failed, attempt).await?,
             }
             attempt += 1;
@@ -79,7 +86,7 @@ impl<'a> Fetch<'a> {
 
     /// Fetches all of it. What arrived is compared with the store's checksum of the whole, where it has one.
     pub async fn write_to(self, sink: Arc<dyn Sink>) -> Result<ObjectInfo> {
-        let Self { carrier, origin, info, first } = self;
+        let Self { carrier, origin, info, first, answered_in } = self;
         let length = first.length;
         let whole = Whole::new(carrier, origin, info, first.is_whole);
         let mut rest = carrier.plan().ranges(length, whole.info.size);
@@ -89,8 +96,14 @@ impl<'a> Fetch<'a> {
         if length < whole.info.size {
             // The others' turn comes while the first is read.
             let most = carrier.plan().of_one_object(carrier.plan().range_bytes.0);
+            let mut spread = carrier.spread(answered_in);
             for span in rest.by_ref().take(most) {
-                chunks.spawn(chunk(whole.clone(), sink.clone(), span));
+                let (turn, chunk) = (spread.next(most), chunk(whole.clone(), sink.clone(), span));
+                let clock = carrier.clock().clone();
+                chunks.spawn(async move {
+                    clock.sleep_until(turn).await;
+                    chunk.await
+                });
             }
         }
         let fetched = async {
@@ -119,7 +132,7 @@ impl<'a> Fetch<'a> {
     where
         F: Future<Output = Result<()>>,
     {
-        let Self { carrier, origin, info, first } = self;
+        let Self { carrier, origin, info, first, .. } = self;
         let length = first.length;
         let whole = Whole::new(carrier, origin, info, first.is_whole);
         let _asked = whole.ask_ahead();
@@ -174,6 +187,10 @@ async fn begin<'a>(
     let plan = carrier.plan();
     let is_whole = size.is_some_and(|size| size <= plan.chunk_bytes);
     let bytes = size.filter(|_| is_whole).unwrap_or(plan.range_bytes.0);
+    if let Some(size) = size.filter(|_| !is_whole) {
+        let ranges = plan.ranges(0, size).take(plan.of_one_object(plan.range_bytes.0));
+        origin.store.expect_requests(&origin.address.bucket, ranges.count());
+    }
     let mut slot = carrier.slot(bytes).await?;
     slot.pass_first_of(bytes).await;
     let mut watch = Watch::begin(carrier, bytes);

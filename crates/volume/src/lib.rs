@@ -8,6 +8,7 @@ pub mod carrier;
 mod copy;
 pub mod fetch;
 mod hedge;
+mod late;
 pub mod memory;
 pub mod observed;
 mod origin;

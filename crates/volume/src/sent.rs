@@ -1,11 +1,12 @@
 //! Bytes on their way to a store, which are told of as sent while nobody knows yet whether it takes them.
 
 use tradewind_core::Staged;
-use tradewind_core::error::Result;
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_model::plan::Plan;
 
 use super::carrier::{Carrier, Slot};
+use super::late::Progress;
 use super::source::Source;
 
 /// What an attempt told of as sent; dropped before it is kept, it is taken back.
@@ -45,10 +46,49 @@ impl<F: Fn(i64)> Drop for Sent<F> {
 pub(crate) async fn pour(
     carrier: &Carrier,
     slot: &mut Slot<'_>,
+    staged: Box<dyn Staged>,
+    source: &dyn Source,
+    span: (u64, u64),
+) -> Result<Committed> {
+    let poured = pour_watched(carrier, slot, staged, source, span, None).await?;
+    poured.ok_or_else(|| Error::new(Reason::Defect, "what nobody watches was broken off"))
+}
+
+/// The same; `None` where whoever watches its progress finds it late before all of it was handed over. Nothing of it is stored then.
+pub(crate) async fn pour_watched(
+    carrier: &Carrier,
+    slot: &mut Slot<'_>,
     mut staged: Box<dyn Staged>,
     source: &dyn Source,
+    span: (u64, u64),
+    progress: Option<&Progress>,
+) -> Result<Option<Committed>> {
+    let late = async {
+        match progress {
+            Some(progress) => progress.late().await,
+            None => std::future::pending().await,
+        }
+    };
+    let sent = tokio::select! {
+        biased;
+        sent = hand_over(carrier, slot, &mut *staged, source, span, progress) => sent?,
+        () = late => return Ok(None),
+    };
+    source.check()?;
+    let (committed, _) = staged.commit(Expected::default()).await?;
+    sent.keep();
+    carrier.stored();
+    Ok(Some(committed))
+}
+
+async fn hand_over<'a>(
+    carrier: &Carrier,
+    slot: &mut Slot<'_>,
+    staged: &mut dyn Staged,
+    source: &'a dyn Source,
     (offset, length): (u64, u64),
-) -> Result<Committed> {
+    progress: Option<&Progress>,
+) -> Result<Sent<impl Fn(i64) + use<'a>>> {
     let mut sent = Sent::new(|bytes| source.sent(bytes));
     for (at, size) in Plan::chunks(length, carrier.piece_bytes()) {
         slot.pass(size).await;
@@ -58,12 +98,11 @@ pub(crate) async fn pour(
         source.read_at(offset + at, piece.bytes_mut())?;
         staged.write(reservation.attach(piece)).await?;
         sent.more(size);
+        if let Some(progress) = progress {
+            progress.more(size, carrier.clock().now());
+        }
     }
-    source.check()?;
-    let (committed, _) = staged.commit(Expected::default()).await?;
-    sent.keep();
-    carrier.stored();
-    Ok(committed)
+    Ok(sent)
 }
 
 #[cfg(test)]

@@ -307,7 +307,7 @@ impl Sequence {
         }
         let memory = self.memory.clone().filter(|_| self.is_remembered);
         self.under_way.spawn(async move {
-            let part = upload.part(&*source, number, (0, size)).await;
+            let part = upload.part(&*source, number, (0, size), None).await;
             if let (Some(memory), Ok(part)) = (memory, &part) {
                 remember(&*memory, part);
             }

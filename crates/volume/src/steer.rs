@@ -87,6 +87,11 @@ impl Turns {
         self.turns.try_acquire_many(turns).ok()
     }
 
+    /// Turns that nobody has.
+    pub fn spare(&self) -> usize {
+        self.turns.available_permits()
+    }
+
     /// Bytes of a body passed.
     pub fn passed(&self, bytes: u64, now: impl FnOnce() -> Duration) {
         if let Some(steer) = &self.steer {

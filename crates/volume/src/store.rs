@@ -8,9 +8,10 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::{Plan, Spread};
 
 use super::carrier::Carrier;
+use super::late::LateParts;
 use super::memory::StoredPart;
 use super::sent::pour;
 use super::source::Source;
@@ -69,6 +70,9 @@ async fn store_in_parts(
     (size, part_bytes): (u64, u64),
     metadata: Metadata,
 ) -> Result<Committed> {
+    let parts = usize::try_from(size.div_ceil(part_bytes)).unwrap_or(usize::MAX);
+    store.expect_requests(&address.bucket, carrier.plan().of_one_object(part_bytes).min(parts));
+    let asked = carrier.clock().now();
     if let Some(id) = source.outdated() {
         // Nobody goes on with what is of other bytes.
         Upload::of(carrier, store, address, id).give_up().await;
@@ -100,7 +104,8 @@ async fn store_in_parts(
             (upload, part_bytes, Vec::new(), is_kept)
         }
     };
-    let stored = store_parts(carrier, &upload, source, (size, part_bytes), done).await;
+    let spread = carrier.spread(carrier.clock().now().saturating_sub(asked));
+    let stored = store_parts(carrier, &upload, source, (size, part_bytes), (done, spread)).await;
     if let Err(e) = &stored
         && !(is_kept && e.may_go_on())
     {
@@ -114,29 +119,40 @@ async fn store_parts(
     upload: &Arc<Upload>,
     source: Arc<dyn Source>,
     (size, part_bytes): (u64, u64),
-    mut done: Vec<StoredPart>,
+    (mut done, mut spread): (Vec<StoredPart>, Spread),
 ) -> Result<Committed> {
     // Dropped with this future, so that no part outlives a failure.
     let mut parts = tokio::task::JoinSet::new();
     let have: HashSet<u16> = done.iter().map(|(part, _)| part.number.get()).collect();
-    let mut waiting =
-        Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
+    let waiting = Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
+    let mut waiting = waiting.peekable();
+    let mut late = LateParts::of(size);
+    let most = carrier.plan().of_one_object(part_bytes);
     loop {
-        while parts.len() < carrier.plan().of_one_object(part_bytes)
+        while parts.len() < most
             && let Some((span, number)) = waiting.next()
         {
-            let (upload, source) = (upload.clone(), source.clone());
+            let (upload, source, progress) = (upload.clone(), source.clone(), late.watch(span.1));
+            let (clock, turn) = (carrier.clock().clone(), spread.next(most));
             parts.spawn(async move {
+                clock.sleep_until(turn).await;
                 let number = PartNumber::new(i64::from(number))?;
-                upload.part(&*source, number, span).await
+                let part = upload.part(&*source, number, span, Some(&progress)).await?;
+                Ok::<_, Error>((part, progress))
             });
         }
-        match parts.join_next().await {
-            Some(part) => {
-                done.push(part.map_err(|e| Error::with_source(Reason::Defect, "a part's task failed", e))??)
-            }
-            None => break,
-        }
+        // As long as parts wait, whoever is faster takes more of them.
+        let is_watched = waiting.peek().is_none() && !carrier.is_limited();
+        let ended = tokio::select! {
+            biased;
+            ended = parts.join_next() => ended,
+            () = late.look(carrier), if is_watched => continue,
+        };
+        let Some(ended) = ended else { break };
+        let lost = |e| Error::with_source(Reason::Defect, "a part's task failed", e);
+        let (part, progress) = ended.map_err(lost)??;
+        late.end(&progress, carrier.clock().now());
+        done.push(part);
     }
     source.check()?;
     upload.complete(done).await

@@ -17,8 +17,9 @@ use tradewind_model::plan::Plan;
 
 use super::buffers::BUFFER_BYTES;
 use super::carrier::Carrier;
+use super::late::Progress;
 use super::memory::{Begun, CopiedPart, StoredPart};
-use super::sent::pour;
+use super::sent::pour_watched;
 use super::source::Source;
 
 /// An upload that is under way. Dropped before its end, it is given up, unless it is kept.
@@ -187,27 +188,33 @@ impl Upload {
         }
     }
 
-    /// Stores a part; again where that may help.
+    /// Stores a part; again where that may help, and where whoever watches its progress finds it late.
     pub async fn part(
         &self,
         source: &dyn Source,
         number: PartNumber,
         span: (u64, u64),
+        progress: Option<&Progress>,
     ) -> Result<StoredPart> {
         let algorithms = vec![Algorithm::Crc64Nvme];
         let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
         let request = &request;
-        let committed = self
-            .carrier
-            .again(|| async move {
-                let mut slot = self.carrier.slot(span.1).await?;
-                let checksum = self.carrier.checksum_beforehand(source, span)?;
+        let carrier = &self.carrier;
+        loop {
+            let poured = carrier.again(|| async move {
+                let mut slot = carrier.slot(span.1).await?;
+                let checksum = carrier.checksum_beforehand(source, span)?;
+                if let Some(progress) = progress {
+                    progress.begin(carrier.clock().now());
+                }
                 let request = StageRequest { checksum, ..request.clone() };
                 let staged = self.stage(&slot.context, number, request).await?;
-                pour(&self.carrier, &mut slot, staged, source, span).await
-            })
-            .await?;
-        Ok(Self::stored(number, &committed))
+                pour_watched(carrier, &mut slot, staged, source, span, progress).await
+            });
+            if let Some(committed) = poured.await? {
+                return Ok(Self::stored(number, &committed));
+            }
+        }
     }
 
     /// Begins to write a part.

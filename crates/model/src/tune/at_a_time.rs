@@ -7,9 +7,14 @@ use crate::store_model::SizeClass;
 const CONSIDERED: [usize; 15] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256];
 /// More of them are not worth it for less.
 const WORTH: f64 = 0.03;
+/// What a new connection has under way when its window stops doubling, in bytes: it carries that much in a round trip, and for
+/// seconds little more.
+const NEW_WINDOW: f64 = 256e3;
+/// So many new connections fill any line that one client has.
+const MOST_NEW: f64 = 64.0;
 
-/// Requests at a time, by their size. The fewest that carry what any number does, and four at the least: between two objects
-/// somebody else has to fill the line. Never more of large ones than of small ones.
+/// Requests at a time, by their size. The fewest that carry what any number does, and fill the line on new connections; four at the
+/// least: between two objects somebody else has to fill it. Never more of large ones than of small ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtATime([usize; SizeClass::COUNT]);
 
@@ -24,7 +29,8 @@ impl AtATime {
         let mut larger = 0;
         for class in SizeClass::all().collect::<Vec<_>>().into_iter().rev() {
             let bytes = class.most_bytes().unwrap_or(1 << 29);
-            let wanted = surfaces.iter().map(|surface| fewest(surface, bytes)).max().unwrap_or(0);
+            let of = |surface: &Surface| fewest(surface, bytes).max(filling(surface));
+            let wanted = surfaces.iter().map(of).max().unwrap_or(0);
             larger = larger.max(wanted);
             all[class.index()] = larger;
         }
@@ -42,6 +48,14 @@ impl AtATime {
     pub const fn most(&self) -> usize {
         self.0[0]
     }
+}
+
+/// Those that fill the line before windows have opened, which takes longer than most transfers far away: windows were open when the
+/// surface was sampled.
+fn filling(surface: &Surface) -> usize {
+    let law = surface.law();
+    let under_way = law.fixed() / law.shared_per_byte();
+    (under_way / NEW_WINDOW).min(MOST_NEW).ceil() as usize
 }
 
 fn fewest(surface: &Surface, bytes: u64) -> usize {

@@ -119,6 +119,11 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     let (here, there) = (end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
     let copier = session.copier(here, there, arguments.preserve);
     copier.check_apart()?;
+    if let End::Objects(from) = &copier.from
+        && !arguments.dry_run
+    {
+        from.expect(&session.carrier);
+    }
     let found = copier.from.find(&session.carrier);
     let decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
     if arguments.dry_run {

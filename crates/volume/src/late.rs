@@ -1,0 +1,128 @@
+//! Parts of one upload that are watched once the last of them has begun: [`model::late`](tradewind_model::late) says which of them
+//! everybody waits for, and those are sent again.
+//!
+//! A part is broken off only while bytes of it are still to be handed over. A leaf keeps the last of them until the commit, so that
+//! no store has all of a part that was broken off.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tradewind_model::late::{Parts, UnderWay};
+
+use super::carrier::Carrier;
+
+/// How often parts are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// It waits for its turn.
+const NOT_BEGUN: u64 = u64::MAX;
+
+/// A part that is being sent, as whoever watches it sees it.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bytes: u64,
+    sent: AtomicU64,
+    /// When, and when the last of them was handed over, in nanoseconds.
+    began: AtomicU64,
+    moved: AtomicU64,
+    late: Notify,
+    was_late: AtomicBool,
+}
+
+impl Progress {
+    fn new(bytes: u64) -> Arc<Self> {
+        let [sent, moved, began] = [0, 0, NOT_BEGUN].map(AtomicU64::new);
+        Arc::new(Self { bytes, sent, began, moved, late: Notify::new(), was_late: AtomicBool::new(false) })
+    }
+
+    /// It has its turn: bytes will be sent from the first one on.
+    pub fn begin(&self, now: Duration) {
+        self.sent.store(0, Ordering::Relaxed);
+        self.moved.store(nanos(now), Ordering::Relaxed);
+        self.began.store(nanos(now), Ordering::Relaxed);
+    }
+
+    /// So many more bytes were handed over.
+    pub fn more(&self, bytes: usize, now: Duration) {
+        self.moved.store(nanos(now), Ordering::Relaxed);
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Waits until it is late. Whoever sends it breaks off then.
+    pub async fn late(&self) {
+        self.late.notified().await;
+        self.began.store(NOT_BEGUN, Ordering::Relaxed);
+    }
+
+    fn under_way(&self) -> Option<UnderWay> {
+        let began = Some(self.began.load(Ordering::Relaxed)).filter(|began| *began != NOT_BEGUN)?;
+        let (sent, moved) = (self.sent.load(Ordering::Relaxed), self.moved.load(Ordering::Relaxed));
+        let [began, moved] = [began, moved].map(Duration::from_nanos);
+        Some(UnderWay { bytes: self.bytes, sent, began, moved })
+    }
+}
+
+/// The parts of one upload.
+#[derive(Debug)]
+pub(crate) struct LateParts {
+    parts: Parts,
+    watched: Vec<Arc<Progress>>,
+    /// When they are looked at.
+    next: Duration,
+}
+
+impl LateParts {
+    /// Of an object of so many bytes.
+    pub fn of(size: u64) -> Self {
+        Self { parts: Parts::of(size), watched: Vec::new(), next: Duration::ZERO }
+    }
+
+    /// A part of so many bytes is about to be sent.
+    pub fn watch(&mut self, bytes: u64) -> Arc<Progress> {
+        let progress = Progress::new(bytes);
+        self.watched.push(progress.clone());
+        progress
+    }
+
+    /// The store has it.
+    pub fn end(&mut self, progress: &Arc<Progress>, now: Duration) {
+        self.watched.retain(|watched| !Arc::ptr_eq(watched, progress));
+        if let Some(part) = progress.under_way() {
+            self.parts.end(part, now);
+        }
+    }
+
+    /// Waits until it is time, then tells those that are late, as many as have turns that nobody waits for. Dropped, it goes on where
+    /// it was.
+    pub async fn look(&mut self, carrier: &Carrier) {
+        let clock = carrier.clock();
+        clock.sleep_until(self.next).await;
+        let now = clock.now();
+        self.next = now + LOOK;
+        let late = |progress: &Arc<Progress>| {
+            let part = progress.under_way()?;
+            Some((self.parts.lateness(part, now)?, part, progress.clone()))
+        };
+        let mut found: Vec<_> = self.watched.iter().filter_map(late).collect();
+        found.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (_, part, progress) in found.into_iter().take(carrier.spare_requests(part_bytes(&self.watched))) {
+            // What was broken off before may have used up what may be sent in vain.
+            // And none is twice: whatever keeps it, it is not the connection.
+            if self.parts.lateness(part, now).is_some() && !progress.was_late.swap(true, Ordering::Relaxed) {
+                tracing::debug!(sent = part.sent, bytes = part.bytes, "a part is late and sent again");
+                self.parts.broke_off(part.sent);
+                progress.late.notify_one();
+            }
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Parts are alike but for the last one.
+fn part_bytes(parts: &[Arc<Progress>]) -> u64 {
+    parts.iter().map(|part| part.bytes).max().unwrap_or(0)
+}
