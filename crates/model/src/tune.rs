@@ -11,6 +11,7 @@ mod law;
 mod matrix;
 pub mod sampling;
 pub mod seen;
+mod split;
 mod surface;
 mod tail;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod workload;
 pub use at_a_time::AtATime;
 pub use goal::{Cap, Goal};
 pub use law::{Belief, Law};
+pub use split::Split;
 pub use surface::{Inferred, Surface};
 pub use tail::Statistic;
 pub use workload::{Amount, Share, Workload};

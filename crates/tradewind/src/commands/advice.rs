@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use tradewind_model::plan::Plan;
-use tradewind_model::tune::{Cap, Cell, Goal, Inferred, Statistic, Surface, Workload, goal};
+use tradewind_model::tune::{Cap, Cell, Goal, Inferred, Split, Statistic, Surface, Workload, goal};
 
 use super::caps;
 use crate::profiles::Profile;
@@ -25,6 +25,12 @@ const UNDER_CAPS: [usize; 29] = [
 ];
 /// What is meant by small files: how many at a time is what counts.
 const SMALL: u64 = 16 << 10;
+/// Bundles of them are worth it where they carry so many times as many.
+const WORTH_BUNDLES: f64 = 2.0;
+/// In a bundle each has a header, and begins at a multiple of that.
+const FRAME: u64 = 512;
+/// Sizes of single objects that are told as examples.
+const ALONE: [u64; 3] = [256 << 10, 4 << 20, 256 << 20];
 /// Of larger ones bytes a second are told, not requests.
 const SMALL_AT_MOST: u64 = 256 << 10;
 /// What somebody who waits for each request may want, in seconds, where nobody says.
@@ -41,7 +47,7 @@ pub(super) const USED: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 /// usual ones, where there are none, the first that one does. Where it is known what will be moved, each of its sizes and how long
 /// all of it takes in place of small files.
 pub(super) fn of(
-    direction: &str,
+    direction: Direction,
     surface: &Surface,
     cells: &[Cell],
     (caps, workload): (&[Cap], Option<&Workload>),
@@ -49,7 +55,7 @@ pub(super) fn of(
     let choose = |cells: &[Cell], goal| goal::choose(surface, cells, goal);
     let mut text = String::new();
     if let Some(best) = choose(cells, Goal::Efficiency) {
-        text += &format!("{direction}: {}\n", plan(&best, surface));
+        text += &format!("{}: {}\n", name(direction), plan(&best, surface));
     }
     let of_size = |size: u64, called: &str| {
         let of_it: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
@@ -58,7 +64,14 @@ pub(super) fn of(
         Some(format!("  {called}: {parallel} at a time are {rate:.0} a second of {}\n", ByteSize(size)))
     };
     match workload {
-        None => text += &of_size(SMALL, "small files").unwrap_or_default(),
+        None => {
+            text += &of_size(SMALL, "small files").unwrap_or_default();
+            text += &bundles(surface, cells).unwrap_or_default();
+            text += &format!(
+                "  one object alone: {}\n",
+                ALONE.map(|size| alone(direction, surface, size)).join("; ")
+            );
+        }
         Some(workload) => {
             let sizes = workload.shares().into_iter().filter(|share| share.size <= SMALL_AT_MOST);
             text += &sizes.filter_map(|share| of_size(share.size, "small ones")).collect::<String>();
@@ -84,6 +97,47 @@ pub(super) fn of(
     text + &caps.iter().map(|cap| capped(*cap)).collect::<String>()
 }
 
+/// What becomes of small files that are carried as bundles, where that is worth it: their bytes are those of a large object.
+fn bundles(surface: &Surface, cells: &[Cell]) -> Option<String> {
+    let small: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == SMALL).collect();
+    let single = goal::choose(surface, &small, Goal::Bandwidth)?.rate();
+    let bundled = goal::choose(surface, cells, Goal::Bandwidth)?.bandwidth() / (SMALL + FRAME) as f64;
+    let told = format!("  the same with cp --bundle: about {bundled:.0} a second\n");
+    (bundled >= single * WORTH_BUNDLES).then_some(told)
+}
+
+/// How one object of so many bytes is best carried: `4MiB as 16 x 256KiB in 0.4 s`.
+fn alone(direction: Direction, surface: &Surface, size: u64) -> String {
+    let Split { bytes, requests, parallel, seconds: time } = surface.split(direction, size);
+    let size = ByteSize(size);
+    match requests {
+        1 => format!("{size} whole in {}", seconds(time)),
+        _ if parallel == requests => {
+            format!("{size} as {requests} x {} in {}", ByteSize(bytes), seconds(time))
+        }
+        _ => {
+            format!("{size} as {requests} x {}, {parallel} at a time, in {}", ByteSize(bytes), seconds(time))
+        }
+    }
+}
+
+/// The same for programs.
+pub(super) fn splits(direction: Direction, surface: &Surface) -> Vec<Json> {
+    let line = |size| {
+        let Split { bytes, requests, parallel, seconds } = surface.split(direction, size);
+        json!({
+            "line": "split",
+            "direction": name(direction),
+            "object": size,
+            "size": bytes,
+            "requests": requests,
+            "parallel": parallel,
+            "seconds": seconds,
+        })
+    };
+    ALONE.map(line).to_vec()
+}
+
 fn words(cap: Cap) -> String {
     let which = match cap.of {
         Statistic::Mean => "each request is",
@@ -94,17 +148,17 @@ fn words(cap: Cap) -> String {
 }
 
 /// The plans of one direction for programs: for each goal, and for each of `caps`.
-pub(super) fn plans(direction: &str, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> Vec<Json> {
+pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
     let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
     let under_caps = under_caps(cells);
-    let plan = |(name, goal): (&str, Goal)| {
+    let plan = |(called, goal): (&str, Goal)| {
         let cap = if let Goal::Latency(cap) = goal { Some(cap) } else { None };
         let best = goal::choose(surface, if cap.is_some() { &under_caps } else { cells }, goal)?;
         Some(json!({
             "line": "plan",
-            "direction": direction,
-            "goal": name,
+            "direction": name(direction),
+            "goal": called,
             "of": cap.map(|cap| caps::name(cap.of)),
             "most_seconds": cap.map(|cap| cap.seconds),
             "size": best.cell.bytes,

@@ -114,7 +114,7 @@ fn follows(known: &Known) -> String {
         text = format!("\nwhat follows here from {}, scaled from {}\n", profile.store, scaled_from(profile));
     }
     for (direction, surface) in surfaces {
-        text += &advice::of(name(*direction), surface, &cells(), (&[], None));
+        text += &advice::of(*direction, surface, &cells(), (&[], None));
         text += &advice::why(surface);
     }
     text + &format!("cp, sync and the others ask for {}\n", at_a_time(&alone(known)))

@@ -45,13 +45,17 @@ impl Found {
 
     /// Says what to do, or why nothing is known.
     pub fn print(&self, arguments: &Arguments, workload: Option<&Workload>) -> io::Result<()> {
-        let (name, mut out) = (name(self.direction), io::stdout());
+        let (direction, mut out) = (self.direction, io::stdout());
         if self.is_known() {
             let surface = &self.sampled.surface;
-            return write!(out, "{}", advice::of(name, surface, &self.cells, (&arguments.latency, workload)));
+            return write!(
+                out,
+                "{}",
+                advice::of(direction, surface, &self.cells, (&arguments.latency, workload))
+            );
         }
         let why = self.failure().unwrap_or("the budget is too small for a single probe");
-        writeln!(out, "{name}: nothing was found out: {why}")
+        writeln!(out, "{}: nothing was found out: {why}", name(direction))
     }
 }
 
@@ -125,11 +129,12 @@ impl Finder<'_> {
         };
         let belief = self.start.belief(direction);
         let sampled = tune::sample(self.ground, direction, (&asked, belief), self.stop, tell).await?;
-        let (name, surface) = (name(direction), &sampled.surface);
+        let surface = &sampled.surface;
         if is_json {
             print_surface(direction, cells, surface);
-            for plan in advice::plans(name, surface, cells, &self.arguments.latency) {
-                let _ = writeln!(io::stdout(), "{plan}");
+            let plans = advice::plans(direction, surface, cells, &self.arguments.latency);
+            for line in plans.into_iter().chain(advice::splits(direction, surface)) {
+                let _ = writeln!(io::stdout(), "{line}");
             }
         } else {
             let _ = heat.end(surface);
