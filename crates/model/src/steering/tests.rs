@@ -29,6 +29,7 @@ fn law(fixed: f64, megabytes: f64) -> Law {
         (1e-6 / megabytes).ln(),
         4.0_f64.ln(),
         0.03_f64.ln(),
+        -20.0,
     ])
 }
 

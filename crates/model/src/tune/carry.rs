@@ -34,7 +34,7 @@ const OF_FULL: f64 = 0.95;
 const PROCESSOR_BYTES: f64 = 10e6;
 const PROCESSOR_REQUESTS: f64 = 100.0;
 /// How much less sure each number is elsewhere, however alike the two are.
-const ELSEWHERE: [f64; COUNT] = [0.1, 0.3, 0.2, 0.1, 0.2, 0.2];
+const ELSEWHERE: [f64; COUNT] = [0.1, 0.3, 0.2, 0.1, 0.2, 0.2, 0.5];
 /// A number that was scaled is unsure by this part of the scale's logarithm.
 const SCALED: f64 = 0.5;
 /// How unsure the fixed part is where nobody knows the round trip.
@@ -74,6 +74,7 @@ pub fn carry(known: &Surface, from: &Client, to: &Client) -> Belief {
         shared_per_byte.ln(),
         softer,
         law.0[5],
+        law.0[6],
     ];
     let apart = (there / here).ln().abs();
     let besides = [
@@ -83,6 +84,7 @@ pub fn carry(known: &Surface, from: &Client, to: &Client) -> Belief {
         // Who is as far away is likely to be on the same line. That weaker processors may be the limit before a link is would be
         // as true of all cells, and say nothing about which is the best.
         if is_told { 0.0 } else { SCALED * (scaled[3] - law.0[3]) + apart },
+        0.0,
         0.0,
         0.0,
     ];

@@ -35,30 +35,63 @@ impl Cap {
 
 /// Bandwidths that lie so near each other are the same.
 const SAME: f64 = 0.03;
-/// What 95 or 99 of a hundred keep to is inferred to be so much shorter, as a logarithm: tails are less sure than means.
-const MARGIN: f64 = 0.2;
+/// What is less likely to keep to a cap than that is not said to.
+const LIKELY: f64 = 0.5;
 
 /// The best of these cells; `None` where none keeps to what is asked.
 #[must_use]
 pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred> {
     let found: Vec<Inferred> = cells.iter().map(|cell| surface.infer(*cell)).collect();
-    let kept: Vec<&Inferred> = match goal {
-        Goal::Latency(cap) => {
-            let margin = if cap.of == Statistic::Mean { 0.0 } else { MARGIN };
-            let most = cap.seconds * (-margin).exp();
-            found.iter().filter(|found| surface.latency(found, cap.of) <= most).collect()
-        }
-        Goal::Bandwidth | Goal::Efficiency => found.iter().collect(),
-    };
     // Who is not sure does not choose what may be worse.
     let sure = |found: &Inferred| found.bandwidth() * (-found.deviation).exp();
+    let most = |worth: &dyn Fn(&Inferred) -> f64| {
+        found.iter().filter(|found| worth(found) > 0.0).max_by(|a, b| worth(a).total_cmp(&worth(b)))
+    };
     let chosen = match goal {
-        Goal::Bandwidth | Goal::Latency(_) => kept.into_iter().max_by(|a, b| sure(a).total_cmp(&sure(b))),
+        Goal::Bandwidth => most(&sure),
+        Goal::Latency(cap) => most(&|found| sure(found) * counts(surface, found, cap)),
         Goal::Efficiency => {
-            let best = kept.iter().map(|found| sure(found)).max_by(f64::total_cmp)?;
-            let near = kept.into_iter().filter(|found| sure(found) >= best * (1.0 - SAME));
+            let best = found.iter().map(sure).max_by(f64::total_cmp)?;
+            let near = found.iter().filter(|found| sure(found) >= best * (1.0 - SAME));
             near.min_by_key(|found| (std::cmp::Reverse(found.cell.bytes), found.cell.parallel))
         }
     };
     chosen.copied()
+}
+
+/// What a plan counts for by what is known of the cap. One whose mean is a little over it misses it by a little; the slowest of one
+/// that misses it take several times as long, so that what it carries counts for as much as it is likely to keep to it.
+fn counts(surface: &Surface, found: &Inferred, cap: Cap) -> f64 {
+    let likely = surface.keeps(found, cap);
+    match cap.of {
+        _ if likely < LIKELY => 0.0,
+        Statistic::Mean => 1.0,
+        Statistic::P95 | Statistic::P99 => likely,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::tests::{law, sampled};
+
+    /// Nothing was seen of tails: a plan that carries a little more and is as likely to miss the cap as to keep to it is none.
+    #[test]
+    fn a_cap_on_the_slowest_is_kept_with_room() {
+        let (surface, cells) = sampled(&law(0.02, 20e6, 5e3, 100e6), 1);
+        for of in [Statistic::P95, Statistic::P99] {
+            for seconds in [0.05, 0.2, 1.0] {
+                let cap = Cap { of, seconds };
+                let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
+                let likely = surface.keeps(&chosen, cap);
+                let others = cells.iter().map(|cell| surface.infer(*cell));
+                let room = others
+                    .filter(|other| surface.keeps(other, cap) > likely + 0.2)
+                    .map(|other| other.bandwidth())
+                    .fold(0.0, f64::max);
+                assert!(likely >= LIKELY && room < chosen.bandwidth(), "{cap:?}: {chosen:?} {likely} {room}");
+            }
+        }
+        assert_eq!(choose(&surface, &cells, Goal::Latency(Cap { of: Statistic::P99, seconds: 1e-3 })), None);
+    }
 }

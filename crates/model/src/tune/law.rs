@@ -1,17 +1,18 @@
-//! How long a request takes, by its size and by how many are under way: a law of six numbers, each of which means something.
+//! How long a request takes, by its size and by how many are under way: a law of seven numbers, each of which means something.
 //!
 //! One alone takes what is fixed (the round trips, and what the store does before it answers) and what its bytes take on one
 //! connection. All together share what each needs of the narrowest place, be that a line, a processor or a disk: so much for a
-//! request, so much for a byte. Where few are under way the first is what counts and where many are the second; between the two
+//! request, so much for a byte. Where one thing bears both, as a processor does, the two add up; where each has its own, as a disk's
+//! operations and its bandwidth, the larger hides the other. Where few are under way the first is what counts and where many are the second; between the two
 //! lies a knee (the bounds of Denning and Buzen 1978 for a closed system). Behind it more requests at a time cost a little of
 //! what is carried: overparallelization (Hou 2017, section 4.1.1).
 
 use super::Cell;
 
 /// Numbers of a law.
-pub const COUNT: usize = 6;
+pub const COUNT: usize = 7;
 
-/// The law. Logarithms, so that nothing becomes negative and errors are relative.
+/// The law. Logarithms, so that nothing becomes negative and errors are relative; of the last, which is a part, that of its odds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Law(pub [f64; COUNT]);
 
@@ -33,9 +34,10 @@ impl Default for Belief {
                 (200e-6_f64).ln(),
                 (1.0 / 100e6_f64).ln(),
                 1.0_f64.ln(),
-                0.02_f64.ln(),
+                0.015_f64.ln(),
+                -1.5,
             ]),
-            deviation: [2.0, 2.0, 1.5, 1.5, 0.5, 1.0],
+            deviation: [2.0, 2.0, 1.5, 1.5, 0.5, 1.0, 2.0],
         }
     }
 }
@@ -88,6 +90,13 @@ impl Law {
         self.0[5].exp()
     }
 
+    /// What part of what requests and bytes take of what all share is hidden, the lesser behind the greater: nothing where both are
+    /// of one thing, all of it where they are of two.
+    #[must_use]
+    pub fn hidden(&self) -> f64 {
+        1.0 / (1.0 + (-self.0[6]).exp())
+    }
+
     /// One alone, in seconds.
     #[must_use]
     pub fn alone(&self, bytes: f64) -> f64 {
@@ -97,7 +106,9 @@ impl Law {
     /// What it takes of what all share, in seconds.
     #[must_use]
     pub fn shared(&self, bytes: f64) -> f64 {
-        self.shared_fixed() + bytes * self.shared_per_byte()
+        let (request, body) = (self.shared_fixed(), bytes * self.shared_per_byte());
+        // A power of the two, which is softer, hides what a request costs beside many bytes, and with it that larger ones carry more.
+        request.max(body) + request.min(body) * (1.0 - self.hidden())
     }
 
     /// So many of that size at a time, each: the logarithm of seconds.
@@ -123,5 +134,22 @@ impl Law {
             less.0[i] -= STEP;
             (more.log_latency(cell) - less.log_latency(cell)) / (2.0 * STEP)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::tests::law;
+
+    #[test]
+    fn what_is_of_two_things_does_not_add_up() {
+        let one = law(1e-3, 200e6, 1000.0, 64e6);
+        let mut two = one;
+        two.0[6] = 20.0;
+        // As many bytes as take as long as a request does.
+        let carries = |law: &Law| Cell { bytes: 64_000, parallel: 64 }.rate(law.shared(64e3) * 64.0);
+        assert!((carries(&one) / 500.0 - 1.0).abs() < 1e-3, "{}", carries(&one));
+        assert!((carries(&two) / 1000.0 - 1.0).abs() < 1e-3, "{}", carries(&two));
     }
 }

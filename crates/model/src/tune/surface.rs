@@ -10,7 +10,7 @@
 use super::law::{Belief, COUNT, Law};
 use super::matrix::{Factor, dot};
 use super::tail::{Statistic, Tails};
-use super::{Cell, Sample};
+use super::{Cap, Cell, Sample};
 
 /// What the law does not know: the standard deviation of that in the logarithm of a latency.
 const UNKNOWN: f64 = 0.07;
@@ -129,7 +129,16 @@ impl Surface {
     /// A statistic of the latencies of a cell's requests, in seconds.
     #[must_use]
     pub fn latency(&self, found: &Inferred, statistic: Statistic) -> f64 {
-        found.latency * self.tails.factor(&self.law, found.cell, statistic)
+        found.latency * self.tails.factor(&self.law, found.cell, statistic).0.exp()
+    }
+
+    /// How likely it is that this keeps to a cap, from 0 to 1: both what the mean is and what the tail is of it are inferred.
+    #[must_use]
+    pub fn keeps(&self, found: &Inferred, cap: Cap) -> f64 {
+        let (factor, deviation) = self.tails.factor(&self.law, found.cell, cap.of);
+        let room = (cap.seconds / found.latency).ln() - factor;
+        // The logistic curve that is closest to a normal one.
+        1.0 / (1.0 + (-1.702 * room / deviation.hypot(found.deviation)).exp())
     }
 
     /// A cell as the samples see it.

@@ -29,6 +29,8 @@ const STEP: f64 = 6.0;
 const SPREAD: f64 = 0.5;
 const REACH: f64 = 0.7;
 const CHANCE: f64 = 0.25;
+/// What two cells that are as full differ by, however many samples there are.
+const OWN: f64 = 0.1;
 /// What is fuller, or emptier, is as this is.
 const FULLEST: f64 = 2.0;
 
@@ -36,6 +38,7 @@ const FULLEST: f64 = 2.0;
 #[derive(Debug, Clone, Default)]
 pub struct Tails {
     full: Vec<f64>,
+    covariance: Factor,
     /// For 95 and for 99: what the samples say besides the step, times the inverse of their covariance.
     rest: [Vec<f64>; 2],
 }
@@ -56,20 +59,22 @@ impl Tails {
             let besides = known.iter().map(|(full, tail)| tail[which].ln() - usual(*full, which));
             covariance.solve(&besides.collect::<Vec<f64>>())
         });
-        Self { full: known.into_iter().map(|(full, _)| full).collect(), rest }
+        Self { full: known.into_iter().map(|(full, _)| full).collect(), covariance, rest }
     }
 
-    /// How many times the mean a statistic of a cell is.
-    pub fn factor(&self, law: &Law, cell: Cell, statistic: Statistic) -> f64 {
+    /// How many times the mean a statistic of a cell is: the logarithm, and its standard deviation.
+    pub fn factor(&self, law: &Law, cell: Cell, statistic: Statistic) -> (f64, f64) {
         let which = match statistic {
-            Statistic::Mean => return 1.0,
+            Statistic::Mean => return (0.0, 0.0),
             Statistic::P95 => 0,
             Statistic::P99 => 1,
         };
         let full = full(law, cell);
         let near: Vec<f64> = self.full.iter().map(|other| alike(full, *other)).collect();
+        let told = self.covariance.half(&near);
+        let left = (alike(full, full) - dot(&told, &told)).max(0.0) + OWN.powi(2);
         // Nothing that 95 of a hundred keep to is shorter than the mean, but for a few that take very long.
-        (usual(full, which) + dot(&near, &self.rest[which])).max(0.0).exp()
+        ((usual(full, which) + dot(&near, &self.rest[which])).max(0.0), left.sqrt())
     }
 }
 
@@ -99,10 +104,11 @@ mod tests {
     fn those_wait_longer_that_wait_for_each_other() {
         let law = law(0.05, 20e6, 5e3, 12e6);
         let tails = Tails::of(&law, &[]);
-        let [empty, full] = [EMPTY, FULL].map(|cell| tails.factor(&law, cell, Statistic::P99));
+        let factor = |cell, statistic| tails.factor(&law, cell, statistic).0.exp();
+        let [empty, full] = [EMPTY, FULL].map(|cell| factor(cell, Statistic::P99));
         assert!(empty < 1.2 && full > 2.0, "{empty} {full}");
-        assert_eq!(tails.factor(&law, FULL, Statistic::Mean).to_bits(), 1.0_f64.to_bits());
-        assert!(tails.factor(&law, FULL, Statistic::P95) < full);
+        assert_eq!(factor(FULL, Statistic::Mean).to_bits(), 1.0_f64.to_bits());
+        assert!(factor(FULL, Statistic::P95) < full);
     }
 
     #[test]
@@ -111,9 +117,12 @@ mod tests {
         let sample =
             Sample { cell: EMPTY, latency: 0.06, error: 0.02, tail: Some([0.12, 0.18]), is_seen: false };
         let tails = Tails::of(&law, &[sample, Sample { tail: None, cell: FULL, ..sample }]);
-        let [empty, full] = [EMPTY, FULL].map(|cell| tails.factor(&law, cell, Statistic::P99));
+        let [(empty, sure), (full, unsure)] =
+            [EMPTY, FULL].map(|cell| tails.factor(&law, cell, Statistic::P99));
+        let [empty, full] = [empty.exp(), full.exp()];
+        assert!(sure < 0.8 * unsure, "{sure} {unsure}");
         assert!((2.2..3.1).contains(&empty), "{empty}");
-        let untold = Tails::of(&law, &[]).factor(&law, FULL, Statistic::P99);
+        let untold = Tails::of(&law, &[]).factor(&law, FULL, Statistic::P99).0.exp();
         assert!((full / untold - 1.0).abs() < 0.05, "{full} {untold}");
     }
 }

@@ -38,6 +38,8 @@ pub(super) fn law(fixed: f64, connection: f64, requests: f64, bytes: f64) -> Law
         (1.0 / bytes).ln(),
         5.0_f64.ln(),
         0.02_f64.ln(),
+        // Both are of one thing.
+        -20.0,
     ])
 }
 

@@ -179,11 +179,18 @@ pub(super) fn why(surface: &Surface) -> String {
         deviation if deviation > TOLD => ", which nothing measured tells".to_owned(),
         deviation => format!(", give or take {:.0} %", deviation.exp_m1() * 100.0),
     };
+    let together = if law.hidden() < 0.5 {
+        "requests and bytes are borne by one thing: what they take of it adds up"
+    } else {
+        "requests and bytes are borne by two things: the fuller of them decides"
+    };
+    let told = if learnt.deviation[6] > TOLD { ", which nothing measured tells" } else { "" };
     let lines = [
         format!("a request takes {} however small it is{}", seconds(law.fixed()), sure(0)),
         format!("one connection carries {} MB/s{}", megabytes(1.0 / law.per_byte()), sure(1)),
         format!("all together do {:.0} requests a second at the most{}", 1.0 / law.shared_fixed(), sure(2)),
         format!("all together carry {} MB/s at the most{}", megabytes(1.0 / law.shared_per_byte()), sure(3)),
+        format!("{together}{told}"),
         format!("twice as many as fill it lose {:.1} %{}", law.loss() * 2.0_f64.ln() * 100.0, sure(5)),
     ];
     lines.map(|line| format!("  {line}\n")).concat()
