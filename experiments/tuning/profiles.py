@@ -17,8 +17,11 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 # The part of a processor that the weak client has; what serves it has to stay the stronger one.
 WEAK_CPUS = 0.25
 WRITE_BEHIND = "16MiB"
-# What is written to that disk, in bytes a second: the slower way.
-DISK_RATE = 23e6
+# What that disk carries by direction, in MB/s: uploads read it, downloads write. It is the best of the figures that `lab disk` has of
+# it. In a few seconds memory holds a part of what was asked for, so that more may be counted.
+DISK_MB = {"put": 61.59, "get": 23.20}
+# In bytes a second, the slower way.
+DISK_RATE = DISK_MB["get"] * 1e6
 # A round of requests that takes longer is not measured: nobody wants a plan that keeps so much in flight.
 MOST_ROUND_SECONDS = 20.0
 SEGMENT_BYTES = 1448
@@ -67,6 +70,10 @@ class Profile:
     def most_mb_per_second(self) -> float:
         """What the line carries of bodies: of each packet what is no head."""
         return self.mbit / 8 * SEGMENT_BYTES / PACKET_BYTES
+
+    def most_mb(self, direction: str) -> float:
+        """The same, or what the slow disk does where that is less."""
+        return min(self.most_mb_per_second, DISK_MB[direction]) if self.slow_disk else self.most_mb_per_second
 
     def floor_seconds(self, size: int) -> float:
         """What the line alone takes for so many bytes."""
@@ -127,9 +134,9 @@ RESULTS = Path(__file__).resolve().parent / "grids"
 
 def cells_of(profile: Profile) -> list[dict]:
     """The cells that were measured. A request that lies partly in the time that counts is counted by its time and not by its bytes, so
-    that some say more than the line can carry: they count for what it can."""
+    that some say more than the line, or the slow disk, can carry: they count for what it can."""
     path = RESULTS / f"{profile.name}.jsonl"
     cells = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     for cell in cells:
-        cell["mb_per_second"] = min(cell["mb_per_second"], profile.most_mb_per_second)
+        cell["mb_per_second"] = min(cell["mb_per_second"], profile.most_mb(cell["direction"]))
     return cells
