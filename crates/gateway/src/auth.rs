@@ -93,6 +93,12 @@ impl Identity {
         self.key.as_ref().map(|key| &*key.id)
     }
 
+    /// The same, to be kept.
+    #[must_use]
+    pub fn client(&self) -> Option<Arc<str>> {
+        self.key.as_ref().map(|key| key.id.clone())
+    }
+
     /// Whether this identity may do that. `bucket` is `None` only for listing buckets, which every
     /// key may; which of them it sees is `may(Access::List, Some(name))` for each.
     #[must_use]

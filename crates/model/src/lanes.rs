@@ -9,7 +9,8 @@
 //!
 //! - **Before whom**: requests of high priority go before all others, and of one priority small ones before large ones. Who
 //!   goes before everybody who has asked of late does not wait; where nobody goes before anybody, nobody waits.
-//! - **What it may cost**: 8 % of what a lane carries in the long run, and two seconds of it at once.
+//! - **What it may cost**: 8 % of what a lane carries in the long run, and two seconds of it at once; a tenth where others go
+//!   first in the same lane. What holding back was not seen to be good for is not taken for what the lane can carry.
 //! - **Nothing starves**: whoever is next passes after sixteen turns' time, whatever goes before it.
 //! - **Bounded**: where so many wait in a lane, the next request is refused. What was let in before that waits for one turn at
 //!   a time.
@@ -107,8 +108,8 @@ impl Lanes {
         self.pass(now);
         self.last += 1;
         let ticket = Ticket { id: self.last, lane, priority: kind.priority };
-        let factor = |priority| self.shelter.factor_of(lane, priority, now);
-        self.lanes[lane].ask(ticket, kind.amount(bytes), factor, now)
+        let shares = |priority| self.shelter.share_of(lane, priority, now);
+        self.lanes[lane].ask(ticket, kind.amount(bytes), shares, now)
     }
 
     /// Whose turn it is; to be asked for again until it is nobody's.
@@ -116,9 +117,8 @@ impl Lanes {
         self.pass(now);
         let Self { lanes, shelter, .. } = self;
         let mut lanes = lanes.iter_mut().enumerate();
-        lanes.find_map(|(lane, waits)| {
-            waits.next(lane, |priority| shelter.factor_of(lane, priority, now), now)
-        })
+        lanes
+            .find_map(|(lane, waits)| waits.next(lane, |priority| shelter.share_of(lane, priority, now), now))
     }
 
     /// When `next` is to be asked; `None` while nobody waits.
@@ -126,7 +126,7 @@ impl Lanes {
     pub fn wake(&self, now: Duration) -> Option<Duration> {
         let lanes = self.lanes.iter().enumerate();
         let due = lanes.filter_map(|(lane, waits)| {
-            waits.wake(|priority| self.shelter.factor_of(lane, priority, now), now)
+            waits.wake(|priority| self.shelter.share_of(lane, priority, now), now)
         });
         due.min()
     }
@@ -141,7 +141,7 @@ impl Lanes {
     pub fn piece(&self, request: &Entered, now: Duration) -> Option<u64> {
         let Kind { priority, .. } = request.kind;
         let lane = request.kind.lane();
-        self.lanes[lane].piece(self.shelter.factor_of(lane, priority, now), now)
+        self.lanes[lane].piece(self.shelter.share_of(lane, priority, now), now)
     }
 
     /// Bytes of a request were taken or have come.
@@ -151,8 +151,8 @@ impl Lanes {
         let lane = request.kind.large_lane();
         if request.kind.size == Size::Small {
             // Where the large ones go, the small ones do too.
-            let factor = |priority| self.shelter.factor_of(lane, priority, now);
-            self.lanes[lane].charge(bytes as f64, factor, now);
+            let shares = |priority| self.shelter.share_of(lane, priority, now);
+            self.lanes[lane].charge(bytes as f64, shares, now);
         } else if now.saturating_sub(request.since) >= carried::LONGEST {
             let carried = &mut self.lanes[lane].carried;
             carried.count(request.id, request.since, now, request.amount);

@@ -73,7 +73,8 @@ pub fn with_lanes(
         return store;
     }
     let options = LanesOptions { most_waiting: set.most_waiting.value.get() };
-    Scheduled::new(store, options, Priorities::new(set.first.value.0.clone()), clock)
+    let clients = set.first_clients.value.0.iter().cloned().collect();
+    Scheduled::new(store, options, Priorities::new(set.first.value.0.clone(), clients), clock)
 }
 
 /// The gateway's plain data. Reads the TLS files.

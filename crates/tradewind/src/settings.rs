@@ -35,7 +35,9 @@ pub use scalars::{LanesSettings, Limits, Log, Memory, Scalars, Server, Top, Uplo
 pub use source::{Source, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, Span};
-pub use value::{Beginnings, ETag, HostName, LogFilter, LogFormat, Percent, Permissions, Secret, Value};
+pub use value::{
+    Beginnings, ETag, HostName, KeyIds, LogFilter, LogFormat, Percent, Permissions, Secret, Value,
+};
 
 use document::Table;
 
@@ -211,6 +213,11 @@ impl Settings {
         if !lanes.enabled.value && !lanes.first.value.0.is_empty() {
             problems.add(&lanes.first.source, "lanes.first needs lanes: set lanes.enabled = true");
         }
+        if !lanes.enabled.value && !lanes.first_clients.value.0.is_empty() {
+            let source = &lanes.first_clients.source;
+            problems.add(source, "lanes.first_clients needs lanes: set lanes.enabled = true");
+        }
+        self.check_first_clients(problems);
         let limits = &self.scalars.limits;
         for (name, span) in [
             ("header_time", &limits.header_time),
@@ -240,6 +247,21 @@ impl Settings {
             && let Some(key) = self.named.access_keys.iter().find(|key| key.id.value == root.id.value)
         {
             problems.add(&key.id.source, format!("{:?} is the root key's id already", key.id.value));
+        }
+    }
+
+    /// Who goes first must be somebody.
+    fn check_first_clients(&self, problems: &mut Problems) {
+        let named = self.named.access_keys.iter().map(|key| &key.id);
+        let known: Vec<&str> =
+            self.root_key.iter().map(|root| &root.id).chain(named).map(|id| id.value.as_str()).collect();
+        let first = &self.scalars.lanes.first_clients;
+        for id in first.value.0.iter().filter(|id| !known.contains(&id.as_str())) {
+            let help = nearest(id, known.iter().copied()).map_or_else(
+                || "add an [[access_key]] with this id".to_owned(),
+                |near| format!("did you mean {near:?}?"),
+            );
+            problems.add(&first.source, format!("there is no access key {id:?}; {help}"));
         }
     }
 }

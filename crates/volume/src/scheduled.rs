@@ -4,7 +4,7 @@
 //! - A **small** request has one turn, before the store is asked. A **large** one has one for each piece: a write before
 //!   the piece is handed on, a read before the next is asked for. Nobody holds anything between its turns: who reads or
 //!   writes slowly keeps nobody waiting.
-//! - **Priority** follows from the key. Listings have none.
+//! - **Priority** follows from the key, and from who asks. Listings have that of who asks.
 //! - Buckets, copies within the store, and the beginning and the end of uploads take no turns: they carry nothing.
 //! - What is **dropped** gives its place back. A **deadline** is heeded while a turn is waited for, and nothing has been asked
 //!   of the store then that was not before.
@@ -37,7 +37,7 @@ use tradewind_core::store::{
 use tradewind_core::{
     Address, Body, BucketName, ByteRange, Clock, Context, ObjectStore, Precondition, Staged,
 };
-use tradewind_model::lanes::{Kind, LanesOptions, Priority, Size};
+use tradewind_model::lanes::{Kind, LanesOptions, Size};
 use tradewind_model::store_model::Operation;
 use turns::{Request, Turns};
 
@@ -98,7 +98,7 @@ impl Scheduled {
         (operation, address): (Operation, Option<&Address>),
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let priority = address.map_or(Priority::Normal, |address| self.priorities.of(address));
+        let priority = self.priorities.of(context, address);
         let mut request = self.enter(context, Kind::new(operation, priority, 0)).await?;
         request.wait();
         let answer = work.await;
@@ -115,7 +115,7 @@ impl Scheduled {
         (operation, address, size): (Operation, &Address, Option<u64>),
         work: impl Future<Output = Result<Box<dyn Staged>>> + Send,
     ) -> Result<Box<dyn Staged>> {
-        let priority = self.priorities.of(address);
+        let priority = self.priorities.of(context, Some(address));
         let kind = size.map_or_else(
             || Kind::new(operation, priority, 0).guessed(),
             |bytes| Kind::new(operation, priority, bytes),
@@ -169,7 +169,7 @@ impl ObjectStore for Scheduled {
     }
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
-        let priority = self.priorities.of(address);
+        let priority = self.priorities.of(context, Some(address));
         let kind = |bytes| Kind::new(Operation::Get, priority, bytes);
         // How much it will be is known with the answer where no range says so.
         let mut turned = self.enter(context, guess(kind, request.select)).await?;

@@ -66,7 +66,7 @@ impl House {
     async fn new() -> Self {
         let clock = SimulatedClock::new();
         let faults = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
-        let first = Priorities::new(vec!["bucket/first".to_owned()]);
+        let first = Priorities::new(vec!["bucket/first".to_owned()], ["shop".to_owned()].into());
         let options = LanesOptions { most_waiting: 3 };
         let store = Scheduled::new(faults.clone(), options, first, clock.clone());
         let house = Self { clock, faults, store, budget: Budget::new(1 << 30) };
@@ -79,8 +79,13 @@ impl House {
     }
 
     async fn put(&self, name: &str, size: usize) -> Result<()> {
+        self.put_as(None, name, size).await
+    }
+
+    async fn put_as(&self, client: Option<&str>, name: &str, size: usize) -> Result<()> {
+        let context = self.context().of_client(client.map(Into::into));
         let request = StageRequest { size: Some(size as u64), ..StageRequest::default() };
-        let mut staged = self.store.stage(&self.context(), &key(name), request).await?;
+        let mut staged = self.store.stage(&context, &key(name), request).await?;
         staged.write(vec![7; size].into()).await?;
         staged.commit(Expected::default()).await.map(drop)
     }
@@ -127,6 +132,25 @@ async fn large_ones_wait_while_small_ones_do_not() {
     assert_eq!(house.store.waiting(), 1, "the large one");
     assert_eq!(house.store.under_way(), 3);
     house.pass(many).await.0.0.unwrap();
+    assert_eq!((house.store.waiting(), house.store.under_way()), (0, 0));
+}
+
+#[tokio::test]
+async fn who_goes_first_does_not_wait_behind_those_who_do_not() {
+    let house = House::new().await;
+    house.learn().await;
+    let mut batch = pin!(house.put_as(Some("batch"), "a", 32 * LARGE));
+    assert!(batch.as_mut().now_or_never().is_none());
+    // As large, and all that may be under way beside it: the client goes first, whatever its key.
+    let mut other = pin!(house.put_as(Some("other"), "b", 32 * LARGE));
+    assert!(other.as_mut().now_or_never().is_none());
+    assert_eq!(house.store.waiting(), 2);
+    let mut shop = pin!(house.put_as(Some("shop"), "c", 32 * LARGE));
+    assert!(shop.as_mut().now_or_never().is_none(), "the store takes its time");
+    assert_eq!((house.store.waiting(), house.store.under_way()), (2, 3));
+    house.pass(shop).await.0.unwrap();
+    assert_eq!(house.store.waiting(), 2, "the others are not done");
+    house.pass(async { futures::try_join!(batch, other) }).await.0.unwrap();
     assert_eq!((house.store.waiting(), house.store.under_way()), (0, 0));
 }
 

@@ -19,7 +19,7 @@ use tradewind_core::{Context, Window};
 use super::Shared;
 use super::admission::{self, Grant};
 use super::watch::{Phase, Watch};
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Identity};
 use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::fast;
@@ -118,7 +118,7 @@ impl Exchange {
             return Box::pin(self.carry_out(parts, body, verified, None)).await;
         };
         let grant = admission::grant(&parts, Some(0), &self.shared.config.limits);
-        let context = match self.admit(grant).await {
+        let context = match self.admit(grant, &verified.identity).await {
             Ok(context) => context,
             Err(error) => return self.refuse(error, &parts),
         };
@@ -165,7 +165,7 @@ impl Exchange {
         }
         let context = match context {
             Some(context) => Ok(context),
-            None => self.admit(admission::grant(&parts, prepared.length, limits)).await,
+            None => self.admit(admission::grant(&parts, prepared.length, limits), &identity).await,
         };
         match context {
             Ok(context) => parts.extensions.insert(context),
@@ -182,12 +182,12 @@ impl Exchange {
         self.shared.operations.call(Request::from_parts(parts, prepared.body)).await
     }
 
-    async fn admit(&self, grant: Grant) -> Result<Context, WireError> {
+    async fn admit(&self, grant: Grant, identity: &Identity) -> Result<Context, WireError> {
         let Shared { clock, cancel, budget, config, .. } = &*self.shared;
         let after = |patience| Deadline::after(clock.clone(), patience).with_cancellation(cancel.clone());
         let window = budget.admit(grant.window_bytes, &after(config.limits.admission_time)).await?;
         let window = self.window.get_or_init(|| window).clone();
-        Ok(Context::new(after(grant.patience), window))
+        Ok(Context::new(after(grant.patience), window).of_client(identity.client()))
     }
 
     fn refuse(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {

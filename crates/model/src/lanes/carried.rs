@@ -4,8 +4,11 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::lane::Pace;
+
 /// How long a slice is, in milliseconds.
 const SLICE_MILLIS: u64 = 500;
+const SLICES_A_SECOND: f64 = 1000.0 / SLICE_MILLIS as f64;
 /// Slices that are remembered: ten seconds, and those that are not over.
 const SLICES: usize = 56;
 /// Slices of which the best counts.
@@ -30,6 +33,8 @@ struct Slice {
     amount: f64,
     /// The lane's own requests carried some of it: otherwise it says nothing of what they could.
     is_own: bool,
+    /// At which pace somebody had to wait though nobody knows what that is good for.
+    held: Option<Pace>,
 }
 
 impl Default for Carried {
@@ -55,11 +60,7 @@ impl Carried {
         self.spread(since, now, amount, false);
     }
 
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        reason = "a rate; fewer than slices"
-    )]
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
     fn spread(&mut self, since: Duration, now: Duration, amount: u64, is_own: bool) {
         let (first, last) = (slice_of(since), slice_of(now));
         let whole = (now.saturating_sub(since)).as_secs_f64().max(1e-9);
@@ -68,13 +69,24 @@ impl Carried {
             let end = begin + Duration::from_millis(SLICE_MILLIS);
             let overlap = end.min(now).saturating_sub(begin.max(since)).as_secs_f64();
             let part = if whole > 1e-9 { overlap / whole } else { 1.0 };
-            let slice = &mut self.slices[(number % SLICES as u64) as usize];
-            if slice.number != number {
-                *slice = Slice { number, ..Slice::default() };
-            }
+            let slice = self.slice(number);
             slice.amount += amount as f64 * part;
             slice.is_own |= is_own;
         }
+    }
+
+    /// Somebody had to wait at this pace.
+    pub fn hold(&mut self, pace: Pace, now: Duration) {
+        self.slice(slice_of(now)).held = Some(pace);
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "fewer than slices")]
+    fn slice(&mut self, number: u64) -> &mut Slice {
+        let slice = &mut self.slices[(number % SLICES as u64) as usize];
+        if slice.number != number {
+            *slice = Slice { number, ..Slice::default() };
+        }
+        slice
     }
 
     /// It is not counted.
@@ -98,12 +110,21 @@ impl Carried {
                 let from = over.saturating_sub(COUNTING);
                 let is_known = |slice: &&Slice| slice.is_own && (from..over).contains(&slice.number);
                 let known = self.slices.iter().filter(is_known);
-                let most = known.map(|slice| slice.amount).fold(0.0, f64::max);
+                let most = known.map(Slice::worth).fold(0.0, f64::max);
                 self.most.set(Some((over, most)));
                 most
             }
         };
-        (most > 0.0).then_some(most * 1000.0 / SLICE_MILLIS as f64)
+        (most > 0.0).then_some(most * SLICES_A_SECOND)
+    }
+}
+
+impl Slice {
+    /// What would have been carried had nobody been held back without need: what was given was used up as far as it was carried.
+    /// More than what was carried before that it cannot tell.
+    fn worth(&self) -> f64 {
+        let before = |pace: Pace| (self.amount / pace.share.factor).min(pace.most / SLICES_A_SECOND);
+        self.held.map_or(self.amount, |pace| before(pace).max(self.amount))
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Turn;
 use super::carried::Carried;
 use super::kind::Priority;
+use super::shelter::Share;
 
 /// So many turns of high priority pass before one that waits.
 const IN_A_ROW: u32 = 8;
@@ -30,9 +31,18 @@ pub struct Ticket {
     pub(super) priority: Priority,
 }
 
-/// How fast a lane is to go, of what it carries, for requests of a priority; `None` where they go before everybody.
-pub(super) trait Factor: Fn(Priority) -> Option<f64> {}
-impl<F: Fn(Priority) -> Option<f64>> Factor for F {}
+/// How fast a lane is to go for requests of a priority; `None` where they go before everybody.
+pub(super) trait Shares: Fn(Priority) -> Option<Share> {}
+impl<F: Fn(Priority) -> Option<Share>> Shares for F {}
+
+/// How fast a lane goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Amount a second: a share of the most that the lane carries.
+    pub rate: f64,
+    pub most: f64,
+    pub share: Share,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
@@ -58,13 +68,13 @@ struct Waiting {
 impl Lane {
     /// Asks for a turn.
     #[allow(clippy::cast_precision_loss, reason = "what is added up")]
-    pub fn ask(&mut self, ticket: Ticket, amount: u64, factor: impl Factor, now: Duration) -> Turn {
-        let (asked, amount) = (self.pace(&factor, ticket.priority, now), amount as f64);
-        let Some(rate) = asked else {
-            self.charge(amount, factor, now);
+    pub fn ask(&mut self, ticket: Ticket, amount: u64, shares: impl Shares, now: Duration) -> Turn {
+        let (asked, amount) = (self.pace(&shares, ticket.priority, now), amount as f64);
+        let Some(pace) = asked else {
+            self.charge(amount, shares, now);
             return Turn::Now;
         };
-        self.grow(rate, now);
+        self.grow(pace, now);
         if self.waiting() == 0 && self.credit >= 0.0 {
             self.pass(ticket.priority, amount, now);
             return Turn::Now;
@@ -74,31 +84,34 @@ impl Lane {
     }
 
     /// So much has passed before everybody who waits here: they have that much less.
-    pub fn charge(&mut self, amount: f64, factor: impl Factor, now: Duration) {
-        if let Some(rate) = self.pace(&factor, Priority::Normal, now) {
-            self.grow(rate, now);
+    pub fn charge(&mut self, amount: f64, shares: impl Shares, now: Duration) {
+        if let Some(pace) = self.pace(&shares, Priority::Normal, now) {
+            self.grow(pace, now);
             self.credit -= amount;
         }
     }
 
     /// Who passes now.
-    pub fn next(&mut self, lane: usize, factor: impl Factor, now: Duration) -> Option<Ticket> {
+    pub fn next(&mut self, lane: usize, shares: impl Shares, now: Duration) -> Option<Ticket> {
         let (priority, id, head) = self.heads().find(|(priority, _, head)| {
-            let Some(rate) = self.pace(&factor, *priority, now) else { return true };
-            self.credit_at(rate, now) >= 0.0 || now >= self.patience(head, rate)
+            let Some(pace) = self.pace(&shares, *priority, now) else { return true };
+            self.credit_at(pace.rate, now) >= 0.0 || now >= self.patience(head, pace.rate)
         })?;
         self.queues[priority as usize].remove(&id);
-        if let Some(rate) = self.pace(&factor, priority, now) {
-            self.grow(rate, now);
+        if let Some(pace) = self.pace(&shares, priority, now) {
+            self.grow(pace, now);
+            if !pace.share.is_felt {
+                self.carried.hold(pace, now);
+            }
             self.pass(priority, head.amount, now);
         }
         Some(Ticket { id, lane, priority })
     }
 
     /// When somebody may pass, if nothing else happens.
-    pub fn wake(&self, factor: impl Factor, now: Duration) -> Option<Duration> {
+    pub fn wake(&self, shares: impl Shares, now: Duration) -> Option<Duration> {
         let due = self.heads().map(|(priority, _, head)| {
-            let Some(rate) = self.pace(&factor, priority, now) else { return now };
+            let Some(Pace { rate, .. }) = self.pace(&shares, priority, now) else { return now };
             let paid = self.at + seconds(-self.credit / rate);
             paid.min(self.patience(&head, rate))
         });
@@ -117,8 +130,8 @@ impl Lane {
 
     /// Bytes of a turn; `None` where the lane goes as fast as it can.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within bounds")]
-    pub fn piece(&self, factor: Option<f64>, now: Duration) -> Option<u64> {
-        let rate = factor? * self.carried.most(now)?;
+    pub fn piece(&self, share: Option<Share>, now: Duration) -> Option<u64> {
+        let rate = share?.factor * self.carried.most(now)?;
         Some((rate * PIECE_SECONDS).clamp(LEAST_PIECE, MOST_PIECE) as u64)
     }
 
@@ -136,9 +149,10 @@ impl Lane {
         })
     }
 
-    /// How much a second; `None` where nobody needs to wait, or nobody knows yet what the lane carries.
-    fn pace(&self, factor: &impl Factor, priority: Priority, now: Duration) -> Option<f64> {
-        Some(factor(priority)? * self.carried.most(now)?)
+    /// How fast; `None` where nobody needs to wait, or nobody knows yet what the lane carries.
+    fn pace(&self, shares: &impl Shares, priority: Priority, now: Duration) -> Option<Pace> {
+        let (share, most) = (shares(priority)?, self.carried.most(now)?);
+        Some(Pace { rate: share.factor * most, most, share })
     }
 
     /// When the first of a queue passes in any case. Those behind it have as much patience with it.
@@ -151,7 +165,7 @@ impl Lane {
         grown.clamp(-rate * DEBT_SECONDS, rate * BURST_SECONDS)
     }
 
-    fn grow(&mut self, rate: f64, now: Duration) {
+    fn grow(&mut self, Pace { rate, .. }: Pace, now: Duration) {
         (self.credit, self.at) = (self.credit_at(rate, now), self.at.max(now));
     }
 

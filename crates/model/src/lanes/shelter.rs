@@ -3,6 +3,9 @@
 //! How fast requests of a kind are alone is the least mean of eight in a row within a minute. Others go the slower the more is
 //! added to that by now: where as much is as they may bear, as fast as they were seen to go, which keeps what is behind the sender
 //! busy and its queue short. Every ten seconds they hold back for a moment, so that the least is seen again.
+//!
+//! What requests take while others hold back is what holding back can do for them. Where that is more than the least, they are
+//! slow for a reason of their own, and nobody holds back for that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,7 +29,9 @@ const ALLOWED: f64 = 0.08;
 /// Seconds of all they carry that they may lose at once.
 const ALLOWED_AT_ONCE: f64 = 2.0;
 /// How fast others go while those that go first are silent.
-const SILENT: f64 = 0.95;
+const SILENT: Share = Share { factor: 0.95, is_felt: false };
+/// How fast others of the same lane go at the most.
+const SHARED: Share = Share { factor: 0.9, is_felt: false };
 /// Who asked so long ago is still waited for.
 const HELD: Duration = Duration::from_secs(10);
 /// What is known of how fast requests are now is as old at the most.
@@ -36,13 +41,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const LOOK_FIRST: Duration = Duration::from_millis(500);
 const LOOKING: f64 = 0.75;
 /// For so many times the time of a request: as much as it takes to go through a queue that is as long.
-const LOOK_TIMES: u32 = 4;
+const LOOK_TIMES: f64 = 4.0;
 /// No longer.
 const LOOK_LONGEST: Duration = Duration::from_secs(2);
 /// Requests of which the mean is taken.
 const GROUP: u32 = 8;
 /// How much the youngest request says of how fast they are now.
 const YOUNGEST: f64 = 0.25;
+/// How much of what may be added to the least is already there where others hold back: a queue takes a while to end, and the
+/// least is taken for what it is where they are no slower than that.
+const LEFT: f64 = 0.25;
+/// So many requests that began while others held back are known at the most.
+const CALM: u32 = 32;
+/// A group of such that takes less than so much of what was known says that the store is another than it was.
+const FAR: f64 = 0.25;
 /// What is less than so much of the least is clearly less.
 const CLEARLY: f64 = 0.95;
 /// The least is remembered for so many slices of so long.
@@ -62,12 +74,22 @@ pub(super) struct Shelter {
     at: Duration,
     /// When others hold back next, where somebody goes before somebody.
     look: Option<Duration>,
-    /// Until when they hold back.
+    /// Since when and until when they hold back, behind the half that it takes until the queue has ended.
+    looked: Duration,
     looking: Duration,
     /// Some kind of requests has been faster since than it was ever seen.
     found: bool,
     /// Holding back found nothing better last: what requests were seen to take is what they take alone.
     is_sure: bool,
+}
+
+/// How fast requests are to go that others go before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    /// Of what their lane carries.
+    pub factor: f64,
+    /// What those that go first take says so. Otherwise nobody knows what it is good for.
+    pub is_felt: bool,
 }
 
 /// How fast requests are now.
@@ -76,6 +98,8 @@ struct Speed {
     /// How many times what they take alone.
     times: f64,
     seconds: f64,
+    /// What they take while others hold back is known, and hardly more than the least.
+    is_steady: bool,
     at: Duration,
     /// Since when hardly anything is added.
     easy: Option<Duration>,
@@ -84,11 +108,21 @@ struct Speed {
 /// How fast requests of a kind usually are.
 #[derive(Debug, Default)]
 struct Usual {
-    /// Seconds of those that came since the last group, and how many.
-    sum: f64,
-    count: u32,
+    /// Those that came since the last group.
+    group: Mean,
     /// The least mean of each slice.
     least: VecDeque<(u64, f64)>,
+    /// Those that began while others held back since the last group of such.
+    calm: Mean,
+    /// Those of the last such groups.
+    held: Mean,
+}
+
+/// What requests take in the mean.
+#[derive(Debug, Default)]
+struct Mean {
+    seconds: f64,
+    count: u32,
 }
 
 impl Default for Shelter {
@@ -100,6 +134,7 @@ impl Default for Shelter {
             allowance: ALLOWED_AT_ONCE,
             at: Duration::ZERO,
             look: None,
+            looked: Duration::ZERO,
             looking: Duration::ZERO,
             found: false,
             is_sure: false,
@@ -118,15 +153,20 @@ impl Shelter {
     /// A request was done.
     pub fn took(&mut self, kind: Kind, service: Duration, now: Duration) {
         let seconds = service.as_secs_f64().max(1e-6);
-        let usual = self.usual.entry(kind).or_default();
+        let (rank, usual) = (kind.rank(), self.usual.entry(kind).or_default());
         self.found |= usual.took(seconds, now);
-        let Some(least) = usual.least(now) else { return };
-        let (rank, times) = (kind.rank(), seconds / least);
+        if (self.looked..self.looking).contains(&now.saturating_sub(service)) {
+            usual.is_calm(seconds);
+        }
+        let goal = GOALS.get(rank).copied().unwrap_or_default();
+        let Some(alone) = usual.alone(goal * LEFT, now) else { return };
+        let (times, is_steady) = (seconds / alone, usual.is_steady(goal, now));
         let before = self.speeds[rank].filter(|speed| speed.is_fresh(now));
-        let mut speed = before.unwrap_or(Speed { times, seconds, at: now, easy: None });
+        let first = Speed { times, seconds, is_steady, at: now, easy: None };
+        let mut speed = before.unwrap_or(first);
         speed.times += (times - speed.times) * YOUNGEST;
         speed.seconds += (seconds - speed.seconds) * YOUNGEST;
-        speed.at = now;
+        (speed.is_steady, speed.at) = (is_steady, now);
         let is_easy = GOALS.get(rank).is_some_and(|goal| speed.times < 1.0 + goal * EASY);
         speed.easy = is_easy.then(|| speed.easy.unwrap_or(now));
         self.speeds[rank] = Some(speed);
@@ -141,7 +181,7 @@ impl Shelter {
             self.allowance = (self.allowance + ALLOWED * since).min(ALLOWED_AT_ONCE);
             return;
         };
-        let lost = (1.0 - self.factor(first, at)).max(0.0);
+        let lost = (1.0 - self.share(first, at).factor).max(0.0);
         self.allowance = (self.allowance + (ALLOWED - lost) * since).clamp(0.0, ALLOWED_AT_ONCE);
         if self.look.is_none() {
             self.found = true;
@@ -150,7 +190,8 @@ impl Shelter {
         let takes = self.speeds[first].map_or(Duration::ZERO, |speed| Duration::from_secs_f64(speed.seconds));
         if now >= look {
             self.is_sure &= !self.found;
-            self.looking = now + (takes * LOOK_TIMES).min(LOOK_LONGEST);
+            let long = self.speeds[first].map_or(Duration::ZERO, |speed| speed.look());
+            (self.looked, self.looking) = (now + long / 2, now + long);
             self.look = Some(now + LOOK_EVERY);
             self.found = false;
         } else if now >= self.looking {
@@ -162,20 +203,21 @@ impl Shelter {
         }
     }
 
-    /// How fast requests of a priority in a lane are to go, of what the lane carries; `None` where they go before everybody.
-    pub fn factor_of(&self, lane: usize, priority: Priority, now: Duration) -> Option<f64> {
+    /// How fast requests of a priority in a lane are to go; `None` where they go before everybody.
+    pub fn share_of(&self, lane: usize, priority: Priority, now: Duration) -> Option<Share> {
         let rank = rank_in(lane, priority);
         let first = self.first(now).filter(|first| *first < rank)?;
-        let factor = self.factor(first, now);
+        let share = self.share(first, now);
         // Those of the same lane would share what it carries with them, and take no longer than they were ever seen to.
         let is_shared = (0..rank).any(|other| other % 2 == rank % 2 && self.is_there(other, now));
-        Some(if is_shared { factor.min(SILENT) } else { factor })
+        Some(if is_shared && share.factor > SHARED.factor { SHARED } else { share })
     }
 
-    fn factor(&self, first: usize, now: Duration) -> f64 {
+    fn share(&self, first: usize, now: Duration) -> Share {
         let least = if self.allowance > 0.0 { LEAST } else { 1.0 - ALLOWED };
+        let felt = |factor| Share { factor, is_felt: true };
         if now < self.looking {
-            return LOOKING.max(least);
+            return felt(LOOKING.max(least));
         }
         let mut speeds = self.speeds.into_iter().zip(GOALS).skip(first);
         let fresh = speeds.find_map(|(speed, goal)| Some((speed.filter(|speed| speed.is_fresh(now))?, goal)));
@@ -186,7 +228,7 @@ impl Shelter {
             let more = (since - speed.seconds * EASY_TIMES).max(0.0);
             (1.0 + (1.0 + goal - speed.times) / WITHIN) * (1.0 + more)
         };
-        fresh.map_or(SILENT, factor).clamp(least, MOST)
+        fresh.map_or(SILENT, |speed| felt(factor(speed).clamp(least, MOST)))
     }
 
     /// Who goes first of those that asked of late.
@@ -208,6 +250,12 @@ impl Shelter {
 }
 
 impl Speed {
+    /// How long others are to hold back: until a queue has ended, and as long as may be where none was seen to end.
+    fn look(&self) -> Duration {
+        let queue = Duration::from_secs_f64(self.seconds * LOOK_TIMES);
+        if self.is_steady { queue.min(LOOK_LONGEST) } else { LOOK_LONGEST }
+    }
+
     fn is_fresh(&self, now: Duration) -> bool {
         now.saturating_sub(self.at) < FRESH
     }
@@ -216,13 +264,8 @@ impl Speed {
 impl Usual {
     /// Whether that is clearly less than it ever was.
     fn took(&mut self, seconds: f64, now: Duration) -> bool {
-        (self.sum, self.count) = (self.sum + seconds, self.count + 1);
-        if self.count < GROUP {
-            return false;
-        }
-        let before = self.least(now);
-        let mean = self.sum / f64::from(self.count);
-        (self.sum, self.count) = (0.0, 0);
+        let Some(group) = self.group.add(seconds) else { return false };
+        let (before, mean) = (self.least(now), group.mean());
         let slice = now.as_secs() / SLICE_SECONDS;
         match self.least.back_mut() {
             Some((last, least)) if *last >= slice => *least = least.min(mean),
@@ -231,12 +274,52 @@ impl Usual {
         while self.least.front().is_some_and(|(first, _)| first + SLICES <= slice) {
             self.least.pop_front();
         }
-        before.is_some_and(|before| mean < before * CLEARLY)
+        let Some(before) = before.filter(|before| mean < before * CLEARLY) else { return false };
+        // What they took while others held back was too much by as much: the queue had not ended.
+        self.held.seconds *= mean / before;
+        true
+    }
+
+    /// One began while others held back.
+    fn is_calm(&mut self, seconds: f64) {
+        let Some(group) = self.calm.add(seconds) else { return };
+        if group.mean() < self.held.mean() * FAR {
+            self.held = Mean::default();
+        } else if self.held.count >= CALM {
+            // What was seen long ago counts for less and less.
+            self.held = Mean { seconds: self.held.seconds / 2.0, count: self.held.count / 2 };
+        }
+        self.held.seconds += group.seconds;
+        self.held.count += group.count;
+    }
+
+    /// What they take alone, or as good as alone: so much may still be added to what they take while others hold back.
+    fn alone(&self, left: f64, now: Duration) -> Option<f64> {
+        Some(self.least(now)?.max(self.held.mean() / (1.0 + left)))
+    }
+
+    /// What they take while others hold back is known, and no more than this is added to the least.
+    fn is_steady(&self, goal: f64, now: Duration) -> bool {
+        let least = self.least(now).filter(|_| self.held.count > 0);
+        least.is_some_and(|least| self.held.mean() < least * (1.0 + goal))
     }
 
     fn least(&self, now: Duration) -> Option<f64> {
         let slice = now.as_secs() / SLICE_SECONDS;
         let known = self.least.iter().filter(|(of, _)| of + SLICES > slice);
         known.map(|(_, mean)| *mean).reduce(f64::min)
+    }
+}
+
+impl Mean {
+    /// What the group takes, where it is whole now: another begins.
+    fn add(&mut self, seconds: f64) -> Option<Self> {
+        (self.seconds, self.count) = (self.seconds + seconds, self.count + 1);
+        (self.count >= GROUP).then(|| std::mem::take(self))
+    }
+
+    /// Nothing where there are none.
+    fn mean(&self) -> f64 {
+        self.seconds / f64::from(self.count.max(1))
     }
 }

@@ -12,8 +12,15 @@ use super::*;
 use crate::store_model::Operation;
 use world::{Found, Load, World};
 
-const LARGE: Load = Load { priority: Priority::Normal, bytes: 4 << 20, workers: 4, from: Duration::ZERO };
-const SMALL: Load = Load { priority: Priority::Normal, bytes: 4 << 10, workers: 4, from: Duration::ZERO };
+const LARGE: Load = Load {
+    priority: Priority::Normal,
+    bytes: 4 << 20,
+    workers: 4,
+    from: Duration::ZERO,
+    pause: Duration::ZERO,
+    is_answered: true,
+};
+const SMALL: Load = Load { bytes: 4 << 10, ..LARGE };
 
 const fn high(load: Load) -> Load {
     Load { priority: Priority::High, ..load }
@@ -25,17 +32,21 @@ fn line((mbit, round_trip, learning): (u32, u64, u64), seed: u64) -> World {
         bytes_per_second: f64::from(mbit) * 125_000.0,
         round_trip: Duration::from_millis(round_trip),
         overhead: Duration::ZERO,
+        own: Duration::ZERO,
         scheduled: true,
         warm_up: Duration::from_secs(learning),
+        length: Duration::from_secs(20),
         seed,
     }
 }
 
 /// How many times its time alone the slowest of a hundred of the first load takes, and the total, of that of the other alone.
 fn beside(world: World, first: Load, other: Load) -> (f64, f64) {
-    let alone = [first, other].map(|load| world.run(&[load])[0]);
+    // What nobody learns anything in is the same all the time.
+    let short = World { warm_up: world.warm_up.min(Duration::from_secs(20)), ..world };
+    let alone = [first, other].map(|load| short.run(&[load])[0]);
     let (with, without) =
-        (world.run(&[first, other]), World { scheduled: false, ..world }.run(&[first, other]));
+        (world.run(&[first, other]), World { scheduled: false, ..short }.run(&[first, other]));
     let longer = |found: &[Found]| found[0].p99.as_secs_f64() / alone[0].p99.as_secs_f64();
     let best = alone.iter().map(|found| found.bytes_per_second).fold(0.0, f64::max);
     let total = |found: &[Found]| found.iter().map(|found| found.bytes_per_second).sum::<f64>() / best;
@@ -75,6 +86,46 @@ fn what_little_was_carried_is_no_bound() {
         let longer = found[0].p99.as_secs_f64() / world.run(&[SMALL])[0].p99.as_secs_f64();
         println!("seed {seed}: p99 x {longer:.2}, total {total:.3}");
         assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
+    }
+}
+
+/// What is lost little by little is lost by the fourth minute.
+fn late(world: World) -> World {
+    World { warm_up: Duration::from_secs(180), length: Duration::from_secs(30), ..world }
+}
+
+#[test]
+fn who_is_slow_for_a_reason_of_its_own_costs_large_ones_little() {
+    for seed in 0..3 {
+        for (workers, millis) in [(1, 100), (4, 20), (4, 200)] {
+            println!("{workers} that take {millis} ms of their own in the mean, and vary by as much");
+            let world = World { own: millis * MILLI, ..late(line((100, 20, 0), seed)) };
+            let (longer, total) = beside(world, Load { workers, ..SMALL }, LARGE);
+            assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
+        }
+    }
+}
+
+#[test]
+fn who_is_never_answered_costs_large_ones_little() {
+    for seed in 0..3 {
+        let (_, total) = beside(late(line((100, 20, 0), seed)), Load { is_answered: false, ..SMALL }, LARGE);
+        assert!(total >= 0.9, "{total}");
+    }
+}
+
+#[test]
+fn who_goes_first_in_a_lane_costs_others_of_it_little() {
+    for seed in 0..3 {
+        println!("now and then a large one beside large ones");
+        let few = Load { workers: 1, bytes: 128 << 10, pause: 100 * MILLI, ..high(LARGE) };
+        let (longer, total) = beside(late(line((100, 20, 0), seed)), few, LARGE);
+        assert!(longer <= 1.5 && total >= 0.9, "{longer} {total}");
+        println!("a small one beside small ones that wear out the store");
+        let store = World { overhead: MILLI, ..late(line((1000, 4, 0), seed)) };
+        let (longer, total) =
+            beside(store, Load { workers: 1, ..high(SMALL) }, Load { workers: 32, ..SMALL });
+        assert!(longer <= 1.5 && total >= 0.85, "{longer} {total}");
     }
 }
 

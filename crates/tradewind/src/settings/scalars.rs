@@ -9,7 +9,7 @@ use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::source::{Source, Sourced};
-use super::value::{Beginnings, ETag, HostName, LogFilter, LogFormat, Value};
+use super::value::{Beginnings, ETag, HostName, KeyIds, LogFilter, LogFormat, Value};
 use tradewind_core::quantity::{ByteSize, Span};
 
 macro_rules! scalars {
@@ -144,6 +144,8 @@ scalars! {
         enabled: bool = "false",
         /// Keys of high priority: `orders, photos/thumbnails/` is a bucket and what begins so in another.
         first: Beginnings = "",
+        /// Clients of high priority, by the ids of their access keys: `TWSHOP, TWTILL`.
+        first_clients: KeyIds = "",
         /// Requests that wait in a lane; more are answered 503 SlowDown.
         most_waiting: NonZeroUsize = "1024",
     }

@@ -152,6 +152,16 @@ fn wrong_values_say_what_to_write() {
         ("[server]\ndomain = \"127.0.0.1\"", "is not a host's name"),
         ("[lanes]\nfirst = \"orders\"", "set lanes.enabled = true"),
         ("[lanes]\nenabled = true\nfirst = \"Orders/\"", "write for example \"orders, photos/thumbnails/\""),
+        ("[lanes]\nfirst_clients = \"shop\"", "lanes.first_clients needs lanes: set lanes.enabled = true"),
+        (
+            "[lanes]\nenabled = true\nfirst_clients = \"shop\"",
+            "etc/tw.toml:3: there is no access key \"shop\"; add an [[access_key]] with this id",
+        ),
+        (
+            "[lanes]\nenabled = true\nfirst_clients = \"root, shpo\"\n[root_key]\nid = \"root\"\nsecret = \"12345678\"\n\
+             [[access_key]]\nid = \"shop\"\nsecret = \"12345678\"",
+            "etc/tw.toml:3: there is no access key \"shpo\"; did you mean \"shop\"?",
+        ),
         ("[server]\ntls_cert = \"c.pem\"", "TLS needs the private key too"),
         ("[server]\nadmin = \"127.0.0.1:9000\"", "give each its own port"),
         ("[limits]\nidle_time = \"0s\"", "limits.idle_time must be longer than 0"),

@@ -142,6 +142,21 @@ impl Value for Beginnings {
     }
 }
 
+/// Ids of access keys; none where it is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyIds(pub Vec<String>);
+
+impl Value for KeyIds {
+    fn parse(text: &str) -> Result<Self, String> {
+        let each = text.split(',').map(str::trim).filter(|each| !each.is_empty());
+        Ok(Self(each.map(str::to_owned).collect()))
+    }
+
+    fn show(&self) -> String {
+        self.0.join(", ")
+    }
+}
+
 /// A share of a hundred, 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Percent(pub u8);

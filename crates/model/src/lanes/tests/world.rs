@@ -16,7 +16,8 @@ const BUFFER: u64 = 512 << 10;
 const HEAD: u64 = 800;
 /// What somebody hands over at once.
 const PIECE: u64 = 128 << 10;
-const LENGTH: Duration = Duration::from_secs(20);
+/// How long somebody waits for an answer that does not come.
+const GIVEN_UP: Duration = Duration::from_secs(1);
 
 /// Writers that are alike.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +27,10 @@ pub struct Load {
     pub workers: usize,
     /// When it begins.
     pub from: Duration,
+    /// How long a writer does nothing behind each request.
+    pub pause: Duration,
+    /// The store answers it; else the writer gives up.
+    pub is_answered: bool,
 }
 
 /// What a load got behind the warm-up.
@@ -42,9 +47,13 @@ pub struct World {
     pub round_trip: Duration,
     /// What a request takes at the store's end of the line, in which one is served after the other.
     pub overhead: Duration,
+    /// What a small request takes there besides, in the mean and whatever others do: its times vary by as much.
+    pub own: Duration,
     pub scheduled: bool,
     /// What happens before counts for nothing.
     pub warm_up: Duration,
+    /// How long what happens then counts.
+    pub length: Duration,
     pub seed: u64,
 }
 
@@ -54,7 +63,7 @@ enum Event {
     Begin(usize),
     /// The store has got so many bytes of a writer's, which knows it from now on.
     Acknowledged(usize, u64),
-    /// The answer is here.
+    /// The answer is here, or is not waited for any longer.
     Answered(usize),
     /// Somebody may have its turn.
     Wake,
@@ -129,7 +138,7 @@ impl World {
 impl Run<'_> {
     fn go(&mut self) {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
-            if at > self.world.warm_up + LENGTH {
+            if at > self.world.warm_up + self.world.length {
                 return;
             }
             self.now = at;
@@ -147,7 +156,8 @@ impl Run<'_> {
                     if left + buffered + in_flight == 0 {
                         let takes = self.world.overhead / 2 + self.random(self.world.overhead);
                         self.store_free = self.store_free.max(at) + takes;
-                        self.at(self.store_free, Event::Answered(writer));
+                        let answered = self.store_free + self.own(load);
+                        self.at(answered, Event::Answered(writer));
                     }
                 }
                 Event::Answered(writer) => self.end(writer),
@@ -232,12 +242,23 @@ impl Run<'_> {
         let ending = &mut self.writers[writer];
         let took = self.now - ending.begun;
         let entered = ending.entered.take().expect("it is under way");
-        self.lanes.end(entered, self.now, Some(took - ending.waited));
+        let load = self.loads[ending.load];
+        self.lanes.end(entered, self.now, load.is_answered.then_some(took - ending.waited));
         if self.now > self.world.warm_up {
             self.times[ending.load].push(took);
         }
-        let pause = self.random(Duration::from_micros(100));
+        let pause = load.pause + self.random(Duration::from_micros(100));
         self.at(self.now + pause, Event::Begin(writer));
+    }
+
+    /// What the store takes for a request of its own: mostly little, now and then much.
+    fn own(&mut self, load: usize) -> Duration {
+        let Load { bytes, is_answered, .. } = self.loads[load];
+        if !is_answered {
+            return GIVEN_UP;
+        }
+        let part = self.random(Duration::from_secs(1)).as_secs_f64();
+        if bytes > SMALL_BYTES { Duration::ZERO } else { self.world.own.mul_f64(-(1.0 - part).ln()) }
     }
 
     fn at(&mut self, at: Duration, event: Event) {
@@ -254,6 +275,7 @@ impl Run<'_> {
     }
 
     fn found(mut self) -> Vec<Found> {
+        let length = self.world.length;
         let times = self.times.iter_mut().zip(&self.acknowledged);
         let of = |((times, acknowledged), load): ((&mut Vec<Duration>, &u64), &Load)| {
             times.sort_unstable();
@@ -261,7 +283,7 @@ impl Run<'_> {
             assert!(count > 0, "none of {load:?} was done");
             let payload = load.bytes as f64 / (load.bytes + HEAD) as f64;
             Found {
-                bytes_per_second: *acknowledged as f64 * payload / LENGTH.as_secs_f64(),
+                bytes_per_second: *acknowledged as f64 * payload / length.as_secs_f64(),
                 p99: times[(count * 99).div_ceil(100) - 1],
             }
         };
