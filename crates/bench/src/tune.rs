@@ -2,6 +2,7 @@
 //! What follows from them is decided in [`tradewind_model::tune`]; here they are made.
 
 pub mod ground;
+mod losses;
 pub mod probe;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{Cell, Sample};
 
 use super::ground::{Ground, Hand};
+use super::losses;
 use crate::drive::Stop;
 use crate::usage::Usage;
 
@@ -23,6 +24,11 @@ const LOOK: Duration = Duration::from_millis(10);
 const LEAST: Duration = Duration::from_millis(300);
 const LEAST_ROUNDS: f64 = 2.0;
 const ROUNDS_OF_SHORT: f64 = 32.0;
+/// Where packets are lost, windows that have met no loss yet carry more than they will: what comes in the first time does not count,
+/// and what does goes on for longer. So many packets are no chance.
+const BEFORE_LOSSES: Duration = Duration::from_millis(700);
+const LEAST_WITH_LOSSES: Duration = Duration::from_millis(800);
+const FEWEST_LOST: u64 = 3;
 /// How unsure one round is, whatever it says: windows of connections and queues still change.
 const OF_ONE_ROUND: f64 = 0.08;
 /// Whoever does so much more in the second half has not settled.
@@ -123,22 +129,30 @@ pub async fn probe(
         asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
     }
     let mut warm: Option<(Duration, Usage)> = None;
+    let lost_before = losses::up_to_now();
+    let (mut loses, mut least, mut most_time) = (false, LEAST, extent.time);
     let end = loop {
         tokio::time::sleep(LOOK).await;
         let now = clock.now();
-        if warm.is_none() && shared.is_warm() {
+        let is_open = !loses || now - start >= BEFORE_LOSSES;
+        if warm.is_none() && is_open && shared.is_warm() {
             warm = Some((now, usage()?));
         }
-        let is_spent = now - start >= extent.time || shared.left.load(Ordering::Relaxed) == 0;
+        let is_spent = now - start >= most_time || shared.left.load(Ordering::Relaxed) == 0;
         let is_enough = warm.as_ref().is_some_and(|(from, _)| {
             let counted = shared.count((*from, now));
-            let is_long = now - *from >= LEAST || counted.rounds >= ROUNDS_OF_SHORT;
+            let is_long = now - *from >= least || counted.rounds >= ROUNDS_OF_SHORT && !loses;
             is_long && counted.rounds >= LEAST_ROUNDS && counted.error <= SURE && !shared.grows((*from, now))
         });
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
-        if is_spent || is_enough || stop.is_asked() {
+        let is_new = is_enough && !loses && now - start < BEFORE_LOSSES + LEAST_WITH_LOSSES;
+        if is_new && losses::up_to_now().saturating_sub(lost_before) >= FEWEST_LOST {
+            (loses, least) = (true, LEAST_WITH_LOSSES);
+            most_time = most_time.max(BEFORE_LOSSES + 2 * LEAST_WITH_LOSSES);
+            warm = None;
+        } else if is_spent || is_enough || stop.is_asked() {
             break now;
         }
     };
