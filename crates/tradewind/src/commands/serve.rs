@@ -24,6 +24,8 @@ use crate::assemble::Served;
 use crate::banner::Banner;
 use crate::expiry::Expiry;
 use crate::plans::ServedPlan;
+use crate::profiles::Profiles;
+use crate::profiles::served::Learning;
 use crate::root_key::{self, KeptKey};
 use crate::settings::{RootKey, Settings};
 use crate::{assemble, logs, store_metrics};
@@ -143,8 +145,12 @@ async fn serve(
     let mut store: Arc<dyn ObjectStore> = observed.clone();
     let name = settings.served().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
     let mut known = vec![known_of(name.clone(), observed.clone())];
-    let plan = served.plan();
+    let (plan, mut learning) = (served.plan(), None);
+    let stop = CancellationToken::new();
     if let Some(plan) = &plan {
+        learning = Profiles::find()
+            .map(|profiles| Learning { store: observed.clone(), profiles })
+            .map(|learning| tokio::spawn(learning.run(stop.clone())));
         let planned = plan.over(observed.clone(), clock.clone());
         known.push(plan_of(name, planned.clone(), plan.clone()));
         store = planned;
@@ -153,7 +159,7 @@ async fn serve(
     let gateway = Gateway::new(assemble::gateway_config(&settings)?, store.clone(), keys, clock.clone())?;
 
     // Admin outlives S3, so that a shutdown can be watched.
-    let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let stop_admin = CancellationToken::new();
     let mut serving = tokio::spawn({
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
@@ -188,6 +194,9 @@ async fn serve(
     stop.cancel();
     if let Some(expiring) = expiring {
         expiring.await.context("the task that expires uploads failed")?;
+    }
+    if let Some(learning) = learning {
+        learning.await.context("the task that corrects the store's profile failed")?;
     }
     store.close().await.context("cannot close the store")?;
     stop_admin.cancel();
