@@ -42,15 +42,10 @@ impl Shares {
         Self { ahead: ahead.clone(), held: Arc::default(), window: window.clone() }
     }
 
-    /// Whether so many bytes more would be within its part.
-    pub fn has_room(&self, bytes: u64) -> bool {
-        let held = self.held.load(Ordering::Acquire);
-        held.saturating_add(bytes) <= self.ahead.most.saturating_sub(self.ahead.held())
-    }
-
     /// Memory for so many bytes; `None` where there is none to be had.
     pub fn take(&self, bytes: u64) -> Option<Share> {
-        if !self.has_room(bytes) {
+        let held = self.held.load(Ordering::Acquire);
+        if held.saturating_add(bytes) > self.ahead.most.saturating_sub(self.ahead.held()) {
             return None;
         }
         let within = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.ahead.most);

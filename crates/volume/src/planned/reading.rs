@@ -29,7 +29,7 @@ use crate::whole::Whole;
 /// Who waits so long for the reader lets its turn go.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Ranges that there has to be memory for before the first request is broken off: fewer would be slower than it is.
-const WORTH: u64 = 4;
+const WORTH: usize = 3;
 
 /// What is to be read.
 pub(super) struct Reading {
@@ -136,23 +136,30 @@ impl Progress {
     /// Begins as many ranges as there is memory for.
     fn fetch_ahead(&mut self) {
         let Reading { whole, range_bytes, most_ahead, shares, .. } = &self.reading;
+        let (mut next, mut least) = (self.next, 1);
         if self.ahead.is_empty() {
             // What is being handed on is a range yet.
-            let next = self.at.saturating_add(*range_bytes).min(self.end);
-            let left = self.end - next;
-            let worth = WORTH.min(*most_ahead as u64).saturating_mul(*range_bytes).min(left);
-            // Nor for what has nearly come.
-            if worth == 0 || left < *range_bytes || !shares.has_room(worth) {
+            next = self.at.saturating_add(*range_bytes).min(self.end);
+            least = WORTH.min(*most_ahead);
+            // What has nearly come is not worth another request either.
+            if least == 0 || (self.end - next) / range_bytes < least as u64 {
                 return;
             }
-            self.next = next;
         }
-        while self.ahead.len() < *most_ahead && self.next < self.end {
-            let span = (self.next, (*range_bytes).min(self.end - self.next));
+        let mut begun = Vec::new();
+        while self.ahead.len() + begun.len() < *most_ahead && next < self.end {
+            let span = (next, (*range_bytes).min(self.end - next));
             let Some(share) = shares.take(span.1) else { break };
+            begun.push((span, share));
+            next += span.1;
+        }
+        if begun.len() < least {
+            return;
+        }
+        self.next = next;
+        for (span, share) in begun {
             let fetched = tokio::spawn(fetched(whole.clone(), span, share));
             self.ahead.push_back((span.0, AbortOnDrop(fetched)));
-            self.next += span.1;
         }
     }
 
