@@ -8,7 +8,7 @@ use tradewind_core::{Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::Surface;
+use tradewind_model::tune::{Cell, Surface};
 use tradewind_volume::Planned;
 use tradewind_volume::planned::PlannedOptions;
 
@@ -18,6 +18,12 @@ use crate::settings::ByteSize;
 
 /// Of the memory that requests are admitted to, so large a part may be fetched ahead of them: the other half is for those that come.
 const AHEAD_OF: usize = 2;
+/// Sizes that ranges may have where it is known what they carry, and the one that they have otherwise: as many connections open their
+/// windows at a time as memory allows, and a request's own cost is a hundredth yet.
+const RANGES: [u64; 4] = [4 << 20, 2 << 20, 1 << 20, 512 << 10];
+const RANGE: u64 = 1 << 20;
+/// Smaller ones are more requests: they have to carry so much more.
+const WORTH: f64 = 1.05;
 /// Sizes whose requests are told as examples.
 const TOLD: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
@@ -68,7 +74,7 @@ impl ServedPlan {
     fn from(known: Option<Known>, memory_bytes: usize, retries: RetryOptions) -> Self {
         let ahead_bytes = (memory_bytes / AHEAD_OF) as u64;
         // One alone has half of that.
-        let plan = Plan { memory_bytes: ahead_bytes / 2, ..Plan::default() };
+        let plan = Plan { memory_bytes: ahead_bytes / 2, stream_bytes: RANGE, ..Plan::default() };
         let mut found = Self { plan, source: Source::Nothing, ahead_bytes, retries, tags_are_md5: false };
         let Some(Known { profile, surfaces, is_carried }) = known else { return found };
         let (reads, others): (Vec<_>, Vec<_>) =
@@ -77,11 +83,17 @@ impl ServedPlan {
         let surfaces = if reads.is_empty() { others } else { reads };
         let surfaces: Vec<Surface> = surfaces.into_iter().map(|(_, surface)| surface).collect();
         if !surfaces.is_empty() {
-            found.plan = plan.tuned(&surfaces);
+            found.plan = best_ranges(plan.tuned(&surfaces), &surfaces);
             found.source =
                 if is_carried { Source::Scaled(profile.store) } else { Source::Profile(profile.made) };
         }
         found
+    }
+
+    /// Ranges of one object at a time, at the most.
+    #[must_use]
+    pub fn ahead(&self) -> usize {
+        self.plan.ahead().min(self.plan.of_one_object(self.plan.stream_bytes))
     }
 
     /// The same of a store whose tags are the MD5s of bytes, always.
@@ -110,9 +122,21 @@ impl fmt::Display for ServedPlan {
                 write!(f, "by the profile of {store}, scaled: {} at a time", of_sizes(plan))?;
             }
         }
-        let ahead = plan.ahead().min(plan.of_one_object(plan.stream_bytes));
-        write!(f, "; of a large object up to {ahead} ranges of {}", ByteSize(plan.stream_bytes))
+        write!(f, "; of a large object up to {} ranges of {}", self.ahead(), ByteSize(plan.stream_bytes))
     }
+}
+
+/// With ranges of the size that carries the most within the memory that there is for one object.
+fn best_ranges(plan: Plan, surfaces: &[Surface]) -> Plan {
+    let carries = |bytes: u64| {
+        let plan = Plan { stream_bytes: bytes, ..plan };
+        let parallel = plan.ahead().min(plan.parallel(bytes));
+        let all = surfaces.iter().map(|surface| surface.infer(Cell { bytes, parallel }).bandwidth());
+        all.fold(f64::INFINITY, f64::min)
+    };
+    let best = RANGES.into_iter().map(|bytes| (bytes, carries(bytes)));
+    let best = best.reduce(|best, next| if next.1 > best.1 * WORTH { next } else { best });
+    best.map_or(plan, |(bytes, _)| Plan { stream_bytes: bytes, ..plan })
 }
 
 fn of_sizes(plan: &Plan) -> String {
@@ -121,7 +145,7 @@ fn of_sizes(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tradewind_model::tune::{Belief, Cell, Sample};
+    use tradewind_model::tune::{Belief, Sample};
 
     use super::*;
     use crate::profiles::Profile;
@@ -143,7 +167,7 @@ mod tests {
         let unknown = plan(None);
         assert_eq!(
             unknown.to_string(),
-            "this store was never tuned: 32 requests at a time; of a large object up to 16 ranges of 2MiB"
+            "this store was never tuned: 32 requests at a time; of a large object up to 32 ranges of 1MiB"
         );
         let known = |surfaces, is_carried| {
             let (store, made) = ("S3Store(there)".to_owned(), "2026-11-23T12:00:00Z".to_owned());
@@ -161,5 +185,31 @@ mod tests {
         assert_eq!(both.plan, far.plan);
         let written = known(vec![(Direction::Write, surface(0.2))], false);
         assert_eq!(written.plan, far.plan);
+    }
+
+    #[test]
+    fn ranges_are_as_small_as_memory_needs_them() {
+        let law = |round_trip: f64| {
+            let sample = |bytes, parallel, latency| {
+                let cell = Cell { bytes, parallel };
+                Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+            };
+            // A connection carries 15 MB/s, all of them 110.
+            let of = |bytes: u64, parallel: usize| {
+                let alone = round_trip + bytes as f64 / 15e6;
+                sample(bytes, parallel, alone.max((bytes * parallel as u64) as f64 / 110e6))
+            };
+            let samples =
+                vec![of(4 << 10, 256), of(256 << 10, 256), of(1 << 20, 8), of(1 << 20, 128), of(8 << 20, 1)];
+            vec![Surface::new(Belief::default().with_round_trip(round_trip), samples)]
+        };
+        let ranges = |round_trip: f64, memory_bytes: u64| {
+            let surfaces = law(round_trip);
+            let plan = Plan { memory_bytes, ..Plan::default() }.tuned(&surfaces);
+            best_ranges(plan, &surfaces).stream_bytes
+        };
+        assert_eq!(ranges(0.001, 32 << 20), 4 << 20, "any will do");
+        assert!(ranges(0.3, 16 << 20) < 4 << 20, "few fit, and each waits for long");
+        assert!(ranges(0.3, 16 << 20) <= ranges(0.3, 512 << 20));
     }
 }

@@ -11,7 +11,7 @@ use support::s3::{Request, Response, S3};
 use support::server::{Server, Start, root_key, tradewind};
 
 /// What the default plan has in one range.
-const RANGE: usize = 2 << 20;
+const RANGE: usize = 1 << 20;
 
 struct Scene {
     directory: tempfile::TempDir,
@@ -84,7 +84,7 @@ fn get(client: &mut S3, key: &str, headers: &[(&str, &str)]) -> Response {
 #[test]
 fn what_is_large_is_read_in_ranges_and_is_what_it_was() {
     let mut scene = Scene::new();
-    let (size, small) = (10 * RANGE + 77, 100_000);
+    let (size, small) = (20 * RANGE + 77, 100_000);
     let (large, little) = (scene.store("large", size), scene.store("little", small));
     let mut front = scene.front();
     let mut client = S3::new(front.endpoint, root_key());
@@ -92,7 +92,7 @@ fn what_is_large_is_read_in_ranges_and_is_what_it_was() {
     let checksums = [("x-amz-checksum-mode", "ENABLED")];
     let through = get(&mut client, "large", &checksums);
     assert!(through.status == 200 && through.body == large);
-    scene.reads_become(11);
+    scene.reads_become(21);
     let direct = get(&mut scene.direct, "large", &checksums);
     for name in ["etag", "last-modified", "content-length", "content-type", "x-amz-checksum-crc64nvme"] {
         assert_eq!(through.header(name), direct.header(name), "{name}");
@@ -106,10 +106,10 @@ fn what_is_large_is_read_in_ranges_and_is_what_it_was() {
     assert!(end.status == 206 && end.body == large[size - 9_000_000..]);
     assert_eq!(get(&mut client, "large", &[("range", "bytes=99999999-")]).status, 416);
     assert_eq!(get(&mut client, "large", &[("if-match", "\"another\"")]).status, 412);
-    scene.reads_become(11 + 1 + 5 + 5);
+    scene.reads_become(21 + 1 + 9 + 9);
 
     assert!(get(&mut client, "little", &[]).body == little);
-    scene.reads_become(23);
+    scene.reads_become(41);
 
     let printed = front.printed().join("\n");
     assert!(printed.contains("plan        this store was never tuned: 32 requests at a time"), "{printed}");
@@ -127,7 +127,7 @@ fn what_is_large_is_read_in_ranges_and_is_what_it_was() {
 #[test]
 fn a_profile_counts_from_the_next_start_on() {
     let mut scene = Scene::new();
-    let large = scene.store("large", 5 * RANGE);
+    let large = scene.store("large", 10 * RANGE);
     let settings = scene.directory.path().join("settings.toml");
     let tuned = tradewind()
         .args(["tune", "far://bucket", "--budget", "16MiB,3s", "--config"])
