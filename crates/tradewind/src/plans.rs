@@ -16,8 +16,8 @@ use crate::profiles::here::cores;
 use crate::profiles::{Known, Profiles};
 use crate::settings::ByteSize;
 
-/// Of the memory that requests are admitted to, so large a part may be fetched ahead of them: the other half is for those that come.
-const AHEAD_OF: usize = 2;
+/// Of the memory that requests are admitted to, so many quarters may be fetched ahead of them: the other is for those that come.
+const QUARTERS: usize = 3;
 /// Sizes that ranges may have where it is known what they carry, and the one that they have otherwise: as many connections open their
 /// windows at a time as memory allows, and a request's own cost is a hundredth yet.
 const RANGES: [u64; 4] = [4 << 20, 2 << 20, 1 << 20, 512 << 10];
@@ -72,9 +72,9 @@ impl ServedPlan {
     }
 
     fn from(known: Option<Known>, memory_bytes: usize, retries: RetryOptions) -> Self {
-        let ahead_bytes = (memory_bytes / AHEAD_OF) as u64;
-        // One alone has half of that.
-        let plan = Plan { memory_bytes: ahead_bytes / 2, stream_bytes: RANGE, ..Plan::default() };
+        let ahead_bytes = (memory_bytes / 4 * QUARTERS) as u64;
+        // More than that nobody has who is alone.
+        let plan = Plan { memory_bytes: ahead_bytes / 3 * 2, stream_bytes: RANGE, ..Plan::default() };
         let mut found = Self { plan, source: Source::Nothing, ahead_bytes, retries, tags_are_md5: false };
         let Some(Known { profile, surfaces, is_carried }) = known else { return found };
         let (reads, others): (Vec<_>, Vec<_>) =
@@ -93,7 +93,7 @@ impl ServedPlan {
     /// Ranges of one object at a time, at the most.
     #[must_use]
     pub fn ahead(&self) -> usize {
-        self.plan.ahead().min(self.plan.of_one_object(self.plan.stream_bytes))
+        ahead(&self.plan)
     }
 
     /// The same of a store whose tags are the MD5s of bytes, always.
@@ -126,11 +126,15 @@ impl fmt::Display for ServedPlan {
     }
 }
 
+fn ahead(plan: &Plan) -> usize {
+    plan.ahead().min(plan.parallel(plan.stream_bytes))
+}
+
 /// With ranges of the size that carries the most within the memory that there is for one object.
 fn best_ranges(plan: Plan, surfaces: &[Surface]) -> Plan {
     let carries = |bytes: u64| {
-        let plan = Plan { stream_bytes: bytes, ..plan };
-        let parallel = plan.ahead().min(plan.parallel(bytes));
+        // The other half waits for those before it.
+        let parallel = ahead(&Plan { stream_bytes: bytes, memory_bytes: plan.memory_bytes / 2, ..plan });
         let all = surfaces.iter().map(|surface| surface.infer(Cell { bytes, parallel }).bandwidth());
         all.fold(f64::INFINITY, f64::min)
     };

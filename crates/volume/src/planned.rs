@@ -134,14 +134,16 @@ impl Planned {
         let sum = (select == Select::Whole).then(|| Sum::of(&info, self.tags_are_md5)).flatten();
         let (is_compared, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
-        let most = plan.ahead().min(plan.of_one_object(plan.stream_bytes));
+        let range_bytes = plan.stream_bytes.max(1);
+        // Of those that lie in memory some have come already: whoever has a turn must not wait for those before it.
+        let most = usize::try_from(plan.memory_bytes / range_bytes).unwrap_or(usize::MAX);
         let reading = Reading {
             whole: Whole::within(&self.carrier, origin, info.clone(), context.clone()),
             context: context.clone(),
             span,
             may_go_on: sum.is_some() || !is_compared,
             sum,
-            range_bytes: plan.stream_bytes.max(1),
+            range_bytes,
             most_ahead: if is_split { most } else { 0 },
             shares: Shares::new(&self.ahead, &context.window),
         };

@@ -2,7 +2,8 @@
 //! for it; who gets none hands bytes on as they come.
 //!
 //! A request may hold as much as is left (Choudhury and Hahne 1998): one alone has half of all, of many each has its part, and whoever
-//! comes next finds some. So clients that read slowly cannot keep all of it.
+//! comes next finds some. So clients that read slowly cannot keep all of it. Whoever has taken something may hold so much more, up to
+//! twice what is left: that it will be read is likely.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,19 +34,28 @@ impl Ahead {
 pub(super) struct Shares {
     ahead: Arc<Ahead>,
     held: Arc<AtomicU64>,
+    /// What the reader has taken so far.
+    taken: AtomicU64,
     window: Arc<Window>,
 }
 
 impl Shares {
     /// For a request with this window, which holds none yet.
     pub fn new(ahead: &Arc<Ahead>, window: &Arc<Window>) -> Self {
-        Self { ahead: ahead.clone(), held: Arc::default(), window: window.clone() }
+        Self { ahead: ahead.clone(), held: Arc::default(), taken: AtomicU64::new(0), window: window.clone() }
+    }
+
+    /// The reader has taken so many bytes more.
+    pub fn taken(&self, bytes: u64) {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Memory for so many bytes; `None` where there is none to be had.
     pub fn take(&self, bytes: u64) -> Option<Share> {
+        let left = self.ahead.most.saturating_sub(self.ahead.held());
+        let part = left.saturating_add(left.min(self.taken.load(Ordering::Relaxed)));
         let held = self.held.load(Ordering::Acquire);
-        if held.saturating_add(bytes) > self.ahead.most.saturating_sub(self.ahead.held()) {
+        if held.saturating_add(bytes) > part {
             return None;
         }
         let within = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.ahead.most);
@@ -116,6 +126,9 @@ mod tests {
         let second = take(&other);
         assert_eq!((first.len(), second.len()), (4, 2), "each at most what is left");
         assert_eq!(ahead.held(), 48 << 10);
+        assert!(take(&other).is_empty());
+        other.taken(1 << 20);
+        assert_eq!(take(&other).len(), 1, "who reads has twice its part");
         let bytes = first.into_iter().map(|share| share.attach(Bytes::from_static(b"some")));
         let kept: Vec<Bytes> = bytes.collect();
         assert!(one.take(8 << 10).is_none(), "they are held as long as anybody has them");

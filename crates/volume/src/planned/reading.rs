@@ -223,6 +223,7 @@ impl Progress {
     /// Gives the reader what comes next; the last of it when all of it is right.
     fn hand_on(&mut self, bytes: Bytes, place: Permit<'_, Result<Bytes>>) -> Result<()> {
         self.at += bytes.len() as u64;
+        self.reading.shares.taken(bytes.len() as u64);
         if let Some(sum) = &mut self.reading.sum {
             sum.update(&bytes);
         }
