@@ -20,7 +20,7 @@ use crate::settings::ByteSize;
 const QUARTERS: usize = 3;
 /// Sizes that ranges may have where it is known what they carry, and the one that they have otherwise: as many connections open their
 /// windows at a time as memory allows, and a request's own cost is a hundredth yet.
-const RANGES: [u64; 4] = [4 << 20, 2 << 20, 1 << 20, 512 << 10];
+const RANGES: [u64; 3] = [RANGE, 512 << 10, 256 << 10];
 const RANGE: u64 = 1 << 20;
 /// Smaller ones are more requests: they have to carry so much more.
 const WORTH: f64 = 1.05;
@@ -93,7 +93,7 @@ impl ServedPlan {
     /// Ranges of one object at a time, at the most.
     #[must_use]
     pub fn ahead(&self) -> usize {
-        ahead(&self.plan)
+        under_way(&self.plan)
     }
 
     /// The same of a store whose tags are the MD5s of bytes, always.
@@ -126,15 +126,16 @@ impl fmt::Display for ServedPlan {
     }
 }
 
-fn ahead(plan: &Plan) -> usize {
-    plan.ahead().min(plan.parallel(plan.stream_bytes))
+/// Half of those that memory is for: the other half waits for those before it.
+fn under_way(plan: &Plan) -> usize {
+    let half = Plan { memory_bytes: plan.memory_bytes / 2, ..*plan };
+    half.ahead().min(plan.of_one_object(plan.stream_bytes))
 }
 
 /// With ranges of the size that carries the most within the memory that there is for one object.
 fn best_ranges(plan: Plan, surfaces: &[Surface]) -> Plan {
     let carries = |bytes: u64| {
-        // The other half waits for those before it.
-        let parallel = ahead(&Plan { stream_bytes: bytes, memory_bytes: plan.memory_bytes / 2, ..plan });
+        let parallel = under_way(&Plan { stream_bytes: bytes, ..plan });
         let all = surfaces.iter().map(|surface| surface.infer(Cell { bytes, parallel }).bandwidth());
         all.fold(f64::INFINITY, f64::min)
     };
@@ -212,8 +213,8 @@ mod tests {
             let plan = Plan { memory_bytes, ..Plan::default() }.tuned(&surfaces);
             best_ranges(plan, &surfaces).stream_bytes
         };
-        assert_eq!(ranges(0.001, 32 << 20), 4 << 20, "any will do");
-        assert!(ranges(0.3, 16 << 20) < 4 << 20, "few fit, and each waits for long");
-        assert!(ranges(0.3, 16 << 20) <= ranges(0.3, 512 << 20));
+        assert_eq!(ranges(0.001, 32 << 20), RANGE, "any will do");
+        assert!(ranges(0.3, 16 << 20) < RANGE, "few fit, and each waits for long");
+        assert_eq!(ranges(0.3, 512 << 20), RANGE);
     }
 }

@@ -23,6 +23,7 @@ use ahead::{Ahead, Shares};
 use async_trait::async_trait;
 use reading::Reading;
 use sum::Sum;
+use tokio::sync::Semaphore;
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::metadata::Tags;
@@ -135,8 +136,9 @@ impl Planned {
         let (is_compared, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
         let range_bytes = plan.stream_bytes.max(1);
-        // Of those that lie in memory some have come already: whoever has a turn must not wait for those before it.
         let most = usize::try_from(plan.memory_bytes / range_bytes).unwrap_or(usize::MAX);
+        // The other half has come already, and waits for one before it that is late.
+        let under_way = plan.of_one_object(range_bytes).min(most / 2).max(1);
         let reading = Reading {
             whole: Whole::within(&self.carrier, origin, info.clone(), context.clone()),
             context: context.clone(),
@@ -144,6 +146,7 @@ impl Planned {
             may_go_on: sum.is_some() || !is_compared,
             sum,
             range_bytes,
+            under_way: Arc::new(Semaphore::new(under_way)),
             most_ahead: if is_split { most } else { 0 },
             shares: Shares::new(&self.ahead, &context.window),
         };

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Permit, Receiver, Sender, channel};
 use tradewind_core::error::{Error, Reason, Result};
@@ -41,7 +42,9 @@ pub(super) struct Reading {
     pub sum: Option<Sum>,
     /// What breaks off may be asked for from there. Not where the leaf alone can tell whether bytes are right.
     pub may_go_on: bool,
-    /// Bytes of each range, and how many of them are fetched ahead; 0 where one request is enough.
+    /// Room for ranges under way.
+    pub under_way: Arc<Semaphore>,
+    /// Bytes of each range, and how many of them lie in memory at a time; 0 where one request is enough.
     pub range_bytes: u64,
     pub most_ahead: usize,
     pub shares: Shares,
@@ -135,7 +138,7 @@ impl Progress {
 
     /// Begins as many ranges as there is memory for.
     fn fetch_ahead(&mut self) {
-        let Reading { whole, range_bytes, most_ahead, shares, .. } = &self.reading;
+        let Reading { whole, under_way, range_bytes, most_ahead, shares, .. } = &self.reading;
         let (mut next, mut least) = (self.next, 1);
         if self.ahead.is_empty() {
             // What is being handed on is a range yet.
@@ -158,7 +161,7 @@ impl Progress {
         }
         self.next = next;
         for (span, share) in begun {
-            let fetched = tokio::spawn(fetched(whole.clone(), span, share));
+            let fetched = tokio::spawn(fetched(whole.clone(), under_way.clone(), span, share));
             self.ahead.push_back((span.0, AbortOnDrop(fetched)));
         }
     }
@@ -238,7 +241,14 @@ impl Progress {
 }
 
 /// A range, in the memory that was taken for it.
-async fn fetched(whole: Arc<Whole>, span: (u64, u64), share: Share) -> Result<Bytes> {
+async fn fetched(
+    whole: Arc<Whole>,
+    under_way: Arc<Semaphore>,
+    span: (u64, u64),
+    share: Share,
+) -> Result<Bytes> {
+    let over = |e| Error::with_source(Reason::ShuttingDown, "reading is over", e);
+    let _place = under_way.acquire().await.map_err(over)?;
     let (bytes, _) = buffered(whole, span).await?;
     Ok(share.attach(bytes))
 }
