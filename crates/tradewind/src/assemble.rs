@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tradewind_backend::local::{self, LocalStore};
-use tradewind_backend::s3::S3Store;
-use tradewind_backend::swift::SwiftStore;
+use tradewind_backend::s3::{S3Options, S3Store};
+use tradewind_backend::swift::{SwiftOptions, SwiftStore};
 use tradewind_core::store::ETagForm;
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_gateway::addressing::Domain;
@@ -17,9 +17,11 @@ use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
 use tradewind_gateway::keys;
 use tradewind_gateway::s3;
 use tradewind_model::lanes::LanesOptions;
+use tradewind_model::retry::RetryOptions;
 use tradewind_volume::Scheduled;
 use tradewind_volume::scheduled::Priorities;
 
+use crate::plans::ServedPlan;
 use crate::remote::Overrides;
 use crate::settings::{ETag, Permissions, Settings, Span, StoreKind};
 use crate::stores;
@@ -29,8 +31,8 @@ use crate::stores;
 pub enum Served {
     /// An embedded one.
     Local(Arc<LocalStore>),
-    /// A service.
-    Remote(Arc<dyn ObjectStore>),
+    /// A service, and the plan that it is read under.
+    Remote(Arc<dyn ObjectStore>, Arc<ServedPlan>),
 }
 
 impl Served {
@@ -39,7 +41,16 @@ impl Served {
     pub fn store(&self) -> Arc<dyn ObjectStore> {
         match self {
             Self::Local(store) => store.clone(),
-            Self::Remote(store) => store.clone(),
+            Self::Remote(store, _) => store.clone(),
+        }
+    }
+
+    /// The plan that it is read under, where it is a service.
+    #[must_use]
+    pub fn plan(&self) -> Option<Arc<ServedPlan>> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(_, plan) => Some(plan.clone()),
         }
     }
 }
@@ -49,10 +60,20 @@ pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<
     let options = match settings.served().map(|store| &store.kind) {
         Some(StoreKind::S3(set)) => {
             let options = stores::s3_options(set, Overrides::default())?;
-            return Ok(Served::Remote(S3Store::new(options, clock)?));
+            let (connections, retries) = (options.connections, options.retries);
+            let open =
+                |connections| S3Store::new(S3Options { connections, ..options.clone() }, clock.clone());
+            return planned(settings, open, (connections, set.connections.is_some()), retries);
         }
         Some(StoreKind::Swift(set)) => {
-            return Ok(Served::Remote(SwiftStore::new(stores::swift_options(set)?, clock)?));
+            let options = stores::swift_options(set)?;
+            let (connections, retries) = (options.connections, options.retries);
+            let open =
+                |connections| SwiftStore::new(SwiftOptions { connections, ..options.clone() }, clock.clone());
+            let served = planned(settings, open, (connections, set.connections.is_some()), retries)?;
+            let Served::Remote(store, plan) = served else { return Ok(served) };
+            // Those of objects that are put together have another form.
+            return Ok(Served::Remote(store, Arc::new(ServedPlan::clone(&plan).with_md5_tags())));
         }
         Some(StoreKind::Local { options, .. }) => stores::local_options(options),
         None => local::LocalOptions::default(),
@@ -60,6 +81,24 @@ pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<
     let directory = settings.store_directory().unwrap_or(settings.data_directory());
     let store = LocalStore::open(directory, options, clock);
     store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
+}
+
+/// A service with the plan that follows from what is known of it, and with as many connections as that has requests, unless the
+/// settings say how many.
+fn planned<S: ObjectStore>(
+    settings: &Settings,
+    open: impl Fn(usize) -> tradewind_core::Result<Arc<S>>,
+    (connections, are_set): (usize, bool),
+    retries: RetryOptions,
+) -> anyhow::Result<Served> {
+    let mut store = open(connections)?;
+    // By its name, which it has before anything was asked of it.
+    let memory = settings.scalars.memory.budget.value.as_usize();
+    let plan = ServedPlan::of(&format!("{store:?}"), memory, retries);
+    if !are_set && plan.plan.requests > connections {
+        store = open(plan.plan.requests)?;
+    }
+    Ok(Served::Remote(store, Arc::new(plan)))
 }
 
 /// The store with its lanes, where the settings say that it has some.

@@ -4,6 +4,7 @@
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::plans::ServedPlan;
 use crate::root_key::{self, KeptKey};
 use crate::settings::Settings;
 
@@ -18,6 +19,8 @@ pub struct Banner<'a> {
     pub endpoint: SocketAddr,
     /// Where health and metrics are served.
     pub admin: SocketAddr,
+    /// The plan that a service is read under.
+    pub plan: Option<&'a ServedPlan>,
 }
 
 impl Banner<'_> {
@@ -49,6 +52,9 @@ impl Banner<'_> {
         if self.root.is_new {
             let secret = self.root.secret.reveal();
             text += &format!("  secret key  {secret}  (printed this once; kept in {file})\n");
+        }
+        if let Some(plan) = self.plan {
+            text += &format!("  plan        {plan}\n");
         }
         let credentials = match &self.settings.root_key {
             None => format!("export $(cat {file}) "),
@@ -94,7 +100,8 @@ mod tests {
         let settings = Settings::read(inputs).unwrap();
         let root = KeptKey { id: "TWID".into(), secret: Secret::new("hush-hush"), is_new };
         let endpoint = "0.0.0.0:9000".parse().unwrap();
-        Banner { settings: &settings, root: &root, endpoint, admin: "127.0.0.1:9001".parse().unwrap() }.text()
+        let admin = "127.0.0.1:9001".parse().unwrap();
+        Banner { settings: &settings, root: &root, endpoint, admin, plan: None }.text()
     }
 
     #[test]

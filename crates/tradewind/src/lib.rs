@@ -12,6 +12,7 @@ pub mod expiry;
 pub mod logs;
 pub mod openstack;
 pub mod places;
+pub mod plans;
 pub mod profiles;
 pub mod remote;
 pub mod root_key;

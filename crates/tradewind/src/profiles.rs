@@ -4,6 +4,7 @@
 mod carried;
 pub mod here;
 pub mod seen;
+pub mod served;
 mod text;
 
 use std::fs;

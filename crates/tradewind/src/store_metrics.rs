@@ -6,7 +6,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tradewind_model::store_model::{Alike, Direction, Failure, Operation, Spread, StoreModel, Times, Total};
+use tradewind_model::store_model::{
+    Alike, Direction, Failure, Operation, SizeClass, Spread, StoreModel, Times, Total,
+};
+use tradewind_volume::Planned;
+
+use crate::plans::Source;
 
 const REQUESTS: Metric = Metric {
     name: "tradewind_store_requests_total",
@@ -45,6 +50,18 @@ const AGE: Metric = Metric {
     name: "tradewind_store_sample_age_seconds",
     kind: "gauge",
     help: "Seconds since a request last told how long it takes, by kind.",
+};
+
+const AT_A_TIME: Metric = Metric {
+    name: "tradewind_plan_requests",
+    kind: "gauge",
+    help: "Requests that carry objects at a time, at the most, by largest size and by what that follows from: a \
+           profile of the store, one that is scaled, or the default where nothing is known.",
+};
+const AHEAD: Metric = Metric {
+    name: "tradewind_plan_ahead_bytes",
+    kind: "gauge",
+    help: "Bytes of large objects that are held now, fetched ahead of whoever reads them.",
 };
 
 const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
@@ -115,6 +132,23 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
     }
 }
 
+/// Appends the plan that the store of this name is read under.
+pub fn render_plan(name: &str, planned: &Planned, source: &Source, out: &mut String) {
+    let store = format!("store=\"{}\"", escaped(name));
+    AT_A_TIME.head(out);
+    for sizes in SizeClass::all() {
+        let (size, bytes) = (of_class(sizes), sizes.most_bytes().unwrap_or(u64::MAX));
+        let labels = format!("{store},from=\"{}\",up_to_bytes=\"{size}\"", source.word());
+        AT_A_TIME.line(out, "", &labels, planned.plan().parallel(bytes));
+    }
+    AHEAD.head(out);
+    AHEAD.line(out, "", &store, planned.held_ahead());
+}
+
+fn of_class(sizes: SizeClass) -> String {
+    sizes.most_bytes().map_or("+Inf".to_owned(), |most| most.to_string())
+}
+
 fn is_used(model: &StoreModel, operation: Operation) -> bool {
     model.all_outcomes(operation) != Default::default() || model.in_flight(operation) > 0
 }
@@ -131,8 +165,7 @@ fn each(times: &[(String, Times)]) -> impl Iterator<Item = (&str, &Alike)> {
 /// A quantile that nothing is known of is not a number, as Prometheus has it.
 fn summary(metric: &Metric, out: &mut String, labels: &str, alike: &Alike, times: &Spread, total: Total) {
     let labels = if labels.ends_with('=') {
-        let size = alike.sizes.most_bytes().map_or("+Inf".to_owned(), |most| most.to_string());
-        format!("{labels}\"{size}\"")
+        format!("{labels}\"{}\"", of_class(alike.sizes))
     } else {
         labels.to_owned()
     };

@@ -22,6 +22,7 @@ use futures::future::BoxFuture;
 use support::ceph::Ceph;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tradewind::plans::ServedPlan;
 use tradewind_backend::s3::{Endpoint, S3Options, S3Store, Style};
 use tradewind_core::error::Reason;
 use tradewind_core::listing::{ListEntry, ListRequest};
@@ -32,6 +33,8 @@ use tradewind_gateway::Gateway;
 use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::config::GatewayConfig;
 use tradewind_gateway::keys::{AccessKey, Keys};
+use tradewind_model::retry::RetryOptions;
+use tradewind_volume::Observed;
 use tradewind_wire::sigv4::Credentials;
 
 const ID: &str = "leaf";
@@ -73,6 +76,19 @@ fn make() -> BoxFuture<'static, Arc<dyn ObjectStore>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms() {
     conformance::run(make).await;
+}
+
+/// As it stands when it is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn conforms_under_a_plan() {
+    let make = || async {
+        let clock = SystemClock::shared();
+        let observed: Arc<dyn ObjectStore> = Observed::new(leaf().await, clock.clone());
+        let plan = ServedPlan::of("S3Store(nobody knows it)", 64 << 20, RetryOptions::default());
+        let planned: Arc<dyn ObjectStore> = plan.over(observed, clock);
+        planned
+    };
+    conformance::run(|| make().boxed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,8 +65,12 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name == ".git" {
+            // A directory, or where this is a work tree a file: no part of the checkout.
+            continue;
+        }
         let is_ignored = name.starts_with("target")
-            || [".git", ".cache", ".venv", "results", "data", "__pycache__", ".pytest_cache"]
+            || [".cache", ".venv", "results", "data", "__pycache__", ".pytest_cache"]
                 .contains(&name.as_str());
         if path.is_dir() && !path.is_symlink() {
             if !is_ignored {

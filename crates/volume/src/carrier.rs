@@ -234,9 +234,15 @@ impl Carrier {
         self.slot_with(bytes, window.min(2 * WINDOW_BYTES)).await
     }
 
+    /// The same for a request within another, which has its memory already: it waits for its turn alone.
+    pub(crate) async fn slot_within(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
+        let turns = self.turn(bytes).await?;
+        let began = self.clock.now();
+        Ok(Slot { context: context.clone(), carrier: self, paid: 0, began, turns: Some(turns) })
+    }
+
     async fn slot_with(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
-        let over = || Error::new(Reason::ShuttingDown, "transfers are over");
-        let turns = self.turns.take(self.turns(bytes)).await.ok_or_else(over)?;
+        let turns = self.turn(bytes).await?;
         let began = self.clock.now();
         let deadline = Deadline::none(self.clock.clone());
         let window = self.budget.admit(window, &deadline).await?;
@@ -247,6 +253,11 @@ impl Carrier {
             began,
             turns: Some(turns),
         })
+    }
+
+    async fn turn(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
+        let over = || Error::new(Reason::ShuttingDown, "transfers are over");
+        self.turns.take(self.turns(bytes)).await.ok_or_else(over)
     }
 
     /// Does `work` until it succeeds, fails for good, or has failed too often. It must be as good twice as once.

@@ -1,6 +1,6 @@
 //! Carrying objects between a store and memory or files: a plan turns one object into several requests, which take
 //! turns with those of other objects; what fails is asked again, and only that. And layers: [`Observed`] watches a store, in
-//! [`Scheduled`] requests wait so that others need not.
+//! [`Scheduled`] requests wait so that others need not, and [`Planned`] reads what is large in parallel ranges.
 
 mod between;
 pub mod buffers;
@@ -12,6 +12,7 @@ mod late;
 pub mod memory;
 pub mod observed;
 mod origin;
+pub mod planned;
 pub mod ranges;
 pub mod scheduled;
 mod sent;
@@ -30,6 +31,7 @@ pub use copy::store_copy;
 pub use fetch::{Fetch, Sink};
 pub use memory::Memory;
 pub use observed::Observed;
+pub use planned::Planned;
 pub use ranges::Ranges;
 pub use scheduled::Scheduled;
 pub use sequence::Sequence;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::sync::OnceCell;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Algorithm, Checksum, ObjectInfo};
+use tradewind_core::{Algorithm, Checksum, Context, ObjectInfo};
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Slot};
 use super::origin::{Origin, expected};
 use super::task::AbortOnDrop;
 
@@ -23,6 +23,8 @@ pub(super) struct Whole {
     pub carrier: Arc<Carrier>,
     pub origin: Origin,
     pub info: ObjectInfo,
+    /// The request that its ranges are read for, where that has memory and an end of its own.
+    within: Option<Context>,
     /// The checksum; `None` within where the store has none to compare with.
     checksum: OnceCell<Option<Checksum>>,
 }
@@ -32,13 +34,27 @@ impl Whole {
     pub fn new(carrier: &Arc<Carrier>, origin: Origin, info: ObjectInfo, is_all: bool) -> Arc<Self> {
         let found = expected(&info);
         let checksum = OnceCell::new_with((is_all || found.is_some()).then_some(found));
-        Arc::new(Self { carrier: carrier.clone(), origin, info, checksum })
+        Arc::new(Self { carrier: carrier.clone(), origin, info, within: None, checksum })
     }
 
     /// One that is compared with nothing.
     pub fn unverified(carrier: &Arc<Carrier>, origin: Origin, info: ObjectInfo) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
-        Arc::new(Self { carrier: carrier.clone(), origin, info, checksum })
+        Arc::new(Self { carrier: carrier.clone(), origin, info, within: None, checksum })
+    }
+
+    /// The same, read for a request that was admitted elsewhere.
+    pub fn within(carrier: &Arc<Carrier>, origin: Origin, info: ObjectInfo, request: Context) -> Arc<Self> {
+        let checksum = OnceCell::new_with(Some(None));
+        Arc::new(Self { carrier: carrier.clone(), origin, info, within: Some(request), checksum })
+    }
+
+    /// A slot for a range of it.
+    pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
+        match &self.within {
+            Some(request) => self.carrier.slot_within(request, bytes).await,
+            None => self.carrier.slot(bytes).await,
+        }
     }
 
     /// Asks for its checksum, unless it is known, until what is answered is dropped. Whoever needs it asks again where that failed.

@@ -16,13 +16,16 @@ use tradewind_backend::local::LocalStore;
 use tradewind_core::{Clock, ObjectStore, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin, Render};
-use tradewind_volume::Observed;
+use tradewind_volume::{Observed, Planned};
 
 use super::signals::Signals;
 use super::{Ended, SettingsFlags};
 use crate::assemble::Served;
 use crate::banner::Banner;
 use crate::expiry::Expiry;
+use crate::plans::ServedPlan;
+use crate::profiles::Profiles;
+use crate::profiles::served::Learning;
 use crate::root_key::{self, KeptKey};
 use crate::settings::{RootKey, Settings};
 use crate::{assemble, logs, store_metrics};
@@ -59,9 +62,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 fn open(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
     let begun = clock.now();
     let served = assemble::open_store(settings, clock.clone())?;
-    let Served::Local(store) = &served else {
-        info!(store = ?served.store(), "serving a service's objects");
-        return Ok(served);
+    let store = match &served {
+        Served::Local(store) => store,
+        Served::Remote(store, plan) => {
+            info!(?store, %plan, "serving a service's objects");
+            return Ok(served);
+        }
     };
     let recovery = store.recovery();
     let took = clock.now().saturating_sub(begun);
@@ -136,18 +142,28 @@ async fn serve(
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
     let laned = assemble::with_lanes(&settings, served.store(), clock.clone());
     let observed = Observed::new(laned, clock.clone());
-    let store: Arc<dyn ObjectStore> = observed.clone();
+    let mut store: Arc<dyn ObjectStore> = observed.clone();
+    let name = settings.served().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
+    let mut known = vec![known_of(name.clone(), observed.clone())];
+    let (plan, mut learning) = (served.plan(), None);
+    let stop = CancellationToken::new();
+    if let Some(plan) = &plan {
+        learning = Profiles::find()
+            .map(|profiles| Learning { store: observed.clone(), profiles })
+            .map(|learning| tokio::spawn(learning.run(stop.clone())));
+        let planned = plan.over(observed.clone(), clock.clone());
+        known.push(plan_of(name, planned.clone(), plan.clone()));
+        store = planned;
+    }
     let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
     let gateway = Gateway::new(assemble::gateway_config(&settings)?, store.clone(), keys, clock.clone())?;
 
     // Admin outlives S3, so that a shutdown can be watched.
-    let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let stop_admin = CancellationToken::new();
     let mut serving = tokio::spawn({
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
-    let name = settings.served().map_or(store.capabilities().kind, |store| &store.name.value);
-    let known = known_of(name.to_owned(), observed);
     let watch = observation(&gateway, served, known, &stop);
     let watching = tokio::spawn(admin::serve(admin, watch, stop_admin.clone()));
     let expire_after = settings.scalars.uploads.expire_after.value.0;
@@ -157,7 +173,8 @@ async fn serve(
         tokio::spawn(expiry.run(stop.clone()))
     });
 
-    Banner { settings: &settings, root: &root, endpoint, admin: admin_address }.print()?;
+    Banner { settings: &settings, root: &root, endpoint, admin: admin_address, plan: plan.as_deref() }
+        .print()?;
     info!(%endpoint, admin = %admin_address, "serving");
     let outcome = tokio::select! {
         caught = signals.next() => {
@@ -178,6 +195,9 @@ async fn serve(
     if let Some(expiring) = expiring {
         expiring.await.context("the task that expires uploads failed")?;
     }
+    if let Some(learning) = learning {
+        learning.await.context("the task that corrects the store's profile failed")?;
+    }
     store.close().await.context("cannot close the store")?;
     stop_admin.cancel();
     watching.await.context("the admin listener failed")?;
@@ -188,7 +208,7 @@ async fn serve(
 }
 
 /// What the admin listener answers: ready while writes are taken and nobody has asked for the end.
-fn observation(gateway: &Gateway, served: Served, known: Render, stop: &CancellationToken) -> Admin {
+fn observation(gateway: &Gateway, served: Served, known: Vec<Render>, stop: &CancellationToken) -> Admin {
     let ready = {
         let (served, stop) = (served.clone(), stop.clone());
         move || {
@@ -204,23 +224,26 @@ fn observation(gateway: &Gateway, served: Served, known: Render, stop: &Cancella
         }
     };
     let gateway_metrics = gateway.metrics().clone();
-    Admin {
-        ready: Arc::new(ready),
-        metrics: vec![
-            Arc::new(move |text| gateway_metrics.render(text)),
-            Arc::new(move |text| {
-                if let Served::Local(store) = &served {
-                    render_store(store, text);
-                }
-            }),
-            known,
-        ],
-    }
+    let mut metrics: Vec<Render> = vec![
+        Arc::new(move |text| gateway_metrics.render(text)),
+        Arc::new(move |text| {
+            if let Served::Local(store) = &served {
+                render_store(store, text);
+            }
+        }),
+    ];
+    metrics.extend(known);
+    Admin { ready: Arc::new(ready), metrics }
 }
 
 /// What is known of a store.
 fn known_of(name: String, store: Arc<Observed>) -> Render {
     Arc::new(move |text| store_metrics::render(&name, store.model(), store.now(), text))
+}
+
+/// How it is read.
+fn plan_of(name: String, planned: Arc<Planned>, plan: Arc<ServedPlan>) -> Render {
+    Arc::new(move |text| store_metrics::render_plan(&name, &planned, &plan.source, text))
 }
 
 fn render_store(store: &LocalStore, text: &mut String) {

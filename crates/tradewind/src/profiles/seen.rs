@@ -24,6 +24,8 @@ const FEWEST_FOR_TAIL: u64 = 100;
 pub struct Tally {
     at: Duration,
     of: Vec<(Operation, SizeClass, Total)>,
+    /// Requests that failed, by kind.
+    failed: Vec<u64>,
 }
 
 impl Tally {
@@ -35,7 +37,20 @@ impl Tally {
             let times = model.times(now, operation);
             times.classes().iter().map(|alike| (operation, alike.sizes, alike.done)).collect::<Vec<_>>()
         });
-        Self { at: now, of: of.collect() }
+        let failed = Operation::ALL.into_iter().map(|operation| model.all_outcomes(operation).failures());
+        Self { at: now, of: of.collect(), failed: failed.collect() }
+    }
+
+    /// When that was.
+    #[must_use]
+    pub const fn at(&self) -> Duration {
+        self.at
+    }
+
+    /// How many requests of a kind had failed.
+    fn failed(&self, operation: Operation) -> u64 {
+        let place = Operation::ALL.into_iter().position(|kind| kind == operation);
+        place.and_then(|place| self.failed.get(place).copied()).unwrap_or_default()
     }
 
     fn before(&self, operation: Operation, sizes: SizeClass) -> Total {
@@ -59,7 +74,8 @@ pub fn since(tally: &Tally, model: &StoreModel, now: Duration) -> Option<(Direct
         }
     }
     let (time, operation, sizes, count) = most?;
-    if model.all_outcomes(operation).failures() > 0 || time < all * NEARLY_ALL {
+    // What failed before, in a server that has run for days, says nothing of now.
+    if model.all_outcomes(operation).failures() > tally.failed(operation) || time < all * NEARLY_ALL {
         return None;
     }
     let parallel = (time / took).round().max(1.0);

@@ -84,7 +84,7 @@ impl<'a> Range<'a> {
         if let Some(begun) = begun {
             return Ok(Coming::begun(origin, info, begun));
         }
-        let mut slot = carrier.slot(length).await?;
+        let mut slot = self.whole.slot(length).await?;
         slot.pass_first_of(length).await;
         Ok(Coming::ask(origin, info, (carrier, slot), (offset, length)))
     }
