@@ -160,6 +160,10 @@ impl ObjectStore for Planned {
         self.inner.capabilities()
     }
 
+    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
+        self.inner.expect_requests(bucket, requests);
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.inner.create_bucket(context, bucket).await
     }
