@@ -1,11 +1,13 @@
 """Objects: bytes in, the same bytes out, one version at a time."""
 
 import hashlib
+import os
 
 import pytest
 
 from expect import absent, body_of, payload, s3_error
 
+OVER_SERVICE = bool(os.environ.get("TW_OVER_SERVICE"))
 KIB = 1024
 MIB = 1024 * KIB
 SIZES = [0, 1, 4 * KIB, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB - 1, MIB, MIB + 1, 16 * MIB, 16 * MIB + 3]
@@ -48,7 +50,8 @@ def test_overwrite_replaces_all(s3, bucket, key):
 
 @pytest.mark.parametrize("change", ["overwrite", "delete"])
 def test_a_read_sees_one_version(s3, raw, bucket, key, change):
-    """A GET that has begun delivers the object as it was, whatever happens to the key meanwhile."""
+    """A GET that has begun delivers the object as it was, whatever happens to the key meanwhile. Over a service what is large is read
+    in ranges: there it may break off instead, and no byte of another version comes."""
     old = payload(16 * MIB, seed="old")
     s3.put_object(Bucket=bucket, Key=key, Body=old)
     with raw.connect() as connection:
@@ -59,7 +62,8 @@ def test_a_read_sees_one_version(s3, raw, bucket, key, change):
             s3.put_object(Bucket=bucket, Key=key, Body=payload(16 * MIB, seed="new"))
         else:
             s3.delete_object(Bucket=bucket, Key=key)
-        assert connection.exactly(len(old)) == old
+        came = connection.up_to(len(old))
+        assert came == (old[: len(came)] if OVER_SERVICE else old)
 
 
 def test_writers_never_mix(s3, bucket, key, crowd):

@@ -254,6 +254,13 @@ class Connection:
         return text
 
     def exactly(self, size):
+        body = self.up_to(size)
+        if len(body) < size:
+            raise Disconnected(f"{len(body)} of {size} bytes of a body")
+        return body
+
+    def up_to(self, size):
+        """So many bytes, or all until the other side ends it."""
         pieces = [self.buffer]
         have = len(self.buffer)
         self.buffer = b""
@@ -263,7 +270,7 @@ class Connection:
             except ConnectionResetError:
                 data = b""
             if not data:
-                raise Disconnected(f"{have} of {size} bytes of a body")
+                break
             pieces.append(data)
             have += len(data)
         whole = b"".join(pieces)

@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::Method;
+use http::{HeaderMap, Method};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tradewind_core::error::{Error, Reason, Result};
@@ -43,7 +43,8 @@ use tradewind_core::store::{
     StageRequest, Staged,
 };
 use tradewind_core::{
-    Address, Body, BucketName, Budget, Clock, Context, Precondition, Tags, Timestamp, Traffic,
+    Address, Body, BucketName, Budget, Checksum, ChecksumScope, Clock, Context, Precondition, Tags,
+    Timestamp, Traffic,
 };
 use tradewind_wire::sigv4::Credentials;
 
@@ -232,12 +233,12 @@ impl S3Store {
         Ok(Box::new(StagedWrite::new(this, context, address, target, request)?))
     }
 
-    /// How a body is framed whose request is under way before all of it is there.
-    fn framing(&self) -> Framing {
+    /// How a body is framed whose request is under way before all of it is there, and whose checksum the store may be told or not.
+    fn framing(&self, may_tell: bool) -> Framing {
         if self.shared.login.is_none() {
             // Unsigned requests do not say how their bodies are framed.
             Framing::Bare
-        } else if self.shared.compares.load(Ordering::Relaxed) {
+        } else if may_tell && self.shared.compares.load(Ordering::Relaxed) {
             // A store that does not know checksums would keep the frame as if it were part of the object: only one is
             // asked that has answered one.
             Framing::Trailer
@@ -250,19 +251,44 @@ impl S3Store {
         }
     }
 
-    /// The store was told a checksum, and answered it or not.
-    fn learn_trailers(&self, has_answered: bool) {
-        self.shared.compares.store(has_answered, Ordering::Relaxed);
+    /// The store knows checksums, or does not.
+    fn learn_trailers(&self, knows: bool) {
+        self.shared.compares.store(knows, Ordering::Relaxed);
     }
 
-    /// Says what a failure means of the chunks that were signed: a store that does not know them gets none any more.
-    fn learn_chunks(&self, error: Error) -> Error {
-        if error.reason() != Reason::Unsupported {
-            return error;
+    /// A write was answered: whoever answers its checksum knows checksums, whether it was told or computed it; whoever was told one and
+    /// does not answer it knows none. One that answers another has stored other bytes.
+    fn learn_by_answer(&self, answered: &HeaderMap, checksum: &Checksum, was_told: bool) -> Result<()> {
+        let (found, scope) = headers::checksums(answered)?;
+        let found = found.into_iter().find(|found| found.algorithm() == checksum.algorithm());
+        let found = found.filter(|_| scope == ChecksumScope::FullObject);
+        let is_other = found.is_some_and(|found| found != *checksum);
+        if found.is_some() || was_told {
+            self.learn_trailers(found.is_some() && !is_other);
         }
-        self.refuses_chunks.store(true, Ordering::Relaxed);
+        if is_other {
+            let why = format!("the store answers {found:?} of what it was sent, which has {checksum:?}");
+            return Err(Error::new(Reason::BadDigest, why));
+        }
+        Ok(())
+    }
+
+    /// Says what a failure means of how the body was framed: a store that does not know it gets none any more.
+    fn learn_framing(&self, framing: Framing, error: Error) -> Error {
+        let what = match framing {
+            _ if error.reason() != Reason::Unsupported => return error,
+            Framing::Bare | Framing::Whole => return error,
+            Framing::SignedChunks => {
+                self.refuses_chunks.store(true, Ordering::Relaxed);
+                "signed chunks"
+            }
+            Framing::Trailer => {
+                self.learn_trailers(false);
+                "checksums behind bodies"
+            }
+        };
         // Sent again it goes another way.
-        Error::with_source(Reason::Io, format!("{error}; it takes no signed chunks"), error)
+        Error::with_source(Reason::Io, format!("{error}; it takes no {what}"), error)
     }
 }
 

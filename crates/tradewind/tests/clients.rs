@@ -61,7 +61,7 @@ fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
 }
 
 /// Runs the suite, and ends the server.
-fn run_suite(server: &mut Server) {
+fn run_suite(server: &mut Server, is_over_service: bool) {
     let root = support::server::root_key();
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients");
     let output = Command::new("python3")
@@ -78,6 +78,7 @@ fn run_suite(server: &mut Server) {
         .env("TW_WRITER_SECRET_KEY", "secret-of-the-writer")
         .env("TW_PUBLIC_BUCKET", "e2e-public")
         .env("TW_DOMAIN", "s3.tradewind.test")
+        .env("TW_OVER_SERVICE", if is_over_service { "1" } else { "" })
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -102,7 +103,7 @@ fn outside_clients_are_served() {
         return support::skip("clients", &reason);
     }
     let directory = tempfile::tempdir().unwrap();
-    run_suite(&mut start(directory.path(), "", &[]));
+    run_suite(&mut start(directory.path(), "", &[]), false);
 }
 
 /// The same with another server's objects: what is asked for here is asked for there.
@@ -120,7 +121,7 @@ fn outside_clients_are_served_from_a_service() {
     );
     let keys = [("AWS_ACCESS_KEY_ID", &*root.id), ("AWS_SECRET_ACCESS_KEY", &*root.secret)];
     let mut server = start(&directory.path().join("front"), &store, &keys);
-    run_suite(&mut server);
+    run_suite(&mut server, true);
     let status = service.terminate().unwrap();
     assert!(status.success(), "{status}:\n{}", service.logged());
 }

@@ -22,11 +22,16 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more lines for the store in the settings.
+    fn with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let behind = Start::new(&at("data"), &at("log")).start().unwrap();
         let text = format!(
-            "[server]\nstore = \"far\"\n[store.far]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n",
+            "[server]\nstore = \"far\"\n[store.far]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n{more}",
             behind.endpoint
         );
         std::fs::write(at("settings.toml"), text).unwrap();
@@ -143,5 +148,27 @@ fn a_profile_counts_from_the_next_start_on() {
     assert!(printed.contains("plan        by the profile of 20"), "{printed}");
     let metrics = S3::anonymous(front.admin).get("metrics").unwrap().text();
     assert!(metrics.contains("tradewind_plan_requests{store=\"far\",from=\"profile\""), "{metrics}");
+    assert!(front.terminate().unwrap().success(), "{}", front.logged());
+}
+
+/// Those who have turns wait for connections: nobody who has a connection may wait for a turn.
+#[test]
+fn many_clients_pass_through_few_connections() {
+    const CLIENTS: usize = 40;
+    let mut scene = Scene::with("connections = 8\n");
+    let large = scene.store("large", 12 * RANGE);
+    let mut front = scene.front();
+    let (sender, ended) = std::sync::mpsc::channel();
+    for _ in 0..CLIENTS {
+        let (sender, endpoint, large) = (sender.clone(), front.endpoint, large.clone());
+        std::thread::spawn(move || {
+            let mut client = S3::new(endpoint, root_key());
+            let _ = sender.send(get(&mut client, "large", &[]).body == large);
+        });
+    }
+    for n in 0..CLIENTS {
+        let is_right = ended.recv_timeout(std::time::Duration::from_secs(60));
+        assert!(is_right.unwrap_or_else(|e| panic!("{n} of {CLIENTS} were served: {e}")));
+    }
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
 }

@@ -241,6 +241,13 @@ impl Carrier {
         Ok(Slot { context: context.clone(), carrier: self, paid: 0, began, turns: Some(turns) })
     }
 
+    /// The same where nobody has to wait for it.
+    pub(crate) fn spare_slot_within(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
+        let turns = self.turns.try_take(self.turns(bytes))?;
+        let began = self.clock.now();
+        Some(Slot { context: context.clone(), carrier: self, paid: 0, began, turns: Some(turns) })
+    }
+
     async fn slot_with(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
         let turns = self.turn(bytes).await?;
         let began = self.clock.now();

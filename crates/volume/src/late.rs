@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::Notify;
 use tradewind_model::late::{Parts, UnderWay};
 
@@ -38,9 +39,16 @@ impl Progress {
 
     /// It has its turn: bytes will be sent from the first one on.
     pub fn begin(&self, now: Duration) {
+        // What was said of an attempt before is not meant for this one.
+        let _ = self.late.notified().now_or_never();
         self.sent.store(0, Ordering::Relaxed);
         self.moved.store(nanos(now), Ordering::Relaxed);
         self.began.store(nanos(now), Ordering::Relaxed);
+    }
+
+    /// It waits for another turn: what was sent of it is nowhere.
+    pub fn end(&self) {
+        self.began.store(NOT_BEGUN, Ordering::Relaxed);
     }
 
     /// So many more bytes were handed over.
@@ -52,7 +60,7 @@ impl Progress {
     /// Waits until it is late. Whoever sends it breaks off then.
     pub async fn late(&self) {
         self.late.notified().await;
-        self.began.store(NOT_BEGUN, Ordering::Relaxed);
+        self.end();
     }
 
     fn under_way(&self) -> Option<UnderWay> {
@@ -101,7 +109,8 @@ impl LateParts {
         let now = clock.now();
         self.next = now + LOOK;
         let late = |progress: &Arc<Progress>| {
-            let part = progress.under_way()?;
+            // Of what was handed over to its end the store may have everything.
+            let part = progress.under_way().filter(|part| part.sent < part.bytes)?;
             Some((self.parts.lateness(part, now)?, part, progress.clone()))
         };
         let mut found: Vec<_> = self.watched.iter().filter_map(late).collect();

@@ -54,6 +54,10 @@ impl Origin {
         let request = GetRequest { select: Select::Range(range), conditions: of_version(info) };
         let found = self.store.get(context, &self.address, request).await;
         let found = found.map_err(|e| self.changed(e))?;
+        if (&found.info.etag, found.info.size) != (&info.etag, info.size) {
+            // A store, or something before it, that does not heed conditions.
+            return Err(self.has_changed());
+        }
         check_place(found.span, Span { offset: first, length })?;
         Ok(found.body)
     }
@@ -71,6 +75,12 @@ impl Origin {
         }
         let key = self.address.key.as_str();
         Error::with_source(Reason::Conflict, format!("{key:?} changed while it was read"), e)
+    }
+
+    /// What was answered is of another version than the one that is read.
+    pub(crate) fn has_changed(&self) -> Error {
+        let key = self.address.key.as_str();
+        Error::new(Reason::Conflict, format!("{key:?} changed while it was read"))
     }
 }
 

@@ -208,8 +208,15 @@ impl Upload {
                     progress.begin(carrier.clock().now());
                 }
                 let request = StageRequest { checksum, ..request.clone() };
-                let staged = self.stage(&slot.context, number, request).await?;
-                pour_watched(carrier, &mut slot, staged, source, span, progress).await
+                let poured = async {
+                    let staged = self.stage(&slot.context, number, request).await?;
+                    pour_watched(carrier, &mut slot, staged, source, span, progress).await
+                };
+                let poured = poured.await;
+                if let (Err(_), Some(progress)) = (&poured, progress) {
+                    progress.end();
+                }
+                poured
             });
             if let Some(committed) = poured.await? {
                 return Ok(Self::stored(number, &committed));

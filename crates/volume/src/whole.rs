@@ -57,6 +57,14 @@ impl Whole {
         }
     }
 
+    /// The same where nobody has to wait for it.
+    pub fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
+        match &self.within {
+            Some(request) => self.carrier.spare_slot_within(request, bytes),
+            None => self.carrier.spare_slot(bytes),
+        }
+    }
+
     /// Asks for its checksum, unless it is known, until what is answered is dropped. Whoever needs it asks again where that failed.
     pub fn ask_ahead(self: &Arc<Self>) -> Option<AbortOnDrop<()>> {
         let whole = self.clone();
@@ -77,8 +85,7 @@ impl Whole {
         let found = asked.await?;
         if (&found.etag, found.size) != (&self.info.etag, self.info.size) {
             // A store that does not heed conditions on HEAD.
-            let key = self.origin.address.key.as_str();
-            return Err(Error::new(Reason::Conflict, format!("{key:?} changed while it was read")));
+            return Err(self.origin.has_changed());
         }
         Ok(expected(&found))
     }

@@ -70,6 +70,7 @@ struct Idle {
 struct Coming {
     link: AbortOnDropHandle<Result<Link>>,
     since: Duration,
+    home: Option<Id>,
 }
 
 /// The runtime that a task runs in.
@@ -195,6 +196,7 @@ impl Pool {
             true => None,
             false => Some(self.permits.clone().acquire_owned().await.map_err(closed)?),
         };
+        self.forget_old();
         while let Some(mut link) = self.pop() {
             // At once, unless what it answered last has not been read off the wire to its end.
             let ready = tokio::time::timeout(self.options.connect_time, link.is_ready()).await;
@@ -203,7 +205,7 @@ impl Pool {
             }
         }
         if let Some(coming) = self.pop_coming()
-            && let Ok(Ok(mut link)) = coming.await
+            && let Ok(Ok(Ok(mut link))) = tokio::time::timeout(self.options.connect_time, coming).await
             && link.is_ready().await
         {
             // It may have lain there for a while.
@@ -219,26 +221,41 @@ impl Pool {
         if self.options.is_fresh || self.permits.is_closed() {
             return;
         }
-        let now = self.clock.now();
+        let (now, home) = (self.clock.now(), Some(runtime.id()));
         let mut coming = self.coming.lock();
         coming.retain(|each| each.since + MOST_IDLE >= now);
-        let idle = self.idle.lock().iter().filter(|each| each.link.home == here()).count();
-        let there = idle + coming.len();
-        // Those that are in use take the place of others.
-        let room = self.permits.available_permits();
-        for _ in there..connections.min(room) {
+        let (all, own) = {
+            let idle = self.idle.lock();
+            (idle.len(), idle.iter().filter(|each| each.link.home == home).count())
+        };
+        let there = own + coming.iter().filter(|each| each.home == home).count();
+        // Of those that may be, some are in use, idle or coming.
+        let room = self.permits.available_permits().saturating_sub(all + coming.len());
+        for _ in 0..connections.saturating_sub(there).min(room) {
             let pool = self.clone();
             let link = runtime.spawn(async move { pool.connect_in_time().await });
-            coming.push(Coming { link: AbortOnDropHandle::new(link), since: now });
+            coming.push(Coming { link: AbortOnDropHandle::new(link), since: now, home });
+        }
+        // It may have been closed since.
+        if self.permits.is_closed() {
+            coming.clear();
+        }
+    }
+
+    /// Closes those that were made and nobody came for.
+    fn forget_old(&self) {
+        let now = self.clock.now();
+        let mut coming = self.coming.lock();
+        if coming.first().is_some_and(|each| each.since + MOST_IDLE < now) {
+            coming.retain(|each| each.since + MOST_IDLE >= now);
         }
     }
 
     /// A connection that is being made, or was: the one that was begun first.
     fn pop_coming(&self) -> Option<AbortOnDropHandle<Result<Link>>> {
-        let now = self.clock.now();
         let mut coming = self.coming.lock();
-        coming.retain(|each| each.since + MOST_IDLE >= now);
-        (!coming.is_empty()).then(|| coming.remove(0).link)
+        let place = coming.iter().position(|each| each.home == here())?;
+        Some(coming.remove(place).link)
     }
 
     async fn connect_in_time(&self) -> Result<Link> {

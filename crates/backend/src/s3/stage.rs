@@ -96,8 +96,12 @@ impl Streaming {
         }
     }
 
-    const fn is_signed(&self) -> bool {
-        matches!(self.frame, Some(Frame::Signed(_)))
+    const fn framing(&self) -> Framing {
+        match self.frame {
+            Some(Frame::Signed(_)) => Framing::SignedChunks,
+            Some(Frame::Trailing(_)) => Framing::Trailer,
+            None => Framing::Bare,
+        }
     }
 }
 
@@ -117,7 +121,8 @@ impl StagedWrite {
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
-        let is_whole = store.framing() == Framing::Whole;
+        let may_tell = !matches!(target, Target::Part(_, _, None));
+        let is_whole = store.framing(may_tell) == Framing::Whole;
         let way = match (request.size, &target) {
             (Some(size), _) if size <= MOST_GATHERED => Way::Gathered(Vec::new()),
             (_, Target::Object) if is_whole => {
@@ -193,9 +198,9 @@ impl StagedWrite {
             self.way = Way::Sent(Some(streaming), Bytes::new());
         }
         if let Way::Sent(Some(streaming), waiting) = &mut self.way {
-            let (sent, is_signed) = (streaming.sent, streaming.is_signed());
+            let (sent, framing) = (streaming.sent, streaming.framing());
             if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
-                return Err(self.explain(sent, is_signed, e).await);
+                return Err(self.explain(sent, framing, e).await);
             }
         }
         Ok(())
@@ -229,7 +234,7 @@ impl StagedWrite {
         let mut call = self.call()?;
         let said =
             self.request.checksum.filter(|said| self.tells() && said.algorithm() == self.told().algorithm());
-        let framing = self.store.framing();
+        let framing = self.store.framing(self.tells());
         let on_wire = match framing {
             Framing::Trailer => {
                 let told = self.told();
@@ -300,8 +305,8 @@ impl StagedWrite {
     }
 
     /// What the failure of a request means whose bytes are gone.
-    async fn explain(&mut self, sent: Sent, is_signed: bool, error: Error) -> Error {
-        let error = if is_signed { self.store.learn_chunks(error) } else { error };
+    async fn explain(&mut self, sent: Sent, framing: Framing, error: Error) -> Error {
+        let error = self.store.learn_framing(framing, error);
         self.store.explain(&self.context, self.address.bucket.as_str(), sent, error).await
     }
 
@@ -340,7 +345,7 @@ impl Staged for StagedWrite {
                 self.end_gathered(vec![gathered.take()], &checksum, &expected).await?
             }
             Way::Sent(Some(mut streaming), waiting) => {
-                let (sent, is_signed) = (streaming.sent, streaming.is_signed());
+                let (sent, framing) = (streaming.sent, streaming.framing());
                 let named = streaming.named.take();
                 let named = named.and_then(|headers| Named::read(&headers, self.size, checksum));
                 let answered = match (Self::end(streaming, waiting, &checksum).await, named) {
@@ -350,17 +355,14 @@ impl Staged for StagedWrite {
                         let settled = self.store.settle_write(&context, &address, &named, e).await;
                         match settled {
                             Ok(answered) => answered,
-                            Err(e) => return Err(self.explain(sent, is_signed, e).await),
+                            Err(e) => return Err(self.explain(sent, framing, e).await),
                         }
                     }
-                    (Err(e), _) => return Err(self.explain(sent, is_signed, e).await),
+                    (Err(e), _) => return Err(self.explain(sent, framing, e).await),
                 };
                 self.store.heed(Dialect::of(&answered.0));
-                // Who computes one that it was not told knows them too.
-                let answers = answered.0.contains_key(checksum.algorithm().header());
-                if answers || self.request.checksum.is_some() && self.tells() {
-                    self.store.learn_trailers(answers);
-                }
+                let was_told = self.request.checksum.is_some() && self.tells();
+                self.store.learn_by_answer(&answered.0, &checksum, was_told)?;
                 answered
             }
             Way::Sent(None, _) => unreachable!("there are more bytes than are gathered"),
@@ -399,7 +401,7 @@ impl S3Store {
         let observation = answer.observation.clone();
         answer.collect(MOST_ANSWER_BYTES).await?;
         if let Some(checksum) = checksum {
-            self.learn_trailers(headers.contains_key(checksum.algorithm().header()));
+            self.learn_by_answer(&headers, &checksum, true)?;
         }
         Ok((headers, observation))
     }

@@ -147,7 +147,7 @@ pub async fn probe(
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
-        let is_new = is_enough && !loses && now - start < BEFORE_LOSSES + LEAST_WITH_LOSSES;
+        let is_new = is_enough && !is_spent && !loses && now - start < BEFORE_LOSSES + LEAST_WITH_LOSSES;
         if is_new && losses::up_to_now().saturating_sub(lost_before) >= FEWEST_LOST {
             (loses, least) = (true, LEAST_WITH_LOSSES);
             most_time = most_time.max(BEFORE_LOSSES + 2 * LEAST_WITH_LOSSES);

@@ -6,6 +6,8 @@
 //! - What fails is asked for again from where it broke off, of the same version. Where the object has changed, that fails.
 //! - Turns are held by whoever waits for the store, and by nobody who waits for the reader for long. So those who hold turns do not
 //!   wait for those who read slowly, and a range that is fetched into memory needs nothing more to be done.
+//! - Nobody waits for a turn who has a connection: those who have turns wait for connections. A body that has come with its answer takes
+//!   a turn where one is free, and goes on without where none is.
 //! - It ends with the body that it feeds, and what it began ends with it.
 
 use std::collections::VecDeque;
@@ -115,11 +117,11 @@ impl Progress {
 
     async fn carry(&mut self, first: Body, to: &Sender<Result<Bytes>>) -> Result<()> {
         let whole = self.reading.whole.clone();
-        // Before its own ranges: they wait for it.
-        let slot = whole.slot(self.reading.range_bytes.min(self.end - self.at)).await?;
+        // Before its own ranges.
+        let slot = whole.spare_slot(self.reading.range_bytes.min(self.end - self.at));
         self.fetch_ahead();
         let ends = self.at + first.length();
-        self.pass_on(&whole, (Some(slot), Some((first, ends))), to).await?;
+        self.pass_on(&whole, (slot, Some((first, ends))), to).await?;
         while self.at < self.end {
             let Some((_, mut range)) = self.ahead.pop_front() else {
                 self.pass_on(&whole, (None, None), to).await?;
@@ -182,7 +184,9 @@ impl Progress {
         while self.at < self.until() {
             let place = place(whole, to, &mut slot).await?;
             if slot.is_none() {
-                slot = Some(whole.slot(self.until() - self.at).await?);
+                open = open.filter(|(_, ends)| *ends > self.at);
+                let left = self.until() - self.at;
+                slot = if open.is_some() { whole.spare_slot(left) } else { Some(whole.slot(left).await?) };
             }
             let failed = match self.next_piece(&mut open).await {
                 Ok(mut piece) => {
