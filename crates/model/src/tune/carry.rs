@@ -25,6 +25,10 @@ const MOST_TRIPS: f64 = 4.0;
 /// one unasked.
 const WINDOW: f64 = 2e6;
 const WINDOW_DEVIATION: f64 = 1.0;
+/// What a connection carries where no window is its limit, in bytes a second, and the standard deviation of its logarithm: what its
+/// two ends do one after the other, as it was behind short round trips.
+const CONNECTION: f64 = 200e6;
+const CONNECTION_DEVIATION: f64 = 0.5;
 /// A link, or storage, of which so much was carried was the limit.
 const FULL: f64 = 0.7;
 /// What requests carry of a full one at the least: the rest are heads of packets.
@@ -120,20 +124,29 @@ fn fixed(law: &Law, here: f64, there: f64) -> f64 {
     trips * there + besides
 }
 
-/// A byte's time on a connection with the same window. Further away it is never shorter, and nearer never longer.
+/// A byte's time on a connection with the same window. Further away it is never shorter, and nearer never longer. One that would be
+/// faster than connections are is so as far as that is sure: a plan of one large request at a time would rely on it alone.
 fn per_byte(learnt: &Belief, here: f64, there: f64) -> f64 {
-    let per_byte = learnt.mean.per_byte();
-    let seen = (here / per_byte).ln();
+    let usual = 1.0 / CONNECTION;
+    let seen = (here / learnt.mean.per_byte()).ln();
+    let weigh = |(a, deviation): (f64, f64), (b, usual): (f64, f64)| {
+        let weights = [deviation, usual].map(|deviation| deviation.powi(-2));
+        (a * weights[0] + b * weights[1]) / (weights[0] + weights[1])
+    };
+    let per_byte = if learnt.mean.per_byte() < usual {
+        weigh((learnt.mean.0[1], learnt.deviation[1]), (usual.ln(), CONNECTION_DEVIATION)).exp()
+    } else {
+        learnt.mean.per_byte()
+    };
     let window = if here < FAR {
         // Something else was the limit before the window was.
         seen.max(WINDOW.ln())
     } else {
-        let weights = [learnt.deviation[1], WINDOW_DEVIATION].map(|deviation| deviation.powi(-2));
-        (seen * weights[0] + WINDOW.ln() * weights[1]) / (weights[0] + weights[1])
+        weigh((seen, learnt.deviation[1]), (WINDOW.ln(), WINDOW_DEVIATION))
     };
     let bound = there / window.exp();
     match there.total_cmp(&here) {
-        std::cmp::Ordering::Less if here >= FAR => per_byte.min(bound),
+        std::cmp::Ordering::Less if here >= FAR => per_byte.min(bound.max(usual)),
         std::cmp::Ordering::Greater => per_byte.max(bound),
         _ => per_byte,
     }

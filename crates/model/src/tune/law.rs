@@ -2,10 +2,11 @@
 //!
 //! One alone takes what is fixed (the round trips, and what the store does before it answers) and what its bytes take on one
 //! connection. All together share what each needs of the narrowest place, be that a line, a processor or a disk: so much for a
-//! request, so much for a byte. Where one thing bears both, as a processor does, the two add up; where each has its own, as a disk's
-//! operations and its bandwidth, the larger hides the other. Where few are under way the first is what counts and where many are the second; between the two
-//! lies a knee (the bounds of Denning and Buzen 1978 for a closed system). Behind it more requests at a time cost a little of
-//! what is carried: overparallelization (Hou 2017, section 4.1.1).
+//! request, so much for a byte. Where one thing bears both, as a processor does, the two add up; where each has its own, as a
+//! disk's operations and its bandwidth, the larger hides the other. Where few are under way the first is what counts and where many
+//! are the second; between the two lies a knee (the bounds of Denning and Buzen 1978 for a closed system), so that one alone takes
+//! exactly the first. Behind it more requests at a time cost a little of what is carried: overparallelization (Hou 2017, section
+//! 4.1.1).
 
 use super::Cell;
 
@@ -115,13 +116,14 @@ impl Law {
     #[must_use]
     pub fn log_latency(&self, cell: Cell) -> f64 {
         let (bytes, parallel) = (cell.bytes as f64, cell.parallel as f64);
-        let (alone, shared) = (self.alone(bytes), self.shared(bytes) * parallel);
+        let (alone, one) = (self.alone(bytes), self.shared(bytes));
+        let shared = one * parallel;
         let excess = (shared / alone - 1.0).max(0.0);
         let shared = shared * (1.0 + self.loss() * excess.ln_1p());
         let n = self.sharpness();
-        // With the larger one outside, nothing overflows.
+        // One alone waits for nobody: what it shares is in what it takes alone. With the larger one outside, nothing overflows.
         let (most, least) = (alone.max(shared), alone.min(shared));
-        most.ln() + (least / most).powf(n).ln_1p() / n
+        most.ln() + ((least / most).powf(n) - (one / most).powf(n)).ln_1p() / n
     }
 
     /// How each number moves it.
@@ -141,6 +143,17 @@ impl Law {
 mod tests {
     use super::*;
     use crate::tune::tests::law;
+
+    #[test]
+    fn one_alone_takes_what_one_takes_alone() {
+        for connection in [2e6, 200e6, 20e9] {
+            for bytes in [1 << 10, 16 << 20] {
+                let law = law(1e-3, connection, 1000.0, 64e6);
+                let took = law.log_latency(Cell { bytes, parallel: 1 }).exp();
+                assert!((took / law.alone(bytes as f64) - 1.0).abs() < 1e-9, "{took}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_of_two_things_does_not_add_up() {

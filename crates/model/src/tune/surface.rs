@@ -13,9 +13,9 @@ use super::tail::{Statistic, Tails};
 use super::{Cap, Cell, Sample};
 
 /// What the law does not know: the standard deviation of that in the logarithm of a latency.
-const UNKNOWN: f64 = 0.07;
+const UNKNOWN: f64 = 0.08;
 /// How many doublings of size and of parallelism it reaches.
-const REACH: [f64; 2] = [2.0, 1.5];
+const REACH: [f64; 2] = [2.0, 3.0];
 /// Nothing is known better than this.
 const LEAST_ERROR: f64 = 0.02;
 /// Steps until the numbers are found, at the most.
@@ -249,7 +249,9 @@ fn alike(a: Cell, b: Cell) -> f64 {
         (a.parallel.max(1) as f64 / b.parallel.max(1) as f64).log2(),
     ];
     let apart: f64 = doublings.iter().zip(REACH).map(|(doublings, reach)| (doublings / reach).powi(2)).sum();
-    UNKNOWN.powi(2) * (-apart / 2.0).exp()
+    // Matern's of 3/2: what is left changes from cell to cell, but not by leaps.
+    let apart = (3.0 * apart).sqrt();
+    UNKNOWN.powi(2) * (1.0 + apart) * (-apart).exp()
 }
 
 /// That, and chance.

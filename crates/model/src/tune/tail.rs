@@ -25,6 +25,8 @@ const BEHIND: [f64; 2] = [0.5, 0.75];
 const BEFORE: [f64; 2] = [0.03, 0.1];
 /// How sharp the step between the two is, by the logarithm of how full it is.
 const STEP: f64 = 6.0;
+/// How far in front of the knee it lies, in the same logarithm: some wait before all do.
+const EARLY: f64 = 0.5;
 /// How far samples' tails lie from that, how far that reaches in the same logarithm, and how much of it is chance.
 const SPREAD: f64 = 0.5;
 const REACH: f64 = 0.7;
@@ -85,7 +87,7 @@ fn full(law: &Law, cell: Cell) -> f64 {
 }
 
 fn usual(full: f64, which: usize) -> f64 {
-    BEFORE[which] + (BEHIND[which] - BEFORE[which]) / (1.0 + (-STEP * full).exp())
+    BEFORE[which] + (BEHIND[which] - BEFORE[which]) / (1.0 + (-STEP * (full + EARLY)).exp())
 }
 
 fn alike(a: f64, b: f64) -> f64 {
