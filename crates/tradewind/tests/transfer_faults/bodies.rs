@@ -96,3 +96,40 @@ fn a_store_without_signed_chunks_gets_whole_bodies() {
         assert!(words.iter().all(|word| is_hash(&word) || word == SIGNED_CHUNKS), "{words:?}");
     }
 }
+
+#[test]
+fn a_store_that_refuses_checksums_behind_bodies_gets_none_any_more() {
+    let (server, caller) = scene(|request, answer| {
+        Reply::Answer(match request.operation {
+            "CreateMultipartUpload" => answer.with("x-amz-checksum-algorithm", "CRC64NVME"),
+            _ if request.header("x-amz-content-sha256") == TRAILER => {
+                Answer::refusal(501, "NotImplemented", "A header you provided implies functionality.")
+            }
+            _ => answer,
+        })
+    });
+    let bytes = content(1, PARTS - 1000 + STREAMED);
+    caller.write("here", &bytes);
+    caller.done(&UPLOAD);
+    assert!(server.object("x").unwrap() == bytes);
+    let words = words(&server, "UploadPart");
+    assert_eq!(words.iter().filter(|word| *word == SIGNED_CHUNKS).count(), 2, "{words:?}");
+}
+
+#[test]
+fn a_store_that_answers_the_checksum_of_other_bytes_has_not_stored_these() {
+    for size in [1000, STREAMED] {
+        let (server, caller) = scene(|request, answer| {
+            Reply::Answer(match (request.operation, request.number) {
+                ("PutObject", 1) => answer.with("x-amz-checksum-crc64nvme", &checksum(b"others")),
+                ("PutObject", _) => answer.with("x-amz-checksum-crc64nvme", &checksum(&request.body)),
+                _ => answer,
+            })
+        });
+        let bytes = content(1, size);
+        caller.write("here", &bytes);
+        caller.done(&["cp", "here", "s3://bucket/x"]);
+        assert!(server.object("x").unwrap() == bytes);
+        assert_eq!(words(&server, "PutObject").len(), 2, "{size} bytes are sent again");
+    }
+}
