@@ -3,8 +3,8 @@
 use super::{budget, median, played};
 use crate::tune::{Cap, Cell, Goal, Inferred, Sample, Statistic, goal, sampling};
 
-/// Grids on which few probes do not find enough yet: the weak client's uploads lose a half from one size to the next, which no law
-/// says; behind 10 ms with losses a single measurement of a cell says little; the best of the last is found to 0.939.
+/// Grids on which few probes do not find enough yet: the best cell of the weak client's uploads carries, measured afresh, half of what the
+/// grid says; behind 10 ms with losses a single measurement of a cell says little; the best of the last is found to 0.939.
 const SHORT: [&str; 3] = ["one-core up", "region-lossy up", "sydney down"];
 /// How often each grid is played.
 const PLAYS: u64 = 9;
