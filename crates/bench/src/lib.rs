@@ -19,6 +19,7 @@ pub mod files;
 pub mod interference;
 pub mod load;
 pub mod operation;
+pub mod packets;
 pub mod posix;
 mod random;
 pub mod record;

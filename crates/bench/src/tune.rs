@@ -2,7 +2,6 @@
 //! What follows from them is decided in [`tradewind_model::tune`]; here they are made.
 
 pub mod ground;
-mod losses;
 pub mod probe;
 #[cfg(test)]
 mod tests;

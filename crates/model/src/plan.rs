@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::store_model::SizeClass;
-use crate::tune::{AtATime, Surface};
+use crate::tune::{AtATime, Cell, Surface};
 
 /// The most parts that S3 takes of one object.
 const MOST_PARTS: u64 = 10_000;
@@ -17,8 +17,16 @@ const IN_FLIGHT: u64 = 100 << 20;
 const PARTS: u64 = 64;
 /// A range is so large a part of what is left of its object: there are as many as are fetched at a time far away, and as many again.
 const OF_REST: u64 = 128;
+/// Turns of all parts at a time, of which the last is worth being as full as the others.
+const MOST_EVEN: f64 = 6.0;
 /// Requests of one object at a time, however large they are.
 const LEAST_PARALLEL: usize = 2;
+
+/// The least that a range may have where a store is known: towards the end of an object everybody waits for those that are under way.
+const RANGES: [u64; 3] = [256 << 10, 512 << 10, 1 << 20];
+/// A range goes on for so many round trips at the least, and for so long, so that asking for the next one costs little.
+const ROUND_TRIPS: f64 = 8.0;
+const LEAST_SECONDS: f64 = 0.1;
 
 /// Objects to read at a time.
 const LEAST_READERS: usize = 8;
@@ -94,7 +102,14 @@ impl Plan {
     #[must_use]
     pub fn tuned(self, surfaces: &[Surface]) -> Self {
         let Some(at_a_time) = AtATime::of(surfaces) else { return self };
-        Self { requests: at_a_time.most(), at_a_time: Some(at_a_time), ..self }
+        let is_long = |surface: &Surface, bytes: u64| {
+            let parallel = at_a_time.at(SizeClass::of(bytes));
+            let seconds = surface.infer(Cell { bytes, parallel }).latency;
+            seconds >= (surface.law().fixed() * ROUND_TRIPS).max(LEAST_SECONDS)
+        };
+        let long = RANGES.into_iter().find(|bytes| surfaces.iter().all(|surface| is_long(surface, *bytes)));
+        let range_bytes = long.map_or(self.range_bytes, |least| (2 * least, least));
+        Self { requests: at_a_time.most(), at_a_time: Some(at_a_time), range_bytes, ..self }
     }
 
     /// The same with so many bytes in each request of a large object.
@@ -112,7 +127,7 @@ impl Plan {
 
     /// The size of the parts that an object of `size` bytes is sent in; `None` where one request is better.
     #[must_use]
-    pub const fn part_bytes(&self, size: u64) -> Option<u64> {
+    pub fn part_bytes(&self, size: u64) -> Option<u64> {
         // Two requests more, to begin and to complete, are worth it from three parts on.
         if size < self.chunk_bytes.saturating_mul(3) {
             return None;
@@ -120,11 +135,23 @@ impl Plan {
         // Of a large one there are enough to go on side by side.
         let share = size.div_ceil(PARTS).next_multiple_of(1 << 20);
         let mut bytes = if self.is_guided() && share < self.chunk_bytes { share } else { self.chunk_bytes };
-        bytes = if bytes < LEAST_PART { LEAST_PART } else { bytes };
+        bytes = self.in_even_turns(size, bytes.max(LEAST_PART));
         while size.div_ceil(bytes) > MOST_PARTS {
             bytes *= 2;
         }
         Some(bytes)
+    }
+
+    /// Parts of about so many bytes of which the last are as many at a time as the first, where there are turns for a few times as many:
+    /// one that is left over would be carried alone.
+    fn in_even_turns(&self, size: u64, bytes: u64) -> u64 {
+        let parallel =
+            self.at_a_time.map_or(0, |known| known.at(SizeClass::of(bytes)).min(self.requests)) as u64;
+        let turns = (size as f64 / (bytes * parallel) as f64).round();
+        if !self.is_guided() || !(1.0..=MOST_EVEN).contains(&turns) {
+            return bytes;
+        }
+        size.div_ceil(turns as u64 * parallel).next_multiple_of(64 << 10).max(LEAST_PART)
     }
 
     /// Requests of one object at a time, of so many bytes each: what is in flight when a transfer is killed is sent again, so that
@@ -136,6 +163,13 @@ impl Plan {
         }
         let fits = IN_FLIGHT / bytes.max(1);
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_PARALLEL, self.requests.max(LEAST_PARALLEL))
+    }
+
+    /// Ranges of one object at a time.
+    #[must_use]
+    pub fn ranges_at_a_time(&self) -> usize {
+        // Each takes turns by its own size; most are small.
+        self.of_one_object(if self.at_a_time.is_some() { self.range_bytes.1 } else { self.range_bytes.0 })
     }
 
     /// Objects to read at a time where their mean size is this: small ones cost a round trip each and little else, so
@@ -160,7 +194,7 @@ impl Plan {
 
     /// The ranges that an object of `size` bytes is fetched in from `from` on, as offset and length, in order: large ones first,
     /// and towards the end smaller ones, so that nobody waits for a large one on a slow connection (guided self-scheduling,
-    /// Polychronopoulos and Kuck 1987). They follow from the size alone: what was fetched before is known by them.
+    /// Polychronopoulos and Kuck 1987).
     pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (most, least) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
         let mut at = from;
@@ -173,6 +207,35 @@ impl Plan {
         })
     }
 
+    /// The same around spans that are there, in order, each of which is a range as well. One that begins before the end of another,
+    /// or before `from`, is none.
+    pub fn ranges_around(
+        &self,
+        from: u64,
+        size: u64,
+        there: Vec<(u64, u64)>,
+    ) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let plan = *self;
+        let ends = |(offset, length): (u64, u64)| offset.checked_add(length).filter(|end| *end <= size);
+        let mut at = from;
+        let mut kept = Vec::new();
+        for span in there {
+            if let Some(end) = ends(span).filter(|_| span.0 >= at && span.1 > 0) {
+                kept.push(span);
+                at = end;
+            }
+        }
+        kept.push((size.max(at), 0));
+        kept.into_iter()
+            .scan(from, |at, (offset, length)| {
+                let before = std::mem::replace(at, offset + length);
+                Some((before, offset, length))
+            })
+            .flat_map(move |(from, offset, length)| {
+                plan.ranges(from, offset).chain((length > 0).then_some((offset, length)))
+            })
+    }
+
     /// The chunks of an object of `size` bytes, as offset and length, in order.
     pub fn chunks(size: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let bytes = bytes.max(1);
@@ -183,6 +246,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::{Belief, Law};
     use proptest::prelude::*;
 
     #[test]
@@ -196,6 +260,34 @@ mod tests {
         assert_eq!(plan.part_bytes(100 << 30), Some(16 << 20));
         assert_eq!(plan.with_chunks(6 << 20).part_bytes(24 << 20), Some(6 << 20));
         assert_eq!(plan.with_chunks(1).part_bytes(100), Some(5 << 20));
+    }
+
+    #[test]
+    fn no_part_is_left_over() {
+        // 12 MB/s behind 50 ms.
+        let law = Law([
+            52e-3_f64.ln(),
+            (1.0 / 60e6_f64).ln(),
+            1e-4_f64.ln(),
+            (1.0 / 12e6_f64).ln(),
+            1.6,
+            -4.0,
+            -20.0,
+        ]);
+        let belief = Belief { mean: law, ..Belief::default() };
+        let plan = Plan::default().tuned(&[Surface::new(belief, Vec::new())]);
+        for size in (30_u64..4000).map(|mib| mib << 20) {
+            let bytes = plan.part_bytes(size).unwrap();
+            let (parts, parallel) = (size.div_ceil(bytes), plan.of_one_object(bytes) as u64);
+            assert!((LEAST_PART..=16 << 20).contains(&bytes), "{bytes}");
+            if parts > parallel && parts < 5 * parallel {
+                let last = parts % parallel;
+                assert!(
+                    last == 0 || last * 2 >= parallel || bytes == LEAST_PART,
+                    "{parts} of {bytes}, {parallel} at a time"
+                );
+            }
+        }
     }
 
     #[test]
@@ -242,6 +334,32 @@ mod tests {
                 at += length;
             }
             prop_assert_eq!(at, size);
+        }
+
+        #[test]
+        fn ranges_cover_what_is_between_those_that_are_there(
+            size in 1_u64..10_000_000,
+            from in 0_u64..1_000_000,
+            mut there in proptest::collection::vec((0_u64..11_000_000, 0_u64..100_000), 0..50),
+        ) {
+            let plan = Plan { range_bytes: (50_000, 20_000), ..Plan::default() };
+            let from = from.min(size);
+            there.sort_unstable();
+            let apart = there.iter().scan(from, |end, &(offset, length)| {
+                let is_apart = offset >= *end && length > 0 && offset + length <= size;
+                *end = if is_apart { offset + length } else { *end };
+                Some((is_apart, (offset, length)))
+            });
+            let apart: Vec<_> = apart.filter(|(is_apart, _)| *is_apart).map(|(_, span)| span).collect();
+            let mut at = from;
+            let mut found = Vec::new();
+            for (offset, length) in plan.ranges_around(from, size, there) {
+                prop_assert!(offset == at && length > 0);
+                at += length;
+                found.push((offset, length));
+            }
+            prop_assert_eq!(at, size);
+            prop_assert!(apart.iter().all(|span| found.contains(span)), "{:?} in {:?}", apart, found);
         }
 
         #[test]

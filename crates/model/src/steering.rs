@@ -5,6 +5,9 @@
 //! Steps are small, what did not help is taken back, and the number stays within its bounds. Where neither more nor fewer help,
 //! looks become rare until what is carried changes.
 //!
+//! Where many packets are sent again, a queue overruns (Jacobson 1988): whoever carries the least then stands still for seconds. Far
+//! fewer are tried first there. Lines that lose as much by chance keep what they have, since fewer carry less.
+//!
 //! What is carried is counted in bytes, and each request as so many bytes as it costs besides: objects a second count too.
 
 use std::time::Duration;
@@ -15,9 +18,13 @@ pub const REQUEST: f64 = 64.0 * 1024.0;
 const FAR_UP: f64 = 2.0;
 const UP: f64 = 1.4;
 const DOWN: f64 = 1.3;
+/// And so many times where a queue overruns.
+const FAR_DOWN: f64 = 2.0;
 /// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less.
 const GAIN: f64 = 0.15;
 const LOSS: f64 = 0.03;
+/// The same where a queue overruns: what is carried there differs from look to look.
+const LOSS_OVERRUN: f64 = 0.1;
 /// What was carried once counts so much less with each look.
 const FADES: f64 = 0.99;
 /// What is carried has changed where it differs by so much.
@@ -47,6 +54,11 @@ pub struct Steering {
     best: f64,
     /// More requests are tried so many times as many.
     up: f64,
+    /// A queue overruns, and that is why fewer are tried.
+    overruns: bool,
+    is_retreat: bool,
+    /// More turned out to carry more.
+    has_risen: bool,
     /// Tries in turn that did not help, and looks to come before the next one.
     vain: u32,
     rest: u32,
@@ -67,6 +79,9 @@ impl Steering {
             looks: 0,
             best: 0.0,
             up: FAR_UP,
+            overruns: false,
+            is_retreat: false,
+            has_risen: false,
             vain: 0,
             rest: 0,
         }
@@ -84,9 +99,10 @@ impl Steering {
         (2 * latency).clamp(LEAST_LOOK, MOST_LOOK)
     }
 
-    /// A look ended in which so much was carried a second; all that time requests waited for their turn. Answers how many are to be
-    /// under way from now on.
-    pub fn looked(&mut self, carried: f64) -> usize {
+    /// A look ended in which so much was carried a second; all that time requests waited for their turn. `overruns`: so many packets
+    /// were sent again that a queue must be full. Answers how many are to be under way from now on.
+    pub fn looked(&mut self, carried: f64, overruns: bool) -> usize {
+        self.overruns = overruns;
         if std::mem::take(&mut self.is_settling) {
             return self.requests();
         }
@@ -108,7 +124,7 @@ impl Steering {
         let (less, more) = (carried.min(self.carries), carried.max(self.carries));
         if more > less * (1.0 + CHANGE) {
             // Whatever did not help before may help now.
-            (self.vain, self.rest, self.up) = (0, 0, FAR_UP);
+            (self.vain, self.rest, self.up, self.has_risen) = (0, 0, FAR_UP, false);
             (self.carries, self.looks, self.best) = (carried, 0, 0.0);
         }
         self.looks = (self.looks + 1).min(MOST_LOOKS);
@@ -121,7 +137,14 @@ impl Steering {
     }
 
     fn try_another(&mut self) {
-        let wanted = if self.vain.is_multiple_of(2) { self.number * self.up } else { self.number / DOWN };
+        self.is_retreat = self.overruns && !self.has_risen && (self.vain == 0 || self.is_retreat);
+        let wanted = if self.is_retreat {
+            self.number / FAR_DOWN
+        } else if self.vain.is_multiple_of(2) {
+            self.number * self.up
+        } else {
+            self.number / DOWN
+        };
         let wanted = wanted.clamp(self.least, self.most).round();
         if wanted == self.number.round() {
             return self.was_vain();
@@ -135,14 +158,21 @@ impl Steering {
         let helps = if is_more {
             carried > self.carries * (1.0 + GAIN * (tried / self.number - 1.0))
         } else {
-            carried >= self.carries.max(self.best) * (1.0 - LOSS)
+            let (known, loss) = if self.is_retreat {
+                (self.carries, LOSS_OVERRUN)
+            } else {
+                (self.carries.max(self.best), LOSS)
+            };
+            carried >= known * (1.0 - loss)
         };
         if !helps {
+            self.is_retreat = false;
             return self.was_vain();
         }
         let is_much = (carried / self.carries - 1.0) > (tried / self.number - 1.0) / 2.0;
         self.up = if is_much { FAR_UP } else { UP };
         self.vain = u32::from(!is_more);
+        self.has_risen |= is_more;
         (self.number, self.carries, self.looks) = (tried, carried, 1);
         // More in the same direction is tried at once.
         self.try_another();

@@ -1,12 +1,13 @@
 //! Logs: to stderr, text where that is a terminal and JSON elsewhere, unless the settings say which.
 
+use std::env;
 use std::io::{self, IsTerminal as _};
 
 use anyhow::{Context as _, anyhow};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-use crate::settings::{Log, LogFormat};
+use crate::settings::{Log, LogFilter, LogFormat, Value as _};
 
 /// Begins to log. Once a process.
 pub fn begin(settings: &Log) -> anyhow::Result<()> {
@@ -33,10 +34,18 @@ pub fn begin(settings: &Log) -> anyhow::Result<()> {
     begun.map_err(|error| anyhow!("cannot begin to log: {error}"))
 }
 
-/// Begins the log of a command that serves nothing: what it warns of, one line each.
+/// The variable that has commands log more; for `serve` it is the setting of that name.
+const LEVEL_VARIABLE: &str = "TRADEWIND_LOG_LEVEL";
+
+/// Begins the log of a command that serves nothing: what it warns of, one line each, or what the variable says, with the time.
 pub fn begin_quietly() {
-    let filter = EnvFilter::new("warn,s3s=off");
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time();
+    let wanted = env::var(LEVEL_VARIABLE).ok().and_then(|text| LogFilter::parse(&text).ok());
+    let directives = wanted.as_ref().map_or("warn", LogFilter::directives);
+    let filter = EnvFilter::new(format!("{directives},s3s=off"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
     // Where there is one already, that one is told.
-    let _ = log.with_target(false).with_ansi(false).try_init();
+    let _ = match wanted {
+        Some(_) => log.try_init(),
+        None => log.without_time().with_target(false).try_init(),
+    };
 }

@@ -18,7 +18,7 @@ use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 use super::buffers::{BUFFER_BYTES, Buffers};
 use super::source::Source;
-use super::steer::{self, Turns};
+use super::steer::{self, Packets, Turns};
 
 /// The memory of one request: pieces of a body that are read, waiting, handed over and being sent. One more than that,
 /// so that a store which takes nothing is noticed by whoever sends.
@@ -120,11 +120,11 @@ impl Carrier {
     }
 
     /// The same, with as many requests at a time as turn out to carry the most: the plan says with how many it begins. Not under
-    /// a limit.
+    /// a limit. `packets` are those of this client, which say where a queue overruns.
     #[must_use]
-    pub fn steered(mut self) -> Self {
+    pub fn steered(mut self, packets: Packets) -> Self {
         let bounds = (self.turns(u64::MAX), Self::most_steered(self.plan.requests));
-        self.turns = Turns::steered(self.plan.requests, bounds, self.clock.now());
+        self.turns = Turns::steered(self.plan.requests, bounds, self.clock.now(), packets);
         self.is_steered = true;
         self
     }
@@ -223,7 +223,7 @@ impl Carrier {
         let turns = self.turns.try_take(self.turns(bytes))?;
         let window = self.budget.try_admit(window_bytes(bytes))?;
         let context = Context::new(Deadline::none(self.clock.clone()), window);
-        Some(Slot { context, carrier: self, paid: 0, began: self.clock.now(), turns: Some(turns) })
+        Some(self.slot_of(turns, context))
     }
 
     /// The same for two requests, one that reads up to `bytes` and one that they are handed on to: what the second still
@@ -237,29 +237,27 @@ impl Carrier {
     /// The same for a request within another, which has its memory already: it waits for its turn alone.
     pub(crate) async fn slot_within(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
         let turns = self.turn(bytes).await?;
-        let began = self.clock.now();
-        Ok(Slot { context: context.clone(), carrier: self, paid: 0, began, turns: Some(turns) })
+        Ok(self.slot_of(turns, context.clone()))
     }
 
     /// The same where nobody has to wait for it.
     pub(crate) fn spare_slot_within(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
         let turns = self.turns.try_take(self.turns(bytes))?;
-        let began = self.clock.now();
-        Some(Slot { context: context.clone(), carrier: self, paid: 0, began, turns: Some(turns) })
+        Some(self.slot_of(turns, context.clone()))
     }
 
     async fn slot_with(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
         let turns = self.turn(bytes).await?;
-        let began = self.clock.now();
         let deadline = Deadline::none(self.clock.clone());
         let window = self.budget.admit(window, &deadline).await?;
-        Ok(Slot {
-            context: Context::new(deadline, window),
-            carrier: self,
-            paid: 0,
-            began,
-            turns: Some(turns),
-        })
+        Ok(self.slot_of(turns, Context::new(deadline, window)))
+    }
+
+    /// A request begins that has its turns.
+    fn slot_of<'a>(&'a self, turns: SemaphorePermit<'a>, context: Context) -> Slot<'a> {
+        let began = self.clock.now();
+        self.turns.begin(&turns, began);
+        Slot { context, carrier: self, paid: 0, began, turns: Some(turns) }
     }
 
     async fn turn(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {

@@ -34,6 +34,11 @@ pub trait Sink: Send + Sync {
         Ok(None)
     }
 
+    /// Chunks that may be there from an earlier time, as offset and length, in order.
+    fn held(&self) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+
     /// What it holds is not fetched again.
     fn kept(&self, length: u64) {
         let _ = length;
@@ -89,13 +94,13 @@ impl<'a> Fetch<'a> {
         let Self { carrier, origin, info, first, answered_in } = self;
         let length = first.length;
         let whole = Whole::new(carrier, origin, info, first.is_whole);
-        let mut rest = carrier.plan().ranges(length, whole.info.size);
+        let mut rest = carrier.plan().ranges_around(length, whole.info.size, sink.held());
         let mut chunks = tokio::task::JoinSet::new();
         let mut found = Vec::new();
         let asked = whole.ask_ahead();
         if length < whole.info.size {
             // The others' turn comes while the first is read.
-            let most = carrier.plan().of_one_object(carrier.plan().range_bytes.0);
+            let most = carrier.plan().ranges_at_a_time();
             let mut spread = carrier.spread(answered_in);
             for span in rest.by_ref().take(most) {
                 let (turn, chunk) = (spread.next(most), chunk(whole.clone(), sink.clone(), span));
@@ -188,7 +193,7 @@ async fn begin<'a>(
     let is_whole = size.is_some_and(|size| size <= plan.chunk_bytes);
     let bytes = size.filter(|_| is_whole).unwrap_or(plan.range_bytes.0);
     if let Some(size) = size.filter(|_| !is_whole) {
-        let ranges = plan.ranges(0, size).take(plan.of_one_object(plan.range_bytes.0));
+        let ranges = plan.ranges(0, size).take(plan.ranges_at_a_time());
         origin.store.expect_requests(&origin.address.bucket, ranges.count());
     }
     let mut slot = carrier.slot(bytes).await?;

@@ -90,7 +90,7 @@ impl Ranges {
         let at_once = if length <= plan.chunk_bytes { length } else { 0 };
         let rest = plan.ranges(offset + at_once, offset + length);
         let mut waiting = (at_once > 0).then_some((offset, at_once)).into_iter().chain(rest);
-        let most = plan.of_one_object(plan.range_bytes.0);
+        let most = plan.ranges_at_a_time();
         let (mut chunks, mut found) = (JoinSet::new(), Vec::new());
         loop {
             while chunks.len() < most

@@ -14,6 +14,13 @@ pub(super) const TURNS: usize = 64;
 /// do for whoever writes, and one that the others wait for.
 pub const ROOM: usize = 5;
 
+/// Packets that were sent since the machine began, and those that were sent again.
+pub type Packets = fn() -> (u64, u64);
+
+/// A queue overruns where one packet in so many is sent again, and so many are.
+const ONE_IN: u64 = 33;
+const FEWEST_AGAIN: u64 = 10;
+
 /// Turns, of which there are more or fewer as time goes by.
 #[derive(Debug)]
 pub(super) struct Turns {
@@ -31,6 +38,7 @@ struct Steer {
     ended: AtomicU64,
     took: AtomicU64,
     took_turns: AtomicU64,
+    packets: Packets,
     /// Somebody waited for a turn.
     is_short: AtomicBool,
     /// When the look ends, in nanoseconds.
@@ -45,6 +53,12 @@ struct State {
     /// Turns that there are, and those of them that end with the requests that have them.
     turns: usize,
     owed: usize,
+    /// Of requests that are under way: their turns, and the nanoseconds at which they began times those.
+    held: u64,
+    held_since: u128,
+    /// Turns times nanoseconds of requests that ended, as far as they lie in the look.
+    inside: u128,
+    packets: (u64, u64),
 }
 
 impl Turns {
@@ -54,16 +68,26 @@ impl Turns {
     }
 
     /// For as many as carry the most; one request takes up to `largest` turns.
-    pub fn steered(requests: usize, (largest, most): (u32, usize), now: Duration) -> Self {
+    pub fn steered(requests: usize, (largest, most): (u32, usize), now: Duration, packets: Packets) -> Self {
         let least = (largest as usize * ROOM).div_ceil(TURNS).min(requests);
         let turns = of(requests);
-        let state = State { steering: Steering::new(requests, (least, most)), began: now, turns, owed: 0 };
+        let state = State {
+            steering: Steering::new(requests, (least, most)),
+            began: now,
+            turns,
+            owed: 0,
+            held: 0,
+            held_since: 0,
+            inside: 0,
+            packets: packets(),
+        };
         let steer = Steer {
             bytes: AtomicU64::new(0),
             done: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             took: AtomicU64::new(0),
             took_turns: AtomicU64::new(0),
+            packets,
             is_short: AtomicBool::new(false),
             ends: AtomicU64::new(nanos(now + Steering::look(Duration::ZERO))),
             state: Mutex::new(state),
@@ -107,6 +131,16 @@ impl Turns {
         }
     }
 
+    /// A request begins with so many turns.
+    pub fn begin(&self, turns: &SemaphorePermit<'_>, now: Duration) {
+        if let Some(steer) = &self.steer {
+            let held = turns.num_permits() as u64;
+            let mut state = steer.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.held += held;
+            state.held_since += now.as_nanos() * u128::from(held);
+        }
+    }
+
     /// A request that began then gives its turns back.
     pub fn give_back(&self, turns: SemaphorePermit<'_>, began: Duration, now: Duration) {
         let Some(steer) = &self.steer else { return };
@@ -115,7 +149,11 @@ impl Turns {
         steer.took.fetch_add(took, Ordering::Relaxed);
         steer.took_turns.fetch_add(took.saturating_mul(turns.num_permits() as u64), Ordering::Relaxed);
         let mut turns = turns;
+        let held = turns.num_permits() as u64;
         let mut state = steer.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.held -= held;
+        state.held_since -= began.as_nanos() * u128::from(held);
+        state.inside += now.saturating_sub(began.max(state.began)).as_nanos() * u128::from(held);
         let owed = state.owed.min(turns.num_permits());
         state.owed -= owed;
         drop(state);
@@ -145,18 +183,24 @@ impl Turns {
         // Requests that begin together end together: in a look there are a wave more of them, or fewer. What they carry in the
         // time that they take has no waves (Little 1961), but of those that take longer than the look too few end in it.
         let carried = if 2 * latency <= elapsed {
-            carried / took_turns.max(1) as f64 * state.turns as f64
+            carried / took_turns.max(1) as f64 * state.moving(elapsed, latency, now) / elapsed as f64
         } else {
             carried / elapsed as f64
         };
+        let packets = (steer.packets)();
+        let (sent, again) =
+            (packets.0.saturating_sub(state.packets.0), packets.1.saturating_sub(state.packets.1));
+        state.packets = packets;
+        let overruns = again >= FEWEST_AGAIN && again * ONE_IN >= sent;
         // As many may ask as there are turns for: then nobody waits, and nearly all of them are taken.
         let is_full = self.turns.available_permits() * 8 <= state.turns;
         let requests = if steer.is_short.swap(false, Ordering::Relaxed) || is_full {
-            state.steering.looked(carried)
+            state.steering.looked(carried, overruns)
         } else {
             state.steering.idled()
         };
         let wanted = of(requests);
+        tracing::trace!(requests, carried, latency, elapsed, sent, again, "looked");
         if wanted >= state.turns {
             let more = wanted - state.turns;
             let paid = state.owed.min(more);
@@ -169,8 +213,18 @@ impl Turns {
         if wanted != state.turns {
             tracing::debug!(requests, "requests at a time");
         }
-        (state.turns, state.began) = (wanted, now);
+        (state.turns, state.began, state.inside) = (wanted, now, 0);
         steer.ends.store(nanos(now + Steering::look(Duration::from_nanos(latency))), Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Turns times nanoseconds of a look in which as much is carried as by requests that ended in it. Those that are under way for
+    /// longer than these took may stand still: they count as if they had carried what is usual in all their time.
+    fn moving(&self, elapsed: u64, latency: u64, now: Duration) -> f64 {
+        let pending = (self.turns as u128 * u128::from(elapsed)).saturating_sub(self.inside) as f64;
+        let age = now.as_nanos() as f64 - self.held_since as f64 / self.held.max(1) as f64;
+        self.inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0)
     }
 }
 

@@ -86,6 +86,10 @@ impl Sink for Memory {
         let all = self.bytes.lock().unwrap();
         Ok(Some(Checksum::of(Algorithm::Crc64Nvme, &all[offset as usize..(offset + length) as usize])))
     }
+
+    fn held(&self) -> Vec<(u64, u64)> {
+        self.held.clone()
+    }
 }
 
 async fn fetch_into(store: &Arc<dyn ObjectStore>, key: &str, sink: Arc<Memory>) -> Result<ObjectInfo> {
@@ -181,6 +185,12 @@ async fn chunks_that_are_there_are_not_fetched_again() {
     let sink = Arc::new(sink);
     fetch_into(&store, "k", sink.clone()).await.unwrap();
     assert_eq!(sink.fetched.load(Ordering::Relaxed), 8 * CHUNK);
+    // And where ranges were others then: of three quarters of a chunk, one across the first range's end.
+    let held: Vec<_> = (1..12).map(|n| (n * CHUNK * 3 / 4, CHUNK * 3 / 4)).collect();
+    let sink = Memory { bytes: Mutex::new(bytes.to_vec()), held, ..Memory::default() };
+    let sink = Arc::new(sink);
+    fetch_into(&store, "k", sink.clone()).await.unwrap();
+    assert_eq!(sink.fetched.load(Ordering::Relaxed), CHUNK + CHUNK / 2 + CHUNK);
     // Damaged ones would be noticed at the end.
     let mut damaged = bytes.to_vec();
     damaged[2 * CHUNK as usize] ^= 1;

@@ -112,7 +112,7 @@ fn ask(carrier: &Arc<Carrier>, line: &Arc<Line>, is_failing: bool) -> JoinSet<()
 async fn small_objects_far_away_get_more_at_a_time() {
     // 32 at a time would be 160 a second.
     let line = Line::new(SECOND / 5, 1000);
-    let carrier = Arc::new(carrier().steered());
+    let carrier = Arc::new(carrier().steered(|| (0, 0)));
     let _asking = ask(&carrier, &line, false);
     let first = line.carries(SECOND).await;
     assert!(first >= 0.8 * 160.0, "{first}");
@@ -124,7 +124,7 @@ async fn small_objects_far_away_get_more_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn few_are_enough_next_door() {
     let line = Line::new(SECOND / 1000, 1000);
-    let carrier = Arc::new(carrier().steered());
+    let carrier = Arc::new(carrier().steered(|| (0, 0)));
     let _asking = ask(&carrier, &line, false);
     tokio::time::sleep(30 * SECOND).await;
     let carried = line.carries(10 * SECOND).await;
@@ -135,7 +135,7 @@ async fn few_are_enough_next_door() {
 #[tokio::test(start_paused = true)]
 async fn a_step_is_followed_within_five_seconds() {
     let line = Line::new(SECOND / 10, 200);
-    let carrier = Arc::new(carrier().steered());
+    let carrier = Arc::new(carrier().steered(|| (0, 0)));
     let _asking = ask(&carrier, &line, false);
     tokio::time::sleep(20 * SECOND).await;
     for per_second in [1500, 200, 1500] {
@@ -149,7 +149,7 @@ async fn a_step_is_followed_within_five_seconds() {
 #[tokio::test(start_paused = true)]
 async fn what_fails_is_no_reason_for_more() {
     let line = Line::new(SECOND / 10, 1_000_000);
-    let carrier = Arc::new(carrier().steered());
+    let carrier = Arc::new(carrier().steered(|| (0, 0)));
     let _asking = ask(&carrier, &line, true);
     tokio::time::sleep(30 * SECOND).await;
     let under_way = line.under_way.load(Ordering::Relaxed);
@@ -169,7 +169,7 @@ async fn who_says_how_many_has_as_many() {
 #[tokio::test(start_paused = true)]
 async fn no_turn_is_lost_when_requests_are_given_up() {
     let line = Line::new(SECOND / 20, 700);
-    let carrier = Arc::new(carrier().steered());
+    let carrier = Arc::new(carrier().steered(|| (0, 0)));
     for seconds in 1..20 {
         let asking = ask(&carrier, &line, false);
         tokio::time::sleep(Duration::from_millis(700 * seconds % 3100)).await;
@@ -188,7 +188,7 @@ async fn no_turn_is_lost_when_requests_are_given_up() {
 async fn there_is_room_for_those_that_wait_for_each_other() {
     // One at a time carries as much as any number.
     let line = Line::new(Duration::ZERO, 1000);
-    let carrier = Arc::new(carrier().steered());
+    let carrier = Arc::new(carrier().steered(|| (0, 0)));
     let asking = ask(&carrier, &line, false);
     tokio::time::sleep(60 * SECOND).await;
     drop(asking);

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -62,6 +63,7 @@ pub struct Ground {
     /// What the names of objects that are written begin with.
     prefix: String,
     there: Mutex<Vec<There>>,
+    loses: AtomicBool,
 }
 
 impl fmt::Debug for Ground {
@@ -74,12 +76,21 @@ impl Ground {
     /// Nothing is there yet that could be read. `prefix` is nobody else's.
     #[must_use]
     pub const fn new(bed: Bed, open: Open, prefix: String) -> Self {
-        Self { bed, open, prefix, there: Mutex::new(Vec::new()) }
+        Self { bed, open, prefix, there: Mutex::new(Vec::new()), loses: AtomicBool::new(false) }
     }
 
     /// A bed whose connections have no past: what many shared is slow for a while for the few that come behind them.
     pub(super) fn fresh(&self) -> Result<Bed> {
         Ok(Bed { store: (self.open)()?, ..self.bed.clone() })
+    }
+
+    /// Packets were lost on the way here: they will be again.
+    pub(super) fn found_losses(&self) {
+        self.loses.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn loses(&self) -> bool {
+        self.loses.load(Ordering::Relaxed)
     }
 
     /// Where it is.

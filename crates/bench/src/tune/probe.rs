@@ -14,8 +14,8 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{Cell, Sample};
 
 use super::ground::{Ground, Hand};
-use super::losses;
 use crate::drive::Stop;
+use crate::packets::Packets;
 use crate::usage::Usage;
 
 /// How often it is looked whether it is enough.
@@ -25,14 +25,27 @@ const LEAST: Duration = Duration::from_millis(300);
 const LEAST_ROUNDS: f64 = 2.0;
 const ROUNDS_OF_SHORT: f64 = 32.0;
 /// Where packets are lost, windows that have met no loss yet carry more than they will: what comes in the first time does not count,
-/// and what does goes on for longer. So many packets are no chance.
+/// nor what comes before as much is carried as later; and what counts goes on for longer. So many packets are no chance.
 const BEFORE_LOSSES: Duration = Duration::from_millis(700);
 const LEAST_WITH_LOSSES: Duration = Duration::from_millis(800);
+const LONGEST_WITH_LOSSES: Duration = Duration::from_millis(2300);
+/// Fewer connections than these do not tell by themselves what they carry in the mean: each has to have met so many losses, in so long
+/// and within so many bytes at the most. Of downloads only the other end knows how many there were: those have all of it.
+const FEW: usize = 16;
+const LOSSES_OF_EACH: u64 = 6;
+const LONGEST_OF_FEW: Duration = Duration::from_millis(4500);
+const MOST_BYTES_OF_FEW: u64 = 20 << 20;
+/// What fits into a new window (RFC 6928) is carried by any.
+const NEW_WINDOW: u64 = 10 * 1460;
 const FEWEST_LOST: u64 = 3;
 /// How unsure one round is, whatever it says: windows of connections and queues still change.
 const OF_ONE_ROUND: f64 = 0.08;
 /// Whoever does so much more in the second half has not settled.
 const GROWTH: f64 = 0.15;
+/// And who did so much more in the first.
+const FALL: f64 = 0.1;
+/// What is not settled is looked at without so many tenths of it, at the most.
+const MOST_LEFT_OUT: u32 = 5;
 /// A request that takes longer than all that have ended takes so many times as long as it has by now.
 const UNKNOWN_REST: f64 = 1.5;
 /// Enough is known when the mean is, to this part.
@@ -99,7 +112,8 @@ struct Shared {
     failure: Mutex<Option<String>>,
     /// What nobody may do.
     denied: Mutex<Option<String>>,
-    /// Requests that may still be begun.
+    /// Requests that may be begun, and those of them that still may.
+    most: u64,
     left: AtomicU64,
     is_over: AtomicBool,
 }
@@ -114,11 +128,16 @@ pub async fn probe(
 ) -> Result<Probed> {
     let clock = ground.bed().clock.clone();
     let seats = (0..cell.parallel).map(|_| Mutex::default()).collect();
+    let is_few = cell.parallel < FEW && cell.bytes > NEW_WINDOW;
+    let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
+    let mut most_requests = requests(extent.bytes);
+    let most = if is_few { most_requests.max(requests(MOST_BYTES_OF_FEW)) } else { most_requests };
     let shared = Arc::new(Shared {
         seats,
         failure: Mutex::default(),
         denied: Mutex::default(),
-        left: AtomicU64::new((extent.bytes / cell.bytes.max(1)).max(1)),
+        most,
+        left: AtomicU64::new(most),
         is_over: AtomicBool::new(false),
     });
     let mut asking = JoinSet::new();
@@ -129,7 +148,9 @@ pub async fn probe(
         asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
     }
     let mut warm: Option<(Duration, Usage)> = None;
-    let lost_before = losses::up_to_now();
+    let packets_before = Packets::up_to_now();
+    let packets = || Packets::up_to_now().since(&packets_before);
+    let again = || if direction == Direction::Write { packets().again } else { 0 };
     let (mut loses, mut least, mut most_time) = (false, LEAST, extent.time);
     let end = loop {
         tokio::time::sleep(LOOK).await;
@@ -138,20 +159,25 @@ pub async fn probe(
         if warm.is_none() && is_open && shared.is_warm() {
             warm = Some((now, usage()?));
         }
-        let is_spent = now - start >= most_time || shared.left.load(Ordering::Relaxed) == 0;
+        let is_spent = now - start >= most_time || shared.begun() >= most_requests;
         let is_enough = warm.as_ref().is_some_and(|(from, _)| {
-            let counted = shared.count((*from, now));
-            let is_long = now - *from >= least || counted.rounds >= ROUNDS_OF_SHORT && !loses;
-            is_long && counted.rounds >= LEAST_ROUNDS && counted.error <= SURE && !shared.grows((*from, now))
+            let (from, is_settled) = if loses { shared.settled((*from, now)) } else { (*from, true) };
+            let counted = shared.count((from, now));
+            let has_met = !loses || !is_few || again() >= LOSSES_OF_EACH * cell.parallel as u64;
+            let is_long = now - from >= least && has_met || counted.rounds >= ROUNDS_OF_SHORT && !loses;
+            let is_sure = counted.rounds >= LEAST_ROUNDS && counted.error <= SURE;
+            is_long && is_settled && is_sure && !shared.grows((from, now))
         });
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
-        let is_new = is_enough && !is_spent && !loses && now - start < BEFORE_LOSSES + LEAST_WITH_LOSSES;
-        if is_new && losses::up_to_now().saturating_sub(lost_before) >= FEWEST_LOST {
-            (loses, least) = (true, LEAST_WITH_LOSSES);
-            most_time = most_time.max(BEFORE_LOSSES + 2 * LEAST_WITH_LOSSES);
-            warm = None;
+        let longest = if is_few { LONGEST_OF_FEW } else { LONGEST_WITH_LOSSES };
+        let is_new = (is_enough || is_spent) && !loses && now - start < longest;
+        if is_new && (ground.loses() || packets().lost() >= FEWEST_LOST) {
+            ground.found_losses();
+            (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest));
+            most_requests = shared.most;
+            warm = warm.filter(|(from, _)| *from - start >= BEFORE_LOSSES);
         } else if is_spent || is_enough || stop.is_asked() {
             break now;
         }
@@ -167,12 +193,14 @@ pub async fn probe(
     if drained.is_err() {
         asking.shutdown().await;
     }
-    let mut counted = shared.count((from, end));
+    let seconds = (end - from).as_secs_f64();
+    let all = shared.amount((from, end)).amount;
+    let (settled, _) = if loses { shared.settled((from, end)) } else { (from, true) };
+    let mut counted = shared.count((settled, end));
     if counted.done == 0 {
         // All were answered at the very end: that is what there is.
         counted = shared.count((start, end));
     }
-    let seconds = (end - from).as_secs_f64();
     let of_machine =
         if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
     Ok(Probed {
@@ -183,7 +211,7 @@ pub async fn probe(
         failures: shared.failed(),
         failure: shared.failure.lock().clone(),
         tail: counted.tail,
-        cpu: used.total().as_secs_f64() / counted.amount.max(1.0),
+        cpu: used.total().as_secs_f64() / all.max(1.0),
         busy: of_machine,
         bytes: shared.begun().saturating_mul(cell.bytes),
         time: clock.now() - start,
@@ -281,6 +309,20 @@ impl Shared {
             seat.lock().0.iter().filter(|ended| !ended.is_done).count() as u64
         };
         self.seats.iter().map(failed).sum()
+    }
+
+    /// From when on as much was done as later, and whether there is such a moment in the first half.
+    fn settled(&self, (from, to): (Duration, Duration)) -> (Duration, bool) {
+        let mut starts = (0..=MOST_LEFT_OUT).map(|tenths| from + (to - from) * tenths / 10);
+        let is_settled = |start: &Duration| {
+            let middle = (*start + to) / 2;
+            let [before, after] = [(*start, middle), (middle, to)].map(|half| self.amount(half).amount);
+            before <= after * (1.0 + FALL)
+        };
+        match starts.clone().find(is_settled) {
+            Some(start) => (start, true),
+            None => (starts.next_back().unwrap_or(from), false),
+        }
     }
 
     /// Whether more is done at the end than at the beginning: windows still open.

@@ -12,6 +12,7 @@ struct Play {
     clock: f64,
     /// What was under way goes on for a while.
     carries: f64,
+    overruns: bool,
 }
 
 /// What was carried at a time, by how many.
@@ -35,7 +36,7 @@ fn law(fixed: f64, megabytes: f64) -> Law {
 
 impl Play {
     fn new(law: Law, bytes: u64, seed: u64) -> Self {
-        Self { law, bytes, noise: 0.05, chance: seed, clock: 0.0, carries: 0.0 }
+        Self { law, bytes, noise: 0.05, chance: seed, clock: 0.0, carries: 0.0, overruns: false }
     }
 
     fn random(&mut self) -> f64 {
@@ -74,7 +75,7 @@ impl Play {
             self.carries = self.at(requests);
             let noise = 1.0 + self.noise * (self.random() + self.random() + self.random() - 1.5) * 2.0;
             self.clock += look;
-            steering.looked(carried * noise);
+            steering.looked(carried * noise, self.overruns);
             all.push(Looked { at: self.clock, requests, carried });
         }
         all
@@ -153,12 +154,42 @@ fn a_step_is_followed() {
 }
 
 #[test]
+fn a_queue_that_overruns_gets_fewer_at_once() {
+    // The other side of the room: one fills the line.
+    let mut play = Play::new(law(0.5e-3, 12.0), 64 << 10, 3);
+    play.overruns = true;
+    let mut steering = Steering::new(32, (5, 256));
+    let looks = play.go_on(&mut steering, 2.5);
+    assert!(
+        looks.iter().all(|look| look.requests <= 32) && steering.requests() <= 8,
+        "{}",
+        steering.requests()
+    );
+}
+
+#[test]
+fn a_line_that_loses_by_chance_keeps_what_carries_more() {
+    for mut play in plays() {
+        play.overruns = true;
+        let mut steering = Steering::new(32, (4, 256));
+        let looks = play.go_on(&mut steering, 60.0);
+        let part = mean(&looks, 10.0, |look| look.carried) / play.best();
+        assert!(part > 0.8, "{part} of the best");
+        for window in looks.windows(6) {
+            let carried = window.iter().map(|look| look.carried).sum::<f64>() / 6.0;
+            // A look or two at half as many.
+            assert!(carried > 0.65 * play.at(32), "{carried} of {}", play.at(32));
+        }
+    }
+}
+
+#[test]
 fn idle_times_say_nothing() {
     let mut steering = Steering::new(32, (4, 256));
     for _ in 0..100 {
         assert_eq!(steering.idled(), 32);
-        steering.looked(1.0);
-        steering.looked(1e6);
+        steering.looked(1.0, false);
+        steering.looked(1e6, false);
     }
     assert_eq!(Steering::new(300, (4, 256)).requests(), 300, "what a plan says is no less");
     assert_eq!(Steering::new(2, (4, 256)).requests(), 2);

@@ -11,6 +11,7 @@ use clap::Args;
 use rustix::thread::disable_transparent_huge_pages;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
+use tradewind_bench::packets::Packets;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::store_model::SizeClass;
@@ -213,11 +214,17 @@ impl StoreFlags {
         if let Some(limit) = self.max_bandwidth {
             carrier = carrier.limited(limit.0);
         } else if self.is_steered() {
-            carrier = carrier.steered();
+            carrier = carrier.steered(packets);
         }
         let journals = journal_directory();
         Ok(Session { stores, carrier: Arc::new(carrier), progress: Arc::default(), journals })
     }
+}
+
+/// Packets that this client has sent, and those of them that it sent again.
+fn packets() -> (u64, u64) {
+    let Packets { sent, again, .. } = Packets::up_to_now();
+    (sent, again)
 }
 
 impl Session {

@@ -378,6 +378,13 @@ impl Sink for NewFile {
         Ok(Some(found))
     }
 
+    fn held(&self) -> Vec<(u64, u64)> {
+        let chunks = self.resumable.as_ref().map(|resumable| resumable.chunks.keys().copied());
+        let mut chunks: Vec<_> = chunks.into_iter().flatten().collect();
+        chunks.sort_unstable();
+        chunks
+    }
+
     fn kept(&self, length: u64) {
         self.progress.carried(i64::try_from(length).unwrap_or(i64::MAX));
     }
