@@ -3,6 +3,8 @@
 //! Nothing counts until each of those that ask was answered: connections are made and windows open meanwhile. What counts then is
 //! how much they did, by the time that they had; a request that fails takes time and does nothing.
 
+mod seats;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +15,7 @@ use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{Cell, Sample};
 
+use self::seats::Seats;
 use super::ground::{Ground, Hand};
 use crate::drive::Stop;
 use crate::packets::Packets;
@@ -25,7 +28,7 @@ const LEAST: Duration = Duration::from_millis(300);
 const LEAST_ROUNDS: f64 = 2.0;
 const ROUNDS_OF_SHORT: f64 = 32.0;
 /// Where packets are lost, windows that have met no loss yet carry more than they will: what comes in the first time does not count,
-/// nor what comes before as much is carried as later; and what counts goes on for longer. So many packets are no chance.
+/// nor what comes before as much is carried as later; and what counts goes on for longer.
 const BEFORE_LOSSES: Duration = Duration::from_millis(700);
 const LEAST_WITH_LOSSES: Duration = Duration::from_millis(800);
 const LONGEST_WITH_LOSSES: Duration = Duration::from_millis(2300);
@@ -37,23 +40,10 @@ const LONGEST_OF_FEW: Duration = Duration::from_millis(4500);
 const MOST_BYTES_OF_FEW: u64 = 20 << 20;
 /// What fits into a new window (RFC 6928) is carried by any.
 const NEW_WINDOW: u64 = 10 * 1460;
+/// So many lost packets are no chance.
 const FEWEST_LOST: u64 = 3;
-/// How unsure one round is, whatever it says: windows of connections and queues still change.
-const OF_ONE_ROUND: f64 = 0.08;
-/// Whoever does so much more in the second half has not settled.
-const GROWTH: f64 = 0.15;
-/// And who did so much more in the first.
-const FALL: f64 = 0.1;
-/// What is not settled is looked at without so many tenths of it, at the most.
-const MOST_LEFT_OUT: u32 = 5;
-/// A request that takes longer than all that have ended takes so many times as long as it has by now.
-const UNKNOWN_REST: f64 = 1.5;
 /// Enough is known when the mean is, to this part.
 const SURE: f64 = 0.04;
-/// Fewer requests say nothing of the slowest.
-const FEWEST_FOR_TAIL: u64 = 20;
-/// Stretches that are compared, at the most.
-const MOST_STRETCHES: u32 = 10;
 /// What is under way at the end is waited for, so long: to break off costs a connection.
 const DRAIN: Duration = Duration::from_millis(500);
 /// A request that failed is followed by the next so much later, and each further one by twice that.
@@ -96,19 +86,10 @@ pub struct Probed {
     pub time: Duration,
 }
 
-/// A request that has ended.
-#[derive(Debug, Clone, Copy)]
-struct Ended {
-    begun: Duration,
-    ended: Duration,
-    is_done: bool,
-}
-
 /// What those that ask have in common.
 #[derive(Debug)]
 struct Shared {
-    /// By each of them: its requests, and when the one under way began.
-    seats: Vec<Mutex<(Vec<Ended>, Option<Duration>)>>,
+    seats: Seats,
     failure: Mutex<Option<String>>,
     /// What nobody may do.
     denied: Mutex<Option<String>>,
@@ -127,13 +108,12 @@ pub async fn probe(
     (cores, stop): (usize, &Stop),
 ) -> Result<Probed> {
     let clock = ground.bed().clock.clone();
-    let seats = (0..cell.parallel).map(|_| Mutex::default()).collect();
     let is_few = cell.parallel < FEW && cell.bytes > NEW_WINDOW;
     let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
     let mut most_requests = requests(extent.bytes);
     let most = if is_few { most_requests.max(requests(MOST_BYTES_OF_FEW)) } else { most_requests };
     let shared = Arc::new(Shared {
-        seats,
+        seats: Seats::new(cell.parallel),
         failure: Mutex::default(),
         denied: Mutex::default(),
         most,
@@ -156,17 +136,17 @@ pub async fn probe(
         tokio::time::sleep(LOOK).await;
         let now = clock.now();
         let is_open = !loses || now - start >= BEFORE_LOSSES;
-        if warm.is_none() && is_open && shared.is_warm() {
+        if warm.is_none() && is_open && shared.seats.is_warm() {
             warm = Some((now, usage()?));
         }
-        let is_spent = now - start >= most_time || shared.begun() >= most_requests;
+        let is_spent = now - start >= most_time || shared.seats.begun() >= most_requests;
         let is_enough = warm.as_ref().is_some_and(|(from, _)| {
-            let (from, is_settled) = if loses { shared.settled((*from, now)) } else { (*from, true) };
-            let counted = shared.count((from, now));
+            let (from, is_settled) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
+            let counted = shared.seats.count((from, now));
             let has_met = !loses || !is_few || again() >= LOSSES_OF_EACH * cell.parallel as u64;
             let is_long = now - from >= least && has_met || counted.rounds >= ROUNDS_OF_SHORT && !loses;
             let is_sure = counted.rounds >= LEAST_ROUNDS && counted.error <= SURE;
-            is_long && is_settled && is_sure && !shared.grows((from, now))
+            is_long && is_settled && is_sure && !shared.seats.grows((from, now))
         });
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
@@ -194,12 +174,12 @@ pub async fn probe(
         asking.shutdown().await;
     }
     let seconds = (end - from).as_secs_f64();
-    let all = shared.amount((from, end)).amount;
-    let (settled, _) = if loses { shared.settled((from, end)) } else { (from, true) };
-    let mut counted = shared.count((settled, end));
+    let all = shared.seats.amount((from, end)).amount;
+    let (settled, _) = if loses { shared.seats.settled((from, end)) } else { (from, true) };
+    let mut counted = shared.seats.count((settled, end));
     if counted.done == 0 {
         // All were answered at the very end: that is what there is.
-        counted = shared.count((start, end));
+        counted = shared.seats.count((start, end));
     }
     let of_machine =
         if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
@@ -208,12 +188,12 @@ pub async fn probe(
         cell,
         sample: counted.sample(cell),
         requests: counted.done,
-        failures: shared.failed(),
+        failures: shared.seats.failed(),
         failure: shared.failure.lock().clone(),
         tail: counted.tail,
         cpu: used.total().as_secs_f64() / all.max(1.0),
         busy: of_machine,
-        bytes: shared.begun().saturating_mul(cell.bytes),
+        bytes: shared.seats.begun().saturating_mul(cell.bytes),
         time: clock.now() - start,
     })
 }
@@ -228,20 +208,15 @@ async fn ask(mut hand: Hand, number: usize, shared: Arc<Shared>, ground: Arc<Gro
     while !shared.is_over.load(Ordering::Relaxed) && shared.may_begin() {
         // A store that always answers at once would never let anybody else have a turn.
         tokio::task::coop::consume_budget().await;
-        let begun = clock.now();
-        shared.seats[number].lock().1 = Some(begun);
+        shared.seats.begin(number, clock.now());
         let answered = hand.ask().await;
         let failed = answered.is_err();
-        {
-            let mut seat = shared.seats[number].lock();
-            seat.0.push(Ended { begun, ended: clock.now(), is_done: !failed });
-            seat.1 = None;
-        }
+        shared.seats.end(number, clock.now(), !failed);
         match answered {
             Ok(()) => pause = AFTER_FAILURE,
             Err(failed) => {
                 // What was done before is allowed: then one that is refused has failed and no more.
-                if failed.error == Some(ErrorKind::Denied) && !shared.has_done() {
+                if failed.error == Some(ErrorKind::Denied) && !shared.seats.has_done() {
                     shared.denied.lock().get_or_insert(failed.what);
                     return;
                 }
@@ -253,142 +228,10 @@ async fn ask(mut hand: Hand, number: usize, shared: Arc<Shared>, ground: Arc<Gro
     }
 }
 
-/// What was done in a window.
-#[derive(Debug, Default)]
-struct Counted {
-    /// Requests that ended in it.
-    done: u64,
-    /// Requests, those that lie in it with a part of them by that part.
-    amount: f64,
-    /// The same for each of those that ask.
-    rounds: f64,
-    /// How long one took in the mean, in seconds, and the standard error as a part of it.
-    latency: f64,
-    error: f64,
-    tail: [f64; 2],
-}
-
-impl Counted {
-    fn sample(&self, cell: Cell) -> Option<Sample> {
-        let tail = (self.done >= FEWEST_FOR_TAIL).then_some(self.tail);
-        (self.done > 0).then_some(Sample {
-            cell,
-            latency: self.latency,
-            error: self.error,
-            tail,
-            is_seen: false,
-        })
-    }
-}
-
 impl Shared {
-    fn is_warm(&self) -> bool {
-        self.seats.iter().all(|seat| !seat.lock().0.is_empty())
-    }
-
-    fn has_done(&self) -> bool {
-        self.seats.iter().any(|seat| seat.lock().0.iter().any(|ended| ended.is_done))
-    }
-
     /// Takes one of the requests that may be begun.
     fn may_begin(&self) -> bool {
         let take = |left: u64| left.checked_sub(1);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-
-    fn begun(&self) -> u64 {
-        let begun = |seat: &Mutex<(Vec<Ended>, Option<Duration>)>| {
-            let seat = seat.lock();
-            (seat.0.len() + usize::from(seat.1.is_some())) as u64
-        };
-        self.seats.iter().map(begun).sum()
-    }
-
-    fn failed(&self) -> u64 {
-        let failed = |seat: &Mutex<(Vec<Ended>, Option<Duration>)>| {
-            seat.lock().0.iter().filter(|ended| !ended.is_done).count() as u64
-        };
-        self.seats.iter().map(failed).sum()
-    }
-
-    /// From when on as much was done as later, and whether there is such a moment in the first half.
-    fn settled(&self, (from, to): (Duration, Duration)) -> (Duration, bool) {
-        let mut starts = (0..=MOST_LEFT_OUT).map(|tenths| from + (to - from) * tenths / 10);
-        let is_settled = |start: &Duration| {
-            let middle = (*start + to) / 2;
-            let [before, after] = [(*start, middle), (middle, to)].map(|half| self.amount(half).amount);
-            before <= after * (1.0 + FALL)
-        };
-        match starts.clone().find(is_settled) {
-            Some(start) => (start, true),
-            None => (starts.next_back().unwrap_or(from), false),
-        }
-    }
-
-    /// Whether more is done at the end than at the beginning: windows still open.
-    fn grows(&self, (from, to): (Duration, Duration)) -> bool {
-        let middle = (from + to) / 2;
-        let (before, after) = (self.amount((from, middle)), self.amount((middle, to)));
-        after.amount > before.amount * (1.0 + GROWTH)
-    }
-
-    /// What was done from one moment to another, and how sure that is by how it went: as far as stretches of a round differ
-    /// (batch means, Law and Carson 1979).
-    fn count(&self, (from, to): (Duration, Duration)) -> Counted {
-        let mut counted = self.amount((from, to));
-        if counted.done == 0 {
-            return counted;
-        }
-        let stretches = (counted.rounds as u32).clamp(2, MOST_STRETCHES);
-        let stretch = (to - from) / stretches;
-        let amounts =
-            (0..stretches).map(|n| self.amount((from + stretch * n, from + stretch * (n + 1))).amount);
-        let mean = counted.amount / f64::from(stretches);
-        let squares: f64 = amounts.map(|amount| (amount / mean - 1.0).powi(2)).sum();
-        let error = (squares / f64::from(stretches - 1) / f64::from(stretches)).sqrt();
-        counted.error = error.max(OF_ONE_ROUND / counted.rounds);
-        counted
-    }
-
-    /// What was done from one moment to another. A request counts with the part of its time that lies there; one that has not
-    /// ended would take as long as those that took longer than it has by now.
-    fn amount(&self, (from, to): (Duration, Duration)) -> Counted {
-        let (mut latencies, mut amount, mut pending) = (Vec::new(), 0.0, Vec::new());
-        for seat in &self.seats {
-            let seat = seat.lock();
-            for ended in seat.0.iter().filter(|ended| ended.is_done && ended.ended > from && ended.begun < to)
-            {
-                let whole = (ended.ended - ended.begun).as_secs_f64();
-                let inside = (ended.ended.min(to) - ended.begun.max(from)).as_secs_f64();
-                amount += if whole > 0.0 { inside / whole } else { 1.0 };
-                if ended.ended <= to {
-                    latencies.push(whole);
-                }
-            }
-            pending.extend(seat.1.filter(|begun| *begun < to));
-        }
-        let done = latencies.len();
-        latencies.sort_by(f64::total_cmp);
-        for begun in pending {
-            let elapsed = (to - begun).as_secs_f64();
-            let longer = &latencies[latencies.partition_point(|latency| *latency <= elapsed)..];
-            let mean = longer.iter().sum::<f64>() / longer.len() as f64;
-            let whole = if longer.is_empty() { elapsed * UNKNOWN_REST } else { mean };
-            amount += (to - begun.max(from)).as_secs_f64() / whole;
-        }
-        let count = done as f64;
-        let rounds = amount / self.seats.len() as f64;
-        let at = |part: f64| {
-            let place = ((count * part) as usize).min(done.saturating_sub(1));
-            latencies.get(place).copied().unwrap_or_default()
-        };
-        Counted {
-            done: done as u64,
-            amount,
-            rounds,
-            latency: if rounds > 0.0 { (to - from).as_secs_f64() / rounds } else { 0.0 },
-            error: f64::INFINITY,
-            tail: [at(0.95), at(0.99)],
-        }
     }
 }
