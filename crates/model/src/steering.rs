@@ -5,7 +5,7 @@
 //! Steps are small, what did not help is taken back, and the number stays within its bounds. Where neither more nor fewer help,
 //! looks become rare until what is carried changes.
 //!
-//! Where many packets are sent again, a queue overruns (Jacobson 1988): whoever carries the least then stands still for seconds. Far
+//! Where many packets are sent again and requests stand still, a queue overruns (Jacobson 1988), and some will for seconds. Far
 //! fewer are tried first there. Lines that lose as much by chance keep what they have, since fewer carry less.
 //!
 //! What is carried is counted in bytes, and each request as so many bytes as it costs besides: objects a second count too.
@@ -23,7 +23,7 @@ const FAR_DOWN: f64 = 2.0;
 /// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less.
 const GAIN: f64 = 0.15;
 const LOSS: f64 = 0.03;
-/// The same where a queue overruns: what is carried there differs from look to look.
+/// The same where a queue overruns, all in all: what is carried there differs from look to look.
 const LOSS_OVERRUN: f64 = 0.1;
 /// What was carried once counts so much less with each look.
 const FADES: f64 = 0.99;
@@ -57,6 +57,8 @@ pub struct Steering {
     /// A queue overruns, and that is why fewer are tried.
     overruns: bool,
     is_retreat: bool,
+    /// What was carried before the first of those.
+    before: f64,
     /// More turned out to carry more.
     has_risen: bool,
     /// Tries in turn that did not help, and looks to come before the next one.
@@ -81,6 +83,7 @@ impl Steering {
             up: FAR_UP,
             overruns: false,
             is_retreat: false,
+            before: 0.0,
             has_risen: false,
             vain: 0,
             rest: 0,
@@ -99,8 +102,8 @@ impl Steering {
         (2 * latency).clamp(LEAST_LOOK, MOST_LOOK)
     }
 
-    /// A look ended in which so much was carried a second; all that time requests waited for their turn. `overruns`: so many packets
-    /// were sent again that a queue must be full. Answers how many are to be under way from now on.
+    /// A look ended in which so much was carried a second; all that time requests waited for their turn. `overruns`: many packets
+    /// were sent again, and requests stood still. Answers how many are to be under way from now on.
     pub fn looked(&mut self, carried: f64, overruns: bool) -> usize {
         self.overruns = overruns;
         if std::mem::take(&mut self.is_settling) {
@@ -137,7 +140,11 @@ impl Steering {
     }
 
     fn try_another(&mut self) {
-        self.is_retreat = self.overruns && !self.has_risen && (self.vain == 0 || self.is_retreat);
+        let was_retreat = self.is_retreat;
+        self.is_retreat = self.overruns && !self.has_risen && (self.vain == 0 || was_retreat);
+        if self.is_retreat && !was_retreat {
+            self.before = self.carries;
+        }
         let wanted = if self.is_retreat {
             self.number / FAR_DOWN
         } else if self.vain.is_multiple_of(2) {
@@ -159,7 +166,7 @@ impl Steering {
             carried > self.carries * (1.0 + GAIN * (tried / self.number - 1.0))
         } else {
             let (known, loss) = if self.is_retreat {
-                (self.carries, LOSS_OVERRUN)
+                (self.before, LOSS_OVERRUN)
             } else {
                 (self.carries.max(self.best), LOSS)
             };

@@ -17,9 +17,10 @@ pub const ROOM: usize = 5;
 /// Packets that were sent since the machine began, and those that were sent again.
 pub type Packets = fn() -> (u64, u64);
 
-/// A queue overruns where one packet in so many is sent again, and so many are.
+/// A queue overruns where one packet in so many is sent again, and so many are, and where such a part of the requests stands still.
 const ONE_IN: u64 = 33;
 const FEWEST_AGAIN: u64 = 10;
+const STANDING: f64 = 0.1;
 
 /// Turns, of which there are more or fewer as time goes by.
 #[derive(Debug)]
@@ -182,8 +183,9 @@ impl Turns {
         let carried = (done as f64).mul_add(REQUEST, bytes as f64) * 1e9;
         // Requests that begin together end together: in a look there are a wave more of them, or fewer. What they carry in the
         // time that they take has no waves (Little 1961), but of those that take longer than the look too few end in it.
+        let moving = state.moving(elapsed, latency, now);
         let carried = if 2 * latency <= elapsed {
-            carried / took_turns.max(1) as f64 * state.moving(elapsed, latency, now) / elapsed as f64
+            carried / took_turns.max(1) as f64 * moving * state.turns as f64
         } else {
             carried / elapsed as f64
         };
@@ -191,7 +193,7 @@ impl Turns {
         let (sent, again) =
             (packets.0.saturating_sub(state.packets.0), packets.1.saturating_sub(state.packets.1));
         state.packets = packets;
-        let overruns = again >= FEWEST_AGAIN && again * ONE_IN >= sent;
+        let overruns = again >= FEWEST_AGAIN && again * ONE_IN >= sent && moving < 1.0 - STANDING;
         // As many may ask as there are turns for: then nobody waits, and nearly all of them are taken.
         let is_full = self.turns.available_permits() * 8 <= state.turns;
         let requests = if steer.is_short.swap(false, Ordering::Relaxed) || is_full {
@@ -200,7 +202,7 @@ impl Turns {
             state.steering.idled()
         };
         let wanted = of(requests);
-        tracing::trace!(requests, carried, latency, elapsed, sent, again, "looked");
+        tracing::trace!(requests, carried, latency, elapsed, sent, again, moving, "looked");
         if wanted >= state.turns {
             let more = wanted - state.turns;
             let paid = state.owed.min(more);
@@ -219,12 +221,13 @@ impl Turns {
 }
 
 impl State {
-    /// Turns times nanoseconds of a look in which as much is carried as by requests that ended in it. Those that are under way for
+    /// The part of a look's turns and time in which as much is carried as by requests that ended in it. Those that are under way for
     /// longer than these took may stand still: they count as if they had carried what is usual in all their time.
     fn moving(&self, elapsed: u64, latency: u64, now: Duration) -> f64 {
-        let pending = (self.turns as u128 * u128::from(elapsed)).saturating_sub(self.inside) as f64;
+        let all = self.turns as u128 * u128::from(elapsed);
+        let pending = all.saturating_sub(self.inside) as f64;
         let age = now.as_nanos() as f64 - self.held_since as f64 / self.held.max(1) as f64;
-        self.inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0)
+        (self.inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0)) / all.max(1) as f64
     }
 }
 

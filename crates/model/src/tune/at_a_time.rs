@@ -4,17 +4,17 @@ use super::{Cell, Surface};
 use crate::store_model::SizeClass;
 
 /// Parallelisms that are considered.
-const CONSIDERED: [usize; 13] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256];
+const CONSIDERED: [usize; 15] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256];
 /// More of them are not worth it for less.
-const WORTH: f64 = 0.02;
+const WORTH: f64 = 0.03;
 /// What a new connection has under way when its window stops doubling, in bytes: it carries that much in a round trip, and for
 /// seconds little more.
 const NEW_WINDOW: f64 = 256e3;
 /// So many new connections fill any line that one client has.
 const MOST_NEW: f64 = 64.0;
 
-/// Requests at a time, by their size. The fewest that carry what any number does, and fill the line on new connections; eight at the
-/// least: between two objects somebody else has to fill it, and of few connections one that falls behind keeps all waiting. Never more of large ones than of small ones.
+/// Requests at a time, by their size. The fewest that carry what any number does, and fill the line on new connections; four at the
+/// least: between two objects somebody else has to fill it. Never more of large ones than of small ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtATime([usize; SizeClass::COUNT]);
 
