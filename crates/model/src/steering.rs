@@ -59,8 +59,8 @@ pub struct Steering {
     is_retreat: bool,
     /// What was carried before the first of those.
     before: f64,
-    /// More turned out to carry more.
-    has_risen: bool,
+    /// Far fewer turned out to carry less, or more to carry more.
+    has_held: bool,
     /// Tries in turn that did not help, and looks to come before the next one.
     vain: u32,
     rest: u32,
@@ -84,7 +84,7 @@ impl Steering {
             overruns: false,
             is_retreat: false,
             before: 0.0,
-            has_risen: false,
+            has_held: false,
             vain: 0,
             rest: 0,
         }
@@ -127,7 +127,7 @@ impl Steering {
         let (less, more) = (carried.min(self.carries), carried.max(self.carries));
         if more > less * (1.0 + CHANGE) {
             // Whatever did not help before may help now.
-            (self.vain, self.rest, self.up, self.has_risen) = (0, 0, FAR_UP, false);
+            (self.vain, self.rest, self.up, self.has_held) = (0, 0, FAR_UP, false);
             (self.carries, self.looks, self.best) = (carried, 0, 0.0);
         }
         self.looks = (self.looks + 1).min(MOST_LOOKS);
@@ -141,7 +141,7 @@ impl Steering {
 
     fn try_another(&mut self) {
         let was_retreat = self.is_retreat;
-        self.is_retreat = self.overruns && !self.has_risen && (self.vain == 0 || was_retreat);
+        self.is_retreat = self.overruns && !self.has_held && (self.vain == 0 || was_retreat);
         if self.is_retreat && !was_retreat {
             self.before = self.carries;
         }
@@ -154,6 +154,8 @@ impl Steering {
         };
         let wanted = wanted.clamp(self.least, self.most).round();
         if wanted == self.number.round() {
+            // Whoever has as few as may be tries more.
+            self.has_held |= std::mem::take(&mut self.is_retreat);
             return self.was_vain();
         }
         (self.tried, self.is_settling) = (Some(wanted), true);
@@ -166,20 +168,24 @@ impl Steering {
             carried > self.carries * (1.0 + GAIN * (tried / self.number - 1.0))
         } else {
             let (known, loss) = if self.is_retreat {
-                (self.before, LOSS_OVERRUN)
+                (self.before.max(self.best), LOSS_OVERRUN)
             } else {
                 (self.carries.max(self.best), LOSS)
             };
             carried >= known * (1.0 - loss)
         };
         if !helps {
-            self.is_retreat = false;
+            if std::mem::take(&mut self.is_retreat) {
+                // What would have been tried in its place comes next.
+                (self.has_held, self.is_settling) = (true, true);
+                return;
+            }
             return self.was_vain();
         }
         let is_much = (carried / self.carries - 1.0) > (tried / self.number - 1.0) / 2.0;
         self.up = if is_much { FAR_UP } else { UP };
         self.vain = u32::from(!is_more);
-        self.has_risen |= is_more;
+        self.has_held |= is_more;
         (self.number, self.carries, self.looks) = (tried, carried, 1);
         // More in the same direction is tried at once.
         self.try_another();

@@ -186,8 +186,8 @@ async fn chunks_that_are_there_are_not_fetched_again() {
     fetch_into(&store, "k", sink.clone()).await.unwrap();
     assert_eq!(sink.fetched.load(Ordering::Relaxed), 8 * CHUNK);
     // And where ranges were others then: of three quarters of a chunk, one across the first range's end.
-    let held: Vec<_> = (1..12).map(|n| (n * CHUNK * 3 / 4, CHUNK * 3 / 4)).collect();
-    let sink = Memory { bytes: Mutex::new(bytes.to_vec()), held, ..Memory::default() };
+    let others: Vec<_> = (1..12).map(|n| (n * CHUNK * 3 / 4, CHUNK * 3 / 4)).collect();
+    let sink = Memory { bytes: Mutex::new(bytes.to_vec()), held: others, ..Memory::default() };
     let sink = Arc::new(sink);
     fetch_into(&store, "k", sink.clone()).await.unwrap();
     assert_eq!(sink.fetched.load(Ordering::Relaxed), CHUNK + CHUNK / 2 + CHUNK);
