@@ -57,7 +57,7 @@ pub struct Steering {
     /// A queue overruns, and that is why fewer are tried.
     overruns: bool,
     is_retreat: bool,
-    /// What was carried before the first of those.
+    /// What was carried before the first of those, or by one of them that carried clearly more.
     before: f64,
     /// Far fewer turned out to carry less, or more to carry more.
     has_held: bool,
@@ -118,7 +118,7 @@ impl Steering {
 
     /// Nobody waited for a turn: what was carried says nothing about the number.
     pub fn idled(&mut self) -> usize {
-        (self.tried, self.is_settling) = (None, true);
+        (self.tried, self.is_retreat, self.is_settling) = (None, false, true);
         self.requests()
     }
 
@@ -154,8 +154,11 @@ impl Steering {
         };
         let wanted = wanted.clamp(self.least, self.most).round();
         if wanted == self.number.round() {
-            // Whoever has as few as may be tries more.
-            self.has_held |= std::mem::take(&mut self.is_retreat);
+            if std::mem::take(&mut self.is_retreat) {
+                // Whoever has as few as may be tries more.
+                (self.has_held, self.vain) = (true, 0);
+                return self.try_another();
+            }
             return self.was_vain();
         }
         (self.tried, self.is_settling) = (Some(wanted), true);
@@ -181,6 +184,10 @@ impl Steering {
                 return;
             }
             return self.was_vain();
+        }
+        if self.is_retreat {
+            // What is more than chance is not given up again.
+            self.before = self.before.max(carried * (1.0 - LOSS_OVERRUN));
         }
         let is_much = (carried / self.carries - 1.0) > (tried / self.number - 1.0) / 2.0;
         self.up = if is_much { FAR_UP } else { UP };

@@ -227,7 +227,8 @@ impl State {
         let all = self.turns as u128 * u128::from(elapsed);
         let pending = all.saturating_sub(self.inside) as f64;
         let age = now.as_nanos() as f64 - self.held_since as f64 / self.held.max(1) as f64;
-        (self.inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0)) / all.max(1) as f64
+        ((self.inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0)) / all.max(1) as f64)
+            .min(1.0)
     }
 }
 

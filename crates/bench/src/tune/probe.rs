@@ -128,6 +128,8 @@ pub async fn probe(
         asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
     }
     let mut warm: Option<(Duration, Usage)> = None;
+    // What it began with, for want of a better beginning.
+    let mut early = None;
     let packets_before = Packets::up_to_now();
     let packets = || Packets::up_to_now().since(&packets_before);
     let again = || if direction == Direction::Write { packets().again } else { 0 };
@@ -157,13 +159,13 @@ pub async fn probe(
             ground.found_losses();
             (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest));
             most_requests = shared.most;
-            warm = warm.filter(|(from, _)| *from - start >= BEFORE_LOSSES);
+            early = warm.take_if(|(from, _)| *from - start < BEFORE_LOSSES);
         } else if is_spent || is_enough || stop.is_asked() {
             break now;
         }
     };
     // Where not each of them was answered, all that was seen has to do.
-    let (from, before) = match warm {
+    let (from, before) = match warm.or(early) {
         Some(warm) => warm,
         None => (start, at_start),
     };
