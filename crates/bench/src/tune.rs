@@ -107,5 +107,6 @@ pub async fn sample(
 fn extent(expected: &Inferred, left: &Budget) -> Extent {
     let cost = sampling::cost(expected);
     let time = Duration::from_secs_f64((cost.seconds * PATIENCE).min(left.seconds));
-    Extent { time: time.max(LEAST_TIME), bytes: (cost.bytes * PATIENCE).min(left.bytes) as u64 }
+    let bytes = (cost.bytes * PATIENCE).min(left.bytes) as u64;
+    Extent { time: time.max(LEAST_TIME), bytes, most_bytes: left.bytes as u64 }
 }

@@ -127,7 +127,7 @@ impl Steering {
         let (less, more) = (carried.min(self.carries), carried.max(self.carries));
         if more > less * (1.0 + CHANGE) {
             // Whatever did not help before may help now.
-            (self.vain, self.rest, self.up, self.has_held) = (0, 0, FAR_UP, false);
+            (self.vain, self.rest, self.up) = (0, 0, FAR_UP);
             (self.carries, self.looks, self.best) = (carried, 0, 0.0);
         }
         self.looks = (self.looks + 1).min(MOST_LOOKS);
@@ -178,11 +178,7 @@ impl Steering {
             carried >= known * (1.0 - loss)
         };
         if !helps {
-            if std::mem::take(&mut self.is_retreat) {
-                // What would have been tried in its place comes next.
-                (self.has_held, self.is_settling) = (true, true);
-                return;
-            }
+            self.has_held |= std::mem::take(&mut self.is_retreat);
             return self.was_vain();
         }
         if self.is_retreat {

@@ -39,13 +39,17 @@ const LEVEL_VARIABLE: &str = "TRADEWIND_LOG_LEVEL";
 
 /// Begins the log of a command that serves nothing: what it warns of, one line each, or what the variable says, with the time.
 pub fn begin_quietly() {
-    let wanted = env::var(LEVEL_VARIABLE).ok().and_then(|text| LogFilter::parse(&text).ok());
-    let directives = wanted.as_ref().map_or("warn", LogFilter::directives);
+    let wanted = env::var(LEVEL_VARIABLE).ok().map(|text| LogFilter::parse(&text));
+    let known = wanted.as_ref().and_then(|wanted| wanted.as_ref().ok());
+    let directives = known.map_or("warn", LogFilter::directives);
     let filter = EnvFilter::new(format!("{directives},s3s=off"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
     // Where there is one already, that one is told.
-    let _ = match wanted {
+    let _ = match known {
         Some(_) => log.try_init(),
         None => log.without_time().with_target(false).try_init(),
     };
+    if let Some(Err(wrong)) = wanted {
+        tracing::warn!("{LEVEL_VARIABLE}: {wrong}; what is logged is as without it");
+    }
 }

@@ -1,11 +1,15 @@
 //! The turns of a carrier, which follow what is carried: see [`model::steering`](tradewind_model::steering).
 
+mod look;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tradewind_model::steering::{REQUEST, Steering};
+use tradewind_model::steering::Steering;
+
+use self::look::{Look, Looked};
 
 /// Turns of one request, where all are alike.
 pub(super) const TURNS: usize = 64;
@@ -16,11 +20,6 @@ pub const ROOM: usize = 5;
 
 /// Packets that were sent since the machine began, and those that were sent again.
 pub type Packets = fn() -> (u64, u64);
-
-/// A queue overruns where one packet in so many is sent again, and so many are, and where such a part of the requests stands still.
-const ONE_IN: u64 = 33;
-const FEWEST_AGAIN: u64 = 10;
-const STANDING: f64 = 0.1;
 
 /// Turns, of which there are more or fewer as time goes by.
 #[derive(Debug)]
@@ -35,10 +34,6 @@ struct Steer {
     /// Bytes that passed, and requests that were done.
     bytes: AtomicU64,
     done: AtomicU64,
-    /// Those that ended, how many nanoseconds they took, and that times their turns.
-    ended: AtomicU64,
-    took: AtomicU64,
-    took_turns: AtomicU64,
     packets: Packets,
     /// Somebody waited for a turn.
     is_short: AtomicBool,
@@ -50,16 +45,10 @@ struct Steer {
 #[derive(Debug)]
 struct State {
     steering: Steering,
-    began: Duration,
+    look: Look,
     /// Turns that there are, and those of them that end with the requests that have them.
     turns: usize,
     owed: usize,
-    /// Of requests that are under way: their turns, and the nanoseconds at which they began times those.
-    held: u64,
-    held_since: u128,
-    /// Turns times nanoseconds of requests that ended, as far as they lie in the look.
-    inside: u128,
-    packets: (u64, u64),
 }
 
 impl Turns {
@@ -72,22 +61,11 @@ impl Turns {
     pub fn steered(requests: usize, (largest, most): (u32, usize), now: Duration, packets: Packets) -> Self {
         let least = (largest as usize * ROOM).div_ceil(TURNS).min(requests);
         let turns = of(requests);
-        let state = State {
-            steering: Steering::new(requests, (least, most)),
-            began: now,
-            turns,
-            owed: 0,
-            held: 0,
-            held_since: 0,
-            inside: 0,
-            packets: packets(),
-        };
+        let (steering, look) = (Steering::new(requests, (least, most)), Look::new(now, packets()));
+        let state = State { steering, look, turns, owed: 0 };
         let steer = Steer {
             bytes: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            took: AtomicU64::new(0),
-            took_turns: AtomicU64::new(0),
             packets,
             is_short: AtomicBool::new(false),
             ends: AtomicU64::new(nanos(now + Steering::look(Duration::ZERO))),
@@ -135,26 +113,15 @@ impl Turns {
     /// A request begins with so many turns.
     pub fn begin(&self, turns: &SemaphorePermit<'_>, now: Duration) {
         if let Some(steer) = &self.steer {
-            let held = turns.num_permits() as u64;
-            let mut state = steer.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.held += held;
-            state.held_since += now.as_nanos() * u128::from(held);
+            steer.state().look.begin(turns.num_permits() as u64, now);
         }
     }
 
     /// A request that began then gives its turns back.
-    pub fn give_back(&self, turns: SemaphorePermit<'_>, began: Duration, now: Duration) {
+    pub fn give_back(&self, mut turns: SemaphorePermit<'_>, began: Duration, now: Duration) {
         let Some(steer) = &self.steer else { return };
-        let took = nanos(now.saturating_sub(began));
-        steer.ended.fetch_add(1, Ordering::Relaxed);
-        steer.took.fetch_add(took, Ordering::Relaxed);
-        steer.took_turns.fetch_add(took.saturating_mul(turns.num_permits() as u64), Ordering::Relaxed);
-        let mut turns = turns;
-        let held = turns.num_permits() as u64;
-        let mut state = steer.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.held -= held;
-        state.held_since -= began.as_nanos() * u128::from(held);
-        state.inside += now.saturating_sub(began.max(state.began)).as_nanos() * u128::from(held);
+        let mut state = steer.state();
+        state.look.end(turns.num_permits() as u64, began, now);
         let owed = state.owed.min(turns.num_permits());
         state.owed -= owed;
         drop(state);
@@ -170,30 +137,15 @@ impl Turns {
         if nanos(now) < steer.ends.load(Ordering::Relaxed) {
             return;
         }
-        // Whoever else is here has seen the same.
+        let packets = (steer.packets)();
+        // Whoever has it ends the look, or what ended comes with the next.
         let Ok(mut state) = steer.state.try_lock() else { return };
         if nanos(now) < steer.ends.load(Ordering::Relaxed) {
             return;
         }
-        let elapsed = nanos(now.saturating_sub(state.began)).max(1);
-        let counts = [&steer.bytes, &steer.done, &steer.ended, &steer.took, &steer.took_turns];
-        let [bytes, done, ended, took, took_turns] = counts.map(|count| count.swap(0, Ordering::Relaxed));
-        // One of which none ended may still take long.
-        let latency = took.checked_div(ended).unwrap_or(u64::MAX / 4);
-        let carried = (done as f64).mul_add(REQUEST, bytes as f64) * 1e9;
-        // Requests that begin together end together: in a look there are a wave more of them, or fewer. What they carry in the
-        // time that they take has no waves (Little 1961), but of those that take longer than the look too few end in it.
-        let moving = state.moving(elapsed, latency, now);
-        let carried = if 2 * latency <= elapsed {
-            carried / took_turns.max(1) as f64 * moving * state.turns as f64
-        } else {
-            carried / elapsed as f64
-        };
-        let packets = (steer.packets)();
-        let (sent, again) =
-            (packets.0.saturating_sub(state.packets.0), packets.1.saturating_sub(state.packets.1));
-        state.packets = packets;
-        let overruns = again >= FEWEST_AGAIN && again * ONE_IN >= sent && moving < 1.0 - STANDING;
+        let [bytes, done] = [&steer.bytes, &steer.done].map(|count| count.swap(0, Ordering::Relaxed));
+        let turns = state.turns;
+        let Looked { carried, overruns, latency } = state.look.end_look(now, turns, (bytes, done), packets);
         // As many may ask as there are turns for: then nobody waits, and nearly all of them are taken.
         let is_full = self.turns.available_permits() * 8 <= state.turns;
         let requests = if steer.is_short.swap(false, Ordering::Relaxed) || is_full {
@@ -202,7 +154,6 @@ impl Turns {
             state.steering.idled()
         };
         let wanted = of(requests);
-        tracing::trace!(requests, carried, latency, elapsed, sent, again, moving, "looked");
         if wanted >= state.turns {
             let more = wanted - state.turns;
             let paid = state.owed.min(more);
@@ -215,20 +166,14 @@ impl Turns {
         if wanted != state.turns {
             tracing::debug!(requests, "requests at a time");
         }
-        (state.turns, state.began, state.inside) = (wanted, now, 0);
-        steer.ends.store(nanos(now + Steering::look(Duration::from_nanos(latency))), Ordering::Relaxed);
+        state.turns = wanted;
+        steer.ends.store(nanos(now + Steering::look(latency)), Ordering::Relaxed);
     }
 }
 
-impl State {
-    /// The part of a look's turns and time in which as much is carried as by requests that ended in it. Those that are under way for
-    /// longer than these took may stand still: they count as if they had carried what is usual in all their time.
-    fn moving(&self, elapsed: u64, latency: u64, now: Duration) -> f64 {
-        let all = self.turns as u128 * u128::from(elapsed);
-        let pending = all.saturating_sub(self.inside) as f64;
-        let age = now.as_nanos() as f64 - self.held_since as f64 / self.held.max(1) as f64;
-        ((self.inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0)) / all.max(1) as f64)
-            .min(1.0)
+impl Steer {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

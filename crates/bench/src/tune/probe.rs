@@ -57,6 +57,8 @@ pub struct Extent {
     pub time: Duration,
     /// Bytes of bodies.
     pub bytes: u64,
+    /// The same where packets turn out to be lost, which takes longer to know.
+    pub most_bytes: u64,
 }
 
 /// What came of it.
@@ -93,8 +95,7 @@ struct Shared {
     failure: Mutex<Option<String>>,
     /// What nobody may do.
     denied: Mutex<Option<String>>,
-    /// Requests that may be begun, and those of them that still may.
-    most: u64,
+    /// Requests that may still be begun.
     left: AtomicU64,
     is_over: AtomicBool,
 }
@@ -110,14 +111,14 @@ pub async fn probe(
     let clock = ground.bed().clock.clone();
     let is_few = cell.parallel < FEW && cell.bytes > NEW_WINDOW;
     let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
-    let mut most_requests = requests(extent.bytes);
-    let most = if is_few { most_requests.max(requests(MOST_BYTES_OF_FEW)) } else { most_requests };
+    // More of them where it takes longer to know.
+    let most_bytes = if is_few { MOST_BYTES_OF_FEW.min(extent.most_bytes) } else { 0 };
+    let more = requests(most_bytes).saturating_sub(requests(extent.bytes));
     let shared = Arc::new(Shared {
         seats: Seats::new(cell.parallel),
         failure: Mutex::default(),
         denied: Mutex::default(),
-        most,
-        left: AtomicU64::new(most),
+        left: AtomicU64::new(requests(extent.bytes)),
         is_over: AtomicBool::new(false),
     });
     let mut asking = JoinSet::new();
@@ -141,7 +142,7 @@ pub async fn probe(
         if warm.is_none() && is_open && shared.seats.is_warm() {
             warm = Some((now, usage()?));
         }
-        let is_spent = now - start >= most_time || shared.seats.begun() >= most_requests;
+        let is_spent = now - start >= most_time || shared.left.load(Ordering::Relaxed) == 0;
         let is_enough = warm.as_ref().is_some_and(|(from, _)| {
             let (from, is_settled) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
             let counted = shared.seats.count((from, now));
@@ -158,7 +159,7 @@ pub async fn probe(
         if is_new && (ground.loses() || packets().lost() >= FEWEST_LOST) {
             ground.found_losses();
             (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest));
-            most_requests = shared.most;
+            shared.left.fetch_add(more, Ordering::Relaxed);
             early = warm.take_if(|(from, _)| *from - start < BEFORE_LOSSES);
         } else if is_spent || is_enough || stop.is_asked() {
             break now;
@@ -207,7 +208,12 @@ fn usage() -> Result<Usage> {
 async fn ask(mut hand: Hand, number: usize, shared: Arc<Shared>, ground: Arc<Ground>) {
     let clock = &ground.bed().clock;
     let mut pause = AFTER_FAILURE;
-    while !shared.is_over.load(Ordering::Relaxed) && shared.may_begin() {
+    while !shared.is_over.load(Ordering::Relaxed) {
+        if !shared.may_begin() {
+            // There may be more.
+            tokio::time::sleep(LOOK).await;
+            continue;
+        }
         // A store that always answers at once would never let anybody else have a turn.
         tokio::task::coop::consume_budget().await;
         shared.seats.begin(number, clock.now());

@@ -26,7 +26,7 @@ fn asked(probes: usize) -> Asked {
     Asked { cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
 }
 
-const EXTENT: Extent = Extent { time: Duration::from_secs(2), bytes: 16 << 20 };
+const EXTENT: Extent = Extent { time: Duration::from_secs(2), bytes: 16 << 20, most_bytes: 16 << 20 };
 
 #[tokio::test]
 async fn a_store_is_sampled_and_left_as_it_was() {
@@ -46,6 +46,29 @@ async fn a_store_is_sampled_and_left_as_it_was() {
     }
     assert!(Site::clean_others(&bed, "probes/").await.unwrap() > 0);
     assert!(ground.look("").await.unwrap().is_empty(), "nothing is left");
+}
+
+#[tokio::test]
+async fn few_connections_go_on_where_packets_are_lost() {
+    let bed = bed().await;
+    let (ground, stop) = (ground(&bed), Stop::default());
+    let extent = Extent { time: Duration::from_secs(2), bytes: 1 << 20, most_bytes: 8 << 20 };
+    let cell = |parallel| Cell { bytes: 64 << 10, parallel };
+    let bytes = async |direction, parallel| {
+        let probed = probe::probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
+        assert!(probed.sample.is_some() && probed.failures == 0, "{probed:?}");
+        probed.bytes
+    };
+    assert_eq!(bytes(Direction::Write, 16).await, 1 << 20);
+    assert_eq!(bytes(Direction::Read, 1).await, 1 << 20);
+    ground.found_losses();
+    assert_eq!(
+        bytes(Direction::Read, 1).await,
+        8 << 20,
+        "the other end knows how many were lost: all that may be"
+    );
+    assert_eq!(bytes(Direction::Read, 16).await, 1 << 20, "so many tell by themselves");
+    assert!(Site::clean_others(&bed, "probes/").await.unwrap() > 0);
 }
 
 #[tokio::test]

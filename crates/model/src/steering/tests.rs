@@ -174,8 +174,8 @@ fn a_line_that_loses_by_chance_keeps_what_carries_more() {
         assert!(part > 0.8, "{part} of the best");
         for window in looks.windows(6) {
             let carried = window.iter().map(|look| look.carried).sum::<f64>() / 6.0;
-            // Two looks at half as many, and two more where chance has it that something seems to have changed.
-            assert!(carried > 0.6 * play.at(32), "{carried} of {}", play.at(32));
+            // Two looks at half as many.
+            assert!(carried > 0.7 * play.at(32), "{carried} of {}", play.at(32));
         }
     }
 }
