@@ -43,6 +43,21 @@ fn what_is_not_there() {
 }
 
 #[test]
+fn what_is_logged_is_what_the_variable_says() {
+    // Nobody is there: it is asked again.
+    let (nobody, again) = (([127, 0, 0, 1], 1).into(), "a request is sent again");
+    let said = |level| {
+        let ran = Caller::new(nobody).with("TRADEWIND_LOG_LEVEL", level).run(&["ls", "s3://bucket"]);
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        ran.err
+    };
+    assert!(said("debug").contains(again));
+    assert!(!said("warn").contains(again));
+    let wrong = said("loud");
+    assert!(wrong.contains("TRADEWIND_LOG_LEVEL: ") && !wrong.contains(again), "{wrong}");
+}
+
+#[test]
 fn what_is_not_meant() {
     let scene = Scene::new();
     let caller = &scene.caller;
