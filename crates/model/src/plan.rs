@@ -17,8 +17,6 @@ const IN_FLIGHT: u64 = 100 << 20;
 const PARTS: u64 = 64;
 /// A range is so large a part of what is left of its object: there are as many as are fetched at a time far away, and as many again.
 const OF_REST: u64 = 128;
-/// Turns of all parts at a time, of which the last is worth being as full as the others.
-const MOST_EVEN: f64 = 6.0;
 /// Requests of one object at a time, however large they are.
 const LEAST_PARALLEL: usize = 2;
 
@@ -127,7 +125,7 @@ impl Plan {
 
     /// The size of the parts that an object of `size` bytes is sent in; `None` where one request is better.
     #[must_use]
-    pub fn part_bytes(&self, size: u64) -> Option<u64> {
+    pub const fn part_bytes(&self, size: u64) -> Option<u64> {
         // Two requests more, to begin and to complete, are worth it from three parts on.
         if size < self.chunk_bytes.saturating_mul(3) {
             return None;
@@ -135,23 +133,11 @@ impl Plan {
         // Of a large one there are enough to go on side by side.
         let share = size.div_ceil(PARTS).next_multiple_of(1 << 20);
         let mut bytes = if self.is_guided() && share < self.chunk_bytes { share } else { self.chunk_bytes };
-        bytes = self.in_even_turns(size, bytes.max(LEAST_PART));
+        bytes = if bytes < LEAST_PART { LEAST_PART } else { bytes };
         while size.div_ceil(bytes) > MOST_PARTS {
             bytes *= 2;
         }
         Some(bytes)
-    }
-
-    /// Parts of about so many bytes of which the last are as many at a time as the first, where there are turns for a few times as many:
-    /// one that is left over would be carried alone.
-    fn in_even_turns(&self, size: u64, bytes: u64) -> u64 {
-        let parallel =
-            self.at_a_time.map_or(0, |known| known.at(SizeClass::of(bytes)).min(self.requests)) as u64;
-        let turns = (size as f64 / (bytes * parallel) as f64).round();
-        if !self.is_guided() || !(1.0..=MOST_EVEN).contains(&turns) {
-            return bytes;
-        }
-        size.div_ceil(turns as u64 * parallel).next_multiple_of(64 << 10).max(LEAST_PART)
     }
 
     /// Requests of one object at a time, of so many bytes each: what is in flight when a transfer is killed is sent again, so that
@@ -246,7 +232,6 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Belief, Law};
     use proptest::prelude::*;
 
     #[test]
@@ -260,34 +245,6 @@ mod tests {
         assert_eq!(plan.part_bytes(100 << 30), Some(16 << 20));
         assert_eq!(plan.with_chunks(6 << 20).part_bytes(24 << 20), Some(6 << 20));
         assert_eq!(plan.with_chunks(1).part_bytes(100), Some(5 << 20));
-    }
-
-    #[test]
-    fn no_part_is_left_over() {
-        // 12 MB/s behind 50 ms.
-        let law = Law([
-            52e-3_f64.ln(),
-            (1.0 / 60e6_f64).ln(),
-            1e-4_f64.ln(),
-            (1.0 / 12e6_f64).ln(),
-            1.6,
-            -4.0,
-            -20.0,
-        ]);
-        let belief = Belief { mean: law, ..Belief::default() };
-        let plan = Plan::default().tuned(&[Surface::new(belief, Vec::new())]);
-        for size in (30_u64..4000).map(|mib| mib << 20) {
-            let bytes = plan.part_bytes(size).unwrap();
-            let (parts, parallel) = (size.div_ceil(bytes), plan.of_one_object(bytes) as u64);
-            assert!((LEAST_PART..=16 << 20).contains(&bytes), "{bytes}");
-            if parts > parallel && parts < 5 * parallel {
-                let last = parts % parallel;
-                assert!(
-                    last == 0 || last * 2 >= parallel || bytes == LEAST_PART,
-                    "{parts} of {bytes}, {parallel} at a time"
-                );
-            }
-        }
     }
 
     #[test]
