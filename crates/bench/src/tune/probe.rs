@@ -38,6 +38,9 @@ const FEW: usize = 16;
 const LOSSES_OF_EACH: u64 = 6;
 const LONGEST_OF_FEW: Duration = Duration::from_millis(4500);
 const MOST_BYTES_OF_FEW: u64 = 20 << 20;
+/// More connections do, in the time that they have; they carry more in it, but no more than a part of what is left.
+const MOST_BYTES_OF_MANY: u64 = 192 << 20;
+const OF_WHAT_IS_LEFT: u64 = 4;
 /// What fits into a new window (RFC 6928) is carried by any.
 const NEW_WINDOW: u64 = 10 * 1460;
 /// So many lost packets are no chance.
@@ -112,7 +115,11 @@ pub async fn probe(
     let is_few = cell.parallel < FEW && cell.bytes > NEW_WINDOW;
     let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
     // More of them where it takes longer to know.
-    let most_bytes = if is_few { MOST_BYTES_OF_FEW.min(extent.most_bytes) } else { 0 };
+    let most_bytes = if is_few {
+        MOST_BYTES_OF_FEW.min(extent.most_bytes)
+    } else {
+        MOST_BYTES_OF_MANY.min(extent.most_bytes / OF_WHAT_IS_LEFT)
+    };
     let more = requests(most_bytes).saturating_sub(requests(extent.bytes));
     let shared = Arc::new(Shared {
         seats: Seats::new(cell.parallel),
@@ -165,8 +172,9 @@ pub async fn probe(
             break now;
         }
     };
-    // Where not each of them was answered, all that was seen has to do.
-    let (from, before) = match warm.or(early) {
+    // Where not each of them was answered, or next to nothing was left when losses were found, all that was seen has to do.
+    let is_much = warm.as_ref().is_some_and(|(from, _)| end - *from >= LEAST);
+    let (from, before) = match if is_much { warm } else { early.or(warm) } {
         Some(warm) => warm,
         None => (start, at_start),
     };

@@ -37,6 +37,8 @@ impl Cap {
 const SAME: f64 = 0.03;
 /// What is less likely to keep to a cap than that is not said to.
 const LIKELY: f64 = 0.5;
+/// More room than that makes nothing likelier.
+const CERTAIN: f64 = 0.98;
 
 /// The best of these cells; `None` where none keeps to what is asked.
 #[must_use]
@@ -49,7 +51,13 @@ pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred>
     };
     let chosen = match goal {
         Goal::Bandwidth => most(&sure),
-        Goal::Latency(cap) => most(&|found| sure(found) * counts(surface, found, cap)),
+        Goal::Latency(cap) => {
+            let best = most(&|found| sure(found) * counts(surface, found, cap))?;
+            // Behind the knee fewer at a time carry as much and take less: what costs nothing is room.
+            let near = found.iter().filter(|found| sure(found) >= sure(best) * (1.0 - SAME));
+            let rank = |found: &Inferred| (surface.keeps(found, cap).min(CERTAIN), sure(found));
+            near.max_by(|a, b| rank(a).partial_cmp(&rank(b)).unwrap_or(std::cmp::Ordering::Equal))
+        }
         Goal::Efficiency => {
             let best = found.iter().map(sure).max_by(f64::total_cmp)?;
             let near = found.iter().filter(|found| sure(found) >= best * (1.0 - SAME));
@@ -74,6 +82,25 @@ fn counts(surface: &Surface, found: &Inferred, cap: Cap) -> f64 {
 mod tests {
     use super::*;
     use crate::tune::tests::{law, sampled};
+
+    /// A line that is full carries no more when more is asked for, and all of it waits longer.
+    #[test]
+    fn a_cap_is_kept_with_the_room_that_costs_nothing() {
+        let truth = law(0.02, 20e6, 5e3, 100e6);
+        let (surface, _) = sampled(&truth, 1);
+        let cells = Cell::grid(&[64 << 10, 256 << 10, 1 << 20], &(1..=128).collect::<Vec<usize>>());
+        for seconds in [0.1, 0.3] {
+            let cap = Cap::mean(seconds);
+            let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
+            let most = cells.iter().map(|cell| surface.infer(*cell)).filter(|found| found.latency <= seconds);
+            let most = most.map(|found| found.bandwidth()).fold(0.0, f64::max);
+            assert!(
+                surface.keeps(&chosen, cap) > 0.9 && chosen.latency < 0.95 * seconds,
+                "{cap:?}: {chosen:?}"
+            );
+            assert!(chosen.bandwidth() > (1.0 - SAME) * 0.99 * most, "{cap:?}: {chosen:?} {most}");
+        }
+    }
 
     /// Nothing was seen of tails: a plan that carries a little more and is as likely to miss the cap as to keep to it is none.
     #[test]
