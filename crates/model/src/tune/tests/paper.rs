@@ -16,7 +16,7 @@ fn surface(grid: &played::Grid, samples: Vec<Sample>) -> Surface {
 }
 
 /// What lies between two parallelisms of a size that were sampled lies on the straight line between them: 256 KiB x 21 from 16
-/// and 32. Where both sides were sampled that is the better one, by a sixth of a hundredth; it takes samples on either side of all
+/// and 32. Where both sides were sampled that is the better one, by a fifth of a hundredth; it takes samples on either side of all
 /// that is asked for, of which ours needs a few.
 #[test]
 fn between_two_parallelisms() {
