@@ -172,12 +172,8 @@ pub async fn probe(
             break now;
         }
     };
-    // Where not each of them was answered, or next to nothing was left when losses were found, all that was seen has to do.
-    let is_much = warm.as_ref().is_some_and(|(from, _)| end - *from >= LEAST);
-    let (from, before) = match if is_much { warm } else { early.or(warm) } {
-        Some(warm) => warm,
-        None => (start, at_start),
-    };
+    // Where not each of them was answered, all that was seen has to do.
+    let (from, before) = beginning(warm, early, end).unwrap_or((start, at_start));
     let used = usage()?.since(&before);
     shared.is_over.store(true, Ordering::Relaxed);
     let drained = tokio::time::timeout(DRAIN, async { while asking.join_next().await.is_some() {} }).await;
@@ -207,6 +203,16 @@ pub async fn probe(
         bytes: shared.seats.begun().saturating_mul(cell.bytes),
         time: clock.now() - start,
     })
+}
+
+/// What counts begins when it was warm, or earlier where next to nothing is left of it since losses were found.
+fn beginning<T>(
+    warm: Option<(Duration, T)>,
+    early: Option<(Duration, T)>,
+    end: Duration,
+) -> Option<(Duration, T)> {
+    let is_much = warm.as_ref().is_some_and(|(from, _)| end.saturating_sub(*from) >= LEAST);
+    if is_much { warm } else { early.or(warm) }
 }
 
 fn usage() -> Result<Usage> {
@@ -249,5 +255,21 @@ impl Shared {
     fn may_begin(&self) -> bool {
         let take = |left: u64| left.checked_sub(1);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_to_nothing_is_not_all_that_counts() {
+        let at = |milliseconds| Some((Duration::from_millis(milliseconds), ()));
+        let end = Duration::from_millis(1000);
+        assert_eq!(beginning(at(950), at(100), end), at(100), "50 ms are next to nothing");
+        assert_eq!(beginning(at(700), at(100), end), at(700));
+        assert_eq!(beginning(at(950), None, end), at(950), "all there is");
+        assert_eq!(beginning(None, at(100), end), at(100));
+        assert_eq!(beginning::<()>(None, None, end), None);
     }
 }

@@ -9,7 +9,7 @@ use super::tail::Statistic;
 pub enum Goal {
     /// The most bytes a second.
     Bandwidth,
-    /// The same of those whose requests keep to a cap.
+    /// The same of those whose requests keep to a cap: within 3 % of it the one that most likely does.
     Latency(Cap),
     /// Of those that are within 3 % of the most bytes a second the one that costs the client least: the largest requests, and
     /// of these the fewest at a time (Hou 2017, section 7).
@@ -49,19 +49,19 @@ pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred>
     let most = |worth: &dyn Fn(&Inferred) -> f64| {
         found.iter().filter(|found| worth(found) > 0.0).max_by(|a, b| worth(a).total_cmp(&worth(b)))
     };
+    let as_good_as = |best: f64| found.iter().filter(move |found| sure(found) >= best * (1.0 - SAME));
     let chosen = match goal {
         Goal::Bandwidth => most(&sure),
         Goal::Latency(cap) => {
             let best = most(&|found| sure(found) * counts(surface, found, cap))?;
             // Behind the knee fewer at a time carry as much and take less: what costs nothing is room.
-            let near = found.iter().filter(|found| sure(found) >= sure(best) * (1.0 - SAME));
-            let rank = |found: &Inferred| (surface.keeps(found, cap).min(CERTAIN), sure(found));
-            near.max_by(|a, b| rank(a).partial_cmp(&rank(b)).unwrap_or(std::cmp::Ordering::Equal))
+            let room = |found: &Inferred| surface.keeps(found, cap).min(CERTAIN);
+            as_good_as(sure(best))
+                .max_by(|a, b| room(a).total_cmp(&room(b)).then_with(|| sure(a).total_cmp(&sure(b))))
         }
         Goal::Efficiency => {
             let best = found.iter().map(sure).max_by(f64::total_cmp)?;
-            let near = found.iter().filter(|found| sure(found) >= best * (1.0 - SAME));
-            near.min_by_key(|found| (std::cmp::Reverse(found.cell.bytes), found.cell.parallel))
+            as_good_as(best).min_by_key(|found| (std::cmp::Reverse(found.cell.bytes), found.cell.parallel))
         }
     };
     chosen.copied()
