@@ -83,22 +83,22 @@ mod tests {
     use super::*;
     use crate::tune::tests::{law, sampled};
 
-    /// A line that is full carries no more when more is asked for, and all of it waits longer.
+    /// A line that is full carries no more when more is asked for, and all of it waits longer: what carries the most that is likelier than
+    /// not to keep a cap lies right at it.
     #[test]
     fn a_cap_is_kept_with_the_room_that_costs_nothing() {
-        let truth = law(0.02, 20e6, 5e3, 100e6);
-        let (surface, _) = sampled(&truth, 1);
-        let cells = Cell::grid(&[64 << 10, 256 << 10, 1 << 20], &(1..=128).collect::<Vec<usize>>());
-        for seconds in [0.1, 0.3] {
-            let cap = Cap::mean(seconds);
-            let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
-            let most = cells.iter().map(|cell| surface.infer(*cell)).filter(|found| found.latency <= seconds);
-            let most = most.map(|found| found.bandwidth()).fold(0.0, f64::max);
-            assert!(
-                surface.keeps(&chosen, cap) > 0.9 && chosen.latency < 0.95 * seconds,
-                "{cap:?}: {chosen:?}"
-            );
-            assert!(chosen.bandwidth() > (1.0 - SAME) * 0.99 * most, "{cap:?}: {chosen:?} {most}");
+        let cap = Cap::mean(0.05);
+        for seed in 1..=3 {
+            let (surface, _) = sampled(&law(0.02, 20e6, 5e3, 100e6), seed);
+            for bytes in [64 << 10, 256 << 10] {
+                let cells = Cell::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
+                let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
+                let found = cells.iter().map(|cell| surface.infer(*cell));
+                let keeping = found.filter(|found| surface.keeps(found, cap) >= LIKELY);
+                let most = keeping.map(|found| found.bandwidth()).fold(0.0, f64::max);
+                assert!(surface.keeps(&chosen, cap) > 0.8, "{chosen:?} {}", surface.keeps(&chosen, cap));
+                assert!(chosen.bandwidth() > (1.0 - SAME) * 0.99 * most, "{chosen:?} {most}");
+            }
         }
     }
 
