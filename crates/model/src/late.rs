@@ -1,8 +1,10 @@
-//! Parts of an upload that fall behind at its end: they are broken off, and sent again over a connection that has been faster.
+//! Parts of an upload that would fall behind at its end: one that others will be done with sooner is left to them, and one that fell
+//! behind is broken off and sent again over a connection that has been faster.
 //!
 //! Connections of one transfer are not alike. One whose window stopped opening early carries a tenth of what another does, and
 //! behind a long line it stays so for minutes. As long as parts wait for their turn, whoever is faster takes more of them; behind the
-//! last one everybody waits for the slowest. What a store has not all of it keeps nothing of, so that a part which is broken off
+//! last one everybody waits for the slowest. Which connection that will be is known from the parts that it had before, so that it
+//! gets none of the last ones ([`begins`]): each goes where it ends first. What a store has not all of it keeps nothing of, so that a part which is broken off
 //! before its last bytes have left is stored once, by whoever sends it again. It costs the bytes that had left, of which there are
 //! to be few. Downloads ask a second time without giving up the first ([`hedge`](crate::hedge)); of a part that is sent twice nobody
 //! could say which one the store named last.
@@ -23,6 +25,24 @@ const LEAST: f64 = 0.2;
 const QUIET: f64 = 3.0;
 /// Bytes that may be sent in vain, as a part of all.
 const OF_ALL: u64 = 8;
+
+/// Whether one of so many parts that wait begins over a connection whose last part took so many seconds a byte, or is left to those that
+/// are under way. These come with what the last part of their connection took, where it had one; each goes on with another part as
+/// soon as it is done with its own.
+#[must_use]
+pub fn begins(
+    waiting: usize,
+    (bytes, seconds_per_byte): (u64, f64),
+    others: impl IntoIterator<Item = (UnderWay, Option<f64>)>,
+    now: Duration,
+) -> bool {
+    let until = bytes as f64 * seconds_per_byte;
+    let of = |(part, before): (UnderWay, Option<f64>)| {
+        let each = before.or_else(|| part.pace(now))? * bytes as f64;
+        Some(((until - part.left(each, now)) / each).floor().max(0.0))
+    };
+    others.into_iter().filter_map(of).sum::<f64>() < waiting as f64
+}
 
 /// The parts of one upload, as far as they have ended.
 #[derive(Debug)]
@@ -51,6 +71,21 @@ pub struct UnderWay {
     pub moved: Duration,
 }
 
+impl UnderWay {
+    /// Seconds a byte took of those that have left.
+    fn pace(&self, now: Duration) -> Option<f64> {
+        let took = now.saturating_sub(self.began).as_secs_f64();
+        (self.sent > 0 && took > 0.0).then(|| took / self.sent as f64)
+    }
+
+    /// How long it still takes where all of it takes so many seconds. What stands still is taken to do so for as long again.
+    fn left(&self, all: f64, now: Duration) -> f64 {
+        let for_seconds = |since: Duration| now.saturating_sub(since).as_secs_f64();
+        let rest = self.bytes.saturating_sub(self.sent) as f64 / self.bytes.max(1) as f64 * all;
+        rest.max(all - for_seconds(self.began)).max(for_seconds(self.moved))
+    }
+}
+
 impl Parts {
     /// Of an object of so many bytes.
     #[must_use]
@@ -58,13 +93,15 @@ impl Parts {
         Self { ended: VecDeque::with_capacity(LOOKED_AT), spare: size / OF_ALL }
     }
 
-    /// A part is stored.
-    pub fn end(&mut self, part: UnderWay, now: Duration) {
+    /// A part is stored; how many seconds a byte of it took.
+    pub fn end(&mut self, part: UnderWay, now: Duration) -> f64 {
         if self.ended.len() == LOOKED_AT {
             self.ended.pop_front();
         }
         let took = now.saturating_sub(part.began).as_secs_f64();
-        self.ended.push_back(Ended { at: now, seconds_per_byte: took / part.bytes.max(1) as f64 });
+        let seconds_per_byte = took / part.bytes.max(1) as f64;
+        self.ended.push_back(Ended { at: now, seconds_per_byte });
+        seconds_per_byte
     }
 
     /// How long the rest of a part would take as it goes, in seconds, where it is better broken off.
@@ -137,6 +174,60 @@ mod tests {
         assert!(parts.lateness(standing, at(2400)).is_some(), "nothing has left for longer than late is");
     }
 
+    /// Seconds a byte where a part takes so long.
+    fn pace(seconds: f64) -> f64 {
+        seconds / BYTES as f64
+    }
+
+    #[test]
+    fn who_is_slow_gets_none_of_the_last_parts() {
+        // Two others take half a second each, and have a quarter of one left.
+        let others = [(part(BYTES / 2, 1625), Some(pace(0.5))), (part(BYTES / 2, 1625), Some(pace(0.5)))];
+        let begins = |waiting, seconds| begins(waiting, (BYTES, pace(seconds)), others, at(2000));
+        assert!(begins(1, 0.5) && begins(1, 0.6), "who is as fast begins");
+        // In 4 s they are done with seven each.
+        assert!(!begins(1, 4.0) && !begins(14, 4.0));
+        assert!(begins(15, 4.0), "that many are too many for them");
+        let standing = others.map(|(part, before)| (UnderWay { moved: at(0), ..part }, before));
+        let them =
+            |standing: &[_], seconds| super::begins(1, (BYTES, pace(seconds)), standing.to_vec(), at(2000));
+        assert!(them(&standing, 2.0), "they stand still");
+        assert!(them(&[], 60.0), "there is nobody else");
+        let first = [(part(BYTES / 2, 1500), None)];
+        assert!(!them(&first, 4.0) && them(&first, 1.0), "what it sent so far says how fast it is");
+        assert!(them(&[(part(0, 1500), None)], 60.0), "nothing is known of it");
+    }
+
+    /// When the last of so many parts ends over connections that take these milliseconds for each, all begun as soon as there is
+    /// one, or where they begin best.
+    fn ended(parts: usize, connections: &[u64], chosen: bool) -> u64 {
+        let (mut now, mut waiting) = (0, parts);
+        let mut idle: Vec<(u64, Option<f64>)> = connections.iter().map(|each| (*each, None)).collect();
+        let mut busy: Vec<(u64, u64, Option<f64>)> = Vec::new();
+        loop {
+            while waiting > 0
+                && let Some((each, before)) = idle.last().copied()
+            {
+                let others = busy.iter().map(|&(began, each, before)| {
+                    let sent = BYTES * (now - began) / each;
+                    (UnderWay { bytes: BYTES, sent, began: at(began), moved: at(now) }, before)
+                });
+                if chosen
+                    && before.is_some_and(|pace| !super::begins(waiting, (BYTES, pace), others, at(now)))
+                {
+                    break;
+                }
+                idle.pop();
+                busy.push((now, each, before));
+                waiting -= 1;
+            }
+            busy.sort_by_key(|(began, each, _)| std::cmp::Reverse(began + each));
+            let Some((began, each, _)) = busy.pop() else { return now };
+            now = began + each;
+            idle.push((each, Some(pace(each as f64 / 1e3))));
+        }
+    }
+
     #[test]
     fn nobody_is_late_where_all_are() {
         let parts = usual();
@@ -153,7 +244,22 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_slowest_is_not_waited_for() {
+        let connections = [250, 2000, 2000, 2000];
+        assert_eq!(ended(13, &connections, false), 4000);
+        assert_eq!(ended(13, &connections, true), 2500);
+    }
+
     proptest! {
+        #[test]
+        fn choosing_takes_no_longer(
+            parts in 1_usize..60,
+            connections in proptest::collection::vec(100_u64..10_000, 1..20),
+        ) {
+            prop_assert!(ended(parts, &connections, true) <= ended(parts, &connections, false));
+        }
+
         #[test]
         fn what_is_sent_in_vain_is_bounded(sent in proptest::collection::vec(0..BYTES / 4, 1..200)) {
             let (mut parts, mut in_vain) = (usual(), 0);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::sync::Notify;
-use tradewind_model::late::{Parts, UnderWay};
+use tradewind_model::late::{self, Parts, UnderWay};
 
 use super::carrier::Carrier;
 
@@ -29,12 +29,15 @@ pub(crate) struct Progress {
     moved: AtomicU64,
     late: Notify,
     was_late: AtomicBool,
+    /// Seconds that a byte took of the part before it, which went over the same connection.
+    before: Option<f64>,
 }
 
 impl Progress {
-    fn new(bytes: u64) -> Arc<Self> {
+    fn new(bytes: u64, before: Option<f64>) -> Arc<Self> {
         let [sent, moved, began] = [0, 0, NOT_BEGUN].map(AtomicU64::new);
-        Arc::new(Self { bytes, sent, began, moved, late: Notify::new(), was_late: AtomicBool::new(false) })
+        let (late, was_late) = (Notify::new(), AtomicBool::new(false));
+        Arc::new(Self { bytes, sent, began, moved, late, was_late, before })
     }
 
     /// It has its turn: bytes will be sent from the first one on.
@@ -76,6 +79,8 @@ impl Progress {
 pub(crate) struct LateParts {
     parts: Parts,
     watched: Vec<Arc<Progress>>,
+    /// What the last parts took of connections that have none: of these the next one takes that which had one last, as leaves do.
+    idle: Vec<f64>,
     /// When they are looked at.
     next: Duration,
 }
@@ -83,12 +88,18 @@ pub(crate) struct LateParts {
 impl LateParts {
     /// Of an object of so many bytes.
     pub fn of(size: u64) -> Self {
-        Self { parts: Parts::of(size), watched: Vec::new(), next: Duration::ZERO }
+        Self { parts: Parts::of(size), watched: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
+    }
+
+    /// Whether one of so many parts that wait, of so many bytes each, is best begun now.
+    pub fn begins(&self, waiting: usize, bytes: u64, now: Duration) -> bool {
+        let others = self.watched.iter().filter_map(|part| Some((part.under_way()?, part.before)));
+        self.idle.last().is_none_or(|pace| late::begins(waiting, (bytes, *pace), others, now))
     }
 
     /// A part of so many bytes is about to be sent.
     pub fn watch(&mut self, bytes: u64) -> Arc<Progress> {
-        let progress = Progress::new(bytes);
+        let progress = Progress::new(bytes, self.idle.pop());
         self.watched.push(progress.clone());
         progress
     }
@@ -97,17 +108,19 @@ impl LateParts {
     pub fn end(&mut self, progress: &Arc<Progress>, now: Duration) {
         self.watched.retain(|watched| !Arc::ptr_eq(watched, progress));
         if let Some(part) = progress.under_way() {
-            self.parts.end(part, now);
+            self.idle.push(self.parts.end(part, now));
         }
     }
 
-    /// Waits until it is time, then tells those that are late, as many as have turns that nobody waits for. Dropped, it goes on where
-    /// it was.
-    pub async fn look(&mut self, carrier: &Carrier) {
-        let clock = carrier.clock();
-        clock.sleep_until(self.next).await;
-        let now = clock.now();
-        self.next = now + LOOK;
+    /// Waits until it is time to look at them. Dropped, it goes on where it was.
+    pub async fn wait(&mut self, carrier: &Carrier) {
+        carrier.clock().sleep_until(self.next).await;
+        self.next = carrier.clock().now() + LOOK;
+    }
+
+    /// Tells those that are late, as many as have turns that nobody waits for.
+    pub fn tell(&mut self, carrier: &Carrier) {
+        let now = carrier.clock().now();
         let late = |progress: &Arc<Progress>| {
             // Of what was handed over to its end the store may have everything.
             let part = progress.under_way().filter(|part| part.sent < part.bytes)?;

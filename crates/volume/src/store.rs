@@ -1,6 +1,6 @@
 //! Storing an object: in one request, or in parts that take turns with everything else.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
@@ -125,12 +125,13 @@ async fn store_parts(
     let mut parts = tokio::task::JoinSet::new();
     let have: HashSet<u16> = done.iter().map(|(part, _)| part.number.get()).collect();
     let waiting = Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
-    let mut waiting = waiting.peekable();
+    let mut waiting: VecDeque<_> = waiting.collect();
     let mut late = LateParts::of(size);
     let most = carrier.plan().of_one_object(part_bytes);
     loop {
         while parts.len() < most
-            && let Some((span, number)) = waiting.next()
+            && (carrier.is_limited() || late.begins(waiting.len(), part_bytes, carrier.clock().now()))
+            && let Some((span, number)) = waiting.pop_front()
         {
             let (upload, source, progress) = (upload.clone(), source.clone(), late.watch(span.1));
             let (clock, turn) = (carrier.clock().clone(), spread.next(most));
@@ -141,12 +142,17 @@ async fn store_parts(
                 Ok::<_, Error>((part, progress))
             });
         }
-        // As long as parts wait, whoever is faster takes more of them.
-        let is_watched = waiting.peek().is_none() && !carrier.is_limited();
+        let is_watched = (waiting.is_empty() || parts.len() < most) && !carrier.is_limited();
         let ended = tokio::select! {
             biased;
             ended = parts.join_next() => ended,
-            () = late.look(carrier), if is_watched => continue,
+            () = late.wait(carrier), if is_watched => {
+                // As long as parts wait, whoever is faster takes more of them.
+                if waiting.is_empty() {
+                    late.tell(carrier);
+                }
+                continue;
+            }
         };
         let Some(ended) = ended else { break };
         let lost = |e| Error::with_source(Reason::Defect, "a part's task failed", e);
