@@ -4,10 +4,10 @@
 //! Connections of one transfer are not alike. One whose window stopped opening early carries a tenth of what another does, and
 //! behind a long line it stays so for minutes. As long as parts wait for their turn, whoever is faster takes more of them; behind the
 //! last one everybody waits for the slowest. Which connection that will be is known from the parts that it had before, so that it
-//! gets none of the last ones ([`begins`]): each goes where it ends first. What a store has not all of it keeps nothing of, so that a part which is broken off
-//! before its last bytes have left is stored once, by whoever sends it again. It costs the bytes that had left, of which there are
-//! to be few. Downloads ask a second time without giving up the first ([`hedge`](crate::hedge)); of a part that is sent twice nobody
-//! could say which one the store named last.
+//! gets none of the last ones ([`begins`]): each goes where it ends first. What a store has not all of it keeps nothing of, so that
+//! a part which is broken off before its last bytes have left is stored once, by whoever sends it again. It costs the bytes that had
+//! left, of which there are to be few. Downloads ask a second time without giving up the first ([`hedge`](crate::hedge)); of a part
+//! that is sent twice nobody could say which one the store named last.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -124,9 +124,7 @@ impl Parts {
         if elapsed < elsewhere || for_seconds(self.ended.back()?.at) > late * QUIET {
             return None;
         }
-        let rest = part.bytes.saturating_sub(part.sent) as f64;
-        // What stands still is taken to do so for as long again.
-        let left = (rest * elapsed / part.sent.max(1) as f64).max(for_seconds(part.moved));
+        let left = part.left(elapsed * part.bytes as f64 / part.sent.max(1) as f64, now);
         (left > late).then_some(left)
     }
 

@@ -148,3 +148,28 @@ fn nanos(time: Duration) -> u64 {
 fn part_bytes(parts: &[Arc<Progress>]) -> u64 {
     parts.iter().map(|part| part.bytes).max().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tradewind_model::plan::LEAST_PART;
+
+    #[test]
+    fn a_connection_is_judged_by_its_last_part() {
+        let at = Duration::from_millis;
+        let mut late = LateParts::of(100 * LEAST_PART);
+        let [slow, fast] = [0, 0].map(|began| {
+            let part = late.watch(LEAST_PART);
+            part.begin(at(began));
+            part
+        });
+        assert!(late.begins(1, LEAST_PART, at(0)), "nothing is known of the first ones");
+        late.end(&fast, at(500));
+        assert!(late.begins(1, LEAST_PART, at(500)));
+        late.watch(LEAST_PART).begin(at(3900));
+        late.end(&slow, at(4000));
+        // The fast one has half a second to go, and ends seven more before the slow one would end the next.
+        assert!(!late.begins(7, LEAST_PART, at(4000)), "they are the fast one's");
+        assert!(late.begins(8, LEAST_PART, at(4000)));
+    }
+}
