@@ -24,6 +24,8 @@ const TOUCHES: usize = 4;
 const PATIENCE: f64 = 2.5;
 /// It has so long at the least.
 const LEAST_TIME: Duration = Duration::from_millis(1500);
+/// One that is not soon as sure as was expected is given so much of the bytes that are left.
+const PART_OF_WHAT_IS_LEFT: f64 = 0.1;
 
 /// What is sampled.
 #[derive(Debug, Clone)]
@@ -104,9 +106,11 @@ pub async fn sample(
     Ok(sampled)
 }
 
+/// Of what is left no probe takes more than a part that was not expected to.
 fn extent(expected: &Inferred, left: &Budget) -> Extent {
-    let cost = sampling::cost(expected);
-    let time = Duration::from_secs_f64((cost.seconds * PATIENCE).min(left.seconds));
-    let bytes = (cost.bytes * PATIENCE).min(left.bytes) as u64;
+    let (cost, full) = (sampling::cost(expected), sampling::full_cost(expected));
+    let time = Duration::from_secs_f64((full.seconds * PATIENCE).min(left.seconds));
+    let longer = full.bytes.min(left.bytes * PART_OF_WHAT_IS_LEFT);
+    let bytes = (cost.bytes.max(longer) * PATIENCE).min(left.bytes) as u64;
     Extent { time: time.max(LEAST_TIME), bytes, most_bytes: left.bytes as u64 }
 }

@@ -53,6 +53,9 @@ struct There {
     read: u64,
 }
 
+/// Behind such a round trip a window that lost packets is whole again before a probe notices: what is lost there slows nobody.
+const AT_HAND: Duration = Duration::from_micros(200);
+
 /// Opens the store anew, with connections of its own.
 pub type Open = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
 
@@ -64,6 +67,7 @@ pub struct Ground {
     prefix: String,
     there: Mutex<Vec<There>>,
     loses: AtomicBool,
+    is_at_hand: AtomicBool,
 }
 
 impl fmt::Debug for Ground {
@@ -76,7 +80,14 @@ impl Ground {
     /// Nothing is there yet that could be read. `prefix` is nobody else's.
     #[must_use]
     pub const fn new(bed: Bed, open: Open, prefix: String) -> Self {
-        Self { bed, open, prefix, there: Mutex::new(Vec::new()), loses: AtomicBool::new(false) }
+        Self {
+            bed,
+            open,
+            prefix,
+            there: Mutex::new(Vec::new()),
+            loses: AtomicBool::new(false),
+            is_at_hand: AtomicBool::new(false),
+        }
     }
 
     /// A bed whose connections have no past: what many shared is slow for a while for the few that come behind them.
@@ -91,6 +102,11 @@ impl Ground {
 
     pub(super) fn loses(&self) -> bool {
         self.loses.load(Ordering::Relaxed)
+    }
+
+    /// No line is between here and there, or one so short that its losses do not count.
+    pub(super) fn is_at_hand(&self) -> bool {
+        self.is_at_hand.load(Ordering::Relaxed)
     }
 
     /// Where it is.
@@ -140,7 +156,9 @@ impl Ground {
         let context = crate::drive::context(&self.bed).await?;
         let begun = self.bed.clock.now();
         self.bed.store.head_bucket(&context, &self.bed.bucket).await?;
-        Ok(self.bed.clock.now().saturating_sub(begun))
+        let time = self.bed.clock.now().saturating_sub(begun);
+        self.is_at_hand.fetch_or(time < AT_HAND, Ordering::Relaxed);
+        Ok(time)
     }
 
     /// What one of those that ask works with.

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_model::store_model::Direction;
+use tradewind_model::tune::sampling::{LEAST_SECONDS, ROUNDS_OF_SHORT};
 use tradewind_model::tune::{Cell, Sample};
 
 use self::seats::Seats;
@@ -24,9 +25,8 @@ use crate::usage::Usage;
 /// How often it is looked whether it is enough.
 const LOOK: Duration = Duration::from_millis(10);
 /// It counts for so long at the least and so many rounds, where those do not last long for many of them.
-const LEAST: Duration = Duration::from_millis(300);
+const LEAST: Duration = Duration::from_millis((LEAST_SECONDS * 1e3) as u64);
 const LEAST_ROUNDS: f64 = 2.0;
-const ROUNDS_OF_SHORT: f64 = 32.0;
 /// Where packets are lost, windows that have met no loss yet carry more than they will: what comes in the first time does not count,
 /// nor what comes before as much is carried as later; and what counts goes on for longer.
 const BEFORE_LOSSES: Duration = Duration::from_millis(700);
@@ -163,7 +163,8 @@ pub async fn probe(
         }
         let longest = if is_few { LONGEST_OF_FEW } else { LONGEST_WITH_LOSSES };
         let is_new = (is_enough || is_spent) && !loses && now - start < longest;
-        if is_new && (ground.loses() || packets().lost() >= FEWEST_LOST) {
+        let has_lost = || packets().lost() >= FEWEST_LOST && !ground.is_at_hand();
+        if is_new && (ground.loses() || has_lost()) {
             ground.found_losses();
             (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest));
             shared.left.fetch_add(more, Ordering::Relaxed);

@@ -23,6 +23,15 @@ const FAIR_SECONDS: f64 = 3.0;
 /// What is known so well of a cell is not sampled again: what the law does not know stays as it is.
 const SURE: f64 = 0.06;
 
+/// A probe counts for so many seconds,
+pub const LEAST_SECONDS: f64 = 0.3;
+/// or for so many rounds where those are over sooner.
+pub const ROUNDS_OF_SHORT: f64 = 32.0;
+/// Rounds besides: those in which windows open, and those that are under way at the end.
+const AROUND: f64 = 3.2;
+/// How soon it is seen that a probe is over.
+const SEEN: f64 = 0.02;
+
 /// What sampling may cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
@@ -55,11 +64,20 @@ pub struct Cost {
     pub seconds: f64,
 }
 
-/// How long a probe goes on: a round of requests that counts for nothing, then so many that it is sure enough.
+/// What a probe costs that soon is sure enough: a round of requests that counts for nothing, then so many that it is.
 #[must_use]
 pub fn cost(inferred: &Inferred) -> Cost {
-    let round = inferred.latency;
-    let seconds = round.mul_add(3.2, 0.3);
+    lasting(inferred, LEAST_SECONDS.min(inferred.latency.mul_add(ROUNDS_OF_SHORT, SEEN)))
+}
+
+/// What one costs that is not sure of its rounds and counts for as long as any.
+#[must_use]
+pub fn full_cost(inferred: &Inferred) -> Cost {
+    lasting(inferred, LEAST_SECONDS)
+}
+
+fn lasting(inferred: &Inferred, counted: f64) -> Cost {
+    let seconds = inferred.latency.mul_add(AROUND, counted);
     Cost { bytes: inferred.bandwidth() * seconds + inferred.cell.in_flight() / 2.0, seconds }
 }
 

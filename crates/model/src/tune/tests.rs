@@ -94,6 +94,24 @@ fn a_budget_is_kept() {
     }
 }
 
+/// What a store on the same machine carries in a third of a second is more than a small budget: it is enough to look for as long as says
+/// something.
+#[test]
+fn a_small_budget_is_enough_for_what_is_at_hand() {
+    for seed in 1..=20 {
+        let (law, budget) = (law(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
+        let cells = Cell::grid(&SIZES, &PARALLEL);
+        let answer =
+            |cell: Cell, turn: usize| law.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn));
+        let belief = Belief::default().with_round_trip(law.fixed());
+        let surface = played::sample(belief, &cells, budget, answer);
+        let truth = |cell: Cell| cell.in_flight() / law.log_latency(cell).exp();
+        let best = cells.iter().copied().map(truth).fold(0.0, f64::max);
+        let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
+        assert!(truth(chosen.cell) > 0.8 * best, "{seed}: {chosen:?} {} {best}", truth(chosen.cell));
+    }
+}
+
 /// Eight probes of stores that follow a law, from next door to the other side of the world, from a slow line to a fast one.
 #[test]
 fn plans_are_near_the_best() {
