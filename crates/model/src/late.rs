@@ -27,8 +27,8 @@ const QUIET: f64 = 3.0;
 const OF_ALL: u64 = 8;
 
 /// Whether one of so many parts that wait begins over a connection whose last part took so many seconds a byte, or is left to those that
-/// are under way. These come with what the last part of their connection took, where it had one; each goes on with another part as
-/// soon as it is done with its own.
+/// are under way. These come with what the last part of their connection took, where it had one, and take as long for each, or as they have
+/// by now where that is longer; each goes on with another part as soon as it is done with its own.
 #[must_use]
 pub fn begins(
     waiting: usize,
@@ -38,7 +38,7 @@ pub fn begins(
 ) -> bool {
     let until = bytes as f64 * seconds_per_byte;
     let of = |(part, before): (UnderWay, Option<f64>)| {
-        let each = before.or_else(|| part.pace(now))? * bytes as f64;
+        let each = (before.or_else(|| part.pace(now))? * bytes as f64).max(part.elapsed(now));
         Some(((until - part.left(each, now)) / each).floor().max(0.0))
     };
     others.into_iter().filter_map(of).sum::<f64>() < waiting as f64
@@ -72,17 +72,21 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
+    /// Seconds since it began.
+    fn elapsed(&self, now: Duration) -> f64 {
+        now.saturating_sub(self.began).as_secs_f64()
+    }
+
     /// Seconds a byte took of those that have left.
     fn pace(&self, now: Duration) -> Option<f64> {
-        let took = now.saturating_sub(self.began).as_secs_f64();
+        let took = self.elapsed(now);
         (self.sent > 0 && took > 0.0).then(|| took / self.sent as f64)
     }
 
     /// How long it still takes where all of it takes so many seconds. What stands still is taken to do so for as long again.
     fn left(&self, all: f64, now: Duration) -> f64 {
-        let for_seconds = |since: Duration| now.saturating_sub(since).as_secs_f64();
         let rest = self.bytes.saturating_sub(self.sent) as f64 / self.bytes.max(1) as f64 * all;
-        rest.max(all - for_seconds(self.began)).max(for_seconds(self.moved))
+        rest.max(all - self.elapsed(now)).max(now.saturating_sub(self.moved).as_secs_f64())
     }
 }
 
@@ -98,7 +102,7 @@ impl Parts {
         if self.ended.len() == LOOKED_AT {
             self.ended.pop_front();
         }
-        let took = now.saturating_sub(part.began).as_secs_f64();
+        let took = part.elapsed(now);
         let seconds_per_byte = took / part.bytes.max(1) as f64;
         self.ended.push_back(Ended { at: now, seconds_per_byte });
         seconds_per_byte
@@ -119,9 +123,9 @@ impl Parts {
         paces.sort_by(f64::total_cmp);
         let elsewhere = paces[paces.len() / FAST] * part.bytes as f64;
         let late = TIMES.mul_add(elsewhere, LEAST);
-        let for_seconds = |since: Duration| now.saturating_sub(since).as_secs_f64();
-        let elapsed = for_seconds(part.began);
-        if elapsed < elsewhere || for_seconds(self.ended.back()?.at) > late * QUIET {
+        let elapsed = part.elapsed(now);
+        let quiet = now.saturating_sub(self.ended.back()?.at).as_secs_f64();
+        if elapsed < elsewhere || quiet > late * QUIET {
             return None;
         }
         let left = part.left(elapsed * part.bytes as f64 / part.sent.max(1) as f64, now);
@@ -194,6 +198,10 @@ mod tests {
         let first = [(part(BYTES / 2, 1500), None)];
         assert!(!them(&first, 4.0) && them(&first, 1.0), "what it sent so far says how fast it is");
         assert!(them(&[(part(0, 1500), None)], 60.0), "nothing is known of it");
+        // It was fast, and takes 4 s by now: whoever waits for that part would have one of its own sooner.
+        let slower = [(UnderWay { began: at(0), ..part(BYTES / 2, 0) }, Some(pace(0.5)))];
+        let then = |seconds| super::begins(2, (BYTES, pace(seconds)), slower, at(4000));
+        assert!(then(6.0) && !then(12.0), "it is done with both in 10 s");
     }
 
     /// When the last of so many parts ends over connections that take these milliseconds for each, all begun as soon as there is

@@ -1,8 +1,7 @@
 //! Parts of one upload that are watched once the last of them has begun: [`model::late`](tradewind_model::late) says which of them
 //! everybody waits for, and those are sent again.
 //!
-//! A part is broken off only while bytes of it are still to be handed over. A leaf keeps the last of them until the commit, so that
-//! no store has all of a part that was broken off.
+//! A part is broken off only while bytes of it are still to be handed over: no store has all of it then, and what it has nothing names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,13 +30,15 @@ pub(crate) struct Progress {
     was_late: AtomicBool,
     /// Seconds that a byte took of the part before it, which went over the same connection.
     before: Option<f64>,
+    /// When it was given to that one, where it may wait for its turn.
+    given: Duration,
 }
 
 impl Progress {
-    fn new(bytes: u64, before: Option<f64>) -> Arc<Self> {
+    fn new(bytes: u64, before: Option<f64>, given: Duration) -> Arc<Self> {
         let [sent, moved, began] = [0, 0, NOT_BEGUN].map(AtomicU64::new);
         let (late, was_late) = (Notify::new(), AtomicBool::new(false));
-        Arc::new(Self { bytes, sent, began, moved, late, was_late, before })
+        Arc::new(Self { bytes, sent, began, moved, late, was_late, before, given })
     }
 
     /// It has its turn: bytes will be sent from the first one on.
@@ -72,6 +73,12 @@ impl Progress {
         let [began, moved] = [began, moved].map(Duration::from_nanos);
         Some(UnderWay { bytes: self.bytes, sent, began, moved })
     }
+
+    /// The same, or as it will be where it waits for its turn.
+    fn given(&self) -> UnderWay {
+        let not_begun = UnderWay { bytes: self.bytes, sent: 0, began: self.given, moved: self.given };
+        self.under_way().unwrap_or(not_begun)
+    }
 }
 
 /// The parts of one upload.
@@ -93,13 +100,13 @@ impl LateParts {
 
     /// Whether one of so many parts that wait, of so many bytes each, is best begun now.
     pub fn begins(&self, waiting: usize, bytes: u64, now: Duration) -> bool {
-        let others = self.watched.iter().filter_map(|part| Some((part.under_way()?, part.before)));
+        let others = self.watched.iter().map(|part| (part.given(), part.before));
         self.idle.last().is_none_or(|pace| late::begins(waiting, (bytes, *pace), others, now))
     }
 
     /// A part of so many bytes is about to be sent.
-    pub fn watch(&mut self, bytes: u64) -> Arc<Progress> {
-        let progress = Progress::new(bytes, self.idle.pop());
+    pub fn watch(&mut self, bytes: u64, now: Duration) -> Arc<Progress> {
+        let progress = Progress::new(bytes, self.idle.pop(), now);
         self.watched.push(progress.clone());
         progress
     }
@@ -122,16 +129,18 @@ impl LateParts {
     pub fn tell(&mut self, carrier: &Carrier) {
         let now = carrier.clock().now();
         let late = |progress: &Arc<Progress>| {
+            // None is broken off twice: whatever keeps it, it is not the connection.
+            let is_first = !progress.was_late.load(Ordering::Relaxed);
             // Of what was handed over to its end the store may have everything.
-            let part = progress.under_way().filter(|part| part.sent < part.bytes)?;
+            let part = progress.under_way().filter(|part| part.sent < part.bytes && is_first)?;
             Some((self.parts.lateness(part, now)?, part, progress.clone()))
         };
         let mut found: Vec<_> = self.watched.iter().filter_map(late).collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (_, part, progress) in found.into_iter().take(carrier.spare_requests(part_bytes(&self.watched))) {
             // What was broken off before may have used up what may be sent in vain.
-            // And none is twice: whatever keeps it, it is not the connection.
-            if self.parts.lateness(part, now).is_some() && !progress.was_late.swap(true, Ordering::Relaxed) {
+            if self.parts.lateness(part, now).is_some() {
+                progress.was_late.store(true, Ordering::Relaxed);
                 tracing::debug!(sent = part.sent, bytes = part.bytes, "a part is late and sent again");
                 self.parts.broke_off(part.sent);
                 progress.late.notify_one();
@@ -152,24 +161,55 @@ fn part_bytes(parts: &[Arc<Progress>]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tradewind_model::plan::LEAST_PART;
+    use tradewind_core::Budget;
+    use tradewind_core::testing::SimulatedClock;
+    use tradewind_model::plan::{LEAST_PART, Plan};
+    use tradewind_model::retry::RetryOptions;
 
     #[test]
     fn a_connection_is_judged_by_its_last_part() {
         let at = Duration::from_millis;
         let mut late = LateParts::of(100 * LEAST_PART);
         let [slow, fast] = [0, 0].map(|began| {
-            let part = late.watch(LEAST_PART);
+            let part = late.watch(LEAST_PART, at(began));
             part.begin(at(began));
             part
         });
         assert!(late.begins(1, LEAST_PART, at(0)), "nothing is known of the first ones");
         late.end(&fast, at(500));
         assert!(late.begins(1, LEAST_PART, at(500)));
-        late.watch(LEAST_PART).begin(at(3900));
+        let next = late.watch(LEAST_PART, at(3900));
+        next.begin(at(3900));
         late.end(&slow, at(4000));
         // The fast one has half a second to go, and ends seven more before the slow one would end the next.
         assert!(!late.begins(7, LEAST_PART, at(4000)), "they are the fast one's");
         assert!(late.begins(8, LEAST_PART, at(4000)));
+        late.end(&next, at(4400));
+        late.watch(LEAST_PART, at(4400));
+        assert!(
+            !late.begins(7, LEAST_PART, at(4400)),
+            "it has been given another one, and waits for its turn"
+        );
+    }
+
+    #[test]
+    fn none_is_sent_again_twice() {
+        let at = Duration::from_millis;
+        let mut late = LateParts::of(100 * LEAST_PART);
+        let parts = [0; 5].map(|began| {
+            let part = late.watch(LEAST_PART, at(began));
+            part.begin(at(began));
+            part
+        });
+        parts[..3].iter().for_each(|part| late.end(part, at(500)));
+        let [was_late, other] = [&parts[3], &parts[4]];
+        let plan = Plan { requests: 3, ..Plan::default().with_chunks(LEAST_PART) };
+        let clock = SimulatedClock::new();
+        clock.advance(at(1500));
+        let carrier = Carrier::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());
+        was_late.was_late.store(true, Ordering::Relaxed);
+        other.more(1, at(600));
+        late.tell(&carrier);
+        assert!(was_late.late().now_or_never().is_none() && other.late().now_or_never().is_some());
     }
 }

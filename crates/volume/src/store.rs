@@ -129,11 +129,13 @@ async fn store_parts(
     let mut late = LateParts::of(size);
     let most = carrier.plan().of_one_object(part_bytes);
     loop {
-        while parts.len() < most
-            && (carrier.is_limited() || late.begins(waiting.len(), part_bytes, carrier.clock().now()))
-            && let Some((span, number)) = waiting.pop_front()
-        {
-            let (upload, source, progress) = (upload.clone(), source.clone(), late.watch(span.1));
+        while parts.len() < most {
+            let now = carrier.clock().now();
+            // Where nothing is under way nothing else would begin it.
+            let begins =
+                parts.is_empty() || carrier.is_limited() || late.begins(waiting.len(), part_bytes, now);
+            let Some((span, number)) = begins.then(|| waiting.pop_front()).flatten() else { break };
+            let (upload, source, progress) = (upload.clone(), source.clone(), late.watch(span.1, now));
             let (clock, turn) = (carrier.clock().clone(), spread.next(most));
             parts.spawn(async move {
                 clock.sleep_until(turn).await;
@@ -161,5 +163,10 @@ async fn store_parts(
         done.push(part);
     }
     source.check()?;
+    let stored: u64 = done.iter().map(|(_, length)| length).sum();
+    if stored != size {
+        let why = format!("parts of {stored} bytes were stored of an object that has {size}");
+        return Err(Error::new(Reason::Defect, why));
+    }
     upload.complete(done).await
 }
