@@ -20,7 +20,8 @@ const UP: f64 = 1.4;
 const DOWN: f64 = 1.3;
 /// And so many times where a queue overruns.
 const FAR_DOWN: f64 = 2.0;
-/// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less.
+/// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less, unless a plan
+/// says that no fewer carry as much.
 const GAIN: f64 = 0.15;
 const LOSS: f64 = 0.03;
 /// The same where a queue overruns, all in all: what is carried there differs from look to look.
@@ -44,6 +45,8 @@ pub struct Steering {
     number: f64,
     least: f64,
     most: f64,
+    /// What a plan says; nothing where there is none.
+    planned: f64,
     /// Another number, that is tried.
     tried: Option<f64>,
     /// The look is at what the change before has left.
@@ -75,6 +78,7 @@ impl Steering {
             number: number as f64,
             least,
             most,
+            planned: 0.0,
             tried: None,
             is_settling: true,
             carries: 0.0,
@@ -88,6 +92,12 @@ impl Steering {
             vain: 0,
             rest: 0,
         }
+    }
+
+    /// The same of one that begins with what a plan says.
+    #[must_use]
+    pub const fn planned(self) -> Self {
+        Self { planned: self.number, ..self }
     }
 
     /// Requests at a time, now.
@@ -170,10 +180,11 @@ impl Steering {
         let helps = if is_more {
             carried > self.carries * (1.0 + GAIN * (tried / self.number - 1.0))
         } else {
-            let (known, loss) = if self.is_retreat {
-                (self.before.max(self.best), LOSS_OVERRUN)
-            } else {
-                (self.carries.max(self.best), LOSS)
+            let best = self.carries.max(self.best);
+            let (known, loss) = match () {
+                () if self.is_retreat => (self.before.max(self.best), LOSS_OVERRUN),
+                () if tried < self.planned => (best, 0.0),
+                () => (best, LOSS),
             };
             carried >= known * (1.0 - loss)
         };

@@ -124,7 +124,8 @@ impl Carrier {
     #[must_use]
     pub fn steered(mut self, packets: Packets) -> Self {
         let bounds = (self.turns(u64::MAX), Self::most_steered(self.plan.requests));
-        self.turns = Turns::steered(self.plan.requests, bounds, self.clock.now(), packets);
+        let begins = (self.plan.requests, self.plan.at_a_time.is_some());
+        self.turns = Turns::steered(begins, bounds, self.clock.now(), packets);
         self.is_steered = true;
         self
     }

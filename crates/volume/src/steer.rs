@@ -57,11 +57,18 @@ impl Turns {
         Self { turns: Semaphore::new(of(requests)), steer: None }
     }
 
-    /// For as many as carry the most; one request takes up to `largest` turns.
-    pub fn steered(requests: usize, (largest, most): (u32, usize), now: Duration, packets: Packets) -> Self {
+    /// For as many as carry the most, from so many on, which may be what a plan says; one request takes up to `largest` turns.
+    pub fn steered(
+        (requests, is_planned): (usize, bool),
+        (largest, most): (u32, usize),
+        now: Duration,
+        packets: Packets,
+    ) -> Self {
         let least = (largest as usize * ROOM).div_ceil(TURNS).min(requests);
         let turns = of(requests);
-        let (steering, look) = (Steering::new(requests, (least, most)), Look::new(now, packets()));
+        let steering = Steering::new(requests, (least, most));
+        let steering = if is_planned { steering.planned() } else { steering };
+        let look = Look::new(now, packets());
         let state = State { steering, look, turns, owed: 0 };
         let steer = Steer {
             bytes: AtomicU64::new(0),

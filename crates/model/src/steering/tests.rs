@@ -113,6 +113,29 @@ fn what_the_line_carries_is_found_and_kept() {
 }
 
 #[test]
+fn what_a_plan_says_is_not_given_up_by_chance() {
+    let part = |is_planned: bool| {
+        let mut parts = Vec::new();
+        for mut play in plays() {
+            let knee = (1..=256).find(|n| play.at(*n) >= 0.97 * play.best()).unwrap();
+            let steering = Steering::new(knee, (4, 256));
+            let mut steering = if is_planned { steering.planned() } else { steering };
+            let looks = play.go_on(&mut steering, 40.0);
+            parts.push(mean(&looks, 2.0, |look| look.carried) / play.at(knee));
+        }
+        parts.sort_by(f64::total_cmp);
+        println!(
+            "planned {is_planned}: {:.3} {:.3} {:.3}",
+            parts[0],
+            parts[parts.len() / 10],
+            parts[parts.len() / 2]
+        );
+        parts[parts.len() / 10]
+    };
+    assert!(part(true) > 0.97 && part(true) > part(false));
+}
+
+#[test]
 fn it_is_never_much_worse_than_where_it_began() {
     for mut play in plays() {
         let mut steering = Steering::new(32, (4, 256));
