@@ -163,6 +163,11 @@ impl Site {
         clean(bed, prefix, None, true).await
     }
 
+    /// Removes what was made below a prefix of a bed by these names, and by each of them for certain or not; how many objects there were.
+    pub(crate) async fn clean_named(bed: &Bed, prefix: &str, names: Vec<(String, bool)>) -> Result<u64> {
+        clean(bed, prefix, Some(&[Made::Named(names)]), true).await
+    }
+
     /// Objects of a replay, as it needs them. None of them is there yet.
     pub fn replayed(&mut self, replay: &Replay) -> Arc<Objects> {
         self.count += 1;

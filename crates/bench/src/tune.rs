@@ -24,7 +24,7 @@ const TOUCHES: usize = 4;
 const PATIENCE: f64 = 2.5;
 /// It has so long at the least.
 const LEAST_TIME: Duration = Duration::from_millis(1500);
-/// One that is not soon as sure as was expected is given so much of the bytes that are left.
+/// And so much of the bytes that are left.
 const PART_OF_WHAT_IS_LEFT: f64 = 0.1;
 
 /// What is sampled.
@@ -106,11 +106,12 @@ pub async fn sample(
     Ok(sampled)
 }
 
-/// Of what is left no probe takes more than a part that was not expected to.
+/// One that would be over soon and is not sure by then gets no more than a part of what is left.
 fn extent(expected: &Inferred, left: &Budget) -> Extent {
     let (cost, full) = (sampling::cost(expected), sampling::full_cost(expected));
-    let time = Duration::from_secs_f64((full.seconds * PATIENCE).min(left.seconds));
-    let longer = full.bytes.min(left.bytes * PART_OF_WHAT_IS_LEFT);
-    let bytes = (cost.bytes.max(longer) * PATIENCE).min(left.bytes) as u64;
-    Extent { time: time.max(LEAST_TIME), bytes, most_bytes: left.bytes as u64 }
+    let most_time = Duration::from_secs_f64(left.seconds);
+    let time = Duration::from_secs_f64(full.seconds * PATIENCE).max(LEAST_TIME).min(most_time);
+    let longer = (full.bytes * PATIENCE).min(left.bytes * PART_OF_WHAT_IS_LEFT);
+    let bytes = (cost.bytes * PATIENCE).max(longer).min(left.bytes) as u64;
+    Extent { time, bytes, most: (most_time, left.bytes as u64) }
 }

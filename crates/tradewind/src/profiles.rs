@@ -149,6 +149,19 @@ impl Profiles {
     pub fn keep(&self, profile: &Profile) -> io::Result<PathBuf> {
         let path = self.path(&profile.store);
         fs::create_dir_all(&self.directory)?;
+        let _alone = self.alone()?;
+        self.replace(profile).map(|()| path)
+    }
+
+    /// Nobody else changes any until this is dropped. Where the file system has no locks, whoever comes last counts.
+    fn alone(&self) -> io::Result<fs::File> {
+        let directory = fs::File::open(&self.directory)?;
+        let _ = directory.lock();
+        Ok(directory)
+    }
+
+    fn replace(&self, profile: &Profile) -> io::Result<()> {
+        let path = self.path(&profile.store);
         let (draft, mut file) = tempfile_beside(&path)?;
         let kept = (file.write_all(profile.to_text().as_bytes()))
             .and_then(|()| file.sync_all())
@@ -156,7 +169,7 @@ impl Profiles {
         if kept.is_err() {
             let _ = fs::remove_file(&draft);
         }
-        kept.map(|()| path)
+        kept
     }
 
     /// All of them, by the names of their files. What is no profile is left out where it names no store.
@@ -195,8 +208,10 @@ fn read(path: PathBuf) -> Option<Kept> {
 }
 
 fn tempfile_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
-    let beside = path.with_extension(format!("toml.{}", std::process::id()));
-    let file = fs::File::create(&beside)?;
+    // Processes of two machines may have one number and one home.
+    let chance = getrandom::u32().map_err(|e| io::Error::other(e.to_string()))?;
+    let beside = path.with_extension(format!("toml.{}-{chance:08x}", std::process::id()));
+    let file = fs::File::create_new(&beside)?;
     Ok((beside, file))
 }
 

@@ -29,6 +29,8 @@ const PAGE: usize = 1000;
 pub(super) enum Made {
     Stock(Arc<Stock>),
     Replayed(Arc<Objects>),
+    /// Names, and whether something was written by each for certain.
+    Named(Vec<(String, bool)>),
 }
 
 impl Made {
@@ -36,6 +38,7 @@ impl Made {
         match self {
             Self::Stock(stock) => stock.given_out(),
             Self::Replayed(objects) => objects.count() as u64,
+            Self::Named(names) => names.len() as u64,
         }
     }
 
@@ -44,6 +47,9 @@ impl Made {
         match self {
             Self::Stock(stock) => stock.numbers(),
             Self::Replayed(_) => Vec::new(),
+            Self::Named(names) => {
+                (0..).zip(names).filter(|(_, (_, is_there))| *is_there).map(|(number, _)| number).collect()
+            }
         }
     }
 
@@ -52,6 +58,7 @@ impl Made {
         match self {
             Self::Stock(stock) => stock.len(),
             Self::Replayed(_) => 0,
+            Self::Named(names) => names.iter().filter(|(_, is_there)| *is_there).count(),
         }
     }
 
@@ -59,6 +66,7 @@ impl Made {
         match self {
             Self::Stock(stock) => stock.key(number),
             Self::Replayed(objects) => objects.name(usize::try_from(number).unwrap_or(usize::MAX)),
+            Self::Named(names) => names[usize::try_from(number).unwrap_or(usize::MAX)].0.clone(),
         }
     }
 }

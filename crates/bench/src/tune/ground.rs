@@ -1,6 +1,7 @@
 //! What probes ask for: objects that they write, and ranges of objects that are there. Downloads read what uploads have left, so
 //! that nothing is written for them alone; where nothing may be written they read what is there already.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,7 @@ use crate::drive::Bed;
 use crate::drive::request::{Failed, put};
 use crate::files::Opened;
 use crate::random::mix;
+use crate::site::Site;
 
 /// Objects that a listing finds, at the most.
 const PAGE: usize = 1000;
@@ -66,6 +68,8 @@ pub struct Ground {
     /// What the names of objects that are written begin with.
     prefix: String,
     there: Mutex<Vec<There>>,
+    /// Names of objects that were to be written, and whether one was.
+    written: Mutex<BTreeMap<String, bool>>,
     loses: AtomicBool,
     is_at_hand: AtomicBool,
 }
@@ -85,9 +89,17 @@ impl Ground {
             open,
             prefix,
             there: Mutex::new(Vec::new()),
+            written: Mutex::new(BTreeMap::new()),
             loses: AtomicBool::new(false),
             is_at_hand: AtomicBool::new(false),
         }
+    }
+
+    /// Removes what probes wrote, and whatever else lies below its prefix; how many objects there were. Where nobody may list them, they
+    /// are removed by their names.
+    pub async fn clean(&self) -> Result<u64> {
+        let names = self.written.lock().clone().into_iter().collect();
+        Site::clean_named(&self.bed, &self.prefix, names).await
     }
 
     /// A bed whose connections have no past: what many shared is slow for a while for the few that come behind them.
@@ -230,7 +242,9 @@ impl Hand {
             None => None,
         };
         let address = Address::parse(bed.bucket.as_str(), &key)?;
+        ground.written.lock().entry(key.clone()).or_insert(false);
         put(bed, &self.context, &address, (id, self.bytes), file).await?;
+        ground.written.lock().insert(key.clone(), true);
         ground.keep(There { key, bytes: self.bytes, read: 0 });
         Ok(())
     }

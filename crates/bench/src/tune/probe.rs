@@ -60,8 +60,8 @@ pub struct Extent {
     pub time: Duration,
     /// Bytes of bodies.
     pub bytes: u64,
-    /// The same where packets turn out to be lost, which takes longer to know.
-    pub most_bytes: u64,
+    /// Both where packets turn out to be lost, which takes longer to know.
+    pub most: (Duration, u64),
 }
 
 /// What came of it.
@@ -116,9 +116,9 @@ pub async fn probe(
     let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
     // More of them where it takes longer to know.
     let most_bytes = if is_few {
-        MOST_BYTES_OF_FEW.min(extent.most_bytes)
+        MOST_BYTES_OF_FEW.min(extent.most.1)
     } else {
-        MOST_BYTES_OF_MANY.min(extent.most_bytes / OF_WHAT_IS_LEFT)
+        MOST_BYTES_OF_MANY.min(extent.most.1 / OF_WHAT_IS_LEFT)
     };
     let more = requests(most_bytes).saturating_sub(requests(extent.bytes));
     let shared = Arc::new(Shared {
@@ -166,7 +166,7 @@ pub async fn probe(
         let has_lost = || packets().lost() >= FEWEST_LOST && !ground.is_at_hand();
         if is_new && (ground.loses() || has_lost()) {
             ground.found_losses();
-            (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest));
+            (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest.min(extent.most.0)));
             shared.left.fetch_add(more, Ordering::Relaxed);
             early = warm.take_if(|(from, _)| *from - start < BEFORE_LOSSES);
         } else if is_spent || is_enough || stop.is_asked() {

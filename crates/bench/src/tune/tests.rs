@@ -26,7 +26,8 @@ fn asked(probes: usize) -> Asked {
     Asked { cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
 }
 
-const EXTENT: Extent = Extent { time: Duration::from_secs(2), bytes: 16 << 20, most_bytes: 16 << 20 };
+const EXTENT: Extent =
+    Extent { time: Duration::from_secs(2), bytes: 16 << 20, most: (Duration::from_secs(9), 16 << 20) };
 
 #[tokio::test]
 async fn a_store_is_sampled_and_left_as_it_was() {
@@ -44,15 +45,28 @@ async fn a_store_is_sampled_and_left_as_it_was() {
         assert!(carried > 0 && (carried as f64 - (64e6 - sampled.left.bytes)).abs() < 1.0, "{carried}");
         assert!(goal::choose(&sampled.surface, &asked(1).cells, Goal::Bandwidth).is_some());
     }
-    assert!(Site::clean_others(&bed, "probes/").await.unwrap() > 0);
+    assert!(ground.clean().await.unwrap() > 0);
     assert!(ground.look("").await.unwrap().is_empty(), "nothing is left");
+}
+
+#[tokio::test]
+async fn what_nobody_may_list_is_removed_by_its_name() {
+    let open = bed().await;
+    let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    let (ground, stop) = (ground(&bed), Stop::default());
+    let cell = Cell { bytes: 1 << 10, parallel: 3 };
+    probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
+    assert_eq!(ground.clean().await.unwrap(), 3);
+    assert_eq!(super::tests::ground(&open).clean().await.unwrap(), 0, "nothing is left");
 }
 
 #[tokio::test]
 async fn probes_go_on_where_packets_are_lost() {
     let bed = bed().await;
     let (ground, stop) = (ground(&bed), Stop::default());
-    let extent = Extent { time: Duration::from_secs(2), bytes: 1 << 20, most_bytes: 8 << 20 };
+    let most = (Duration::from_secs(9), 8 << 20);
+    let extent = Extent { time: Duration::from_secs(2), bytes: 1 << 20, most };
     let cell = |parallel| Cell { bytes: 64 << 10, parallel };
     let bytes = async |direction, parallel| {
         let probed = probe::probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
@@ -72,7 +86,7 @@ async fn probes_go_on_where_packets_are_lost() {
         2 << 20,
         "so many have a quarter of what is left at the most"
     );
-    assert!(Site::clean_others(&bed, "probes/").await.unwrap() > 0);
+    assert!(ground.clean().await.unwrap() > 0);
 }
 
 #[tokio::test]

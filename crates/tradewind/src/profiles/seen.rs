@@ -107,6 +107,10 @@ impl Profiles {
     ) -> std::io::Result<bool> {
         let Some((direction, sample)) = since(tally, model, now) else { return Ok(false) };
         let here = here::client(host(store), here::cores());
+        if !self.has_any() {
+            return Ok(false);
+        }
+        let _alone = self.alone()?;
         // What somebody has written wrongly would be lost with the lines that were left out.
         let known = read(self.path(store)).filter(|kept| kept.wrong.is_empty()).map(|kept| kept.profile);
         let is_ours = |profile: &Profile| profile.store == store && profile.is_made_on(&here);
@@ -119,7 +123,7 @@ impl Profiles {
             return Ok(false);
         }
         seen::add(samples, sample);
-        self.keep(&profile).map(|_| true)
+        self.replace(&profile).map(|()| true)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
 use tradewind_core::quantity::ByteSize;
 use tradewind_model::tune::{Cell, Sample};
 
@@ -14,6 +15,8 @@ const HEAD: &str = "\
 ";
 const UPLOAD: &str = "upload";
 const DOWNLOAD: &str = "download";
+/// What a sample says, without its tail.
+const SAMPLE: [&str; 5] = ["size", "parallel", "latency_ms", "error_percent", "seen"];
 /// What 95 and what 99 of a hundred requests took at the most.
 const TAIL: [&str; 2] = ["p95_ms", "p99_ms"];
 /// Parallelisms that make sense.
@@ -27,15 +30,18 @@ impl Profile {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         // Writing to a string does not fail.
         let _ = writeln!(text, "\nstore = {}\nmade = {}", quoted(&self.store), quoted(&self.made));
-        let _ = writeln!(text, "client = {}\ncores = {}", quoted(&self.client), self.cores);
+        let _ = writeln!(text, "client = {}", quoted(&self.client));
+        if self.cores > 0 {
+            let _ = writeln!(text, "cores = {}", self.cores);
+        }
         if let Some(bytes) = self.memory {
             let _ = writeln!(text, "memory = {}", quoted(&ByteSize(bytes).to_string()));
         }
         if let Some(rate) = self.storage {
-            let _ = writeln!(text, "storage_mb_per_second = {:.1}", rate / 1e6);
+            let _ = writeln!(text, "storage_mb_per_second = {:.3}", rate / 1e6);
         }
         if let Some(rate) = self.link {
-            let _ = writeln!(text, "link_mbit_per_second = {:.0}", rate * 8.0 / 1e6);
+            let _ = writeln!(text, "link_mbit_per_second = {:.3}", rate * 8.0 / 1e6);
         }
         if let Some(seconds) = self.round_trip {
             let _ = writeln!(text, "round_trip_ms = {:.3}", seconds * 1e3);
@@ -97,6 +103,11 @@ impl Profile {
                 (name @ (UPLOAD | DOWNLOAD), DeValue::Array(items)) => {
                     let samples = if name == UPLOAD { &mut profile.upload } else { &mut profile.download };
                     for item in items {
+                        for name in unknown(item.get_ref()) {
+                            let at = line(name.span().start);
+                            wrong
+                                .push(format!("line {at}: {:?} does not mean anything here", name.get_ref()));
+                        }
                         match sample(item.get_ref()) {
                             Ok(sample) => samples.push(sample),
                             Err(why) => {
@@ -123,11 +134,18 @@ fn set<T>(field: &mut T, to: Option<T>) -> bool {
 
 fn number(value: &DeValue<'_>, least: f64, most: f64) -> Option<f64> {
     let number: f64 = match value {
-        DeValue::Integer(integer) => integer.as_str().parse().ok()?,
+        DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix()).ok()? as f64,
         DeValue::Float(float) => float.as_str().parse().ok()?,
         _ => return None,
     };
     (least..=most).contains(&number).then_some(number)
+}
+
+/// What a sample says that means nothing: the rest of it counts.
+fn unknown<'a, 'b>(value: &'a DeValue<'b>) -> impl Iterator<Item = &'a Spanned<DeString<'b>>> {
+    let is_known = |name: &str| SAMPLE.contains(&name) || TAIL.contains(&name);
+    let names = value.as_table().into_iter().flat_map(DeTable::keys);
+    names.filter(move |name| !is_known(name.get_ref()))
 }
 
 fn sample(value: &DeValue<'_>) -> Result<Sample, String> {
@@ -170,6 +188,9 @@ mod tests {
     fn what_is_written_reads_back() {
         let (read, wrong) = Profile::of_text(&profile().to_text());
         assert_eq!((read, wrong), (profile(), Vec::new()));
+        // A client of which little is known, on a slow disk behind a slow line.
+        let slow = Profile { cores: 0, storage: Some(20e3), link: Some(7e3), ..profile() };
+        assert_eq!(Profile::of_text(&slow.to_text()), (slow, Vec::new()));
     }
 
     #[test]
@@ -179,6 +200,14 @@ mod tests {
         let (read, wrong) = Profile::of_text(&text);
         assert_eq!((read.upload.len(), read.download.len()), (1, 2));
         assert!(wrong.iter().any(|why| why.contains("upload: parallel is to be a number")), "{wrong:?}");
+        let last = format!("line {}: \"colour\" does not mean anything here", text.lines().count());
+        assert!(wrong.contains(&last), "{wrong:?}");
+        let odd = profile().to_text().replace("parallel = 4\n", "parallel = 0x4\npriority = 1\n");
+        let (read, wrong) = Profile::of_text(&odd);
+        assert_eq!((read, wrong.len()), (profile(), 1), "{wrong:?}");
+        assert!(wrong[0].contains("\"priority\" does not mean anything here"), "{wrong:?}");
+        let (read, wrong) = Profile::of_text(&odd.replace("priority = 1\n", ""));
+        assert_eq!((read, wrong), (profile(), Vec::new()));
         let (read, wrong) = Profile::of_text("store = \"x\"\nupload = 3\ncores = -1\n= 4");
         assert_eq!(read, Profile::default());
         assert!(wrong[0].starts_with("line 4: this is not TOML"), "{wrong:?}");
