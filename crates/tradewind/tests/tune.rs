@@ -88,6 +88,19 @@ fn every_probe_can_be_read_by_programs() {
 }
 
 #[test]
+fn what_cannot_be_kept_is_told_all_the_same() {
+    let scene = Scene::new();
+    // Where profiles belong is a file.
+    scene.caller.write("home/.local/share/tradewind", []);
+    let ran = scene.caller.run(&tune("s3://bucket --budget 8MiB,4s"));
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
+    let out = String::from_utf8_lossy(&ran.out);
+    assert!(out.contains("upload: ") && out.contains("download: "), "{out}");
+    assert!(ran.err.contains("cannot be kept in ") && ran.err.contains(".toml"), "{}", ran.err);
+    assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
+}
+
+#[test]
 fn who_is_stopped_leaves_nothing() {
     let scene = Scene::new();
     let running = scene.caller.begin(&tune("s3://bucket"));
@@ -95,6 +108,7 @@ fn who_is_stopped_leaves_nothing() {
     running.signal(Signal::INT);
     let Ran { status, err, .. } = running.end();
     assert_eq!(status.code(), Some(130), "{err}");
+    assert!(err.contains("removing objects below s3://bucket/tradewind-tune-"), "{err}");
     assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
     assert!(!scene.caller.path("home/.local/share/tradewind/profiles").exists(), "half of it is not kept");
 }

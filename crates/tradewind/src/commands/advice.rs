@@ -37,6 +37,8 @@ const SMALL_AT_MOST: u64 = 256 << 10;
 const CAPS: [f64; 3] = [0.1, 0.3, 1.0];
 /// What is told of the law as sure is no less sure than this: the standard deviation of its logarithm.
 const TOLD: f64 = 1.0;
+/// What is told of it otherwise.
+const UNKNOWN: &str = " (assumed: no probe tells)";
 
 /// What is inferred and no surer than this is said to be unsure: the standard deviation of its logarithm.
 const SURE: f64 = 0.15;
@@ -61,7 +63,7 @@ pub(super) fn of(
         let of_it: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
         let best = choose(&of_it, Goal::Bandwidth)?;
         let (parallel, rate) = (best.cell.parallel, best.rate());
-        Some(format!("  {called}: {parallel} at a time are {rate:.0} a second of {}\n", ByteSize(size)))
+        Some(format!("  {called}: {parallel} at a time, {rate:.0} of {} a second\n", ByteSize(size)))
     };
     match workload {
         None => {
@@ -84,7 +86,7 @@ pub(super) fn of(
     let capped = |cap: Cap| {
         let told = match choose(&under_caps, Goal::Latency(cap)) {
             Some(best) => plan(&best, surface),
-            None => "nothing keeps to that".to_owned(),
+            None => "no size and number of requests keeps to that".to_owned(),
         };
         format!("  where {}: {told}\n", words(cap))
     };
@@ -102,7 +104,7 @@ fn bundles(surface: &Surface, cells: &[Cell]) -> Option<String> {
     let small: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == SMALL).collect();
     let single = goal::choose(surface, &small, Goal::Bandwidth)?.rate();
     let bundled = goal::choose(surface, cells, Goal::Bandwidth)?.bandwidth() / (SMALL + FRAME) as f64;
-    let told = format!("  the same with cp --bundle: about {bundled:.0} a second\n");
+    let told = format!("  packed with cp --bundle: about {bundled:.0} a second\n");
     (bundled >= single * WORTH_BUNDLES).then_some(told)
 }
 
@@ -140,7 +142,7 @@ pub(super) fn splits(direction: Direction, surface: &Surface) -> Vec<Json> {
 
 fn words(cap: Cap) -> String {
     let which = match cap.of {
-        Statistic::Mean => "each request is",
+        Statistic::Mean => "the mean request is",
         Statistic::P95 => "95 of 100 requests are",
         Statistic::P99 => "99 of 100 requests are",
     };
@@ -176,22 +178,26 @@ pub(super) fn why(surface: &Surface) -> String {
     let learnt = surface.learnt();
     let law = &learnt.mean;
     let sure = |i: usize| match learnt.deviation[i] {
-        deviation if deviation > TOLD => ", which nothing measured tells".to_owned(),
+        deviation if deviation > TOLD => UNKNOWN.to_owned(),
         deviation => format!(", give or take {:.0} %", deviation.exp_m1() * 100.0),
     };
     let together = if law.hidden() < 0.5 {
-        "requests and bytes are borne by one thing: what they take of it adds up"
+        "one bottleneck serves requests and bytes: what they take of it adds up"
     } else {
-        "requests and bytes are borne by two things: the fuller of them decides"
+        "requests and bytes have a bottleneck each: the fuller one decides"
     };
-    let told = if learnt.deviation[6] > TOLD { ", which nothing measured tells" } else { "" };
+    let told = if learnt.deviation[6] > TOLD { UNKNOWN } else { "" };
     let lines = [
-        format!("a request takes {} however small it is{}", seconds(law.fixed()), sure(0)),
+        format!("a request takes {} even if it is tiny{}", seconds(law.fixed()), sure(0)),
         format!("one connection carries {} MB/s{}", megabytes(1.0 / law.per_byte()), sure(1)),
         format!("all together do {:.0} requests a second at the most{}", 1.0 / law.shared_fixed(), sure(2)),
         format!("all together carry {} MB/s at the most{}", megabytes(1.0 / law.shared_per_byte()), sure(3)),
         format!("{together}{told}"),
-        format!("twice as many as fill it lose {:.1} %{}", law.loss() * 2.0_f64.ln() * 100.0, sure(5)),
+        format!(
+            "twice as many requests as are of use cost {:.1} % of that{}",
+            law.loss() * 2.0_f64.ln() * 100.0,
+            sure(5)
+        ),
     ];
     lines.map(|line| format!("  {line}\n")).concat()
 }
@@ -242,7 +248,7 @@ fn plan(found: &Inferred, surface: &Surface) -> String {
     }
     let tells = if surface.samples().is_empty() { "tradewind tune" } else { "a larger --budget" };
     // Twice the deviation: nineteen of twenty lie within.
-    format!("{told}, unsure by a factor of {:.1}: {tells} tells", (2.0 * found.deviation).exp())
+    format!("{told}, or up to {:.1} times as much or as little: {tells} tells", (2.0 * found.deviation).exp())
 }
 
 /// Cells that plans may have.

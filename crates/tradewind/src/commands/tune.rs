@@ -25,7 +25,7 @@ use self::start::Start;
 use self::workload::Workloads;
 use super::Ended;
 use super::advice::{self, PARALLEL};
-use super::bench::ground::{AskingFlags, below, number, until_stopped};
+use super::bench::ground::{AskingFlags, below, number, tell_removing, until_stopped};
 use super::bench::output::client;
 use super::caps;
 use super::report::rfc3339;
@@ -34,7 +34,7 @@ use crate::profiles::here::cores;
 use crate::profiles::{Profile, Profiles};
 use crate::settings::{ByteSize, Span};
 
-/// Find the right size and parallelism of requests to a store
+/// Find how large requests to a store should be, and how many at a time
 ///
 /// A few short probes write objects below a prefix of their own and read them back; what was never tried is inferred from them.
 /// Objects are removed at the end. What was found is kept, and commands that move data to and from this store use it from then
@@ -46,18 +46,19 @@ use crate::settings::{ByteSize, Span};
     tradewind tune s3://bucket --latency 100ms --latency p99=300ms\n  \
     tradewind tune s3://bucket --workload ~/photos\n  \
     tradewind tune s3://bucket --explain\n\n\
-    Exit status: 0 done, 1 nothing could be found out, 2 usage.")]
+    Exit status: 0 done, 1 nothing could be found out or objects are left, 2 usage, 130 stopped by Ctrl-C: nothing is kept.")]
 pub(super) struct Arguments {
     /// s3://BUCKET or s3://BUCKET/PREFIX
     place: ObjectsPlace,
-    /// What it may cost: bytes that are carried, and time
+    /// No probe goes on behind so many bytes, up and down together, or so much time; objects are removed after that
     #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = budget)]
     budget: (ByteSize, Duration),
-    /// Also the plan whose requests take so long at the most, in the mean, or 95 or 99 of a hundred of them (p99=100ms); may be
-    /// given several times
+    /// Also say which plan has requests that take so long at the most, in the mean, or 95 or 99 of a hundred of them (p99=100ms);
+    /// may be given several times
     #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = caps::parse)]
     latency: Vec<Cap>,
-    /// Look only at sizes of requests that moving this would have: a directory, s3://BUCKET/PREFIX, or a trace as bench replay reads it
+    /// Look only at sizes of requests that moving this would have: a directory, s3://BUCKET/PREFIX, or a trace as bench replay reads it;
+    /// what was known of other sizes is forgotten
     #[arg(long, value_name = "DIR|PREFIX|TRACE", conflicts_with = "explain")]
     workload: Option<Place>,
     /// Try nothing: say what commands ask this store for, and the evidence for it
@@ -94,11 +95,18 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let prefix = format!("{}{own}", below(&place.key));
     let open = arguments.asking.opener(place, most, &bed)?;
     let ground = Arc::new(Ground::new(bed.clone(), open, prefix.clone()));
-    // A place that is not there is told before anything is written, or removed.
-    let round_trip = tune::round_trip(&ground).await?;
     let store = format!("{:?}", bed.store);
     // Commands have no profile of a store that is a directory here.
     let service = (bed.store.capabilities().kind != "local").then_some(store.as_str());
+    let profiles = Profiles::find();
+    if service.is_some() && profiles.is_none() {
+        anyhow::bail!("neither HOME nor XDG_DATA_HOME says where profiles are kept: set one of them");
+    }
+    // A place that is not there is told before anything is written, or removed.
+    let round_trip = tokio::select! {
+        round_trip = tune::round_trip(&ground) => round_trip?,
+        () = stop.asked() => return Ok(Ended::Done),
+    };
     let start = tokio::task::block_in_place(|| Start::new(service, round_trip, bed.files.as_deref()))?;
     let workloads = match &arguments.workload {
         Some(place) => Some(Workloads::find(place, (arguments, &bed)).await?),
@@ -113,7 +121,10 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     if let Some(files) = &bed.files {
         files.remove();
     }
-    let cleaned = tradewind_bench::site::Site::clean_others(&bed, &prefix).await;
+    if stop.is_asked() {
+        tell_removing(place, &prefix);
+    }
+    let cleaned = ground.clean().await;
     if let Err(e) = &cleaned {
         let (scheme, bucket) = (&place.scheme, &place.bucket);
         writeln!(
@@ -127,15 +138,14 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         return Ok(Ended::Done);
     }
     let is_known = found.iter().any(Found::is_known);
-    let kept = service
-        .filter(|_| is_known)
-        .map(|store| keep(store, &found, &start.client, bed.clock.wall()))
-        .transpose()?;
     if !arguments.json {
         for one in &found {
             one.print(arguments, workloads.as_ref().map(|workloads| workloads.of(one.direction)))?;
         }
-        if let Some((profile, path)) = kept {
+    }
+    if let Some((profiles, store)) = profiles.as_ref().zip(service).filter(|_| is_known) {
+        let (profile, path) = keep((profiles, store), &found, &start.client, bed.clock.wall())?;
+        if !arguments.json {
             advice::print_use(&profile.surfaces(), &path)?;
         }
     }
@@ -143,8 +153,12 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
 }
 
 /// Keeps what was found of a store. A direction that was not looked at is left as it was known.
-fn keep(store: &str, found: &[Found], here: &Client, now: Timestamp) -> anyhow::Result<(Profile, PathBuf)> {
-    let profiles = Profiles::find().context("neither HOME nor XDG_DATA_HOME says where profiles are kept")?;
+fn keep(
+    (profiles, store): (&Profiles, &str),
+    found: &[Found],
+    here: &Client,
+    now: Timestamp,
+) -> anyhow::Result<(Profile, PathBuf)> {
     let client = client(cores());
     // What was found on another client is none of this one's.
     let known = profiles.of(store).filter(|profile| profile.is_made_on(here)).unwrap_or_default();
@@ -166,6 +180,9 @@ fn keep(store: &str, found: &[Found], here: &Client, now: Timestamp) -> anyhow::
             Direction::Read => profile.download = samples,
         }
     }
-    let path = profiles.keep(&profile).context("what was found cannot be kept")?;
+    let path = profiles.path(store);
+    let path = profiles
+        .keep(&profile)
+        .with_context(|| format!("what was found cannot be kept in {}", path.display()))?;
     Ok((profile, path))
 }

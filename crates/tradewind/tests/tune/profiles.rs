@@ -51,9 +51,13 @@ fn a_profile_is_listed_shown_exported_forgotten_and_imported() {
     // By its scheme, by its host and by a part of its name.
     for store in ["s3://", "s3://bucket", address.as_str(), "127.0.0"] {
         let said = caller.done(&["profiles", "show", store]);
-        for word in
-            ["round trip ", "upload, as measured", "what follows\n", "upload: ", "cp, sync and the others"]
-        {
+        for word in [
+            "round trip ",
+            "upload, as measured",
+            "what follows for commands here\n",
+            "upload: ",
+            "cp, sync and the others",
+        ] {
             assert!(said.contains(word), "{store}: {word}: {said}");
         }
     }
@@ -86,7 +90,8 @@ fn what_was_made_on_another_client_is_scaled() {
     let scaled = shown(caller, "s3://");
     assert_eq!((&scaled["scaled"], &scaled["from"]), (&Json::from(true), &Json::from(name.as_str())));
     let said = caller.done(&["profiles", "show", "s3://"]);
-    let from = format!("what follows here from {name}, scaled from {} cores and 50 ms", cores * 64);
+    let from =
+        format!("what follows for commands here from {name}, scaled from {} cores and 50 ms", cores * 64);
     assert!(said.contains(&from), "{said}");
     caller.write("file", [7; 100_000]);
     assert_eq!(caller.run(&["cp", "file", "s3://bucket/there"]).err, "");
@@ -105,7 +110,7 @@ fn another_store_of_the_same_host_begins_with_what_is_known() {
     let with = |line: &[&'static str]| [line, &at[..]].concat();
     let said = caller.done(&with(&["profiles", "show", "s3://"]));
     let none = format!(
-        "there is no profile of S3Store({})\n\nwhat follows here from {name}, scaled",
+        "there is no profile of S3Store({})\n\nwhat follows for commands here from {name}, scaled",
         other.endpoint
     );
     assert!(said.starts_with(&none), "{said}");

@@ -276,12 +276,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
         files.remove();
     }
     if stop.is_asked() && !run.keep {
-        let (scheme, bucket) = (&run.place.scheme, &run.place.bucket);
-        // They are removed also where the terminal that it would be read on has gone away.
-        let _ = writeln!(
-            io::stderr(),
-            "removing objects below {scheme}://{bucket}/{prefix}; a second signal leaves them there"
-        );
+        tell_removing(&run.place, &prefix);
     }
     let cleaned = if run.keep { Ok(0) } else { course.clean().await };
     let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
@@ -290,6 +285,16 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
     let ended = ended?;
     flags.samples.end(sampled)?;
     Ok(ended)
+}
+
+/// Says what is done before it ends, to whoever has stopped it.
+pub(in crate::commands) fn tell_removing(place: &ObjectsPlace, prefix: &str) {
+    let (scheme, bucket) = (&place.scheme, &place.bucket);
+    // They are removed also where the terminal that it would be read on has gone away.
+    let _ = writeln!(
+        io::stderr(),
+        "removing objects below {scheme}://{bucket}/{prefix}; a second signal leaves them there"
+    );
 }
 
 impl RunFlags {

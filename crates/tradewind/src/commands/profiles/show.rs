@@ -109,9 +109,13 @@ fn measured(kept: &Kept) -> String {
 /// What follows on this machine.
 fn follows(known: &Known) -> String {
     let Known { profile, surfaces, is_carried } = known;
-    let mut text = "\nwhat follows\n".to_owned();
+    let mut text = "\nwhat follows for commands here\n".to_owned();
     if *is_carried {
-        text = format!("\nwhat follows here from {}, scaled from {}\n", profile.store, scaled_from(profile));
+        text = format!(
+            "\nwhat follows for commands here from {}, scaled from {}\n",
+            profile.store,
+            scaled_from(profile)
+        );
     }
     for (direction, surface) in surfaces {
         text += &advice::of(*direction, surface, &cells(), (&[], None));

@@ -16,7 +16,7 @@ use super::heat::Heat;
 use super::lines::{print_probe, print_surface};
 use super::start::Start;
 use super::workload::Workloads;
-use crate::commands::advice::{self, cells, name};
+use crate::commands::advice::{self, cells, name, seconds};
 use crate::profiles::here::cores;
 
 /// Probes of each direction, at the most.
@@ -54,7 +54,12 @@ impl Found {
                 advice::of(direction, surface, &self.cells, (&arguments.latency, workload))
             );
         }
-        let why = self.failure().unwrap_or("the budget is too small for a single probe");
+        let longest = self.sampled.probes.iter().map(|probed| probed.time).max();
+        let why = match (self.failure(), longest) {
+            (Some(failure), _) => failure.to_owned(),
+            (None, Some(time)) => format!("no request was answered within {}", seconds(time.as_secs_f64())),
+            (None, None) => "the budget is too small for a single probe".to_owned(),
+        };
         writeln!(out, "{}: nothing was found out: {why}", name(direction))
     }
 }
