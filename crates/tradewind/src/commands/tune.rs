@@ -103,15 +103,19 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         anyhow::bail!("neither HOME nor XDG_DATA_HOME says where profiles are kept: set one of them");
     }
     // A place that is not there is told before anything is written, or removed.
-    let round_trip = tokio::select! {
-        round_trip = tune::round_trip(&ground) => round_trip?,
+    let look = async {
+        let round_trip = tune::round_trip(&ground).await?;
+        let workloads = match &arguments.workload {
+            Some(place) => Some(Workloads::find(place, (arguments, &bed)).await?),
+            None => None,
+        };
+        anyhow::Ok((round_trip, workloads))
+    };
+    let (round_trip, workloads) = tokio::select! {
+        seen = look => seen?,
         () = stop.asked() => return Ok(Ended::Done),
     };
     let start = tokio::task::block_in_place(|| Start::new(service, round_trip, bed.files.as_deref()))?;
-    let workloads = match &arguments.workload {
-        Some(place) => Some(Workloads::find(place, (arguments, &bed)).await?),
-        None => None,
-    };
     start.print(arguments.json)?;
     if let Some(workloads) = &workloads {
         workloads.print(arguments.json)?;
