@@ -24,7 +24,7 @@ const TOUCHES: usize = 4;
 const PATIENCE: f64 = 2.5;
 /// It has so long at the least.
 const LEAST_TIME: Duration = Duration::from_millis(1500);
-/// And so much of the bytes that are left.
+/// One that is not as sure as was expected by then goes on, but for no more than this part of the bytes that are left.
 const PART_OF_WHAT_IS_LEFT: f64 = 0.1;
 
 /// What is sampled.
@@ -106,7 +106,7 @@ pub async fn sample(
     Ok(sampled)
 }
 
-/// One that would be over soon and is not sure by then gets no more than a part of what is left.
+/// How far a probe may go.
 fn extent(expected: &Inferred, left: &Budget) -> Extent {
     let (cost, full) = (sampling::cost(expected), sampling::full_cost(expected));
     let most_time = Duration::from_secs_f64(left.seconds);

@@ -181,10 +181,12 @@ impl Steering {
             carried > self.carries * (1.0 + GAIN * (tried / self.number - 1.0))
         } else {
             let best = self.carries.max(self.best);
-            let (known, loss) = match () {
-                () if self.is_retreat => (self.before.max(self.best), LOSS_OVERRUN),
-                () if tried < self.planned => (best, 0.0),
-                () => (best, LOSS),
+            let (known, loss) = if self.is_retreat {
+                (self.before.max(self.best), LOSS_OVERRUN)
+            } else if tried < self.planned {
+                (best, 0.0)
+            } else {
+                (best, LOSS)
             };
             carried >= known * (1.0 - loss)
         };
