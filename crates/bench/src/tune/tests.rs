@@ -49,6 +49,18 @@ async fn a_store_is_sampled_and_left_as_it_was() {
     assert!(ground.look("").await.unwrap().is_empty(), "nothing is left");
 }
 
+#[test]
+fn who_is_not_sure_soon_gets_a_part_of_what_is_left() {
+    // Some 0.6 MB where it is sure after 32 rounds, 7.7 where it counts for as long as any.
+    let quick = Inferred { cell: Cell { bytes: 1 << 10, parallel: 1 }, latency: 1e-4, deviation: 0.5 };
+    let bytes = |left| extent(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).bytes as f64 / 1e6;
+    for (left, expected) in [(1e9, 7.7), (20e6, 2.0), (2e6, 0.6), (0.3e6, 0.3)] {
+        assert!((bytes(left) - expected).abs() < 0.1, "{} of {left}", bytes(left));
+    }
+    let time = extent(&quick, &Budget { bytes: 1e9, seconds: 1.0, probes: 8 }).time;
+    assert_eq!(time, Duration::from_secs(1), "no longer than there is time");
+}
+
 #[tokio::test]
 async fn what_nobody_may_list_is_removed_by_its_name() {
     let open = bed().await;
