@@ -123,6 +123,13 @@ impl Plan {
         known.map_or(self.requests, |known| known.min(self.requests)).max(1)
     }
 
+    /// The same as long as connections are new.
+    #[must_use]
+    pub fn parallel_at_first(&self, bytes: u64) -> usize {
+        let known = self.at_a_time.map(|at_a_time| at_a_time.at_first(SizeClass::of(bytes)));
+        known.map_or(self.requests, |known| known.min(self.requests)).max(1)
+    }
+
     /// The size of the parts that an object of `size` bytes is sent in; `None` where one request is better.
     #[must_use]
     pub const fn part_bytes(&self, size: u64) -> Option<u64> {

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
@@ -27,6 +27,8 @@ const WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
 const MOST_STEERED: usize = 256;
 /// Objects of several requests at a time: more would each be carried more slowly, and be begun in vain when all are stopped.
 const LARGE_AT_A_TIME: usize = 32;
+/// Connections are new for so long behind the first request.
+const NEW: Duration = Duration::from_secs(1);
 /// What a store may read besides the bytes that it is asked for.
 const HEAD_BYTES: usize = 32 << 10;
 
@@ -51,6 +53,8 @@ pub struct Carrier {
     is_steered: bool,
     /// No object of several requests was begun yet.
     is_new: AtomicBool,
+    /// When the first request began.
+    first: OnceLock<Duration>,
     /// Chunks of all objects; `None` where none is asked for twice.
     hedges: Option<Mutex<Hedges>>,
 }
@@ -102,6 +106,7 @@ impl Carrier {
             limit: None,
             is_steered: false,
             is_new: AtomicBool::new(true),
+            first: OnceLock::new(),
             hedges: Some(Mutex::default()),
         }
     }
@@ -210,7 +215,10 @@ impl Carrier {
 
     /// Turns that a request of so many bytes takes.
     fn turns(&self, bytes: u64) -> u32 {
-        let turns = steer::of(self.plan.requests) / self.plan.parallel(bytes);
+        let first = self.first.get();
+        let is_new = first.is_none_or(|first| self.clock.now().saturating_sub(*first) < NEW);
+        let parallel = if is_new { self.plan.parallel_at_first(bytes) } else { self.plan.parallel(bytes) };
+        let turns = steer::of(self.plan.requests) / parallel;
         u32::try_from(turns).unwrap_or(u32::MAX).max(1)
     }
 
@@ -257,6 +265,7 @@ impl Carrier {
     /// A request begins that has its turns.
     fn slot_of<'a>(&'a self, turns: SemaphorePermit<'a>, context: Context) -> Slot<'a> {
         let began = self.clock.now();
+        self.first.get_or_init(|| began);
         self.turns.begin(&turns, began);
         Slot { context, carrier: self, paid: 0, began, turns: Some(turns) }
     }

@@ -163,10 +163,27 @@ async fn store_parts(
         done.push(part);
     }
     source.check()?;
-    let stored: u64 = done.iter().map(|(_, length)| length).sum();
-    if stored != size {
-        let why = format!("parts of {stored} bytes were stored of an object that has {size}");
-        return Err(Error::new(Reason::Defect, why));
-    }
+    are_all(done.iter().map(|(_, length)| *length), size)?;
     upload.complete(done).await
+}
+
+/// Parts of these lengths are all of an object, or it is not completed.
+fn are_all(parts: impl Iterator<Item = u64>, size: u64) -> Result<()> {
+    let stored: u64 = parts.sum();
+    if stored == size {
+        return Ok(());
+    }
+    let why = format!("parts of {stored} bytes were stored of an object that has {size}");
+    Err(Error::new(Reason::Defect, why))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_misses_a_part_is_not_completed() {
+        let all = |parts: &[u64]| super::are_all(parts.iter().copied(), 25);
+        assert!(all(&[10, 10, 5]).is_ok());
+        assert!(all(&[10, 5]).unwrap_err().to_string().contains("parts of 15 bytes"));
+        assert!(all(&[10, 10, 10]).is_err());
+    }
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use futures::FutureExt as _;
 use tradewind_core::Budget;
 use tradewind_core::testing::SimulatedClock;
@@ -13,28 +16,37 @@ use tradewind_volume::Carrier;
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 8 << 20;
 
-/// A store far away: small requests wait for the round trip, and of large ones there are as many as fill the line on new connections.
-fn plan() -> Plan {
-    let sample = |bytes, parallel, latency| Sample {
+/// What follows from bytes, parallelisms and seconds.
+fn plan_of(samples: &[(u64, usize, f64)]) -> Plan {
+    let sample = |&(bytes, parallel, latency): &(u64, usize, f64)| Sample {
         cell: Cell { bytes, parallel },
         latency,
         error: 0.02,
         tail: None,
         is_seen: false,
     };
-    let samples = vec![
-        sample(SMALL, 1, 0.1),
-        sample(SMALL, 64, 0.1),
-        sample(SMALL, 256, 0.11),
-        sample(LARGE, 1, 0.3),
-        sample(LARGE, 4, 0.35),
-        sample(LARGE, 16, 1.4),
-    ];
+    let samples = samples.iter().map(sample).collect();
     Plan::default().tuned(&[Surface::new(Belief::default(), samples)])
 }
 
+/// A store far away: small requests wait for the round trip, and of large ones there are as many as fill the line on new connections.
+fn plan() -> Plan {
+    plan_of(&[
+        (SMALL, 1, 0.1),
+        (SMALL, 64, 0.1),
+        (SMALL, 256, 0.11),
+        (LARGE, 1, 0.3),
+        (LARGE, 4, 0.35),
+        (LARGE, 16, 1.4),
+    ])
+}
+
 fn carrier(plan: Plan) -> Carrier {
-    Carrier::new(plan, Budget::new(1 << 30), SimulatedClock::new(), RetryOptions::default())
+    carrier_by(&SimulatedClock::new(), plan)
+}
+
+fn carrier_by(clock: &Arc<SimulatedClock>, plan: Plan) -> Carrier {
+    Carrier::new(plan, Budget::new(1 << 30), clock.clone(), RetryOptions::default())
 }
 
 #[test]
@@ -66,6 +78,27 @@ fn sizes_share_what_there_is() {
     // What half of the large ones leave: half of the small ones, as near as whole requests come to it.
     let part = small.len() as f64 / plan.parallel(SMALL) as f64;
     assert!((0.4..=0.6).contains(&part), "{part} beside {} large ones", large.len());
+}
+
+/// Behind 10 ms and 1 Gbit/s 64 of 64 KiB carry the most, as soon as windows have opened.
+#[test]
+fn fewer_are_under_way_over_new_connections() {
+    const MIDDLE: u64 = 64 << 10;
+    let plan = plan_of(&[(SMALL, 1, 0.0105), (MIDDLE, 1, 0.011), (MIDDLE, 64, 0.036), (LARGE, 16, 1.14)]);
+    let (few, many) = (plan.parallel_at_first(MIDDLE), plan.parallel(MIDDLE));
+    assert!((32..=45).contains(&few) && many >= 48, "{few} {many}");
+    let clock = SimulatedClock::new();
+    let carrier = carrier_by(&clock, plan);
+    // Connections are as new when a command has listed for a while.
+    clock.advance(Duration::from_secs(10));
+    let fill = || -> Vec<_> { std::iter::from_fn(|| carrier.slot(MIDDLE).now_or_never()).collect() };
+    let held = fill();
+    // Turns of one are whole, so that there may be room for one more.
+    assert!((few..=few + 1).contains(&held.len()), "{} of {few}", held.len());
+    clock.advance(Duration::from_secs(1));
+    drop(held);
+    let held = fill();
+    assert!((many..=many + 1).contains(&held.len()), "{} of {many}", held.len());
 }
 
 #[test]

@@ -58,6 +58,9 @@ struct There {
 /// Behind such a round trip a window that lost packets is whole again before a probe notices: what is lost there slows nobody.
 const AT_HAND: Duration = Duration::from_micros(200);
 
+/// So many lost packets are no chance.
+const FEWEST_LOST: u64 = 3;
+
 /// Opens the store anew, with connections of its own.
 pub type Open = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
 
@@ -116,9 +119,9 @@ impl Ground {
         self.loses.load(Ordering::Relaxed)
     }
 
-    /// No line is between here and there, or one so short that its losses do not count.
-    pub(super) fn is_at_hand(&self) -> bool {
-        self.is_at_hand.load(Ordering::Relaxed)
+    /// Whether so many lost packets say that windows will stay smaller: not where no line is between here and there, or a very short one.
+    pub(super) fn is_slowed_by(&self, lost: u64) -> bool {
+        lost >= FEWEST_LOST && !self.is_at_hand.load(Ordering::Relaxed)
     }
 
     /// Where it is.

@@ -43,8 +43,6 @@ const MOST_BYTES_OF_MANY: u64 = 192 << 20;
 const OF_WHAT_IS_LEFT: u64 = 4;
 /// What fits into a new window (RFC 6928) is carried by any.
 const NEW_WINDOW: u64 = 10 * 1460;
-/// So many lost packets are no chance.
-const FEWEST_LOST: u64 = 3;
 /// Enough is known when the mean is, to this part.
 const SURE: f64 = 0.04;
 /// What is under way at the end is waited for, so long: to break off costs a connection.
@@ -163,8 +161,7 @@ pub async fn probe(
         }
         let longest = if is_few { LONGEST_OF_FEW } else { LONGEST_WITH_LOSSES };
         let is_new = (is_enough || is_spent) && !loses && now - start < longest;
-        let has_lost = || packets().lost() >= FEWEST_LOST && !ground.is_at_hand();
-        if is_new && (ground.loses() || has_lost()) {
+        if is_new && (ground.loses() || ground.is_slowed_by(packets().lost())) {
             ground.found_losses();
             (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest.min(extent.most.0)));
             shared.left.fetch_add(more, Ordering::Relaxed);

@@ -102,6 +102,22 @@ async fn probes_go_on_where_packets_are_lost() {
 }
 
 #[tokio::test]
+async fn losses_count_where_a_line_is_between() {
+    let open = bed().await;
+    let at_hand = ground(&open);
+    // One of them is not disturbed.
+    for _ in 0..50 {
+        at_hand.touch().await.unwrap();
+    }
+    let slow = Fault::Delay(Duration::from_millis(2));
+    let slow = Faulty::new(open.store.clone(), FaultPlan::none().on(Call::HeadBucket, When::Always, slow));
+    let far = ground(&Bed { store: slow, ..open.clone() });
+    far.touch().await.unwrap();
+    assert_eq!([2, 3, 9].map(|lost| far.is_slowed_by(lost)), [false, true, true]);
+    assert!(!at_hand.is_slowed_by(1 << 20));
+}
+
+#[tokio::test]
 async fn what_is_there_is_read_where_nothing_may_be_written() {
     let open = bed().await;
     let mut site = Site::new(open.clone(), "theirs/".to_owned());

@@ -191,6 +191,31 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
+    /// Commands that end together read and write one profile.
+    #[test]
+    fn what_several_saw_is_all_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let profiles = Profiles { directory: directory.path().to_owned() };
+        let cell = Cell { bytes: 64 << 10, parallel: 4 };
+        let sample = Sample { cell, latency: 0.01, error: 0.02, tail: None, is_seen: false };
+        let store = "S3Store(there)".to_owned();
+        let profile = Profile { store, cores: here::cores(), download: vec![sample], ..Profile::default() };
+        for _ in 0..20 {
+            profiles.keep(&profile).unwrap();
+            let one = |bytes| {
+                let model = StoreModel::new();
+                let tally = Tally::of(&model, AT[0]);
+                done(&model, Operation::Get, (bytes, 12), (4, 14));
+                profiles.learn(&profile.store, (&tally, &model), AT[1]).unwrap()
+            };
+            std::thread::scope(|scope| {
+                let all = [1 << 10, 32 << 10, 1 << 20, 8 << 20].map(|bytes| scope.spawn(move || one(bytes)));
+                assert!(all.into_iter().all(|each| each.join().unwrap()));
+            });
+            assert_eq!(profiles.of(&profile.store).unwrap().download.len(), 5);
+        }
+    }
+
     #[test]
     fn a_mixture_and_what_fails_say_nothing() {
         let both = StoreModel::new();
