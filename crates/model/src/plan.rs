@@ -25,6 +25,11 @@ const RANGES: [u64; 3] = [256 << 10, 512 << 10, 1 << 20];
 /// A range goes on for so many round trips at the least, and for so long, so that asking for the next one costs little.
 const ROUND_TRIPS: f64 = 8.0;
 const LEAST_SECONDS: f64 = 0.1;
+/// The last ones: there are few of them. More at a time than that are far away, where an object is two ranges for each, which end
+/// together, and a round trip is long.
+const LAST_ROUND_TRIPS: f64 = 3.0;
+const LAST_SECONDS: f64 = 0.02;
+const MOST_UNEVEN: usize = 32;
 
 /// Objects to read at a time.
 const LEAST_READERS: usize = 8;
@@ -38,6 +43,8 @@ pub struct Plan {
     pub chunk_bytes: u64,
     /// Bytes of one range of a download that may come in any order: the most, and towards the end the least.
     pub range_bytes: (u64, u64),
+    /// The least of the last ranges, which are as many as are fetched at a time, and as many again.
+    pub last_bytes: u64,
     /// Requests at a time, over all objects, at the most.
     pub requests: usize,
     /// How many of those may be of one size, where that is known. Of several sizes each has its part.
@@ -87,6 +94,7 @@ impl Default for Plan {
         Self {
             chunk_bytes: 8 << 20,
             range_bytes: (4 << 20, 2 << 20),
+            last_bytes: 2 << 20,
             requests: 32,
             at_a_time: None,
             stream_bytes: 2 << 20,
@@ -100,20 +108,27 @@ impl Plan {
     #[must_use]
     pub fn tuned(self, surfaces: &[Surface]) -> Self {
         let Some(at_a_time) = AtATime::of(surfaces) else { return self };
-        let is_long = |surface: &Surface, bytes: u64| {
-            let parallel = at_a_time.at(SizeClass::of(bytes));
-            let seconds = surface.infer(Cell { bytes, parallel }).latency;
-            seconds >= (surface.law().fixed() * ROUND_TRIPS).max(LEAST_SECONDS)
+        let long = |round_trips: f64, least: f64| {
+            let is_long = |surface: &Surface, bytes: u64| {
+                let parallel = at_a_time.at(SizeClass::of(bytes));
+                let seconds = surface.infer(Cell { bytes, parallel }).latency;
+                seconds >= (surface.law().fixed() * round_trips).max(least)
+            };
+            RANGES.into_iter().find(|bytes| surfaces.iter().all(|surface| is_long(surface, *bytes)))
         };
-        let long = RANGES.into_iter().find(|bytes| surfaces.iter().all(|surface| is_long(surface, *bytes)));
-        let range_bytes = long.map_or(self.range_bytes, |least| (2 * least, least));
-        Self { requests: at_a_time.most(), at_a_time: Some(at_a_time), range_bytes, ..self }
+        let range_bytes =
+            long(ROUND_TRIPS, LEAST_SECONDS).map_or(self.range_bytes, |least| (2 * least, least));
+        let is_uneven = at_a_time.at(SizeClass::of(range_bytes.1)) <= MOST_UNEVEN;
+        let last = long(LAST_ROUND_TRIPS, LAST_SECONDS).filter(|_| is_uneven);
+        let last_bytes = last.unwrap_or(range_bytes.1).min(range_bytes.1);
+        let requests = at_a_time.most();
+        Self { requests, at_a_time: Some(at_a_time), range_bytes, last_bytes, ..self }
     }
 
     /// The same with so many bytes in each request of a large object.
     #[must_use]
     pub const fn with_chunks(self, bytes: u64) -> Self {
-        Self { chunk_bytes: bytes, range_bytes: (bytes, bytes), ..self }
+        Self { chunk_bytes: bytes, range_bytes: (bytes, bytes), last_bytes: bytes, ..self }
     }
 
     /// Requests of so many bytes at a time, over all objects.
@@ -190,10 +205,13 @@ impl Plan {
     /// Polychronopoulos and Kuck 1987).
     pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (most, least) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
+        let last = self.last_bytes.clamp(1, least);
+        let of_last = 2 * self.ranges_at_a_time() as u64;
         let mut at = from;
         std::iter::from_fn(move || {
             let left = size.checked_sub(at).filter(|left| *left > 0)?;
             let wanted = (left / OF_REST).clamp(least, most).next_multiple_of(least);
+            let wanted = wanted.min((left / of_last).next_multiple_of(last).max(last));
             let range = (at, wanted.min(most).min(left));
             at += range.1;
             Some(range)
@@ -264,6 +282,20 @@ mod tests {
         assert_eq!((ranges[0], ranges[ranges.len() - 1]), (2, 2));
         assert_eq!(of(Plan::default(), 4 << 20, 1 << 30)[0], 4);
         assert_eq!(of(Plan::default().with_chunks(8 << 20), 8 << 20, 32 << 20), [8, 8, 8]);
+    }
+
+    #[test]
+    fn the_last_ranges_are_a_part_of_what_is_left() {
+        let plan = Plan { requests: 6, last_bytes: 512 << 10, ..Plan::default() };
+        let size = 256 << 20;
+        let ranges: Vec<(u64, u64)> = plan.ranges(0, size).collect();
+        for &(at, bytes) in &ranges {
+            let left = size - at;
+            let even = (left / 12).max(512 << 10).min(left);
+            assert!(left > 24 << 20 || bytes < even + (512 << 10), "{bytes} of {left}");
+            assert!(left < 24 << 20 || bytes >= 2 << 20, "{bytes} of {left}");
+        }
+        assert_eq!(ranges.last().unwrap().1, 512 << 10);
     }
 
     #[test]
