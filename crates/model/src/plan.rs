@@ -205,13 +205,14 @@ impl Plan {
     /// Polychronopoulos and Kuck 1987).
     pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (most, least) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
-        let last = self.last_bytes.clamp(1, least);
+        let last = self.last_bytes.max(1);
         let of_last = 2 * self.ranges_at_a_time() as u64;
+        let even = move |left: u64| (left / of_last).next_multiple_of(last).max(last);
         let mut at = from;
         std::iter::from_fn(move || {
             let left = size.checked_sub(at).filter(|left| *left > 0)?;
             let wanted = (left / OF_REST).clamp(least, most).next_multiple_of(least);
-            let wanted = wanted.min((left / of_last).next_multiple_of(last).max(last));
+            let wanted = if last < least { wanted.min(even(left)) } else { wanted };
             let range = (at, wanted.min(most).min(left));
             at += range.1;
             Some(range)
@@ -226,7 +227,8 @@ impl Plan {
         size: u64,
         there: Vec<(u64, u64)>,
     ) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let plan = *self;
+        // What is left before a span is no end.
+        let (plan, inner) = (*self, Self { last_bytes: self.range_bytes.1, ..*self });
         let ends = |(offset, length): (u64, u64)| offset.checked_add(length).filter(|end| *end <= size);
         let mut at = from;
         let mut kept = Vec::new();
@@ -243,6 +245,7 @@ impl Plan {
                 Some((before, offset, length))
             })
             .flat_map(move |(from, offset, length)| {
+                let plan = if length > 0 { inner } else { plan };
                 plan.ranges(from, offset).chain((length > 0).then_some((offset, length)))
             })
     }
@@ -257,6 +260,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::{Belief, Sample};
     use proptest::prelude::*;
 
     #[test]
@@ -298,6 +302,34 @@ mod tests {
         assert_eq!(ranges.last().unwrap().1, 512 << 10);
     }
 
+    /// What is asked of stores that carry 118 MB/s behind so many seconds.
+    fn tuned(round_trip: f64) -> Plan {
+        let sample = |(bytes, parallel): (u64, usize)| {
+            let cell = Cell { bytes, parallel };
+            let latency = (round_trip + bytes as f64 / 40e6).max(cell.in_flight() / 118e6);
+            Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+        };
+        let cells = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
+        let belief = Belief::default().with_round_trip(round_trip);
+        Plan::default().tuned(&[Surface::new(belief, cells.map(sample).to_vec())])
+    }
+
+    #[test]
+    fn the_last_ranges_are_short_where_few_are_under_way() {
+        let region = tuned(0.01);
+        assert!(region.ranges_at_a_time() <= 16, "{region:?}");
+        assert!(region.range_bytes == (4 << 20, 2 << 20) && region.last_bytes <= 512 << 10, "{region:?}");
+        let ends = region.ranges(0, 256 << 20).map(|(_, bytes)| bytes).collect::<Vec<_>>();
+        assert_eq!((ends[0], *ends.last().unwrap()), (2 << 20, region.last_bytes));
+        // What is fetched between spans that are there is no end.
+        let there = vec![(1 << 20, 127 << 20), (129 << 20, 127 << 20)];
+        let gaps: Vec<_> = region.ranges_around(0, 256 << 20, there).collect();
+        assert_eq!(gaps, [(0, 1 << 20), (1 << 20, 127 << 20), (128 << 20, 1 << 20), (129 << 20, 127 << 20)]);
+        // Far away each has two, which end together.
+        let far = tuned(0.128);
+        assert!(far.ranges_at_a_time() > MOST_UNEVEN && far.last_bytes == far.range_bytes.1, "{far:?}");
+    }
+
     #[test]
     fn the_first_begin_one_after_the_other() {
         let at = Duration::from_millis;
@@ -322,8 +354,11 @@ mod tests {
             from in 0_u64..1_000_000,
             most in 1000_u64..100_000,
             least in 0_u64..100_000,
+            last_bytes in 0_u64..100_000,
+            requests in 1_usize..100,
         ) {
-            let plan = Plan { range_bytes: (most, least.min(most)), ..Plan::default() };
+            let range_bytes = (most, least.min(most));
+            let plan = Plan { range_bytes, last_bytes, requests, ..Plan::default() };
             let mut at = from.min(size);
             for (offset, length) in plan.ranges(at, size) {
                 prop_assert!(offset == at && length > 0 && length <= most);
@@ -338,7 +373,7 @@ mod tests {
             from in 0_u64..1_000_000,
             mut there in proptest::collection::vec((0_u64..11_000_000, 0_u64..100_000), 0..50),
         ) {
-            let plan = Plan { range_bytes: (50_000, 20_000), ..Plan::default() };
+            let plan = Plan { range_bytes: (50_000, 20_000), last_bytes: 5_000, ..Plan::default() };
             let from = from.min(size);
             there.sort_unstable();
             let apart = there.iter().scan(from, |end, &(offset, length)| {

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
@@ -15,6 +15,7 @@ use tradewind_model::hedge::Hedges;
 use tradewind_model::pace::Pace;
 use tradewind_model::plan::{Plan, Spread};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
+use tradewind_model::store_model::SizeClass;
 
 use super::buffers::{BUFFER_BYTES, Buffers};
 use super::source::Source;
@@ -27,8 +28,6 @@ const WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
 const MOST_STEERED: usize = 256;
 /// Objects of several requests at a time: more would each be carried more slowly, and be begun in vain when all are stopped.
 const LARGE_AT_A_TIME: usize = 32;
-/// Connections are new for so long behind the first request.
-const NEW: Duration = Duration::from_secs(1);
 /// What a store may read besides the bytes that it is asked for.
 const HEAD_BYTES: usize = 32 << 10;
 
@@ -53,8 +52,6 @@ pub struct Carrier {
     is_steered: bool,
     /// No object of several requests was begun yet.
     is_new: AtomicBool,
-    /// When the first request began.
-    first: OnceLock<Duration>,
     /// Chunks of all objects; `None` where none is asked for twice.
     hedges: Option<Mutex<Hedges>>,
 }
@@ -106,7 +103,6 @@ impl Carrier {
             limit: None,
             is_steered: false,
             is_new: AtomicBool::new(true),
-            first: OnceLock::new(),
             hedges: Some(Mutex::default()),
         }
     }
@@ -128,7 +124,10 @@ impl Carrier {
     /// a limit. `packets` are those of this client, which say where a queue overruns.
     #[must_use]
     pub fn steered(mut self, packets: Packets) -> Self {
-        let bounds = (self.turns(u64::MAX), Self::most_steered(self.plan.requests));
+        // Small ones may take more turns at first than the largest do.
+        let heaviest = SizeClass::all().map(|sizes| self.turns(sizes.most_bytes().unwrap_or(u64::MAX))).max();
+        let (largest, most) = (self.turns(u64::MAX), Self::most_steered(self.plan.requests));
+        let bounds = ((largest, heaviest.unwrap_or(largest)), most);
         let begins = (self.plan.requests, self.plan.at_a_time.is_some());
         self.turns = Turns::steered(begins, bounds, self.clock.now(), packets);
         self.is_steered = true;
@@ -215,8 +214,7 @@ impl Carrier {
 
     /// Turns that a request of so many bytes takes.
     fn turns(&self, bytes: u64) -> u32 {
-        let first = self.first.get();
-        let is_new = first.is_none_or(|first| self.clock.now().saturating_sub(*first) < NEW);
+        let is_new = self.turns.are_new(self.clock.now());
         let parallel = if is_new { self.plan.parallel_at_first(bytes) } else { self.plan.parallel(bytes) };
         let turns = steer::of(self.plan.requests) / parallel;
         u32::try_from(turns).unwrap_or(u32::MAX).max(1)
@@ -232,7 +230,7 @@ impl Carrier {
         let turns = self.turns.try_take(self.turns(bytes))?;
         let window = self.budget.try_admit(window_bytes(bytes))?;
         let context = Context::new(Deadline::none(self.clock.clone()), window);
-        Some(self.slot_of(turns, context))
+        Some(self.slot_of(turns, bytes, context))
     }
 
     /// The same for two requests, one that reads up to `bytes` and one that they are handed on to: what the second still
@@ -246,27 +244,26 @@ impl Carrier {
     /// The same for a request within another, which has its memory already: it waits for its turn alone.
     pub(crate) async fn slot_within(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
         let turns = self.turn(bytes).await?;
-        Ok(self.slot_of(turns, context.clone()))
+        Ok(self.slot_of(turns, bytes, context.clone()))
     }
 
     /// The same where nobody has to wait for it.
     pub(crate) fn spare_slot_within(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
         let turns = self.turns.try_take(self.turns(bytes))?;
-        Some(self.slot_of(turns, context.clone()))
+        Some(self.slot_of(turns, bytes, context.clone()))
     }
 
     async fn slot_with(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
         let turns = self.turn(bytes).await?;
         let deadline = Deadline::none(self.clock.clone());
         let window = self.budget.admit(window, &deadline).await?;
-        Ok(self.slot_of(turns, Context::new(deadline, window)))
+        Ok(self.slot_of(turns, bytes, Context::new(deadline, window)))
     }
 
     /// A request begins that has its turns.
-    fn slot_of<'a>(&'a self, turns: SemaphorePermit<'a>, context: Context) -> Slot<'a> {
+    fn slot_of<'a>(&'a self, turns: SemaphorePermit<'a>, bytes: u64, context: Context) -> Slot<'a> {
         let began = self.clock.now();
-        self.first.get_or_init(|| began);
-        self.turns.begin(&turns, began);
+        self.turns.begin(&turns, bytes > 0, began);
         Slot { context, carrier: self, paid: 0, began, turns: Some(turns) }
     }
 

@@ -3,7 +3,7 @@
 mod look;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -18,6 +18,9 @@ pub(super) const TURNS: usize = 64;
 /// do for whoever writes, and one that the others wait for.
 pub const ROOM: usize = 5;
 
+/// Connections are new for so long behind the first request that carries something.
+const NEW: Duration = Duration::from_secs(1);
+
 /// Packets that were sent since the machine began, and those that were sent again.
 pub type Packets = fn() -> (u64, u64);
 
@@ -26,6 +29,8 @@ pub type Packets = fn() -> (u64, u64);
 pub(super) struct Turns {
     turns: Semaphore,
     steer: Option<Steer>,
+    /// When the first request that carries something began.
+    first: OnceLock<Duration>,
 }
 
 /// What is seen of requests until the look ends.
@@ -35,6 +40,8 @@ struct Steer {
     bytes: AtomicU64,
     done: AtomicU64,
     packets: Packets,
+    /// Fewer may be under way at first than later: what is carried then says nothing about the number.
+    is_planned: bool,
     /// Somebody waited for a turn.
     is_short: AtomicBool,
     /// When the look ends, in nanoseconds.
@@ -54,17 +61,18 @@ struct State {
 impl Turns {
     /// For so many requests at a time, for good.
     pub fn fixed(requests: usize) -> Self {
-        Self { turns: Semaphore::new(of(requests)), steer: None }
+        Self { turns: Semaphore::new(of(requests)), steer: None, first: OnceLock::new() }
     }
 
-    /// For as many as carry the most, from so many on, which may be what a plan says; one request takes up to `largest` turns.
+    /// For as many as carry the most, from so many on, which may be what a plan says; one request takes up to `largest` turns, and up to
+    /// `heaviest` over new connections.
     pub fn steered(
         (requests, is_planned): (usize, bool),
-        (largest, most): (u32, usize),
+        ((largest, heaviest), most): ((u32, u32), usize),
         now: Duration,
         packets: Packets,
     ) -> Self {
-        let least = (largest as usize * ROOM).div_ceil(TURNS).min(requests);
+        let least = (largest as usize * ROOM).max(heaviest as usize).div_ceil(TURNS).min(requests);
         let turns = of(requests);
         let steering = Steering::new(requests, (least, most));
         let steering = if is_planned { steering.planned() } else { steering };
@@ -74,11 +82,12 @@ impl Turns {
             bytes: AtomicU64::new(0),
             done: AtomicU64::new(0),
             packets,
+            is_planned,
             is_short: AtomicBool::new(false),
             ends: AtomicU64::new(nanos(now + Steering::look(Duration::ZERO))),
             state: Mutex::new(state),
         };
-        Self { turns: Semaphore::new(turns), steer: Some(steer) }
+        Self { turns: Semaphore::new(turns), steer: Some(steer), first: OnceLock::new() }
     }
 
     /// Waits for so many turns; `None` where there are to be none any more.
@@ -117,8 +126,16 @@ impl Turns {
         }
     }
 
-    /// A request begins with so many turns.
-    pub fn begin(&self, turns: &SemaphorePermit<'_>, now: Duration) {
+    /// Whether connections have carried for too short a time to be like those that a plan is of.
+    pub fn are_new(&self, now: Duration) -> bool {
+        self.first.get().is_none_or(|first| now.saturating_sub(*first) < NEW)
+    }
+
+    /// A request begins with so many turns, which may carry something.
+    pub fn begin(&self, turns: &SemaphorePermit<'_>, carries: bool, now: Duration) {
+        if carries {
+            self.first.get_or_init(|| now);
+        }
         if let Some(steer) = &self.steer {
             steer.state().look.begin(turns.num_permits() as u64, now);
         }
@@ -152,10 +169,12 @@ impl Turns {
         }
         let [bytes, done] = [&steer.bytes, &steer.done].map(|count| count.swap(0, Ordering::Relaxed));
         let turns = state.turns;
+        let was_new = steer.is_planned && self.are_new(state.look.began());
         let Looked { carried, overruns, latency } = state.look.end_look(now, turns, (bytes, done), packets);
         // As many may ask as there are turns for: then nobody waits, and nearly all of them are taken.
         let is_full = self.turns.available_permits() * 8 <= state.turns;
-        let requests = if steer.is_short.swap(false, Ordering::Relaxed) || is_full {
+        let is_busy = steer.is_short.swap(false, Ordering::Relaxed) || is_full;
+        let requests = if is_busy && !was_new {
             state.steering.looked(carried, overruns)
         } else {
             state.steering.idled()

@@ -86,10 +86,11 @@ fn fewer_are_under_way_over_new_connections() {
     const MIDDLE: u64 = 64 << 10;
     let plan = plan_of(&[(SMALL, 1, 0.0105), (MIDDLE, 1, 0.011), (MIDDLE, 64, 0.036), (LARGE, 16, 1.14)]);
     let (few, many) = (plan.parallel_at_first(MIDDLE), plan.parallel(MIDDLE));
-    assert!((32..=45).contains(&few) && many >= 48, "{few} {many}");
+    assert!((24..=36).contains(&few) && many >= 48, "{few} {many}");
     let clock = SimulatedClock::new();
     let carrier = carrier_by(&clock, plan);
     // Connections are as new when a command has listed for a while.
+    drop(carrier.slot(0).now_or_never().unwrap());
     clock.advance(Duration::from_secs(10));
     let fill = || -> Vec<_> { std::iter::from_fn(|| carrier.slot(MIDDLE).now_or_never()).collect() };
     let held = fill();

@@ -183,7 +183,8 @@ impl StoreFlags {
         logs::begin_quietly();
         let mut plan = Plan::default();
         plan.requests = self.jobs.or(self.usual_jobs).unwrap_or(plan.requests);
-        plan = self.chunk_size.map_or(plan, |size| plan.with_chunks(size.0));
+        let exactly = |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunks(size.0));
+        plan = exactly(plan);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(MEMORY, ByteSize::as_usize);
         let lines = |plan: &Plan| Lines {
@@ -197,7 +198,7 @@ impl StoreFlags {
         schemes.sort_unstable();
         schemes.dedup();
         if self.jobs.is_none() {
-            plan = tuned(plan, &known, &schemes);
+            plan = exactly(tuned(plan, &known, &schemes));
             known = known.over(lines(&plan));
         }
         // Of what is held, requests take half, and what waits for its turn the other.

@@ -44,6 +44,11 @@ impl Look {
         Self { began, ended: 0, took: 0, took_turns: 0, inside: 0, held: 0, held_since: 0, packets }
     }
 
+    /// When it began.
+    pub const fn began(&self) -> Duration {
+        self.began
+    }
+
     /// A request begins.
     pub const fn begin(&mut self, turns: u64, now: Duration) {
         self.held += turns;
