@@ -54,7 +54,7 @@ impl Objects {
     /// use.
     pub fn expect(&self, carrier: &Carrier) {
         if carrier.plan().at_a_time.is_some() {
-            self.store.expect_requests(&self.bucket, carrier.plan().parallel(SMALL).min(EXPECTED));
+            self.store.expect_requests(&self.bucket, carrier.plan().parallel_at_first(SMALL).min(EXPECTED));
         }
     }
 

@@ -98,6 +98,17 @@ fn what_was_made_on_another_client_is_scaled() {
 }
 
 #[test]
+fn a_size_that_is_given_is_exact_where_a_store_is_known() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    import(caller, &exported(&own_name(&scene), 2, "2026-01-01T00:00:00Z"));
+    caller.write("large", vec![7; 32 << 20]);
+    caller.done(&["cp", "--chunk-size", "7MiB", "large", "s3://bucket/large"]);
+    let etag = caller.known("s3://bucket/large")["etag"].as_str().unwrap().to_owned();
+    assert!(etag.trim_matches('"').ends_with("-5"), "{etag}");
+}
+
+#[test]
 fn another_store_of_the_same_host_begins_with_what_is_known() {
     let scene = Scene::new();
     let data = tempfile::tempdir().unwrap();
