@@ -134,15 +134,18 @@ impl Plan {
     /// Requests of so many bytes at a time, over all objects.
     #[must_use]
     pub fn parallel(&self, bytes: u64) -> usize {
-        let known = self.at_a_time.map(|at_a_time| at_a_time.at(SizeClass::of(bytes)));
-        known.map_or(self.requests, |known| known.min(self.requests)).max(1)
+        self.at_most(|known| known.at(SizeClass::of(bytes)))
     }
 
     /// The same as long as connections are new.
     #[must_use]
     pub fn parallel_at_first(&self, bytes: u64) -> usize {
-        let known = self.at_a_time.map(|at_a_time| at_a_time.at_first(SizeClass::of(bytes)));
-        known.map_or(self.requests, |known| known.min(self.requests)).max(1)
+        self.at_most(|known| known.at_first(SizeClass::of(bytes)))
+    }
+
+    /// What is known, where anything is, and no more than there may be.
+    fn at_most(&self, known: impl FnOnce(&AtATime) -> usize) -> usize {
+        self.at_a_time.as_ref().map_or(self.requests, |of| known(of).min(self.requests)).max(1)
     }
 
     /// The size of the parts that an object of `size` bytes is sent in; `None` where one request is better.

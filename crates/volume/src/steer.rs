@@ -211,3 +211,38 @@ pub(super) fn of(requests: usize) -> usize {
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When more requests are tried than there are at first, where those that are under way carry all the time.
+    fn first_try(is_planned: bool) -> Option<Duration> {
+        let turns = Turns::steered((8, is_planned), ((64, 64), 256), Duration::ZERO, || (0, 0));
+        let held = turns.try_take(8 * 64)?;
+        turns.begin(&held, true, Duration::ZERO);
+        (0..100).map(|n| Duration::from_millis(50) * n).find(|now| {
+            turns.passed(1 << 20, || *now);
+            turns.spare() > 0
+        })
+    }
+
+    #[test]
+    fn what_new_connections_carry_says_nothing_about_a_plan() {
+        // Where none of them ends a look takes 1.2 s; one that began in the first second does not count.
+        assert!(first_try(false).unwrap() < Duration::from_secs(2));
+        let planned = first_try(true).unwrap();
+        assert!(planned > Duration::from_secs(2) && planned < Duration::from_secs(5), "{planned:?}");
+    }
+
+    #[test]
+    fn there_are_always_turns_for_the_heaviest() {
+        // Five of the largest would be eight requests' turns.
+        let turns = Turns::steered((64, true), ((100, 1024), 256), Duration::ZERO, || (0, 0));
+        let steer = turns.steer.as_ref().unwrap();
+        let mut steering = steer.state().steering.clone();
+        // Fewer carry as much, whatever is tried.
+        let least = (0..500).map(|_| steering.looked(1e6, false)).min().unwrap();
+        assert_eq!(least, 16);
+    }
+}
