@@ -322,6 +322,10 @@ impl ObjectStore for S3Store {
         self.client_of(Some(bucket.as_str())).pool.expect(requests);
     }
 
+    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+        self.client_of(Some(bucket.as_str())).pool.round_trip()
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.make_bucket(context, bucket).await
     }

@@ -14,6 +14,7 @@
 //! - **Deadlines** of the [`Context`] are enforced by every call.
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -263,6 +264,13 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// before. What takes time and can be done beforehand, as connecting to a service, may be done meanwhile. Nothing depends on it.
     fn expect_requests(&self, bucket: &BucketName, requests: usize) {
         let _ = (bucket, requests);
+    }
+
+    /// How long a round trip to where the bucket is takes, the least that was seen; `None` where that is no other machine, or nothing
+    /// is known of the way yet.
+    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+        let _ = bucket;
+        None
     }
 
     /// Makes a bucket. [`BucketExists`](crate::Reason::BucketExists) where it is there already.

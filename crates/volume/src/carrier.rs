@@ -196,10 +196,12 @@ impl Carrier {
         self.hedges().map_or(0, |hedges| hedges.hedged())
     }
 
-    /// How the requests of one object begin whose first one was answered within so long: those of the first go by new connections.
-    pub(crate) fn spread(&self, answered_in: Duration) -> Spread {
+    /// How the requests of one object begin: those of the first go by new connections. Where a store does not know how long a round
+    /// trip takes, one that was answered within so long says it.
+    pub(crate) fn spread(&self, round_trip: Option<Duration>, answered_in: Duration) -> Spread {
         let is_new = self.is_new.swap(false, Ordering::Relaxed);
-        Spread::new(self.clock.now(), if is_new { answered_in } else { Duration::ZERO })
+        let over = if is_new { round_trip.unwrap_or(answered_in) } else { Duration::ZERO };
+        Spread::new(self.clock.now(), over)
     }
 
     /// Waits until few enough objects of several requests are under way. To be asked for before any slot, and held to the end.

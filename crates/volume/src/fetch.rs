@@ -101,7 +101,8 @@ impl<'a> Fetch<'a> {
         if length < whole.info.size {
             // The others' turn comes while the first is read.
             let most = carrier.plan().ranges_at_a_time();
-            let mut spread = carrier.spread(answered_in);
+            let Origin { store, address } = &whole.origin;
+            let mut spread = carrier.spread(store.round_trip(&address.bucket), answered_in);
             for span in rest.by_ref().take(most) {
                 let (turn, chunk) = (spread.next(most), chunk(whole.clone(), sink.clone(), span));
                 let clock = carrier.clock().clone();

@@ -114,6 +114,10 @@ impl ObjectStore for Observed {
         self.inner.expect_requests(bucket, requests);
     }
 
+    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.round_trip(bucket)
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.call(Operation::Bucket, self.inner.create_bucket(context, bucket)).await
     }

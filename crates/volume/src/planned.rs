@@ -18,6 +18,7 @@ mod sum;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ahead::{Ahead, Shares};
 use async_trait::async_trait;
@@ -162,6 +163,10 @@ impl ObjectStore for Planned {
 
     fn expect_requests(&self, bucket: &BucketName, requests: usize) {
         self.inner.expect_requests(bucket, requests);
+    }
+
+    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.round_trip(bucket)
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {

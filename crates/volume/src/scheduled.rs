@@ -21,6 +21,7 @@ mod turns;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use carried::{Writing, reading};
@@ -146,6 +147,10 @@ impl ObjectStore for Scheduled {
 
     fn expect_requests(&self, bucket: &BucketName, requests: usize) {
         self.inner.expect_requests(bucket, requests);
+    }
+
+    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.round_trip(bucket)
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {

@@ -104,7 +104,8 @@ async fn store_in_parts(
             (upload, part_bytes, Vec::new(), is_kept)
         }
     };
-    let spread = carrier.spread(carrier.clock().now().saturating_sub(asked));
+    let answered_in = carrier.clock().now().saturating_sub(asked);
+    let spread = carrier.spread(store.round_trip(&address.bucket), answered_in);
     let stored = store_parts(carrier, &upload, source, (size, part_bytes), (done, spread)).await;
     if let Err(e) = &stored
         && !(is_kept && e.may_go_on())

@@ -123,6 +123,41 @@ fn on_piece(number: u64, fault: Fault) -> FaultPlan {
     FaultPlan::none().on(Operation::Write, When::Nth(number), fault)
 }
 
+/// How many parts have begun when that time has come, once nothing more happens by then.
+async fn begun_by(scene: &Scene, at: Duration) -> u64 {
+    while scene.clock.now() < at {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let next = scene.clock.next_wake().unwrap_or(at).min(at);
+        scene.clock.advance(next.saturating_sub(scene.clock.now()));
+    }
+    let (really, mut seen) = (Instant::now(), 0);
+    loop {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let begun = scene.begun();
+        if begun == std::mem::replace(&mut seen, begun) && begun > 0 {
+            return begun;
+        }
+        assert!(really.elapsed() < Duration::from_secs(60), "nothing begins");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_parts_begin_within_a_round_trip() {
+    let (created, round_trip) = (Duration::from_millis(250), Duration::from_millis(80));
+    let slow = FaultPlan::none().on(Operation::CreateUpload, When::Always, Fault::Delay(created));
+    for (plan, expected) in [(slow.clone().behind(round_trip), AT_A_TIME as u64), (slow, 2)] {
+        let scene = Scene::new(plan).await;
+        let (carrier, to) = (scene.carrier.clone(), scene.store.clone());
+        let work = tokio::spawn(async move {
+            let to: Arc<dyn ObjectStore> = to;
+            store(&carrier, &to, &address(), Arc::<Numbers>::default(), SIZE, Metadata::default()).await
+        });
+        // Who does not know takes what creating took for one.
+        assert_eq!(begun_by(&scene, created + round_trip).await, expected);
+        work.abort();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_stands_still_is_sent_again() {
     let usual = Scene::new(FaultPlan::none()).await;

@@ -5,6 +5,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
@@ -58,8 +59,13 @@ pub(crate) struct Pool {
     /// Connections that are being made before anybody asks, those that are taken first last.
     coming: Mutex<Vec<Coming>>,
     permits: Arc<Semaphore>,
+    /// The least that connecting took, in nanoseconds.
+    round_trip: AtomicU64,
     clock: Arc<dyn Clock>,
 }
+
+/// Nothing was connected to yet.
+const UNKNOWN: u64 = u64::MAX;
 
 struct Idle {
     link: Link,
@@ -172,7 +178,8 @@ impl Pool {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(options.connections.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { peer, tls, options, idle: Mutex::default(), coming: Mutex::default(), permits, clock }
+        let (idle, coming, round_trip) = (Mutex::default(), Mutex::default(), AtomicU64::new(UNKNOWN));
+        Self { peer, tls, options, idle, coming, permits, round_trip, clock }
     }
 
     /// A pool of connections to another peer, with room of its own.
@@ -267,6 +274,12 @@ impl Pool {
         })?
     }
 
+    /// How long a round trip takes, the least that connecting took.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let least = self.round_trip.load(Ordering::Relaxed);
+        (least != UNKNOWN).then(|| Duration::from_nanos(least))
+    }
+
     /// Takes a connection back whose last answer was read to its end.
     pub fn give_back(&self, connection: Connection) {
         if !self.options.is_fresh && !connection.link.sender.is_closed() && !self.permits.is_closed() {
@@ -301,8 +314,15 @@ impl Pool {
 
     async fn connect(&self) -> Result<Link> {
         let (Peer { host, port, .. }, home) = (&self.peer, here());
-        let socket = TcpStream::connect((host.as_str(), *port)).await;
-        let socket = socket.map_err(|e| self.failed("connecting to", e))?;
+        let connecting = async {
+            let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
+            let began = self.clock.now();
+            let socket = TcpStream::connect(&addresses[..]).await?;
+            let took = self.clock.now().saturating_sub(began).as_nanos();
+            self.round_trip.fetch_min(u64::try_from(took).unwrap_or(UNKNOWN), Ordering::Relaxed);
+            Ok(socket)
+        };
+        let socket = connecting.await.map_err(|e| self.failed("connecting to", e))?;
         socket.set_nodelay(true).map_err(|e| self.failed("setting up the connection to", e))?;
         let socket = Counted::new(socket, self.options.traffic.clone());
         let (sender, driver) = match &self.tls {
@@ -385,7 +405,10 @@ mod tests {
             Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
         let (home, pool) = (runtime(), pool(&peer, 3));
         home.block_on(async {
+            assert_eq!(pool.round_trip(), None);
             let held = pool.take(false).await.unwrap();
+            let round_trip = pool.round_trip().unwrap();
+            assert!(round_trip < Duration::from_secs(1), "{round_trip:?}");
             pool.expect(2);
             // What is there already counts, and no more are made than there may be.
             pool.expect(2);

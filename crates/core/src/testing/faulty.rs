@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -215,6 +216,11 @@ impl<S: ObjectStore + ?Sized> Faulty<S> {
 impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+        let said = self.injector.plan.lock().round_trip;
+        said.or_else(|| self.inner.round_trip(bucket))
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {

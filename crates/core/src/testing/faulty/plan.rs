@@ -118,6 +118,8 @@ pub enum When {
 pub struct FaultPlan {
     seed: u64,
     rules: Vec<(Option<Operation>, When, Fault)>,
+    /// What the store says of the way to it.
+    pub(super) round_trip: Option<Duration>,
 }
 
 impl FaultPlan {
@@ -130,7 +132,13 @@ impl FaultPlan {
     /// A plan without rules yet, whose probabilities are drawn from this seed.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
-        Self { seed, rules: Vec::new() }
+        Self { seed, ..Self::default() }
+    }
+
+    /// The same of a store that says how long a round trip to it takes. Nothing takes any longer for it.
+    #[must_use]
+    pub fn behind(self, round_trip: Duration) -> Self {
+        Self { round_trip: Some(round_trip), ..self }
     }
 
     /// The same with one more rule.
