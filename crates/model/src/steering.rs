@@ -20,8 +20,8 @@ const UP: f64 = 1.4;
 const DOWN: f64 = 1.3;
 /// And so many times where a queue overruns.
 const FAR_DOWN: f64 = 2.0;
-/// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less, unless a plan
-/// says that no fewer carry as much.
+/// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less. Not so where a plan
+/// says that no fewer carry as much: those have to, and going back to it takes no gain, or chance would lead down step by step.
 const GAIN: f64 = 0.15;
 const LOSS: f64 = 0.03;
 /// The same where a queue overruns, all in all: what is carried there differs from look to look.
@@ -158,7 +158,8 @@ impl Steering {
         let wanted = if self.is_retreat {
             self.number / FAR_DOWN
         } else if self.vain.is_multiple_of(2) {
-            self.number * self.up
+            let up = self.number * self.up;
+            if self.number < self.planned { up.min(self.planned) } else { up }
         } else {
             self.number / DOWN
         };
@@ -178,7 +179,8 @@ impl Steering {
         self.tried = None;
         let is_more = tried > self.number;
         let helps = if is_more {
-            carried > self.carries * (1.0 + GAIN * (tried / self.number - 1.0))
+            let gain = if tried <= self.planned { 0.0 } else { GAIN * (tried / self.number - 1.0) };
+            carried > self.carries * (1.0 + gain)
         } else {
             let best = self.carries.max(self.best);
             let (known, loss) = if self.is_retreat {
