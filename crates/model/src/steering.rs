@@ -21,7 +21,8 @@ const DOWN: f64 = 1.3;
 /// And so many times where a queue overruns.
 const FAR_DOWN: f64 = 2.0;
 /// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less. Not so where a plan
-/// says that no fewer carry as much: those have to, and going back to it takes no gain, or chance would lead down step by step.
+/// says that no fewer carry as much: those have to, and going back to it takes no gain but where a queue
+/// overruns, or chance would lead down step by step.
 const GAIN: f64 = 0.15;
 const LOSS: f64 = 0.03;
 /// The same where a queue overruns, all in all: what is carried there differs from look to look.
@@ -178,9 +179,10 @@ impl Steering {
     fn judge(&mut self, tried: f64, carried: f64) {
         self.tried = None;
         let is_more = tried > self.number;
+        let worth = self.carries * (1.0 + GAIN * (tried / self.number - 1.0));
         let helps = if is_more {
-            let gain = if tried <= self.planned { 0.0 } else { GAIN * (tried / self.number - 1.0) };
-            carried > self.carries * (1.0 + gain)
+            let is_back = tried <= self.planned && !self.overruns;
+            carried > if is_back { self.carries } else { worth }
         } else {
             let best = self.carries.max(self.best);
             let (known, loss) = if self.is_retreat {
@@ -203,7 +205,7 @@ impl Steering {
         let is_much = (carried / self.carries - 1.0) > (tried / self.number - 1.0) / 2.0;
         self.up = if is_much { FAR_UP } else { UP };
         self.vain = u32::from(!is_more);
-        self.has_held |= is_more;
+        self.has_held |= is_more && carried > worth;
         (self.number, self.carries, self.looks) = (tried, carried, 1);
         // More in the same direction is tried at once.
         self.try_another();

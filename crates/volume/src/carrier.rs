@@ -200,7 +200,8 @@ impl Carrier {
     /// trip takes, one that was answered within so long says it.
     pub(crate) fn spread(&self, round_trip: Option<Duration>, answered_in: Duration) -> Spread {
         let is_new = self.is_new.swap(false, Ordering::Relaxed);
-        let over = if is_new { round_trip.unwrap_or(answered_in) } else { Duration::ZERO };
+        // No answer comes sooner than after one.
+        let over = if is_new { answered_in.min(round_trip.unwrap_or(answered_in)) } else { Duration::ZERO };
         Spread::new(self.clock.now(), over)
     }
 

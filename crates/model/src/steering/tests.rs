@@ -210,6 +210,23 @@ fn a_queue_that_overruns_gets_fewer_at_once() {
 }
 
 #[test]
+fn a_plan_of_more_than_a_queue_holds_is_not_gone_back_to() {
+    for seed in 0..100 {
+        let mut chance = Play::new(law(0.3e-3, 12.0), 64 << 10, seed);
+        let mut steering = Steering::new(32, (5, 256)).planned();
+        let looks = (0..300).map(|_| {
+            let requests = steering.requests();
+            let noise = 1.0 + 0.03 * (chance.random() + chance.random() + chance.random() - 1.5) * 2.0;
+            steering.looked(12e6 * noise, requests > 10);
+            requests as f64
+        });
+        let late: Vec<f64> = looks.skip(200).collect();
+        let mean = late.iter().sum::<f64>() / late.len() as f64;
+        assert!(mean < 20.0, "{mean} at a time with seed {seed}");
+    }
+}
+
+#[test]
 fn a_line_that_loses_by_chance_keeps_what_carries_more() {
     for mut play in plays() {
         play.overruns = true;
