@@ -37,6 +37,12 @@ impl Scene {
         assert_eq!(stored.status, 200, "{}", stored.text());
     }
 
+    /// Whether a key holds these bytes by now. Who reads it while it changes is told so.
+    pub fn holds(&self, key: &str, bytes: &[u8]) -> bool {
+        let ran = self.caller.run(&["cat", &format!("s3://bucket/{key}")]);
+        ran.status.success() && ran.out == bytes
+    }
+
     /// What a key holds.
     pub fn read(&self, key: &str) -> Vec<u8> {
         self.caller.read(&format!("s3://bucket/{key}"))

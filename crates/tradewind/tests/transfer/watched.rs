@@ -50,7 +50,7 @@ fn what_comes_and_changes_goes_up() {
     scene.caller.write("here/no.tmp", "2");
     are(&scene, "a new file", &["first", "new"]);
     scene.caller.write("here/new", "changed");
-    eventually("a changed one", || scene.read("new") == b"changed");
+    eventually("a changed one", || scene.holds("new", b"changed"));
     scene.caller.write("here/large", content(3, 30 << 20));
     eventually("a large one", || scene.names().contains(&"large".to_owned()));
     assert!(scene.read("large") == content(3, 30 << 20));
@@ -89,7 +89,7 @@ fn what_goes_goes_there_too_where_that_is_asked_for() {
     );
     fs::remove_file(here("dir/x")).unwrap();
     scene.caller.write("here/dir/x", "again");
-    eventually("one that came again", || scene.read("dir/x") == b"again");
+    eventually("one that came again", || scene.holds("dir/x", b"again"));
     fs::rename(here("dir/deep"), here("moved")).unwrap();
     are(
         &scene,
