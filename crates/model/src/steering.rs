@@ -181,8 +181,8 @@ impl Steering {
         let is_more = tried > self.number;
         let worth = self.carries * (1.0 + GAIN * (tried / self.number - 1.0));
         let helps = if is_more {
-            let is_back = tried <= self.planned && !self.overruns;
-            carried > if is_back { self.carries } else { worth }
+            let is_back_to_plan = tried <= self.planned && !self.overruns;
+            if is_back_to_plan { carried > self.carries } else { carried > worth }
         } else {
             let best = self.carries.max(self.best);
             let (known, loss) = if self.is_retreat {

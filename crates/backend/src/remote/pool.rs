@@ -277,7 +277,7 @@ impl Pool {
 
     /// Connecting to there took so long. What is on this machine may be the near end of a tunnel.
     fn connected(&self, to: SocketAddr, took: Duration) {
-        if !to.ip().is_loopback() {
+        if !to.ip().to_canonical().is_loopback() {
             let took = u64::try_from(took.as_nanos()).unwrap_or(UNKNOWN);
             self.round_trip.fetch_min(took, Ordering::Relaxed);
         }
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_round_trip_is_the_least_that_connecting_took() {
         let pool = pool(&Peer { is_tls: false, host: "far".to_owned(), port: 80 }, 1);
-        let [here, far] = ["127.0.0.1:80", "10.1.2.3:80"].map(|address| address.parse().unwrap());
+        let [here, far] = ["[::ffff:127.0.0.1]:80", "10.1.2.3:80"].map(|address| address.parse().unwrap());
         let at = Duration::from_millis;
         [(here, 1), (far, 180), (far, 176), (far, 1200)]
             .into_iter()
