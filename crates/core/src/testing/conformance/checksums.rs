@@ -56,7 +56,9 @@ async fn that_are_promised_rightly_pass(desk: Desk) {
 }
 
 async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
-    let old = desk.put("old", "stays").await;
+    desk.put("old", "stays").await;
+    // A store without generations of its own may answer a write with another second than it keeps.
+    let old = desk.head("old").await;
     for size in [0, 10, 200_000] {
         let bytes = pattern(size, 1);
         let mut wrong = vec![
@@ -77,7 +79,7 @@ async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
                 assert_eq!(reason(result), refused, "{size} bytes with {expected:?}");
             }
             desk.assert_absent("new").await;
-            assert_eq!(desk.head("old").await.generation, old.generation);
+            assert_eq!(desk.head("old").await, old);
         }
     }
     assert_eq!(desk.names().await, ["old"]);
