@@ -1,10 +1,12 @@
 //! Which cell is the best for what somebody wants.
 
 use super::Cell;
+use super::sampling::MOST_ROUND;
 use super::surface::{Inferred, Surface};
 use super::tail::Statistic;
 
-/// What is wanted.
+/// What is wanted. What carries the most is, but where a cap is asked for, looked for among those of which a probe may be
+/// ([`MOST_ROUND`]) as long as one of them carries as much: the others are known from these alone, and their requests take seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The most bytes a second.
@@ -46,25 +48,31 @@ pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred>
     let found: Vec<Inferred> = cells.iter().map(|cell| surface.infer(*cell)).collect();
     // Who is not sure does not choose what may be worse.
     let sure = |found: &Inferred| found.bandwidth() * (-found.deviation).exp();
-    let most = |worth: &dyn Fn(&Inferred) -> f64| {
-        found.iter().filter(|found| worth(found) > 0.0).max_by(|a, b| worth(a).total_cmp(&worth(b)))
-    };
     let as_good_as = |best: f64| found.iter().filter(move |found| sure(found) >= best * (1.0 - SAME));
+    let best = || found.iter().map(sure).max_by(f64::total_cmp);
     let chosen = match goal {
-        Goal::Bandwidth => most(&sure),
+        Goal::Bandwidth => not_long(as_good_as(best()?)).max_by(|a, b| sure(a).total_cmp(&sure(b))),
         Goal::Latency(cap) => {
-            let best = most(&|found| sure(found) * counts(surface, found, cap))?;
+            let worth = |found: &Inferred| sure(found) * counts(surface, found, cap);
+            let keeping = found.iter().filter(|found| worth(found) > 0.0);
+            let best = keeping.max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
             // Behind the knee fewer at a time carry as much and take less: what costs nothing is room.
             let room = |found: &Inferred| surface.keeps(found, cap).min(CERTAIN);
             as_good_as(sure(best))
                 .max_by(|a, b| room(a).total_cmp(&room(b)).then_with(|| sure(a).total_cmp(&sure(b))))
         }
         Goal::Efficiency => {
-            let best = found.iter().map(sure).max_by(f64::total_cmp)?;
-            as_good_as(best).min_by_key(|found| (std::cmp::Reverse(found.cell.bytes), found.cell.parallel))
+            let cost = |found: &&Inferred| (std::cmp::Reverse(found.cell.bytes), found.cell.parallel);
+            not_long(as_good_as(best()?)).min_by_key(cost)
         }
     };
     chosen.copied()
+}
+
+/// Those whose requests take no longer than a probe's may; where all do, the one whose take the least.
+fn not_long<'a>(found: impl Iterator<Item = &'a Inferred> + Clone) -> impl Iterator<Item = &'a Inferred> {
+    let least = found.clone().map(|found| found.latency).fold(f64::INFINITY, f64::min);
+    found.filter(move |found| found.latency <= MOST_ROUND.max(least))
 }
 
 /// What a plan counts for by what is known of the cap. One whose mean is a little over it misses it by a little; the slowest of one
@@ -82,6 +90,25 @@ fn counts(surface: &Surface, found: &Inferred, cap: Cap) -> f64 {
 mod tests {
     use super::*;
     use crate::tune::tests::{law, sampled};
+
+    /// 64 requests of 16 MiB carry as much over a full line as 16 of 1 MiB do, and take ten seconds each.
+    #[test]
+    fn what_takes_long_is_no_plan_where_something_else_carries_as_much() {
+        let mut all = Cell::grid(&[16 << 20], &[32, 64]);
+        all.extend(Cell::grid(&[64 << 10, 1 << 20], &[1, 4, 16, 64]));
+        for seed in 1..=5 {
+            let (surface, _) = sampled(&law(0.02, 20e6, 5e3, 100e6), seed);
+            for goal in [Goal::Bandwidth, Goal::Efficiency] {
+                let chosen = choose(&surface, &all, goal).unwrap();
+                assert!(chosen.latency <= MOST_ROUND, "{goal:?}: {chosen:?}");
+            }
+            // Where there is nothing else, it is the one that is over soonest.
+            let long = Cell::grid(&[64 << 20], &[16, 32, 64]);
+            for goal in [Goal::Bandwidth, Goal::Efficiency] {
+                assert_eq!(choose(&surface, &long, goal).unwrap().cell.parallel, 16, "{goal:?}");
+            }
+        }
+    }
 
     /// A line that is full carries no more when more is asked for, and all of it waits longer: what carries the most that is likelier than
     /// not to keep a cap lies right at it.

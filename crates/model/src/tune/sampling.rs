@@ -13,8 +13,8 @@ const BASE: f64 = 0.02;
 /// What a cell counts that may be the best of its size, and the best of all.
 const OF_SIZE: f64 = 0.3;
 const OF_ALL: f64 = 1.0;
-/// A round of requests that takes longer is not tried: it is inferred.
-const MOST_ROUND: f64 = 3.0;
+/// A round of requests that takes longer, in seconds, is not tried: it is inferred.
+pub const MOST_ROUND: f64 = 3.0;
 /// Nothing more is worth a probe where what counts is known to so much, or where a probe would take so little of the doubt.
 const KNOWN: f64 = 0.02;
 const WORTH: f64 = 0.003;

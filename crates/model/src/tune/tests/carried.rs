@@ -21,11 +21,11 @@ const LINES: [(&str, f64, f64, f64, f64); 9] = [
     ("sydney", 176.0, 1000.0, 2.0, 0.0),
     ("one-core", 0.3, 1000.0, 0.25, 0.0),
 ];
-/// A plan that was carried over carries so much of the best: on any lines that a law describes, and on three of four that were
+/// A plan that was carried over carries so much of the best: on any lines that a law describes, and on nine of ten that were
 /// measured.
 const NEAR_THE_BEST: f64 = 0.9;
 /// On the others so much.
-const AT_LEAST: f64 = 0.75;
+const AT_LEAST: f64 = 0.85;
 const ENOUGH: f64 = 0.9;
 
 fn line(name: &str) -> Option<(Client, f64)> {
@@ -182,7 +182,7 @@ fn grids_carry_over() {
         }
     }
     println!("{} of {judged} carry less than {NEAR_THE_BEST}", fell_short.len());
-    assert!(fell_short.len() * 4 <= judged, "{fell_short:#?}");
+    assert!(fell_short.len() * 10 <= judged, "{fell_short:#?}");
 }
 
 /// The same between lines without losses as the law has them, and between strong and weak clients: from next door to the other

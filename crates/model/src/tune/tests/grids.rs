@@ -15,6 +15,8 @@ struct Judged {
     chosen: Cell,
     /// What the plan carries of the best.
     found: f64,
+    /// And the one that spares the client, which is what is advised.
+    spared: f64,
     /// How far what was inferred is from what was measured, in the median and in nine of ten cells without a probe.
     off: [f64; 2],
     /// Bytes of probes as a part of those of the grid.
@@ -26,7 +28,8 @@ fn judge(grid: &played::Grid, seed: u64) -> Judged {
     let surface = played::sample_grid(grid, budget(), seed);
     let truth = |cell: &Cell| cell.in_flight() / grid[cell].latency;
     let best = cells.iter().map(truth).fold(0.0, f64::max);
-    let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap().cell;
+    let [chosen, spared] =
+        [Goal::Bandwidth, Goal::Efficiency].map(|goal| goal::choose(&surface, &cells, goal).unwrap().cell);
     let is_tried = |cell: &Cell| surface.samples().iter().any(|sample| sample.cell == *cell);
     let untried = cells.iter().filter(|cell| !is_tried(cell));
     let mut off: Vec<f64> =
@@ -39,6 +42,7 @@ fn judge(grid: &played::Grid, seed: u64) -> Judged {
     Judged {
         chosen,
         found: truth(&chosen) / best,
+        spared: truth(&spared) / best,
         off: [off[off.len() / 2], off[off.len() * 9 / 10]],
         bytes: spent / grid.values().map(|measured| measured.bytes).sum::<f64>(),
     }
@@ -54,12 +58,13 @@ fn few_probes_find_what_a_whole_grid_does() {
     for (name, grid) in &grids {
         let judged: Vec<Judged> = (1..=PLAYS).map(|seed| judge(grid, seed)).collect();
         let found = median(judged.iter().map(|judged| judged.found));
+        let spared = median(judged.iter().map(|judged| judged.spared));
         let [off, of_ten] = [0, 1].map(|which| median(judged.iter().map(|judged| judged.off[which])));
         let worst = judged.iter().min_by(|a, b| a.found.total_cmp(&b.found)).unwrap();
         let bytes = median(judged.iter().map(|judged| judged.bytes));
         println!(
-            "{name}: {found:.3} of the best, {:.3} at the worst ({} KiB x {}); off by {off:.3} in the median, \
-             {of_ten:.3} in nine of ten; {bytes:.3} of the bytes",
+            "{name}: {found:.3} of the best, {:.3} at the worst ({} KiB x {}), {spared:.3} where the client is spared; off \
+             by {off:.3} in the median, {of_ten:.3} in nine of ten; {bytes:.3} of the bytes",
             worst.found,
             worst.chosen.bytes >> 10,
             worst.chosen.parallel,
@@ -67,7 +72,10 @@ fn few_probes_find_what_a_whole_grid_does() {
         if found < 0.95 || off > 0.1 {
             fell_short.push(name.as_str());
         }
-        assert!(found > 0.84 && bytes < 0.1, "{name}: {found:.3} of the best, {bytes:.3} of the bytes");
+        assert!(
+            found.min(spared) > 0.84 && bytes < 0.1,
+            "{name}: {found:.3} of the best, {bytes:.3} of the bytes"
+        );
     }
     assert_eq!(fell_short, SHORT, "of {}", grids.len());
 }
