@@ -5,8 +5,8 @@ use super::sampling::MOST_ROUND;
 use super::surface::{Inferred, Surface};
 use super::tail::Statistic;
 
-/// What is wanted. What carries the most is, but where a cap is asked for, looked for among those of which a probe may be
-/// ([`MOST_ROUND`]) as long as one of them carries as much: the others are known from these alone, and their requests take seconds.
+/// What is wanted. Cells whose requests take longer than those of a probe may ([`MOST_ROUND`]) count only where nothing that is over
+/// sooner is as good: what they carry is known from the others alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The most bytes a second.
@@ -45,9 +45,10 @@ const CERTAIN: f64 = 0.98;
 /// The best of these cells; `None` where none keeps to what is asked.
 #[must_use]
 pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred> {
-    let found: Vec<Inferred> = cells.iter().map(|cell| surface.infer(*cell)).collect();
     // Who is not sure does not choose what may be worse.
     let sure = |found: &Inferred| found.bandwidth() * (-found.deviation).exp();
+    let found: Vec<Inferred> =
+        cells.iter().map(|cell| surface.infer(*cell)).filter(|found| sure(found) > 0.0).collect();
     let as_good_as = |best: f64| found.iter().filter(move |found| sure(found) >= best * (1.0 - SAME));
     let best = || found.iter().map(sure).max_by(f64::total_cmp);
     let chosen = match goal {
@@ -58,7 +59,7 @@ pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred>
             let best = keeping.max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
             // Behind the knee fewer at a time carry as much and take less: what costs nothing is room.
             let room = |found: &Inferred| surface.keeps(found, cap).min(CERTAIN);
-            as_good_as(sure(best))
+            not_long(as_good_as(sure(best)))
                 .max_by(|a, b| room(a).total_cmp(&room(b)).then_with(|| sure(a).total_cmp(&sure(b))))
         }
         Goal::Efficiency => {

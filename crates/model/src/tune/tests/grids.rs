@@ -69,12 +69,12 @@ fn few_probes_find_what_a_whole_grid_does() {
             worst.chosen.bytes >> 10,
             worst.chosen.parallel,
         );
-        if found < 0.95 || off > 0.1 {
+        if found.min(spared) < 0.95 || off > 0.1 {
             fell_short.push(name.as_str());
         }
         assert!(
             found.min(spared) > 0.84 && bytes < 0.1,
-            "{name}: {found:.3} of the best, {bytes:.3} of the bytes"
+            "{name}: {found:.3} and {spared:.3} of the best, {bytes:.3} of the bytes"
         );
     }
     assert_eq!(fell_short, SHORT, "of {}", grids.len());
