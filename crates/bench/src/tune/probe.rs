@@ -22,8 +22,10 @@ use crate::drive::Stop;
 use crate::packets::Packets;
 use crate::usage::Usage;
 
-/// How often it is looked whether it is enough.
+/// How often it is looked whether it is enough, but where that takes long: who measures takes no more than one part in so many of a
+/// processor that those need who are measured.
 const LOOK: Duration = Duration::from_millis(10);
+const SELDOM: u32 = 30;
 /// It counts for so long at the least and so many rounds, where those do not last long for many of them.
 const LEAST: Duration = Duration::from_millis((LEAST_SECONDS * 1e3) as u64);
 const LEAST_ROUNDS: f64 = 2.0;
@@ -140,6 +142,7 @@ pub async fn probe(
     let packets = || Packets::up_to_now().since(&packets_before);
     let again = || if direction == Direction::Write { packets().again } else { 0 };
     let (mut loses, mut least, mut most_time) = (false, LEAST, extent.time);
+    let mut next_count = start;
     let end = loop {
         tokio::time::sleep(LOOK).await;
         let now = clock.now();
@@ -148,7 +151,8 @@ pub async fn probe(
             warm = Some((now, usage()?));
         }
         let is_spent = now - start >= most_time || shared.left.load(Ordering::Relaxed) == 0;
-        let is_enough = warm.as_ref().is_some_and(|(from, _)| {
+        let may_be_enough = |from: Duration| now >= next_count && (!loses || now - from >= least);
+        let is_enough = warm.as_ref().filter(|(from, _)| may_be_enough(*from)).is_some_and(|(from, _)| {
             let (from, is_settled) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
             let counted = shared.seats.count((from, now));
             let has_met = !loses || !is_few || again() >= LOSSES_OF_EACH * cell.parallel as u64;
@@ -156,6 +160,8 @@ pub async fn probe(
             let is_sure = counted.rounds >= LEAST_ROUNDS && counted.error <= SURE;
             is_long && is_settled && is_sure && !shared.seats.grows((from, now))
         });
+        let counted_at = clock.now();
+        next_count = next_count.max(counted_at + (counted_at - now) * SELDOM);
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
