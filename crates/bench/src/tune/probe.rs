@@ -153,15 +153,17 @@ pub async fn probe(
         let is_spent = now - start >= most_time || shared.left.load(Ordering::Relaxed) == 0;
         let may_be_enough = |from: Duration| now >= next_count && (!loses || now - from >= least);
         let is_enough = warm.as_ref().filter(|(from, _)| may_be_enough(*from)).is_some_and(|(from, _)| {
+            let began = clock.now();
             let (from, is_settled) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
             let counted = shared.seats.count((from, now));
             let has_met = !loses || !is_few || again() >= LOSSES_OF_EACH * cell.parallel as u64;
             let is_long = now - from >= least && has_met || counted.rounds >= ROUNDS_OF_SHORT && !loses;
             let is_sure = counted.rounds >= LEAST_ROUNDS && counted.error <= SURE;
-            is_long && is_settled && is_sure && !shared.seats.grows((from, now))
+            let is_enough = is_long && is_settled && is_sure && !shared.seats.grows((from, now));
+            let ended = clock.now();
+            next_count = ended + (ended - began) * SELDOM;
+            is_enough
         });
-        let counted_at = clock.now();
-        next_count = next_count.max(counted_at + (counted_at - now) * SELDOM);
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }

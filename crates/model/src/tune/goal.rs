@@ -6,7 +6,7 @@ use super::surface::{Inferred, Surface};
 use super::tail::Statistic;
 
 /// What is wanted. Cells whose requests take longer than those of a probe may ([`MOST_ROUND`]) count only where nothing that is over
-/// sooner is as good: what they carry is known from the others alone.
+/// sooner is as good: of most of them there is no sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The most bytes a second.
@@ -55,11 +55,11 @@ pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred>
         Goal::Bandwidth => not_long(as_good_as(best()?)).max_by(|a, b| sure(a).total_cmp(&sure(b))),
         Goal::Latency(cap) => {
             let worth = |found: &Inferred| sure(found) * counts(surface, found, cap);
-            let keeping = found.iter().filter(|found| worth(found) > 0.0);
-            let best = keeping.max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
+            let keeps = |found: &&Inferred| worth(found) > 0.0;
+            let best = found.iter().filter(keeps).max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
             // Behind the knee fewer at a time carry as much and take less: what costs nothing is room.
             let room = |found: &Inferred| surface.keeps(found, cap).min(CERTAIN);
-            not_long(as_good_as(sure(best)))
+            not_long(as_good_as(sure(best)).filter(keeps))
                 .max_by(|a, b| room(a).total_cmp(&room(b)).then_with(|| sure(a).total_cmp(&sure(b))))
         }
         Goal::Efficiency => {
@@ -91,6 +91,7 @@ fn counts(surface: &Surface, found: &Inferred, cap: Cap) -> f64 {
 mod tests {
     use super::*;
     use crate::tune::tests::{law, sampled};
+    use crate::tune::{Belief, Sample};
 
     /// 64 requests of 16 MiB carry as much over a full line as 16 of 1 MiB do, and take ten seconds each.
     #[test]
@@ -109,6 +110,22 @@ mod tests {
                 assert_eq!(choose(&surface, &long, goal).unwrap().cell.parallel, 16, "{goal:?}");
             }
         }
+    }
+
+    /// Few at a time have stragglers here, and many wait evenly: what is over sooner in the mean does not keep the cap.
+    #[test]
+    fn what_takes_long_is_a_plan_where_nothing_else_keeps_a_cap() {
+        let law = law(0.02, 20e6, 5e3, 25e6);
+        let cells = Cell::grid(&[16 << 20], &(3..=16).collect::<Vec<usize>>());
+        let samples = [(3, 6.0), (4, 6.0), (9, 1.02), (10, 1.02)].map(|(parallel, tail)| {
+            let cell = Cell { bytes: 16 << 20, parallel };
+            let latency = law.log_latency(cell).exp();
+            Sample { cell, latency, error: 0.02, tail: Some([latency * tail; 2]), is_seen: false }
+        });
+        let surface = Surface::new(Belief::default(), samples.to_vec());
+        let cap = Cap { of: Statistic::P95, seconds: 8.0 };
+        let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
+        assert!(surface.keeps(&chosen, cap) >= LIKELY && chosen.latency > MOST_ROUND, "{chosen:?}");
     }
 
     /// A line that is full carries no more when more is asked for, and all of it waits longer: what carries the most that is likelier than
