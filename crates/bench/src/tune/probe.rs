@@ -22,10 +22,10 @@ use crate::drive::Stop;
 use crate::packets::Packets;
 use crate::usage::Usage;
 
-/// How often it is looked whether it is enough, but where that takes long: who measures takes no more than one part in so many of a
-/// processor that those need who are measured.
+/// How often it is looked whether it is enough.
 const LOOK: Duration = Duration::from_millis(10);
-const SELDOM: u32 = 30;
+/// Who counts what was done rests so many times as long as that took: those who are measured need the processor.
+const REST: u32 = 30;
 /// It counts for so long at the least and so many rounds, where those do not last long for many of them.
 const LEAST: Duration = Duration::from_millis((LEAST_SECONDS * 1e3) as u64);
 const LEAST_ROUNDS: f64 = 2.0;
@@ -161,7 +161,7 @@ pub async fn probe(
             let is_sure = counted.rounds >= LEAST_ROUNDS && counted.error <= SURE;
             let is_enough = is_long && is_settled && is_sure && !shared.seats.grows((from, now));
             let ended = clock.now();
-            next_count = ended + (ended - began) * SELDOM;
+            next_count = ended + (ended - began) * REST;
             is_enough
         });
         if let Some(denied) = shared.denied.lock().take() {
