@@ -183,7 +183,7 @@ def _aws_2() -> Path:
 def clients(tradewind: Path) -> list[Client]:
     """Every client that is known, present or not, in the order of the report."""
     rclone = Path(shutil.which("rclone") or "rclone")
-    s5cmd = Path(shutil.which("s5cmd") or "s5cmd")
+    s5cmd = Path(shutil.which("s5cmd") or CACHE / "bin" / "s5cmd")
     mc = CACHE / "bin" / "mc"
     crt = {".aws/config": "[default]\ns3 =\n  preferred_transfer_client = crt\n"}
     python = CACHE / "venv" / "bin"

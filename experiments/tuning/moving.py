@@ -13,6 +13,8 @@ from profiles import Profile
 BUCKET = "transfers"
 # On the path, or built by bench/peers.
 PEERS = ROOT / "bench" / ".cache" / "bin"
+# Ours without and with a profile of the store, and others.
+TOOLS = ("untuned", "tuned", "mc", "rclone", "s5cmd")
 
 
 @dataclass(frozen=True)
