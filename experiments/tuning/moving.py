@@ -13,8 +13,9 @@ from profiles import Profile
 BUCKET = "transfers"
 # On the path, or built by bench/peers.
 PEERS = ROOT / "bench" / ".cache" / "bin"
-# Ours without and with a profile of the store, and others.
-TOOLS = ("untuned", "tuned", "mc", "rclone", "s5cmd")
+# Our own command without and with a profile of the store, and others.
+OURS = ("untuned", "tuned")
+OTHERS = ("mc", "rclone", "s5cmd")
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,19 @@ class Tools:
 
     def __init__(self, world: World, profile: Profile):
         self.world, self.profile = world, profile
-        self.profiles = {"untuned": world.directory / "no-profiles", "tuned": world.directory / "profiles"}
+        self.profiles = {name: world.directory / f"profiles-{name}" for name in OURS}
         # Of a client with a slow disk: there while a command runs.
         self.disk = world.directory / "files" if profile.slow_disk else None
-        self.mc, self.rclone, self.s5cmd = (peer(name) for name in ("mc", "rclone", "s5cmd"))
+        self.others = {name: path for name in OTHERS if (path := peer(name))}
 
-    def names(self) -> list[str]:
-        peers = [name for name, path in (("mc", self.mc), ("rclone", self.rclone), ("s5cmd", self.s5cmd)) if path]
-        return ["untuned", "tuned", *peers]
+    def names(self, only: list[str] | None = None) -> list[str]:
+        """What can be measured; of the others only these, where any are named."""
+        if missing := [name for name in only or () if name not in (*OURS, *self.others)]:
+            raise Failed(f"there is no {' and no '.join(missing)} here: see bench/peers")
+        return [name for name in (*OURS, *self.others) if not only or name in (*only, "tuned")]
+
+    def program(self, tool: str) -> Path | str:
+        return self.others.get(tool, self.world.binary)
 
     def tune(self) -> Cost:
         """Finds out of the store what our own command with a profile then knows."""
@@ -62,21 +68,23 @@ class Tools:
         if self.disk:
             before = (f"cp -r {source} {self.disk}/source", "sync", "echo 3 > /proc/sys/vm/drop_caches")
             source = self.disk / "source"
-        return self._run({
-            "mc": [self.mc, "cp", "--quiet", "--recursive", f"{source}/", f"far/{there}"],
-            "rclone": [self.rclone, "copy", source, f"far:{there}"],
-            "s5cmd": [self.s5cmd, "cp", f"{source}/*", f"s3://{there}"],
-        }.get(tool, [self.world.binary, "cp", "-r", f"{source}/", f"s3://{there}"]), tool, before)
+        arguments = {
+            "mc": ["cp", "--quiet", "--recursive", f"{source}/", f"far/{there}"],
+            "rclone": ["copy", source, f"far:{there}"],
+            "s5cmd": ["cp", f"{source}/*", f"s3://{there}"],
+        }.get(tool, ["cp", "-r", f"{source}/", f"s3://{there}"])
+        return self._run([self.program(tool), *arguments], tool, before)
 
     def download(self, tool: str, name: str, to: Path) -> Cost:
         there, before, after = f"{BUCKET}/{name}/", (), ()
         if self.disk:
             before, after, to = (f"mkdir {self.disk}/back",), (f"cp -r {self.disk}/back/. {to}",), self.disk / "back"
-        return self._run({
-            "mc": [self.mc, "cp", "--quiet", "--recursive", f"far/{there}", f"{to}/"],
-            "rclone": [self.rclone, "copy", f"far:{there}", to],
-            "s5cmd": [self.s5cmd, "cp", f"s3://{there}*", f"{to}/"],
-        }.get(tool, [self.world.binary, "cp", "-r", f"s3://{there}", f"{to}/"]), tool, before, after)
+        arguments = {
+            "mc": ["cp", "--quiet", "--recursive", f"far/{there}", f"{to}/"],
+            "rclone": ["copy", f"far:{there}", to],
+            "s5cmd": ["cp", f"s3://{there}*", f"{to}/"],
+        }.get(tool, ["cp", "-r", f"s3://{there}", f"{to}/"])
+        return self._run([self.program(tool), *arguments], tool, before, after)
 
     def _run(self, command: list, tool: str, before: tuple = (), after: tuple = ()) -> Cost:
         """Behind the line, as this client. What comes before and after the command does not count."""
