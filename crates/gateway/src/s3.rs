@@ -32,6 +32,7 @@ mod tagging;
 #[cfg(test)]
 mod tests;
 mod write;
+mod zipped;
 
 use std::fmt;
 use std::sync::Arc;

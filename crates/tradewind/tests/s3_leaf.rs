@@ -13,6 +13,8 @@ mod doubt;
 mod login;
 #[path = "s3_leaf/regions.rs"]
 mod regions;
+#[path = "s3_leaf/zipped.rs"]
+mod zipped;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

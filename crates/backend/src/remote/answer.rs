@@ -1,12 +1,14 @@
 //! An answer: its head is here, its body comes.
 
 use std::fmt;
+use std::io::Read as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH};
+use flate2::read::MultiGzDecoder;
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::response::Parts;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -102,14 +104,20 @@ impl Answer {
         let mut all = BytesMut::new();
         while let Some(piece) = self.next().await? {
             if all.len() + piece.len() > most {
-                return Err(Error::new(
-                    Reason::Io,
-                    format!("the store's answer is longer than {most} bytes"),
-                ));
+                return Err(too_long(most));
             }
             all.extend_from_slice(&piece);
         }
         Ok(all.freeze())
+    }
+
+    /// The whole document that was sent, of at most `most` bytes: as it came, or as gzip (RFC 1952), of which it has to
+    /// be asked for.
+    pub async fn document(self, most: usize) -> Result<Bytes> {
+        let is_zipped =
+            self.header(CONTENT_ENCODING.as_str()).is_some_and(|coding| coding.eq_ignore_ascii_case("gzip"));
+        let bytes = self.collect(most).await?;
+        if is_zipped { unzip(&bytes, most) } else { Ok(bytes) }
     }
 
     /// The body as an object's bytes, `length` of them, compared with `expected` where there is something to
@@ -124,6 +132,22 @@ impl Answer {
         });
         Body::from_stream(length, stream)
     }
+}
+
+fn unzip(bytes: &[u8], most: usize) -> Result<Bytes> {
+    let mut all = Vec::new();
+    let mut unzipped = MultiGzDecoder::new(bytes).take(most as u64 + 1);
+    unzipped.read_to_end(&mut all).map_err(|e| {
+        Error::with_source(Reason::Io, "the store's answer is not the gzip that it is said to be", e)
+    })?;
+    if all.len() > most {
+        return Err(too_long(most));
+    }
+    Ok(all.into())
+}
+
+fn too_long(most: usize) -> Error {
+    Error::new(Reason::Io, format!("the store's answer is longer than {most} bytes"))
 }
 
 /// Whether a connection ends with this answer (RFC 9112, 9.6).
@@ -217,5 +241,45 @@ impl Reading {
 
     fn wrong_length(&self, what: &str) -> Error {
         Error::new(Reason::Io, format!("the store sent {what} bytes than it announced"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn zipped(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn what_was_zipped_comes_out_as_it_was() {
+        let page = b"<Contents/>".repeat(1000);
+        let sent = zipped(&page);
+        assert_eq!(unzip(&sent, page.len()).unwrap(), page);
+        assert_eq!(unzip(&[zipped(b"one"), zipped(b"two")].concat(), 10).unwrap(), "onetwo");
+        for torn in [0, 5, sent.len() / 2, sent.len() - 1] {
+            let found = unzip(&sent[..torn], page.len());
+            assert_eq!(found.map_err(|e| e.reason()), Err(Reason::Io), "{torn} bytes of {}", sent.len());
+        }
+        let mut changed = sent.clone();
+        let last = changed.len() - 6;
+        changed[last] ^= 1;
+        assert!(unzip(&changed, page.len()).is_err(), "another checksum");
+    }
+
+    #[test]
+    fn no_more_is_unzipped_than_may_be() {
+        let sent = zipped(&vec![0; 1 << 20]);
+        assert!(sent.len() < 10_000, "{}", sent.len());
+        assert!(unzip(&sent, 1 << 20).is_ok());
+        assert!(unzip(&sent, (1 << 20) - 1).unwrap_err().to_string().contains("longer than"));
     }
 }

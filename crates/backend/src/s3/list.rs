@@ -1,6 +1,7 @@
 //! ListObjectsV2.
 
-use http::Method;
+use http::header::ACCEPT_ENCODING;
+use http::{HeaderValue, Method};
 use percent_encoding::percent_decode_str;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{self, KeyCursor, ListEntry, ListPage, ListRequest, ObjectSummary};
@@ -109,7 +110,9 @@ impl S3Store {
             .with_some("delimiter", request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()))
             .with_some("start-after", after)
             .with_some("continuation-token", token);
-        let document = self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
+        // A new connection takes a page in so many round trips fewer.
+        call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        let document = self.send(context, &call).await?.document(MOST_PAGE_BYTES).await?;
         read_page(&document)
     }
 }

@@ -19,7 +19,7 @@ use super::failure::{Failure, Result};
 use super::operation::{BodyUse, COPY_SOURCE, Operation};
 use super::query::Query;
 use super::site::Site;
-use super::{attributes, buckets, copy, delete, document, list, multipart, parts, tagging};
+use super::{attributes, buckets, copy, delete, document, list, multipart, parts, tagging, zipped};
 use crate::body::ResponseBody;
 use crate::error::{Code, WireError};
 
@@ -69,9 +69,13 @@ impl Codec {
         if !answered.status().is_success() {
             return Err(refused_by_s3s(&answered, call.operation));
         }
-        let (parts, body) = answered.into_parts();
+        let (mut parts, body) = answered.into_parts();
         let body = match body.bytes() {
-            Some(bytes) => ResponseBody::from(reserved(&call, attributes::unquoted(call.operation, bytes))?),
+            Some(bytes) => {
+                let bytes = attributes::unquoted(call.operation, bytes);
+                let bytes = zipped::body(&call.headers, &mut parts.headers, bytes);
+                ResponseBody::from(reserved(&call, bytes)?)
+            }
             None => ResponseBody::boxed(body),
         };
         Ok(Response::from_parts(parts, body))

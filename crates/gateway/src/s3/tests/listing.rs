@@ -1,5 +1,9 @@
 //! Buckets and listings.
 
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
+
 use super::super::Options;
 use super::Server;
 use crate::auth::{Buckets, Identity, Permissions};
@@ -137,4 +141,35 @@ async fn a_page_that_there_is_no_memory_for_is_not_answered() {
     assert_eq!(server.ask("GET", "/abc?list-type=2&max-keys=10").await.ok().elements("Key").len(), 10);
     server.budget = tradewind_core::Budget::new(1 << 20);
     assert_eq!(server.ask("GET", "/abc?list-type=2").await.ok().elements("Key").len(), 300);
+}
+
+#[tokio::test]
+async fn a_page_comes_as_gzip_where_that_is_asked_for() {
+    let server = Server::with_bucket().await;
+    for number in 0..30 {
+        server.put(&format!("/abc/{number:02}"), b"x").await.ok();
+    }
+    let plain = server.ask("GET", "/abc?list-type=2").await.ok();
+    assert_eq!((plain.elements("Key").len(), plain.head("content-encoding")), (30, None));
+    let list = || server.request("GET", "/abc?list-type=2").header("accept-encoding", "gzip");
+    let zipped = list().send().await.ok();
+    assert_eq!((zipped.head("content-encoding"), zipped.head("content-length")), (Some("gzip"), None));
+    assert!(zipped.body.len() < plain.body.len() / 4, "{} of {}", zipped.body.len(), plain.body.len());
+    let mut unzipped = String::new();
+    GzDecoder::new(&zipped.body[..]).read_to_string(&mut unzipped).unwrap();
+    assert_eq!(unzipped, plain.text());
+    // What is short, and what is no success, comes as it is.
+    assert_eq!(
+        server.request("GET", "/").header("accept-encoding", "gzip").send().await.ok().elements("Name"),
+        ["abc"]
+    );
+    server
+        .request("GET", "/none?list-type=2")
+        .header("accept-encoding", "gzip")
+        .send()
+        .await
+        .is("NoSuchBucket", 404);
+    // Objects are what was stored.
+    let object = server.request("GET", "/abc/01").header("accept-encoding", "gzip").send().await.ok();
+    assert_eq!((&*object.body, object.head("content-encoding")), (&b"x"[..], None));
 }

@@ -1,0 +1,69 @@
+//! Listings that come as gzip, and what is said to be gzip.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tradewind_core::error::{Reason, Result};
+use tradewind_core::listing::ListRequest;
+use tradewind_core::testing::context;
+use tradewind_core::{BucketName, ObjectStore};
+
+use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+
+fn zipped(answer: &Answer) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(&answer.body).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// How many keys a listing has whose answer becomes this, and how often it was asked for.
+async fn listed(change: impl Fn(Answer) -> Answer + Send + Sync + 'static) -> (Result<usize>, usize) {
+    let server = Scripted::start(move |request, answer| {
+        assert!(!request.query.contains_key("list-type") || request.header("accept-encoding") == "gzip");
+        Reply::Answer(change(answer))
+    });
+    for key in ["a", "b", "c"] {
+        server.lay(key, b"bytes".to_vec());
+    }
+    let store = crate::leaf_over(server.address, |_| {});
+    let list = ListRequest { limit: 10, ..ListRequest::default() };
+    let page = store.list(&context(), &BucketName::new(BUCKET).unwrap(), &list).await;
+    (page.map(|page| page.entries.len()), server.seen().len())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_comes_as_the_store_has_it() {
+    let (plain, _) = listed(|answer| answer).await;
+    assert_eq!(plain.unwrap(), 3);
+    for name in ["gzip", "GZIP"] {
+        let (found, asked) =
+            listed(move |answer| Answer { body: zipped(&answer), ..answer }.with("content-encoding", name))
+                .await;
+        assert_eq!((found.unwrap(), asked), (3, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_gzip_is_no_listing() {
+    let (plain, _) = listed(|answer| answer.with("content-encoding", "gzip")).await;
+    let (torn, _) = listed(|answer| {
+        let mut body = zipped(&answer);
+        body.truncate(body.len() / 2);
+        Answer { body, ..answer }.with("content-encoding", "gzip")
+    })
+    .await;
+    let (damaged, _) = listed(|answer| {
+        let body = zipped(&answer);
+        let at = body.len() - 6;
+        Answer { body, ..answer }.with("content-encoding", "gzip").damaged(at)
+    })
+    .await;
+    let (without, _) = listed(|answer| Answer { body: zipped(&answer), ..answer }).await;
+    for (what, found) in [("plain", plain), ("torn", torn), ("damaged", damaged)] {
+        let e = found.unwrap_err();
+        assert_eq!(e.reason(), Reason::Io, "{what}: {e}");
+        assert!(e.to_string().contains("gzip"), "{what}: {e}");
+    }
+    assert!(without.is_err(), "not said to be gzip");
+}
