@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::deadline::Deadline;
@@ -96,8 +97,15 @@ impl Budget {
     }
 
     fn window(&self, permit: OwnedSemaphorePermit) -> Arc<Window> {
-        let left = AtomicUsize::new(permit.num_permits() * GRAIN);
-        Arc::new(Window { budget: self.clone(), left, freed: Notify::new(), permit })
+        let size = permit.num_permits() * GRAIN;
+        let [size, left] = [size, size].map(AtomicUsize::new);
+        Arc::new(Window {
+            budget: self.clone(),
+            size,
+            left,
+            freed: Notify::new(),
+            permit: Mutex::new(permit),
+        })
     }
 
     /// Takes `bytes` out of what is free; never waits. `None`: do with less.
@@ -138,16 +146,32 @@ impl Drop for Waiting<'_> {
 /// context or a buffer carved from it) is gone.
 pub struct Window {
     budget: Budget,
+    size: AtomicUsize,
     left: AtomicUsize,
     freed: Notify,
-    permit: OwnedSemaphorePermit,
+    permit: Mutex<OwnedSemaphorePermit>,
 }
 
 impl Window {
     /// Bytes of the window in all.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.permit.num_permits() * GRAIN
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Gives back what is more than `bytes`, once a request is known to need no more than that: others need not wait for it. What
+    /// is carved out stays. The window does not grow again.
+    pub fn keep(&self, bytes: usize) {
+        let mut permit = self.permit.lock();
+        let over = permit.num_permits().saturating_sub(bytes.div_ceil(GRAIN).max(1));
+        let taken = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+            Some(left - over.min(left / GRAIN) * GRAIN)
+        });
+        // What it was before: `Err` is what a closure that never says no cannot bring about.
+        let (Ok(left) | Err(left)) = taken;
+        let over = over.min(left / GRAIN);
+        self.size.fetch_sub(over * GRAIN, Ordering::AcqRel);
+        drop(permit.split(over));
     }
 
     /// Bytes of the window not carved out now.
@@ -170,9 +194,10 @@ impl Window {
     /// buffers come back. That cannot deadlock: they belong to whoever reads this response or
     /// writes this request, and nobody else's memory is waited for.
     pub async fn reserve_own(self: &Arc<Self>, bytes: usize) -> Reservation {
-        let bytes = bytes.min(self.size());
         loop {
             let freed = self.freed.notified();
+            // Less may be kept meanwhile.
+            let bytes = bytes.min(self.size());
             if self.take(bytes) {
                 return Reservation { bytes, held: Held::Window(self.clone()) };
             }
@@ -264,6 +289,34 @@ mod tests {
         assert_eq!(window.left(), 2 * GRAIN);
         drop(window);
         assert_eq!(budget.free(), 4 * GRAIN);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_needed_is_given_back_and_what_is_carved_out_is_not() {
+        let budget = Budget::new(8 * GRAIN);
+        let window = budget.admit(8 * GRAIN, &no_deadline()).await.unwrap();
+        let carved = window.reserve_own(3 * GRAIN).await;
+        let nobody = no_deadline();
+        let mut waiting = std::pin::pin!(budget.admit(4 * GRAIN, &nobody));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        window.keep(3 * GRAIN + 1);
+        assert_eq!((window.size(), window.left()), (4 * GRAIN, GRAIN));
+        let other = waiting.await.unwrap();
+        window.keep(GRAIN);
+        assert_eq!(
+            (window.size(), window.left(), budget.free()),
+            (3 * GRAIN, 0, GRAIN),
+            "what is carved out stays"
+        );
+        // Whoever waits for more than there is takes what there is.
+        let mut more = std::pin::pin!(window.reserve_own(8 * GRAIN));
+        assert!(futures::poll!(&mut more).is_pending());
+        drop(carved);
+        assert_eq!(more.await.bytes(), 3 * GRAIN);
+        window.keep(1 << 30);
+        assert_eq!((window.size(), window.left()), (3 * GRAIN, 3 * GRAIN), "it does not grow");
+        drop(other);
+        assert_eq!(budget.free(), 5 * GRAIN);
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use tradewind_core::{Address, ByteRange, Context, ObjectStore};
 use crate::auth::Access;
 use crate::body::ResponseBody;
 use crate::outcome;
-use crate::s3::{add_checksum_headers, object_headers};
+use crate::s3::{add_checksum_headers, keep_for, object_headers};
 use crate::sigv4::Verified;
 
 /// A read that the fast path can answer.
@@ -119,6 +119,7 @@ pub(crate) async fn read(
         (found.info, found.span, ResponseBody::empty(), "HeadObject")
     } else {
         let found = store.get(context, &address, request).await.ok()?;
+        keep_for(context, found.span);
         (found.info, found.span, found.body.into(), "GetObject")
     };
     let is_partial = select != Select::Whole && span.length > 0;
@@ -142,6 +143,10 @@ mod tests {
     use crate::sigv4::Payload;
     use http::Request;
     use std::sync::Arc;
+    use tradewind_core::clock::SystemClock;
+    use tradewind_core::object::Expected;
+    use tradewind_core::store::StageRequest;
+    use tradewind_core::testing::{MemoryStore, context};
 
     fn planned(method: &str, uri: &str, headers: &[(&str, &str)]) -> Option<Read> {
         let mut request = Request::builder().method(method).uri(uri);
@@ -194,5 +199,31 @@ mod tests {
         }
         let twice = [("range", "bytes=0-1"), ("range", "bytes=2-3")];
         assert!(planned("GET", "/bucket/k", &twice).is_none());
+    }
+    #[tokio::test]
+    async fn a_read_keeps_the_memory_that_it_needs() {
+        const LARGE: usize = 2 << 20;
+        let store = MemoryStore::new(SystemClock::shared());
+        let all = context();
+        for (key, length) in [("small", 1000), ("large", LARGE)] {
+            let address = Address::parse("bucket", key).unwrap();
+            let _ = store.create_bucket(&all, &address.bucket).await;
+            let mut staged = store.stage(&all, &address, StageRequest::default()).await.unwrap();
+            staged.write(vec![1; length].into()).await.unwrap();
+            staged.commit(Expected::default()).await.unwrap();
+        }
+        for (uri, range, most) in [
+            ("/bucket/small", "", 72 << 10),
+            ("/bucket/large", "bytes=0-99999", 168 << 10),
+            ("/bucket/large", "", all.window.size()),
+        ] {
+            let context = context();
+            let headers = [("range", range)];
+            let plan = planned("GET", uri, if range.is_empty() { &[] } else { &headers }).unwrap();
+            let answer = read(&*store, &context, plan).await.unwrap();
+            assert!(answer.status().is_success());
+            let kept = context.window.size();
+            assert!(kept <= most && (most < LARGE / 4 || kept == most), "{uri} {range}: {kept} of {most}");
+        }
     }
 }

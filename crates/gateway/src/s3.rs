@@ -43,6 +43,7 @@ use tradewind_core::{Context, ObjectStore};
 
 pub use answer::object_headers;
 pub(crate) use checksums::add_headers as add_checksum_headers;
+pub(crate) use read::keep_for;
 pub use site::Options;
 
 use crate::auth::{Authenticated, Identity};

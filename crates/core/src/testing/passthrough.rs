@@ -1,8 +1,11 @@
 //! The smallest real layer: it forwards every call, and passes bodies and writes on through buffers
 //! that it carves out of the request's window, or as they are where there is no memory. Stacked, it
-//! shows that a store keeps its guarantees under layers, and that layers degrade instead of waiting.
+//! shows that a store keeps its guarantees under layers, and that layers degrade instead of waiting. It remembers how many
+//! requests it was told to expect.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -31,12 +34,18 @@ use crate::store::{
 #[derive(Debug)]
 pub struct Passthrough<S: ?Sized> {
     inner: Arc<S>,
+    expected: AtomicUsize,
 }
 
 impl<S: ObjectStore + ?Sized> Passthrough<S> {
     /// A layer over `inner`.
     pub fn new(inner: Arc<S>) -> Arc<Self> {
-        Arc::new(Self { inner })
+        Arc::new(Self { inner, expected: AtomicUsize::new(0) })
+    }
+
+    /// The most requests that were to be expected at a time.
+    pub fn expected(&self) -> usize {
+        self.expected.load(Ordering::Relaxed)
     }
 }
 
@@ -79,6 +88,15 @@ impl Staged for PassingStaged {
 impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
+        self.expected.fetch_max(requests, Ordering::Relaxed);
+        self.inner.expect_requests(bucket, requests);
+    }
+
+    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.round_trip(bucket)
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {

@@ -6,7 +6,7 @@ use tradewind_core::condition::ETagMatch;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::ETag;
 use tradewind_core::store::{Found, GetRequest, Select};
-use tradewind_core::{Body, ByteRange, Error, ObjectInfo, Reason, Span};
+use tradewind_core::{Body, ByteRange, Context, Error, ObjectInfo, Reason, Span};
 
 use super::answer::{Plain, http_date, object_headers, quoted};
 use super::call::Call;
@@ -26,6 +26,9 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
     ("response-expires", header::EXPIRES),
 ];
 
+/// What a store reads besides the bytes that it is asked for: their head, and the rest of the blocks that they begin and end in.
+const BESIDE: usize = 64 << 10;
+
 /// GetObject.
 pub(super) async fn get(site: &Site, call: &Call) -> Result<Plain> {
     let request = selection(call)?;
@@ -34,8 +37,16 @@ pub(super) async fn get(site: &Site, call: &Call) -> Result<Plain> {
         Ok(found) => found,
         Err(error) => return Err(explain(site, call, &request, error).await),
     };
+    keep_for(&call.context, found.span);
     let (headers, status) = headers(site, call, select, (&found.info, found.span), overrides).await?;
     Ok(Plain { status, headers, body: Some(found.body) })
+}
+
+/// Gives back the memory that a read turns out not to need, so that others need not wait for it: its head does not say how large the
+/// object is.
+pub(crate) fn keep_for(context: &Context, span: Span) {
+    let bytes = usize::try_from(span.length).unwrap_or(usize::MAX);
+    context.window.keep(bytes.saturating_add(BESIDE));
 }
 
 /// HeadObject.
