@@ -16,6 +16,8 @@ const PAGE: usize = 1000;
 /// Connections that are made before anybody knows how many objects there are, at the most, and for which size of them.
 const EXPECTED: usize = 64;
 const SMALL: u64 = 64 << 10;
+/// Keys that come with the first packets of an answer, where they are not very long: those of a whole page take round trips more.
+const BEGINNING: usize = 32;
 
 /// Objects of a bucket whose keys begin with a prefix.
 #[derive(Debug, Clone)]
@@ -51,10 +53,22 @@ impl Objects {
     }
 
     /// All that will be found are going to be fetched: connections are made while they are listed, where it is known that many are of
-    /// use.
-    pub fn expect(&self, carrier: &Carrier) {
-        if carrier.plan().at_a_time.is_some() {
-            self.store.expect_requests(&self.bucket, carrier.plan().parallel_at_first(SMALL).min(EXPECTED));
+    /// use. Where more are than nobody knows to be needed, the listing's beginning says sooner than its page whether there is more.
+    pub fn expect(&self, carrier: &Arc<Carrier>) {
+        if carrier.plan().at_a_time.is_none() {
+            return;
+        }
+        let of_use = carrier.plan().parallel_at_first(SMALL);
+        self.store.expect_requests(&self.bucket, of_use.min(EXPECTED));
+        if of_use > EXPECTED {
+            let (objects, carrier) = (self.clone(), carrier.clone());
+            tokio::spawn(async move {
+                // Why this fails is told by whoever lists.
+                if let Ok(ListPage { next: Some(_), .. }) = objects.ask(&carrier, None, None, BEGINNING).await
+                {
+                    objects.store.expect_requests(&objects.bucket, of_use);
+                }
+            });
         }
     }
 
@@ -65,19 +79,19 @@ impl Objects {
         delimiter: Option<&str>,
         after: Option<String>,
     ) -> Result<ListPage<ObjectSummary>> {
-        let request = ListRequest {
-            prefix: self.prefix.clone(),
-            delimiter: delimiter.map(str::to_owned),
-            after,
-            limit: PAGE,
-        };
-        let request = &request;
-        carrier
-            .again(|| async move {
-                let slot = carrier.slot(0).await?;
-                self.store.list(&slot.context, &self.bucket, request).await
-            })
-            .await
+        carrier.again(|| self.ask(carrier, delimiter, after.clone(), PAGE)).await
+    }
+
+    async fn ask(
+        &self,
+        carrier: &Carrier,
+        delimiter: Option<&str>,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<ListPage<ObjectSummary>> {
+        let (prefix, delimiter) = (self.prefix.clone(), delimiter.map(str::to_owned));
+        let slot = carrier.slot(0).await?;
+        self.store.list(&slot.context, &self.bucket, &ListRequest { prefix, delimiter, after, limit }).await
     }
 
     /// Finds all of them, in order of their keys. Ends early where nobody takes them any more.
@@ -117,5 +131,64 @@ impl Objects {
             }
         });
         items
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tradewind_core::clock::SystemClock;
+    use tradewind_core::object::Expected;
+    use tradewind_core::store::StageRequest;
+    use tradewind_core::testing::{MemoryStore, Passthrough, context};
+    use tradewind_core::{Address, Budget};
+    use tradewind_model::plan::Plan;
+    use tradewind_model::retry::RetryOptions;
+    use tradewind_model::tune::{Belief, Cell, Sample, Surface};
+
+    use super::*;
+
+    /// Requests that a store is told to expect of a command that will fetch so many objects from behind so long a line of 1 Gbit/s.
+    async fn expected(round_trip: Option<f64>, objects: usize) -> usize {
+        let store = Passthrough::new(MemoryStore::new(SystemClock::shared()));
+        let all = context();
+        let bucket = BucketName::new("bucket").unwrap();
+        store.create_bucket(&all, &bucket).await.unwrap();
+        for number in 0..objects {
+            let address = Address::parse("bucket", &format!("a/{number:03}")).unwrap();
+            let staged = store.stage(&all, &address, StageRequest::default()).await.unwrap();
+            staged.commit(Expected::default()).await.unwrap();
+        }
+        let plan = round_trip.map_or_else(Plan::default, |round_trip| {
+            let sample = |(bytes, parallel): (u64, usize)| {
+                let cell = Cell { bytes, parallel };
+                let latency = (round_trip + 1e-3).max(cell.in_flight() / 118e6);
+                Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+            };
+            let cells = [(4 << 10, 1), (64 << 10, 1), (64 << 10, 256), (1 << 20, 64)];
+            let belief = Belief::default().with_round_trip(round_trip);
+            Plan::default().tuned(&[Surface::new(belief, cells.map(sample).to_vec())])
+        });
+        let carrier = Arc::new(Carrier::new(
+            plan,
+            Budget::new(64 << 20),
+            SystemClock::shared(),
+            RetryOptions::default(),
+        ));
+        let objects = Objects { store: store.clone(), scheme: "s3".into(), bucket, prefix: "a/".to_owned() };
+        objects.expect(&carrier);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        store.expected()
+    }
+
+    #[tokio::test]
+    async fn many_are_expected_once_it_is_known_that_there_are_many() {
+        assert_eq!(expected(None, 100).await, 0, "nothing is known of the store");
+        assert!(expected(Some(0.01), 100).await < EXPECTED, "more would be in each other's way");
+        assert_eq!(expected(Some(0.176), 5).await, EXPECTED);
+        assert_eq!(expected(Some(0.176), BEGINNING).await, EXPECTED);
+        let many = expected(Some(0.176), 100).await;
+        assert!(many > 256, "{many}");
     }
 }

@@ -4,7 +4,7 @@ use super::{Cell, Law, Surface};
 use crate::store_model::SizeClass;
 
 /// Parallelisms that are considered.
-const CONSIDERED: [usize; 15] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256];
+const CONSIDERED: [usize; 17] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384];
 /// More of them are not worth it for less.
 const WORTH: f64 = 0.03;
 /// What a new connection has under way when its window stops doubling, in bytes: it carries that much in a round trip, and for
@@ -129,6 +129,9 @@ mod tests {
         // Far away nobody waits for long who lost something, beside a round trip.
         let far = known(0.05);
         assert!(SizeClass::all().all(|class| far.at(class) == far.at_first(class)), "{far:?}");
+        // 20 MB are under way at the other end of the world.
+        let small = SizeClass::of(64 << 10);
+        assert!(known(0.176).at(small) > 256, "{:?}", known(0.176));
         // Next door hardly anything is under way.
         let near = known(0.3e-3);
         assert_eq!(near.at_first(SizeClass::of(64 << 10)), FEW_NEW);
