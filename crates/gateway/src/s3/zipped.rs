@@ -1,5 +1,5 @@
 //! Answers in XML as gzip (RFC 1952) for whoever accepts it (RFC 9110, 12.5.3). A page of 300 keys has 90 KB, which takes a
-//! new connection four round trips; zipped, it comes in one.
+//! new connection three round trips; zipped, it comes in one.
 
 use std::io::Write as _;
 
