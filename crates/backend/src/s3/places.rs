@@ -38,6 +38,8 @@ impl Places {
 pub(super) struct Sent {
     /// Of the credentials; `None` without any.
     generation: Option<u64>,
+    /// The bucket was known to be in another region than the store's.
+    is_abroad: bool,
 }
 
 /// What makes a request go through that was refused.
@@ -53,7 +55,7 @@ impl S3Store {
         self.check_key(call)?;
         let mut learned = Vec::new();
         loop {
-            let sent = self.ready(context).await?;
+            let sent = self.ready(context, call.bucket).await?;
             match self.client_of(call.bucket).send(context, call).await {
                 Ok(answer) => {
                     // A service that gives no names to requests is no radosgw.
@@ -78,7 +80,7 @@ impl S3Store {
         length: u64,
     ) -> Result<(Sending, Sent)> {
         self.check_key(call)?;
-        let sent = self.ready(context).await?;
+        let sent = self.ready(context, call.bucket).await?;
         Ok((self.client_of(call.bucket).begin(context, call, Some(length)).await?, sent))
     }
 
@@ -91,12 +93,13 @@ impl S3Store {
         }
     }
 
-    async fn ready(&self, context: &Context) -> Result<Sent> {
+    async fn ready(&self, context: &Context, bucket: Option<&str>) -> Result<Sent> {
         let generation = match &self.shared.login {
             Some(login) => Some(login.ready(context).await?),
             None => None,
         };
-        Ok(Sent { generation })
+        let is_abroad = bucket.is_some_and(|bucket| self.places.lock().regions.contains_key(bucket));
+        Ok(Sent { generation, is_abroad })
     }
 
     async fn learn(
@@ -109,7 +112,7 @@ impl S3Store {
         let Some(refusal) = Refusal::of(error) else { return Ok(None) };
         self.heed(refusal.dialect);
         if let (Some(bucket), Some(region)) = (bucket, refusal.moved_to())
-            && self.move_to(bucket, region)
+            && self.move_to(bucket, region, sent)
         {
             tracing::debug!(bucket, region, "a bucket is in another region");
             return Ok(Some(Lesson::Region));
@@ -124,11 +127,15 @@ impl S3Store {
         Ok(None)
     }
 
-    /// Remembers where a bucket is. Once: a store that sends from one region to the next is not followed.
-    fn move_to(&self, bucket: &str, region: &str) -> bool {
+    /// Remembers where a bucket is, and says whether what was sent goes there now. Once: a store that sends from one region to the next
+    /// is not followed.
+    fn move_to(&self, bucket: &str, region: &str, sent: Sent) -> bool {
         let mut places = self.places.lock();
+        if let Some(known) = places.regions.get(bucket) {
+            // Another request was answered so while this one was under way.
+            return !sent.is_abroad && **known == *region;
+        }
         if region == self.region
-            || places.regions.contains_key(bucket)
             || (!places.clients.contains_key(region) && places.clients.len() == MOST_REGIONS)
         {
             return false;

@@ -1,12 +1,14 @@
 //! Buckets that are in another region than was thought.
 
+use std::sync::{Arc, Barrier};
+
 use bytes::Bytes;
 use tradewind_core::error::Reason;
 use tradewind_core::listing::ListRequest;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
-use tradewind_core::{Address, ObjectStore};
+use tradewind_core::{Address, BucketName, ObjectStore};
 
 use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
 
@@ -54,6 +56,28 @@ async fn the_request_is_signed_again_and_the_region_remembered() {
         staged.commit(Expected::default()).await.unwrap();
         assert_eq!(server.seen().len(), 4, "it is remembered: {:?}", server.counts());
         assert_eq!(server.object("x").unwrap(), b"new");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_refused_together_go_there_together() {
+    for how in ["malformed", "moved"] {
+        let together = Arc::new(Barrier::new(2));
+        let server = Scripted::start(move |request, answer| {
+            if is_signed_for(request, THERE) {
+                return Reply::Answer(answer);
+            }
+            together.wait();
+            Reply::Answer(refusal(how))
+        });
+        server.lay("x", b"bytes".to_vec());
+        let store = crate::leaf_over(server.address, |_| {});
+        let list = async || {
+            let all = ListRequest { limit: 10, ..ListRequest::default() };
+            store.list(&context(), &BucketName::new(BUCKET).unwrap(), &all).await.unwrap().entries.len()
+        };
+        assert_eq!(tokio::join!(list(), list()), (1, 1), "{how}");
+        assert_eq!(server.seen().len(), 4, "{how}: {:?}", server.counts());
     }
 }
 
