@@ -1,7 +1,7 @@
 //! One memory budget for all buffers. A request reserves its whole *window* once, at admission, and
 //! waits only there, while it holds nothing: so requests can never wait for each other's memory.
 //! Inside, layers carve [`Reservation`]s out of the window, or out of what is free globally, without
-//! ever waiting; where neither has room they work with less.
+//! ever waiting; where neither has room they work with less. A request that turns out to need less keeps less of its window.
 
 use std::fmt;
 use std::sync::Arc;
@@ -171,6 +171,8 @@ impl Window {
         let (Ok(left) | Err(left)) = taken;
         let over = over.min(left / GRAIN);
         self.size.fetch_sub(over * GRAIN, Ordering::AcqRel);
+        // Whoever waits for more than there is now takes what there is.
+        self.freed.notify_waiters();
         drop(permit.split(over));
     }
 
@@ -315,8 +317,15 @@ mod tests {
         assert_eq!(more.await.bytes(), 3 * GRAIN);
         window.keep(1 << 30);
         assert_eq!((window.size(), window.left()), (3 * GRAIN, 3 * GRAIN), "it does not grow");
+        let held = window.reserve_own(GRAIN).await;
+        let mut rest = std::pin::pin!(window.reserve_own(3 * GRAIN));
+        assert!(futures::poll!(&mut rest).is_pending());
+        window.keep(GRAIN);
+        assert!(futures::poll!(&mut rest).is_pending(), "all that there is now is carved out");
+        drop(held);
+        assert_eq!(rest.await.bytes(), GRAIN);
         drop(other);
-        assert_eq!(budget.free(), 5 * GRAIN);
+        assert_eq!(budget.free(), 7 * GRAIN);
     }
 
     #[tokio::test]

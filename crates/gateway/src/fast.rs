@@ -213,8 +213,8 @@ mod tests {
             staged.commit(Expected::default()).await.unwrap();
         }
         for (uri, range, most) in [
-            ("/bucket/small", "", 72 << 10),
-            ("/bucket/large", "bytes=0-99999", 168 << 10),
+            ("/bucket/small", "", 136 << 10),
+            ("/bucket/large", "bytes=0-99999", 232 << 10),
             ("/bucket/large", "", all.window.size()),
         ] {
             let context = context();

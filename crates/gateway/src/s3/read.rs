@@ -26,8 +26,8 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
     ("response-expires", header::EXPIRES),
 ];
 
-/// What a store reads besides the bytes that it is asked for: their head, and the rest of the blocks that they begin and end in.
-const BESIDE: usize = 64 << 10;
+/// What a store reads besides the bytes that it is asked for: their head, and what else is in the blocks that they begin and end in.
+const BESIDE: usize = 128 << 10;
 
 /// GetObject.
 pub(super) async fn get(site: &Site, call: &Call) -> Result<Plain> {
@@ -42,8 +42,8 @@ pub(super) async fn get(site: &Site, call: &Call) -> Result<Plain> {
     Ok(Plain { status, headers, body: Some(found.body) })
 }
 
-/// Gives back the memory that a read turns out not to need, so that others need not wait for it: its head does not say how large the
-/// object is.
+/// Gives back the memory that a read turns out not to need, so that others need not wait for it: what is asked for does not say how large
+/// the object is.
 pub(crate) fn keep_for(context: &Context, span: Span) {
     let bytes = usize::try_from(span.length).unwrap_or(usize::MAX);
     context.window.keep(bytes.saturating_add(BESIDE));

@@ -19,7 +19,8 @@ pub(super) fn body(request: &HeaderMap, answer: &mut HeaderMap, bytes: Bytes) ->
     }
     let mut zipped = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());
     // Memory takes all that is written to it.
-    let Ok(zipped) = zipped.write_all(&bytes).and_then(|()| zipped.finish()) else { return bytes };
+    let Ok(mut zipped) = zipped.write_all(&bytes).and_then(|()| zipped.finish()) else { return bytes };
+    zipped.shrink_to_fit();
     answer.remove(CONTENT_LENGTH);
     answer.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     answer.append(VARY, HeaderValue::from_static("accept-encoding"));

@@ -67,3 +67,14 @@ async fn what_is_no_gzip_is_no_listing() {
     }
     assert!(without.is_err(), "not said to be gzip");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_may_come_as_gzip_too() {
+    let (refused, _) = listed(|_| {
+        let answer = Answer::refusal(403, "AccessDenied", "Not yours.");
+        Answer { body: zipped(&answer), ..answer }.with("content-encoding", "x-gzip")
+    })
+    .await;
+    let e = refused.unwrap_err();
+    assert!(e.to_string().contains("Not yours (AccessDenied)"), "{e}");
+}
