@@ -10,6 +10,7 @@ mod cp;
 mod filter;
 mod grep;
 mod lab;
+mod limits;
 mod objects;
 mod profiles;
 mod report;

@@ -123,8 +123,7 @@ impl Search {
         out: impl Write + Send + 'static,
         progress: &Arc<Progress>,
     ) -> Result<Searched> {
-        objects.expect(carrier);
-        let mut found = objects.clone().find(carrier.clone());
+        let mut found = objects.clone().find_to_fetch(carrier.clone());
         let mut listing = Listing::default();
         listing.look_ahead(&mut found, filter).await;
         let parallel = self.query.parallel.unwrap_or_else(|| carrier.plan().readers(listing.mean_bytes()));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::{BucketName, ObjectStore};
@@ -16,8 +17,9 @@ const PAGE: usize = 1000;
 /// Connections that are made before anybody knows how many objects there are, at the most, and for which size of them.
 const EXPECTED: usize = 64;
 const SMALL: u64 = 64 << 10;
-/// Keys that come with the first packets of an answer, where they are not very long: those of a whole page take round trips more.
-const BEGINNING: usize = 32;
+/// Keys that tell that there are many more objects than connections were made for. They come two round trips before a page that is not
+/// zipped, where keys are not very long.
+const BEGINNING: usize = 128;
 
 /// Objects of a bucket whose keys begin with a prefix.
 #[derive(Debug, Clone)]
@@ -52,26 +54,6 @@ impl Objects {
         Arc::ptr_eq(&self.store, &other.store)
     }
 
-    /// All that will be found are going to be fetched: connections are made while they are listed, where it is known that many are of
-    /// use. Where more are than nobody knows to be needed, the listing's beginning says sooner than its page whether there is more.
-    pub fn expect(&self, carrier: &Arc<Carrier>) {
-        if carrier.plan().at_a_time.is_none() {
-            return;
-        }
-        let of_use = carrier.plan().parallel_at_first(SMALL);
-        self.store.expect_requests(&self.bucket, of_use.min(EXPECTED));
-        if of_use > EXPECTED {
-            let (objects, carrier) = (self.clone(), carrier.clone());
-            tokio::spawn(async move {
-                // Why this fails is told by whoever lists.
-                if let Ok(ListPage { next: Some(_), .. }) = objects.ask(&carrier, None, None, BEGINNING).await
-                {
-                    objects.store.expect_requests(&objects.bucket, of_use);
-                }
-            });
-        }
-    }
-
     /// One page behind `after`, rolled up at `delimiter`.
     pub async fn page(
         &self,
@@ -96,18 +78,52 @@ impl Objects {
 
     /// Finds all of them, in order of their keys. Ends early where nobody takes them any more.
     pub fn find(self, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
-        self.find_below(String::new(), carrier)
+        self.search("", carrier, false)
     }
 
     /// The same of those whose names begin with `below`.
-    pub fn find_below(mut self, below: String, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+    pub fn find_below(self, below: &str, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+        self.search(below, carrier, false)
+    }
+
+    /// The same for whoever fetches all that is found: connections are made meanwhile, where it is known that many are of use.
+    pub fn find_to_fetch(self, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+        self.search("", carrier, true)
+    }
+
+    /// Makes connections before anybody knows how many objects there are. Where more would be of use, the beginning of the listing
+    /// says whether there are many, sooner than a page, until what is answered is dropped.
+    fn expect(&self, carrier: &Arc<Carrier>) -> JoinSet<()> {
+        let mut look = JoinSet::new();
+        if carrier.plan().at_a_time.is_none() {
+            return look;
+        }
+        let of_use = carrier.most_at_first(SMALL);
+        self.store.expect_requests(&self.bucket, of_use.min(EXPECTED));
+        if of_use > EXPECTED {
+            let (objects, carrier) = (self.clone(), carrier.clone());
+            look.spawn(async move {
+                // Why this fails is told by whoever asks for the page.
+                let Ok(page) = objects.ask(&carrier, None, None, BEGINNING).await else { return };
+                if page.entries.len() >= BEGINNING {
+                    objects.store.expect_requests(&objects.bucket, of_use);
+                }
+            });
+        }
+        look
+    }
+
+    fn search(mut self, below: &str, carrier: Arc<Carrier>, is_fetched: bool) -> mpsc::Receiver<FoundItem> {
         let beginning = self.prefix.len();
-        self.prefix.push_str(&below);
+        self.prefix.push_str(below);
         let (found, items) = mpsc::channel(FOUND_AHEAD);
         tokio::spawn(async move {
+            let mut look = if is_fetched { self.expect(&carrier) } else { JoinSet::new() };
             let mut after = None;
             loop {
-                let page = match self.page(&carrier, None, after).await {
+                let page = self.page(&carrier, None, after).await;
+                look.abort_all();
+                let page = match page {
                     Ok(page) => page,
                     Err(e) => {
                         let place = self.describe("");
@@ -136,8 +152,6 @@ impl Objects {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tradewind_core::clock::SystemClock;
     use tradewind_core::object::Expected;
     use tradewind_core::store::StageRequest;
@@ -177,8 +191,7 @@ mod tests {
             RetryOptions::default(),
         ));
         let objects = Objects { store: store.clone(), scheme: "s3".into(), bucket, prefix: "a/".to_owned() };
-        objects.expect(&carrier);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        objects.expect(&carrier).join_all().await;
         store.expected()
     }
 
@@ -187,8 +200,8 @@ mod tests {
         assert_eq!(expected(None, 100).await, 0, "nothing is known of the store");
         assert!(expected(Some(0.01), 100).await < EXPECTED, "more would be in each other's way");
         assert_eq!(expected(Some(0.176), 5).await, EXPECTED);
-        assert_eq!(expected(Some(0.176), BEGINNING).await, EXPECTED);
-        let many = expected(Some(0.176), 100).await;
+        assert_eq!(expected(Some(0.176), BEGINNING - 1).await, EXPECTED);
+        let many = expected(Some(0.176), BEGINNING + 1).await;
         assert!(many > 256, "{many}");
     }
 }

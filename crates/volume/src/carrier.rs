@@ -24,7 +24,7 @@ use super::steer::{self, Packets, Turns};
 /// The memory of one request: pieces of a body that are read, waiting, handed over and being sent. One more than that,
 /// so that a store which takes nothing is noticed by whoever sends.
 const WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
-/// Requests at a time, at the most, where what is carried says how many.
+/// Requests at a time, at the most, where what is carried says how many, unless a plan begins with more.
 const MOST_STEERED: usize = 256;
 /// Objects of several requests at a time: more would each be carried more slowly, and be begun in vain when all are stopped.
 const LARGE_AT_A_TIME: usize = 32;
@@ -132,6 +132,12 @@ impl Carrier {
         self.turns = Turns::steered(begins, bounds, self.clock.now(), packets);
         self.is_steered = true;
         self
+    }
+
+    /// Requests of so many bytes at a time while connections are new, as the plan has them and as memory has room for them.
+    #[must_use]
+    pub fn most_at_first(&self, bytes: u64) -> usize {
+        self.plan.parallel_at_first(bytes).min(self.budget.capacity() / window_bytes(bytes))
     }
 
     /// Requests at a time, at the most.

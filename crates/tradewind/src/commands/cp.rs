@@ -119,12 +119,10 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     let (here, there) = (end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
     let copier = session.copier(here, there, arguments.preserve);
     copier.check_apart()?;
-    if let End::Objects(from) = &copier.from
-        && !arguments.dry_run
-    {
-        from.expect(&session.carrier);
-    }
-    let found = copier.from.find(&session.carrier);
+    let found = match &copier.from {
+        End::Objects(from) if !arguments.dry_run => from.clone().find_to_fetch(session.carrier.clone()),
+        from => from.find(&session.carrier),
+    };
     let decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
     if arguments.dry_run {
         return rehearse(&copier, decided).await;

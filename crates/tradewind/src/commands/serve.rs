@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +17,7 @@ use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin, Render};
 use tradewind_volume::{Observed, Planned};
 
+use super::limits::raise_file_limit;
 use super::signals::Signals;
 use super::{Ended, SettingsFlags};
 use crate::assemble::Served;
@@ -103,14 +103,6 @@ fn root(settings: &Settings) -> anyhow::Result<KeptKey> {
         );
     }
     Ok(root)
-}
-
-/// Every connection and every segment is a file; the soft limit is made for programs of another age.
-pub(super) fn raise_file_limit() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        warn!(%error, "could not raise the limit of open files");
-    }
 }
 
 fn runtime(settings: &Settings) -> anyhow::Result<Runtime> {

@@ -25,6 +25,7 @@ use tradewind_volume::{Carrier, Observed};
 
 use super::Stopped;
 use super::advice::scaled_from;
+use super::limits::raise_file_limit;
 use super::signals::{Caught, Signals};
 use crate::logs;
 use crate::places::ObjectsPlace;
@@ -356,6 +357,7 @@ fn start(time_to_stop: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<C
     if let Err(e) = disable_transparent_huge_pages(true) {
         tracing::debug!(error = %e, "huge pages stay");
     }
+    raise_file_limit();
     let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
     let runtime = runtime.context("cannot start the threads that carry data")?;
     let (stop, stopped) = oneshot::channel();

@@ -161,7 +161,7 @@ impl Worker {
     pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> mpsc::Receiver<Next> {
         let here = self.find_here(tree);
         let there = match &self.copier.to {
-            End::Objects(objects) => objects.clone().find_below(tree.to_owned(), self.copier.carrier.clone()),
+            End::Objects(objects) => objects.clone().find_below(tree, self.copier.carrier.clone()),
             End::Files(directory, links) => {
                 find_below(directory.root().to_owned(), &PathBuf::from(tree), *links)
             }

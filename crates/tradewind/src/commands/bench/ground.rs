@@ -26,7 +26,6 @@ use tradewind_volume::scheduled::Priorities;
 
 use super::output::{HEAD, Output, OutputFlags, Told};
 use super::samples::SampleFlags;
-use crate::commands::serve::raise_file_limit;
 use crate::commands::transfer::{AccessFlags, block_until_signal};
 use crate::commands::{Ended, Misused, Stopped};
 use crate::places::ObjectsPlace;
@@ -158,8 +157,6 @@ pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> 
 pub(in crate::commands) fn until_stopped(
     measure: impl AsyncFnOnce(Stop) -> anyhow::Result<Ended>,
 ) -> anyhow::Result<Ended> {
-    // Every connection is a file.
-    raise_file_limit();
     let stop = Stop::default();
     let stopping = stop.clone();
     block_until_signal(TIME_TO_CLEAN, |stopped| async move {
