@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::lane::Pace;
+use super::shelter::Share;
 
 /// How long a slice is, in milliseconds.
 const SLICE_MILLIS: u64 = 500;
@@ -15,6 +15,15 @@ const SLICES: usize = 56;
 const COUNTING: u64 = 20;
 /// What takes longer is counted before its end.
 pub(super) const LONGEST: Duration = Duration::from_secs(16);
+
+/// How fast a lane goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Amount a second: a share of the most that the lane carries.
+    pub rate: f64,
+    pub most: f64,
+    pub share: Share,
+}
 
 /// Amounts by when they were carried. What a request carried is spread over the time that it took: when its bytes
 /// left a buffer nobody knows.

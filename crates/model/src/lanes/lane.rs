@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Turn;
-use super::carried::Carried;
+use super::carried::{Carried, Pace};
 use super::kind::Priority;
 use super::shelter::Share;
 
@@ -34,15 +34,6 @@ pub struct Ticket {
 /// How fast a lane is to go for requests of a priority; `None` where they go before everybody.
 pub(super) trait Shares: Fn(Priority) -> Option<Share> {}
 impl<F: Fn(Priority) -> Option<Share>> Shares for F {}
-
-/// How fast a lane goes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
-    /// Amount a second: a share of the most that the lane carries.
-    pub rate: f64,
-    pub most: f64,
-    pub share: Share,
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
