@@ -17,8 +17,8 @@ const PAGE: usize = 1000;
 /// Connections that are made before anybody knows how many objects there are, at the most, and for which size of them.
 const EXPECTED: usize = 64;
 const SMALL: u64 = 64 << 10;
-/// Keys that tell that there are many more objects than connections were made for. They come two round trips before a page that is not
-/// zipped, where keys are not very long.
+/// Keys that tell that there are many more objects than connections were made for. They come a round trip or more before a page that is
+/// not zipped, where keys are not very long.
 const BEGINNING: usize = 128;
 
 /// Objects of a bucket whose keys begin with a prefix.
