@@ -5,6 +5,8 @@ use crate::store_model::SizeClass;
 
 /// Parallelisms that are considered.
 const CONSIDERED: [usize; 17] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384];
+/// More than these were never tried: only where the line has room for the bytes of all of them.
+const TRIED: usize = 256;
 /// More of them are not worth it for less.
 const WORTH: f64 = 0.03;
 /// What a new connection has under way when its window stops doubling, in bytes: it carries that much in a round trip, and for
@@ -92,10 +94,14 @@ fn under_way(law: &Law) -> f64 {
 }
 
 fn fewest(surface: &Surface, bytes: u64) -> usize {
-    let rates = CONSIDERED.map(|parallel| surface.infer(Cell { bytes, parallel }).rate());
-    let best = rates.into_iter().fold(0.0, f64::max);
-    let enough = rates.iter().position(|rate| *rate >= best * (1.0 - WORTH)).unwrap_or(0);
-    CONSIDERED[enough]
+    let room = ROOM * under_way(surface.law());
+    let has_room = |parallel: usize| parallel <= TRIED || Cell { bytes, parallel }.in_flight() <= room;
+    let considered = CONSIDERED.into_iter().filter(|parallel| has_room(*parallel));
+    let rates: Vec<_> =
+        considered.map(|parallel| (parallel, surface.infer(Cell { bytes, parallel }).rate())).collect();
+    let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let enough = rates.iter().find(|(_, rate)| *rate >= best * (1.0 - WORTH));
+    enough.map_or(CONSIDERED[0], |(parallel, _)| *parallel)
 }
 
 #[cfg(test)]
@@ -131,7 +137,7 @@ mod tests {
         assert!(SizeClass::all().all(|class| far.at(class) == far.at_first(class)), "{far:?}");
         // 20 MB are under way at the other end of the world.
         let small = SizeClass::of(64 << 10);
-        assert!(known(0.176).at(small) > 256, "{:?}", known(0.176));
+        assert!(known(0.176).at(small) > TRIED, "{:?}", known(0.176));
         // Next door hardly anything is under way.
         let near = known(0.3e-3);
         assert_eq!(near.at_first(SizeClass::of(64 << 10)), FEW_NEW);
