@@ -163,8 +163,11 @@ mod tests {
 
     use super::*;
 
-    /// Requests that a store is told to expect of a command that will fetch so many objects from behind so long a line of 1 Gbit/s.
-    async fn expected(round_trip: Option<f64>, objects: usize) -> usize {
+    /// So many objects behind so long a line of 1 Gbit/s.
+    async fn laid(
+        round_trip: Option<f64>,
+        objects: usize,
+    ) -> (Arc<Passthrough<MemoryStore>>, Arc<Carrier>, Objects) {
         let store = Passthrough::new(MemoryStore::new(SystemClock::shared()));
         let all = context();
         let bucket = BucketName::new("bucket").unwrap();
@@ -191,8 +194,31 @@ mod tests {
             RetryOptions::default(),
         ));
         let objects = Objects { store: store.clone(), scheme: "s3".into(), bucket, prefix: "a/".to_owned() };
+        (store, carrier, objects)
+    }
+
+    /// Requests that the store is told to expect of whoever fetches them.
+    async fn expected(round_trip: Option<f64>, objects: usize) -> usize {
+        let (store, carrier, objects) = laid(round_trip, objects).await;
         objects.expect(&carrier).join_all().await;
         store.expected()
+    }
+
+    #[tokio::test]
+    async fn only_for_who_fetches_are_connections_made() {
+        let (store, carrier, objects) = laid(Some(0.176), 5).await;
+        let count = async |mut found: mpsc::Receiver<FoundItem>| {
+            let mut count = 0;
+            while found.recv().await.is_some_and(|item| item.is_ok()) {
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(count(objects.clone().find(carrier.clone())).await, 5);
+        assert_eq!(count(objects.clone().find_below("00", carrier.clone())).await, 5);
+        assert_eq!(store.expected(), 0);
+        assert_eq!(count(objects.find_to_fetch(carrier)).await, 5);
+        assert_eq!(store.expected(), EXPECTED);
     }
 
     #[tokio::test]
