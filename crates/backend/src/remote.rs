@@ -12,5 +12,6 @@ pub(crate) mod query;
 pub(crate) mod sending;
 mod socket;
 pub(crate) mod time;
+mod waking;
 
 pub use self::peer::Peer;

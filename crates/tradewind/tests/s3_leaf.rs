@@ -11,6 +11,8 @@ mod bodies;
 mod doubt;
 #[path = "s3_leaf/login.rs"]
 mod login;
+#[path = "s3_leaf/pieces.rs"]
+mod pieces;
 #[path = "s3_leaf/regions.rs"]
 mod regions;
 #[path = "s3_leaf/zipped.rs"]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::Read as _;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +12,17 @@ use http::HeaderMap;
 use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::response::Parts;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Body, Checksum, Context, Observation};
 
 use super::pool::{Connection, Pool};
+use super::waking::Waking;
+
+/// What lies in this machine comes within this.
+const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// An answer with success or not. Dropping it before its end closes its connection.
 pub(crate) struct Answer {
@@ -30,6 +34,8 @@ pub(crate) struct Answer {
     /// The store said that it takes nothing more on this connection.
     closes: bool,
     stall_time: Duration,
+    /// Of a body that is read in large pieces.
+    waking: Option<Arc<Waking>>,
 }
 
 impl Answer {
@@ -41,7 +47,7 @@ impl Answer {
     ) -> Self {
         let (head, incoming) = response.into_parts();
         let closes = is_last(&head);
-        Self { head, observation, incoming, held: Some(held), closes, stall_time }
+        Self { head, observation, incoming, held: Some(held), closes, stall_time, waking: None }
     }
 
     /// A header's text; what is not ASCII counts as absent.
@@ -57,28 +63,10 @@ impl Answer {
     /// The next piece of the body; `None` at its end.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
-            let stalled = |_| {
-                let seconds = self.stall_time.as_secs();
-                Error::new(
-                    Reason::Io,
-                    format!("the store sent nothing for {seconds} s in the middle of an answer"),
-                )
-            };
-            let mut frame = self.incoming.frame();
-            let frame = async {
-                match &mut self.held {
-                    Some((_, connection)) => connection.drive(Pin::new(&mut frame)).await,
-                    None => frame.await,
-                }
-            };
-            let frame = tokio::time::timeout(self.stall_time, frame).await.map_err(stalled)?;
-            let Some(frame) = frame else {
+            let Some(frame) = self.frame().await? else {
                 self.end();
                 return Ok(None);
             };
-            let frame = frame.map_err(|e| {
-                Error::with_source(Reason::Io, "the store broke off in the middle of an answer", e)
-            })?;
             // Trailers say nothing that is acted upon.
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
@@ -90,6 +78,34 @@ impl Answer {
                 return Ok(Some(data));
             }
         }
+    }
+
+    async fn frame(&mut self) -> Result<Option<Frame<Bytes>>> {
+        let mut frame = self.incoming.frame();
+        let mut frame = pin!(async {
+            match &mut self.held {
+                Some((_, connection)) => connection.drive(Pin::new(&mut frame)).await,
+                None => frame.await,
+            }
+        });
+        let mut came = tokio::time::timeout(self.stall_time, frame.as_mut()).await;
+        if came.is_err()
+            && let Some(waking) = self.waking.take()
+        {
+            // Some may have come that were too few to be woken for.
+            waking.hurry();
+            came = tokio::time::timeout(A_MOMENT, frame).await;
+        }
+        let frame = came.map_err(|_| {
+            let seconds = self.stall_time.as_secs();
+            Error::new(
+                Reason::Io,
+                format!("the store sent nothing for {seconds} s in the middle of an answer"),
+            )
+        })?;
+        frame
+            .transpose()
+            .map_err(|e| Error::with_source(Reason::Io, "the store broke off in the middle of an answer", e))
     }
 
     fn end(&mut self) {
@@ -122,7 +138,10 @@ impl Answer {
 
     /// The body as an object's bytes, `length` of them, compared with `expected` where there is something to
     /// compare with: its last piece is not given out before.
-    pub fn into_body(self, context: Context, length: u64, expected: Option<Sum>) -> Body {
+    pub fn into_body(mut self, context: Context, length: u64, expected: Option<Sum>) -> Body {
+        if let (Some((_, connection)), Some(announced)) = (&self.held, self.length()) {
+            self.waking = Some(connection.await_body(announced));
+        }
         let verifier = expected.map(Verifier::new);
         let reading = Reading { answer: self, context, left: length, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {

@@ -26,6 +26,7 @@ use tradewind_core::{Clock, Traffic};
 use super::payload::Payload;
 use super::peer::Peer;
 use super::socket::{Counted, Socket};
+use super::waking::Waking;
 
 /// A connection that waited longer than this may be closed by the store the moment it is used.
 const MOST_IDLE: Duration = Duration::from_secs(20);
@@ -100,6 +101,7 @@ struct Link {
     sender: SendRequest<Payload>,
     /// `None` where a task of its own has it, or where it has ended.
     driver: Option<Driver>,
+    waking: Arc<Waking>,
     /// The runtime that it was made in.
     home: Option<Id>,
 }
@@ -145,6 +147,11 @@ impl Link {
 }
 
 impl Connection {
+    fn new(link: Link, is_reused: bool, permit: Option<OwnedSemaphorePermit>) -> Self {
+        link.waking.begin();
+        Self { link, is_reused, _permit: permit }
+    }
+
     /// Waits for what the connection brings about. Nothing happens on it unless somebody waits, or it is driven apart.
     pub async fn drive<T>(&mut self, what: Pin<&mut impl Future<Output = T>>) -> T {
         self.link.drive(what).await
@@ -155,6 +162,12 @@ impl Connection {
         if let Some(driver) = self.link.driver.take() {
             tokio::spawn(async move { log(driver.await) });
         }
+    }
+
+    /// The answer has a body of so many bytes, which are to be read in large pieces.
+    pub(super) fn await_body(&self, bytes: u64) -> Arc<Waking> {
+        self.link.waking.expect(bytes);
+        self.link.waking.clone()
     }
 
     /// Where requests go in.
@@ -209,7 +222,7 @@ impl Pool {
             // At once, unless what it answered last has not been read off the wire to its end.
             let ready = tokio::time::timeout(self.options.connect_time, link.is_ready()).await;
             if ready.unwrap_or(false) {
-                return Ok(Connection { link, is_reused: true, _permit: permit });
+                return Ok(Connection::new(link, true, permit));
             }
         }
         if let Some(coming) = self.pop_coming()
@@ -217,10 +230,10 @@ impl Pool {
             && link.is_ready().await
         {
             // It may have lain there for a while.
-            return Ok(Connection { link, is_reused: true, _permit: permit });
+            return Ok(Connection::new(link, true, permit));
         }
         let link = self.connect_in_time().await?;
-        Ok(Connection { link, is_reused: false, _permit: permit })
+        Ok(Connection::new(link, false, permit))
     }
 
     /// So many will be asked for soon: those that are missing are connected meanwhile.
@@ -332,13 +345,14 @@ impl Pool {
         };
         let socket = connecting.await.map_err(|e| self.failed("connecting to", e))?;
         socket.set_nodelay(true).map_err(|e| self.failed("setting up the connection to", e))?;
-        let socket = Counted::new(socket, self.options.traffic.clone());
+        let waking = Arc::new(Waking::default());
+        let socket = Counted::new(socket, self.options.traffic.clone(), waking.clone());
         let (sender, driver) = match &self.tls {
             None => self.speak(Socket::new(socket)).await?,
             // Boxed: where there is none, no connection pays for its room.
             Some(tls) => Box::pin(self.secure(tls, socket)).await?,
         };
-        Ok(Link { sender, driver: Some(driver), home })
+        Ok(Link { sender, driver: Some(driver), waking, home })
     }
 
     async fn secure(

@@ -1,4 +1,4 @@
-//! Connections as hyper and TLS see them: counted where somebody wants to know, and without TLS closed without being shut
+//! Connections as hyper and TLS see them: what they carry is counted, and without TLS they are closed without being shut
 //! down before, which would say the same in one more system call: some services close every connection behind its first
 //! answer.
 
@@ -13,18 +13,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tradewind_core::Traffic;
 
+use super::waking::{Told, Waking};
+
 /// A connection that counts what it carries.
 pub(super) struct Counted {
     stream: TcpStream,
     traffic: Option<Arc<Traffic>>,
+    waking: Arc<Waking>,
+    told: Told,
 }
 
 impl Counted {
-    pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>) -> Self {
+    pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>, waking: Arc<Waking>) -> Self {
         if let (Some(traffic), Ok(address)) = (&traffic, stream.peer_addr()) {
             traffic.connected(address);
         }
-        Self { stream, traffic }
+        Self { stream, traffic, waking, told: Told::NOTHING }
     }
 
     fn sent(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
@@ -41,10 +45,16 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
+        let Self { stream, traffic, waking, told } = &mut *self;
+        if let Err(e) = told.tell(stream, waking) {
+            tracing::debug!(error = %e, "a connection wakes for each packet");
+        }
         let before = buffer.filled().len();
-        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
-        if let Some(traffic) = &self.traffic {
-            traffic.received(buffer.filled().len() - before);
+        let read = ready!(Pin::new(stream).poll_read(cx, buffer));
+        let came = buffer.filled().len() - before;
+        waking.received(came);
+        if let Some(traffic) = traffic {
+            traffic.received(came);
         }
         Poll::Ready(read)
     }
