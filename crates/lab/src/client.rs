@@ -19,6 +19,7 @@ pub use self::processors::Processors;
 pub use self::profile::{ClientProfile, Scaled};
 use crate::cgroup::{Controller, Group, Hierarchy, Version};
 use crate::failed::Failed;
+use crate::relays::KeptOff;
 use crate::running::Running;
 
 /// What a client has.
@@ -36,6 +37,8 @@ pub struct Client {
     running: Running,
     group: Group,
     swaps: Option<Failed>,
+    /// What carries packets would run before the command.
+    _relays: Option<KeptOff>,
 }
 
 /// How it went.
@@ -76,8 +79,9 @@ impl Client {
         }
         let wished = [Controller::Processor, Controller::ProcessorUse, Controller::Memory];
         let group = Group::make("client", &needed, &wished)?;
+        let mut relays = None;
         if let Some(processors) = options.processors {
-            bound_processors(&group, processors)?;
+            relays = bound_processors(&group, processors)?;
         }
         let mut swaps = None;
         if let Some(bytes) = options.memory {
@@ -86,7 +90,7 @@ impl Client {
             let kept = keep_from_swap(group.version(Controller::Memory), bytes, set);
             swaps = kept.err().filter(|_| has_swap(&read_swaps()));
         }
-        Ok(Self { running: group.start(command)?, group, swaps })
+        Ok(Self { running: group.start(command)?, group, swaps, _relays: relays })
     }
 
     /// Why what the command has no memory for may go to swap space, which it is then slowed by and not killed; `None`: it may not.
@@ -139,11 +143,19 @@ pub fn machine_processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn bound_processors(group: &Group, processors: Processors) -> Result<(), Failed> {
+/// Gives a group its processors; what carries packets keeps off them from then on.
+fn bound_processors(group: &Group, processors: Processors) -> Result<Option<KeptOff>, Failed> {
+    let mut relays = None;
     if let Some(hierarchy) = group.hierarchy(Controller::ProcessorSet) {
-        choose_processors(group, hierarchy, processors)?;
+        relays = Some(KeptOff::of(&choose_processors(group, hierarchy, processors)?)?);
     }
-    let Some((quota, period)) = processors.quota_micros() else { return Ok(()) };
+    if let Some((quota, period)) = processors.quota_micros() {
+        bound_time(group, quota, period)?;
+    }
+    Ok(relays)
+}
+
+fn bound_time(group: &Group, quota: u64, period: u64) -> Result<(), Failed> {
     if group.version(Controller::Processor) == Some(Version::Two) {
         return group.set(Controller::Processor, "cpu.max", &format!("{quota} {period}"));
     }
@@ -151,7 +163,11 @@ fn bound_processors(group: &Group, processors: Processors) -> Result<(), Failed>
     group.set(Controller::Processor, "cpu.cfs_quota_us", &quota.to_string())
 }
 
-fn choose_processors(group: &Group, hierarchy: &Hierarchy, processors: Processors) -> Result<(), Failed> {
+fn choose_processors(
+    group: &Group,
+    hierarchy: &Hierarchy,
+    processors: Processors,
+) -> Result<Vec<usize>, Failed> {
     let (allowed, memory_nodes) = match hierarchy.version {
         Version::One => ("cpuset.effective_cpus", "cpuset.effective_mems"),
         Version::Two => ("cpuset.cpus.effective", "cpuset.mems.effective"),
@@ -162,7 +178,8 @@ fn choose_processors(group: &Group, hierarchy: &Hierarchy, processors: Processor
         // A new group of version 1 has none.
         group.set(Controller::ProcessorSet, "cpuset.mems", hierarchy.nearest(memory_nodes)?.trim())?;
     }
-    group.set(Controller::ProcessorSet, "cpuset.cpus", &processors::show_list(&chosen))
+    group.set(Controller::ProcessorSet, "cpuset.cpus", &processors::show_list(&chosen))?;
+    Ok(chosen)
 }
 
 fn bound_memory(group: &Group, bytes: u64) -> Result<(), Failed> {

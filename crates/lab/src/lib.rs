@@ -5,6 +5,7 @@ pub mod client;
 pub mod device_model;
 pub mod disk;
 mod failed;
+mod relays;
 mod running;
 pub mod wan;
 

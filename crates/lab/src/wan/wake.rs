@@ -10,6 +10,8 @@ use std::io;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::relays;
+
 /// More is an accident, which is not worth being early for.
 const MOST: Duration = Duration::from_micros(200);
 /// What is assumed before anything was learned.
@@ -70,6 +72,7 @@ impl fmt::Display for Unsteady {
 /// Has the calling thread run as soon as it wants to, whatever else there is to do.
 pub(super) fn before_others() -> Result<(), Unsteady> {
     raise_priority().map_err(Unsteady::NoPriority)?;
+    relays::mark_current().map_err(Unsteady::NoPriority)?;
     let read = |name: &str| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     if pauses(&read("osrelease"), &read("sched_rt_runtime_us")) { Err(Unsteady::Pauses) } else { Ok(()) }
 }
