@@ -21,8 +21,8 @@ use tradewind_core::{Body, Checksum, Context, Observation};
 use super::pool::{Connection, Pool};
 use super::waking::Waking;
 
-/// What lies in this machine comes within this.
-const A_MOMENT: Duration = Duration::from_secs(1);
+/// Where less than is worth being woken for comes within this, each byte is.
+const A_MOMENT: Duration = Duration::from_millis(250);
 
 /// An answer with success or not. Dropping it before its end closes its connection.
 pub(crate) struct Answer {
@@ -88,14 +88,19 @@ impl Answer {
                 None => frame.await,
             }
         });
-        let mut came = tokio::time::timeout(self.stall_time, frame.as_mut()).await;
-        if came.is_err()
-            && let Some(waking) = self.waking.take()
-        {
-            // Some may have come that were too few to be woken for.
-            waking.hurry();
-            came = tokio::time::timeout(A_MOMENT, frame).await;
-        }
+        let soon = match &self.waking {
+            Some(_) => tokio::time::timeout(A_MOMENT, frame.as_mut()).await.ok(),
+            None => None,
+        };
+        let came = match soon {
+            Some(frame) => Ok(frame),
+            None => {
+                if let Some(waking) = self.waking.take() {
+                    waking.hurry();
+                }
+                tokio::time::timeout(self.stall_time, frame).await
+            }
+        };
         let frame = came.map_err(|_| {
             let seconds = self.stall_time.as_secs();
             Error::new(
@@ -139,8 +144,9 @@ impl Answer {
     /// The body as an object's bytes, `length` of them, compared with `expected` where there is something to
     /// compare with: its last piece is not given out before.
     pub fn into_body(mut self, context: Context, length: u64, expected: Option<Sum>) -> Body {
-        if let (Some((_, connection)), Some(announced)) = (&self.held, self.length()) {
-            self.waking = Some(connection.await_body(announced));
+        // Only where it is known: of chunks a header may say anything.
+        if let (Some((_, connection)), Some(bytes)) = (&self.held, self.incoming.size_hint().exact()) {
+            self.waking = connection.await_body(bytes);
         }
         let verifier = expected.map(Verifier::new);
         let reading = Reading { answer: self, context, left: length, verifier };

@@ -110,6 +110,8 @@ pub enum Reply {
     Held(Answer, usize),
     /// The whole length is announced, and the body is sent in pieces of so many bytes, one in 100 ms.
     Crawling(Answer, usize),
+    /// The whole length is announced, and behind each pause so many bytes of the body are sent; what is left never comes.
+    Paced(Answer, Vec<(Duration, usize)>),
 }
 
 /// Decides what becomes of a request, given the answer that it should have.
@@ -276,6 +278,19 @@ impl State {
                     for piece in answer.body.chunks(piece) {
                         std::thread::sleep(Duration::from_millis(100));
                         stream.write_all(piece)?;
+                    }
+                }
+                Reply::Paced(answer, pieces) => {
+                    write(stream, &method, &answer, 0)?;
+                    let mut rest = &answer.body[..];
+                    for (pause, bytes) in pieces {
+                        std::thread::sleep(pause);
+                        let (piece, left) = rest.split_at(bytes);
+                        stream.write_all(piece)?;
+                        rest = left;
+                    }
+                    if !rest.is_empty() {
+                        return stream.read_exact(&mut [0]);
                     }
                 }
                 Reply::Held(answer, length) => {
