@@ -146,7 +146,7 @@ impl Answer {
     pub fn into_body(mut self, context: Context, length: u64, expected: Option<Sum>) -> Body {
         // Only where it is known: of chunks a header may say anything.
         if let (Some((_, connection)), Some(bytes)) = (&self.held, self.incoming.size_hint().exact()) {
-            self.waking = connection.await_body(bytes);
+            self.waking = Some(connection.await_body(bytes));
         }
         let verifier = expected.map(Verifier::new);
         let reading = Reading { answer: self, context, left: length, verifier };

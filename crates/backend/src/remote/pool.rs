@@ -164,14 +164,10 @@ impl Connection {
         }
     }
 
-    /// The answer has a body of so many bytes, which are to be read in large pieces; `None` where a task of its own carries
-    /// them: it would not hear of it when they are not worth waiting for.
-    pub(super) fn await_body(&self, bytes: u64) -> Option<Arc<Waking>> {
-        let Link { driver, waking, .. } = &self.link;
-        driver.is_some().then(|| {
-            waking.expect(bytes);
-            waking.clone()
-        })
+    /// The answer has a body of so many bytes, which are to be read in large pieces.
+    pub(super) fn await_body(&self, bytes: u64) -> Arc<Waking> {
+        self.link.waking.expect(bytes);
+        self.link.waking.clone()
     }
 
     /// Where requests go in.

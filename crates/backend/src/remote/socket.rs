@@ -46,7 +46,7 @@ impl AsyncRead for Counted {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         let Self { stream, traffic, waking, told } = &mut *self;
-        if let Err(e) = told.tell(stream, waking) {
+        if let Err(e) = told.tell(stream, waking, cx) {
             tracing::debug!(error = %e, "a connection wakes for each packet");
         }
         let before = buffer.filled().len();

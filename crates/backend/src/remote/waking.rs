@@ -7,6 +7,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Context;
+
+use futures::task::AtomicWaker;
 
 /// So many bytes are worth being woken for. Twice that is the least that a connection may have on its way without being
 /// told to send more.
@@ -25,6 +28,8 @@ pub(super) struct Waking {
     begun: AtomicU64,
     /// There will be so many for certain.
     until: AtomicU64,
+    /// Who waits for them, be it whoever reads or a task of the connection's own.
+    waiting: AtomicWaker,
 }
 
 impl Waking {
@@ -39,9 +44,10 @@ impl Waking {
         self.until.store(self.begun.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
     }
 
-    /// From now on each byte is worth it.
+    /// From now on each byte is worth it. Whoever waits tells the kernel so.
     pub fn hurry(&self) {
         self.until.store(0, Ordering::Relaxed);
+        self.waiting.wake();
     }
 
     pub fn received(&self, bytes: usize) {
@@ -68,7 +74,11 @@ impl Told {
     pub const NOTHING: Self = Self(FIRST);
 
     /// Tells it what is worth waking for, before the connection is waited for. Where it takes that from nobody, each byte is.
-    pub fn tell(&mut self, socket: &impl AsFd, waking: &Waking) -> io::Result<()> {
+    pub fn tell(&mut self, socket: &impl AsFd, waking: &Waking, cx: &Context<'_>) -> io::Result<()> {
+        if waking.until.load(Ordering::Relaxed) > 0 {
+            // Before it is looked at again: whoever hurries in between is heard.
+            waking.waiting.register(cx.waker());
+        }
         let worth = waking.worth(self.0);
         if worth != self.0 {
             wake_for(socket, worth).inspect_err(|_| waking.hurry())?;
