@@ -17,7 +17,7 @@ fn surface(grid: &played::Grid, samples: Vec<Sample>) -> Surface {
 
 /// What lies between two parallelisms of a size that were sampled lies on the straight line between them: 256 KiB x 21 from 16
 /// and 32. Ours is closer in the mean and in nine of ten, where a line bends; where neither is off by more than what was measured
-/// differs from run to run, the straight line is, by a fifth of a hundredth. It takes samples on either side of all that is asked
+/// differs from run to run, the straight line is, by some fifth of a hundredth. It takes samples on either side of all that is asked
 /// for, of which ours needs a few.
 #[test]
 fn between_two_parallelisms() {
@@ -53,7 +53,7 @@ fn between_two_parallelisms() {
         "between two parallelisms: the straight line is off by {straight:.4?} in the mean, in the median and in nine of ten, ours by {ours:.4?}"
     );
     assert!(ours[0] < straight[0] && ours[2] < straight[2], "{ours:?} {straight:?}");
-    assert!(ours[1] < straight[1] * 1.15 && ours[1] < 0.025, "{ours:?} {straight:?}");
+    assert!(ours[1] < straight[1] + 0.0025 && ours[1] < 0.025, "{ours:?} {straight:?}");
 }
 
 /// The parallelism for a size between two whose best are known is the mean of the two: 2 MiB x 6 from 4 MiB x 4 and 1 MiB x 8.
