@@ -19,7 +19,7 @@ pub use self::processors::Processors;
 pub use self::profile::{ClientProfile, Scaled};
 use crate::cgroup::{Controller, Group, Hierarchy, Version};
 use crate::failed::Failed;
-use crate::relays::KeptOff;
+use crate::relays;
 use crate::running::Running;
 
 /// What a client has.
@@ -37,8 +37,6 @@ pub struct Client {
     running: Running,
     group: Group,
     swaps: Option<Failed>,
-    /// What carries packets would run before the command.
-    _relays: Option<KeptOff>,
 }
 
 /// How it went.
@@ -79,9 +77,8 @@ impl Client {
         }
         let wished = [Controller::Processor, Controller::ProcessorUse, Controller::Memory];
         let group = Group::make("client", &needed, &wished)?;
-        let mut relays = None;
         if let Some(processors) = options.processors {
-            relays = bound_processors(&group, processors)?;
+            bound_processors(&group, processors)?;
         }
         let mut swaps = None;
         if let Some(bytes) = options.memory {
@@ -90,7 +87,7 @@ impl Client {
             let kept = keep_from_swap(group.version(Controller::Memory), bytes, set);
             swaps = kept.err().filter(|_| has_swap(&read_swaps()));
         }
-        Ok(Self { running: group.start(command)?, group, swaps, _relays: relays })
+        Ok(Self { running: group.start(command)?, group, swaps })
     }
 
     /// Why what the command has no memory for may go to swap space, which it is then slowed by and not killed; `None`: it may not.
@@ -144,15 +141,11 @@ pub fn machine_processors() -> usize {
 }
 
 /// Gives a group its processors; what carries packets keeps off them from then on.
-fn bound_processors(group: &Group, processors: Processors) -> Result<Option<KeptOff>, Failed> {
-    let mut relays = None;
+fn bound_processors(group: &Group, processors: Processors) -> Result<(), Failed> {
     if let Some(hierarchy) = group.hierarchy(Controller::ProcessorSet) {
-        relays = Some(KeptOff::of(&choose_processors(group, hierarchy, processors)?)?);
+        relays::keep_off(&choose_processors(group, hierarchy, processors)?)?;
     }
-    if let Some((quota, period)) = processors.quota_micros() {
-        bound_time(group, quota, period)?;
-    }
-    Ok(relays)
+    processors.quota_micros().map_or(Ok(()), |(quota, period)| bound_time(group, quota, period))
 }
 
 fn bound_time(group: &Group, quota: u64, period: u64) -> Result<(), Failed> {

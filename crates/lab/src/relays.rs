@@ -21,60 +21,23 @@ pub fn mark_current() -> io::Result<()> {
     Ok(thread::set_name(NAME)?)
 }
 
-/// Relays that keep off processors. Dropped, they may use them again.
-#[derive(Debug)]
-pub struct KeptOff(Vec<Moved>);
-
-/// A thread, and the processors that it used before.
-#[derive(Debug)]
-struct Moved {
-    relay: Pid,
-    from: Vec<usize>,
-}
-
-impl KeptOff {
-    /// Has all relays of this machine keep off processors, where they have others.
-    pub fn of(processors: &[usize]) -> Result<Self, Failed> {
-        // What is there when one of them fails goes back.
-        let mut kept = Self(Vec::new());
-        for relay in all() {
-            match move_off(relay, processors) {
-                Ok(from) if from.is_empty() => {}
-                Ok(from) => kept.0.push(Moved { relay, from }),
-                // It has ended meanwhile.
-                Err(Errno::SRCH) => {}
-                Err(e) => return Err(failed("keep a link's relay off the client's processors")(e)),
-            }
-        }
-        Ok(kept)
-    }
-}
-
-impl Drop for KeptOff {
-    fn drop(&mut self) {
-        let there = all();
-        for Moved { relay, from } in self.0.iter().filter(|moved| there.contains(&moved.relay)) {
-            // It may have ended meanwhile, and does without them as well.
-            let _ = thread::sched_getaffinity(Some(*relay)).and_then(|mut may_use| {
-                from.iter().for_each(|processor| may_use.set(*processor));
-                thread::sched_setaffinity(Some(*relay), &may_use)
-            });
+/// Has all relays of this machine keep off processors from now on, where they have others: one of those is all that a relay needs.
+pub fn keep_off(processors: &[usize]) -> Result<(), Failed> {
+    for relay in all() {
+        match move_off(relay, processors) {
+            // It may have ended meanwhile.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(e) => return Err(failed("keep a link's relay off the client's processors")(e)),
         }
     }
+    Ok(())
 }
 
-/// The processors that it kept off from now on: none where it has no others.
-fn move_off(relay: Pid, processors: &[usize]) -> rustix::io::Result<Vec<usize>> {
+fn move_off(relay: Pid, processors: &[usize]) -> rustix::io::Result<()> {
     let mut may_use = thread::sched_getaffinity(Some(relay))?;
-    let known = |processor: &usize| *processor < CpuSet::MAX_CPU;
-    let from: Vec<_> =
-        processors.iter().copied().filter(known).filter(|processor| may_use.is_set(*processor)).collect();
-    from.iter().for_each(|processor| may_use.unset(*processor));
-    if from.is_empty() || may_use.count() == 0 {
-        return Ok(Vec::new());
-    }
-    thread::sched_setaffinity(Some(relay), &may_use)?;
-    Ok(from)
+    let known = processors.iter().filter(|processor| **processor < CpuSet::MAX_CPU);
+    known.for_each(|processor| may_use.unset(*processor));
+    if may_use.count() == 0 { Ok(()) } else { thread::sched_setaffinity(Some(relay), &may_use) }
 }
 
 fn all() -> Vec<Pid> {
@@ -126,8 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn relays_keep_off_a_clients_processors_and_come_back() {
-        let (relay, _running) = a_relay();
+    fn relays_keep_off_a_clients_processors() {
+        let (relay, running) = a_relay();
         let all = processors(relay);
         let [.., last] = all[..] else { return };
         if all.len() < 2 {
@@ -135,21 +98,13 @@ mod tests {
             return;
         }
         let others = &all[..all.len() - 1];
-        let kept = KeptOff::of(&[last]).unwrap();
+        keep_off(&[last, CpuSet::MAX_CPU + 1]).unwrap();
         assert_eq!(processors(relay), others);
-        // Another client of the same processor.
-        drop(KeptOff::of(&[last]).unwrap());
+        // A client of all that are left: there is nowhere else.
+        keep_off(others).unwrap();
         assert_eq!(processors(relay), others);
-        // One that has all that are left.
-        drop(KeptOff::of(others).unwrap());
-        assert_eq!(processors(relay), others);
-        let (late, end) = a_relay();
-        let of_both = KeptOff::of(&[last, CpuSet::MAX_CPU + 1]).unwrap();
-        assert_eq!(processors(late), others);
-        drop(end);
-        drop(of_both);
-        drop(kept);
-        assert_eq!(processors(relay), all);
+        drop(running);
+        keep_off(&[last]).unwrap();
     }
 
     #[test]

@@ -14,8 +14,6 @@ use futures::task::AtomicWaker;
 /// So many bytes are worth being woken for. Twice that is the least that a connection may have on its way without being
 /// told to send more.
 const WORTH: u32 = 32 << 10;
-/// With fewer than this to come it is not worth telling the kernel of it.
-const LEAST: u64 = WORTH as u64;
 /// What the kernel does of its own.
 const FIRST: u32 = 1;
 
@@ -58,7 +56,7 @@ impl Waking {
     fn worth(&self, before: u32) -> u32 {
         let to_come =
             self.until.load(Ordering::Relaxed).saturating_sub(self.received.load(Ordering::Relaxed));
-        if before == FIRST && to_come < LEAST {
+        if before == FIRST && to_come < u64::from(WORTH) {
             return FIRST;
         }
         u32::try_from(to_come).unwrap_or(WORTH).clamp(FIRST, WORTH)
@@ -126,7 +124,7 @@ mod tests {
         waking.received(1 << 20);
         assert_eq!(waking.worth(20_000), FIRST);
         waking.begin();
-        waking.expect(LEAST);
+        waking.expect(u64::from(WORTH));
         assert_eq!(waking.worth(FIRST), WORTH);
         waking.hurry();
         assert_eq!(waking.worth(WORTH), FIRST);
