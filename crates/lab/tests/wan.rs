@@ -13,6 +13,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tradewind_lab::client::{self, Client, ClientOptions, Processors};
 use tradewind_lab::wan::standing::{self, Name, Standing, State};
 use tradewind_lab::wan::{Ended, FAR_ADDRESS, LinkOptions, Via, Wan, WanOptions};
 
@@ -100,6 +101,40 @@ fn what_passes_is_late_whole_and_counted() {
             serving.join().unwrap();
         });
     }
+}
+
+/// Processors that a thread of this process may use.
+fn processors(thread: i32) -> String {
+    let told = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    told.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn what_carries_packets_keeps_off_a_clients_processors() {
+    if client::machine_processors() < 2 {
+        println!("skipped: this machine has one processor");
+        return;
+    }
+    alone(|| {
+        // SAFETY: it asks for a number.
+        let relay = unsafe { libc::gettid() };
+        let before = processors(relay);
+        let looking = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(500));
+            let options = ClientOptions { processors: Some(Processors::of(1)), memory: None };
+            match Client::start(options, &["true".into()]) {
+                Ok(client) => assert!(client.wait().unwrap().status.success()),
+                Err(e) => {
+                    println!("skipped: {e}");
+                    return None;
+                }
+            }
+            Some(processors(relay))
+        });
+        assert!(run(None, &["sleep".into(), "2".into()]).status.success());
+        let behind = looking.join().unwrap();
+        assert_ne!(behind, Some(before));
+    });
 }
 
 #[test]
