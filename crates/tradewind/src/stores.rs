@@ -85,6 +85,8 @@ pub struct Opened {
     pub store: Arc<dyn ObjectStore>,
     /// How patient whoever works with it is to be, where that was found out.
     pub retries: Option<RetryOptions>,
+    /// The directory of a local store.
+    pub directory: Option<PathBuf>,
 }
 
 impl Stores {
@@ -150,7 +152,7 @@ impl Stores {
                 let store = LocalStore::open(directory, options, self.clock.clone());
                 let store =
                     store.with_context(|| format!("cannot open the store in {}", directory.display()))?;
-                Ok(Opened { store, retries: None })
+                Ok(Opened { store, retries: None, directory: Some(directory.clone()) })
             }
             StoreKind::S3(set) => {
                 let flags = if scheme == S3 { self.overrides.clone() } else { Overrides::default() };
@@ -167,7 +169,7 @@ impl Stores {
                     options.gathered_bytes = options.gathered_bytes.max(all);
                 }
                 let retries = Some(options.retries);
-                Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries })
+                Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries, directory: None })
             }
             StoreKind::Swift(set) => {
                 let mut options = swift_options(set).with_context(|| format!("{scheme}://"))?;
@@ -181,7 +183,8 @@ impl Stores {
                     // What is removed may still be read, but only by what is measured beside it.
                     options.grace = Duration::from_secs(60);
                 }
-                Ok(Opened { store: SwiftStore::new(options, self.clock.clone())?, retries: None })
+                let store = SwiftStore::new(options, self.clock.clone())?;
+                Ok(Opened { store, retries: None, directory: None })
             }
         }
     }

@@ -20,6 +20,8 @@ mod limits;
 mod mounted;
 #[path = "transfer/objects.rs"]
 mod objects;
+#[path = "transfer/overlaps.rs"]
+mod overlaps;
 #[path = "transfer/preserved.rs"]
 mod preserved;
 #[path = "transfer/repacked.rs"]

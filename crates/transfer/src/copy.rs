@@ -16,7 +16,7 @@ use tradewind_volume::{Carrier, Fetch, Memory, Sink, Source, Told, store, store_
 
 use crate::Item;
 use crate::ends::End;
-use crate::files::{Directory, FileSource, Links};
+use crate::files::{Directory, FileSource, Links, Version};
 use crate::journal::{Entry, Journal};
 use crate::memory::CopyMemory;
 use crate::merge::Action;
@@ -44,15 +44,9 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Refuses ends of which one is within the other: what is copied would be found again, and copied again.
+    /// Refuses ends of which one is within the other. See [`End::check_apart`].
     pub fn check_apart(&self) -> Result<()> {
-        let (End::Objects(from), End::Objects(to)) = (&self.from, &self.to) else { return Ok(()) };
-        let is_within = to.prefix.starts_with(&from.prefix) || from.prefix.starts_with(&to.prefix);
-        if from.bucket == to.bucket && is_within && from.shares_store(to) {
-            let why = "the destination and the source are within each other; choose prefixes apart";
-            return Err(Error::new(Reason::InvalidArgument, why));
-        }
-        Ok(())
+        self.from.check_apart(&self.to)
     }
 
     /// Does what was decided about a name.
@@ -100,7 +94,7 @@ impl Copier {
         to_name: &str,
     ) -> Result<u64> {
         let address = to.address(to_name)?;
-        let source = FileSource::open_below(from.root(), name, links, self.progress.clone())?;
+        let source = FileSource::open(&from.tree()?, name, links, self.progress.clone())?;
         let size = source.size();
         let is_large = self.carrier.plan().part_bytes(size).is_some();
         let _place = self.place(is_large).await?;
@@ -132,9 +126,8 @@ impl Copier {
         let size = fetch.info().size;
         let is_large = size > self.carrier.plan().chunk_bytes;
         let journal = self.remember(&to.root().join(&path), &address, is_large);
-        let version = (size, fetch.info().etag.as_str());
-        let journal = (journal, self.preserves);
-        let file = Arc::new(to.resume(&path, version, self.progress.clone(), journal)?);
+        let version = Version { size, etag: fetch.info().etag.as_str() };
+        let file = Arc::new(to.resume(&path, &version, self.progress.clone(), journal, self.preserves)?);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
             // Chunks that are given up may still be written: another transfer goes on, or begins anew.
@@ -220,7 +213,7 @@ impl Copier {
         to: &Directory,
         to_name: &str,
     ) -> Result<u64> {
-        let source = FileSource::open_below(from.root(), name, links, Arc::default())?;
+        let source = FileSource::open(&from.tree()?, name, links, Arc::default())?;
         let path = path_of(to_name)?;
         let mut file = to.begin(&path, source.size(), self.progress.clone(), self.preserves)?;
         let attributes =
@@ -243,20 +236,21 @@ impl Copier {
                 let is_of = |a: &Checksum| there.iter().find(|b| b.algorithm() == a.algorithm());
                 Ok(found.iter().find_map(|a| is_of(a).map(|b| a == b)).unwrap_or(false))
             }
-            (Some(found), End::Files(directory, _)) => match found.first() {
-                Some(expected) => file_is(directory, name, expected).await,
+            (Some(found), End::Files(directory, links)) => match found.first() {
+                Some(expected) => file_is((directory, *links), name, expected).await,
                 None => Ok(false),
             },
-            (None, End::Files(other, _)) => {
-                let End::Files(directory, _) = &self.from else { return Ok(false) };
-                let found = file_checksum(directory, name, tradewind_core::Algorithm::Crc64Nvme).await?;
-                file_is(other, name, &found).await
+            (None, End::Files(other, other_links)) => {
+                let End::Files(directory, links) = &self.from else { return Ok(false) };
+                let own = (directory, *links);
+                let found = file_checksum(own, name, tradewind_core::Algorithm::Crc64Nvme).await?;
+                file_is((other, *other_links), name, &found).await
             }
             (None, there) => {
-                let End::Files(directory, _) = &self.from else { return Ok(false) };
+                let End::Files(directory, links) = &self.from else { return Ok(false) };
                 let there = checksums(&self.carrier, there, name).await?.unwrap_or_default();
                 match there.first() {
-                    Some(expected) => file_is(directory, name, expected).await,
+                    Some(expected) => file_is((directory, *links), name, expected).await,
                     None => Ok(false),
                 }
             }
@@ -294,16 +288,16 @@ async fn checksums(carrier: &Arc<Carrier>, end: &End, name: &str) -> Result<Opti
     Ok(Some(if info.scope == ChecksumScope::FullObject { info.checksums } else { Vec::new() }))
 }
 
-async fn file_is(directory: &Directory, name: &str, expected: &Checksum) -> Result<bool> {
-    Ok(file_checksum(directory, name, expected.algorithm()).await? == *expected)
+async fn file_is(files: (&Directory, Links), name: &str, expected: &Checksum) -> Result<bool> {
+    Ok(file_checksum(files, name, expected.algorithm()).await? == *expected)
 }
 
 async fn file_checksum(
-    directory: &Directory,
+    (directory, links): (&Directory, Links),
     name: &str,
     algorithm: tradewind_core::Algorithm,
 ) -> Result<Checksum> {
-    let source = FileSource::open(&directory.root().join(path_of(name)?), Arc::default())?;
+    let source = FileSource::open(&directory.tree()?, name, links, Arc::default())?;
     blocking(move || {
         let mut hasher = Hasher::new(algorithm);
         read_through(&source, |_, piece| {

@@ -1,14 +1,19 @@
 //! Files: found below a directory, read as sources, and written so that nobody sees half of one.
 
+mod directory;
 mod draft;
 mod find;
 mod new;
+mod place;
 mod source;
+mod tree;
 
-pub(crate) use find::is_unfinished;
+pub use directory::{Directory, Version};
 pub use find::{Links, find, find_below};
-pub use new::{Directory, NewFile};
+pub(crate) use find::{found_failure, is_unfinished};
+pub use new::NewFile;
 pub use source::FileSource;
+pub use tree::{Overlap, Tree};
 
 use std::io;
 use std::path::Path;

@@ -36,4 +36,7 @@ pub struct Item {
 }
 
 /// What can be said of a name that was found: an item, or why it is none.
-pub type FoundItem = Result<Item, (String, tradewind_core::Error)>;
+pub type FoundItem = Result<Item, FoundFailure>;
+
+/// The place that a failure is about, and the failure.
+pub type FoundFailure = (String, tradewind_core::Error);

@@ -4,7 +4,7 @@
 use tokio::sync::mpsc;
 use tradewind_core::Timestamp;
 
-use crate::{FoundItem, Item};
+use crate::{FoundFailure, FoundItem, Item};
 
 /// What is to be done about a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Merge {
     here: Side,
     there: Side,
     comparison: Comparison,
+    /// What is reported where nothing at all is found in the source, and then nothing is removed.
+    if_empty: Option<FoundFailure>,
 }
 
 #[derive(Debug)]
@@ -59,16 +61,18 @@ struct Side {
     is_over: bool,
     /// Something could not be looked at: what is not found may be there all the same.
     has_failed: bool,
+    /// Something was found, or could not be looked at.
+    has_found: bool,
 }
 
 impl Side {
-    async fn fill(&mut self) -> Result<(), (String, tradewind_core::Error)> {
+    async fn fill(&mut self) -> Result<(), FoundFailure> {
         while self.next.is_none() && !self.is_over {
             match self.found.recv().await {
                 None => self.is_over = true,
-                Some(Ok(item)) => self.next = Some(item),
+                Some(Ok(item)) => (self.next, self.has_found) = (Some(item), true),
                 Some(Err(failed)) => {
-                    self.has_failed = true;
+                    (self.has_failed, self.has_found) = (true, true);
                     return Err(failed);
                 }
             }
@@ -85,16 +89,34 @@ impl Merge {
         there: mpsc::Receiver<FoundItem>,
         comparison: Comparison,
     ) -> Self {
-        let side = |found| Side { found, next: None, is_over: false, has_failed: false };
+        let side = |found| Side { found, next: None, is_over: false, has_failed: false, has_found: false };
         let (here, there) = (side(here), side(there));
-        Self { here, there, comparison }
+        Self { here, there, comparison, if_empty: None }
+    }
+
+    /// Reports this where nothing is found in the source, and removes nothing then: a place that is mistyped, or not
+    /// mounted, looks like an empty one.
+    #[must_use]
+    pub fn refusing_empty(self, failure: FoundFailure) -> Self {
+        Self { if_empty: Some(failure), ..self }
     }
 
     /// The next thing to do; an error where something could not be looked at.
-    pub async fn next(&mut self) -> Option<Result<Action, (String, tradewind_core::Error)>> {
+    pub async fn next(&mut self) -> Option<Result<Action, FoundFailure>> {
         loop {
             if let Err(failed) = self.here.fill().await {
                 return Some(Err(failed));
+            }
+            if self.here.is_over
+                && !self.here.has_found
+                && let Some(failure) = self.if_empty.take()
+            {
+                self.here.has_failed = true;
+                return Some(Err(failure));
+            }
+            // Nothing is left to copy, and nothing may be removed.
+            if self.here.is_over && self.here.next.is_none() && self.here.has_failed {
+                return None;
             }
             if let Err(failed) = self.there.fill().await {
                 return Some(Err(failed));
@@ -194,6 +216,18 @@ mod tests {
             actions(here(), there(), Comparison::PreservedTime).await,
             ["copy b", "compare times of c", "copy d", "remove x"]
         );
+    }
+
+    #[tokio::test]
+    async fn an_empty_source_that_is_refused_removes_nothing() {
+        let there = || feed(vec![Ok(item("a", 1, 1)), Ok(item("z", 1, 1))]);
+        let failure = || ("place".to_owned(), Error::new(Reason::NoSuchKey, "nothing at place"));
+        let mut merge = Merge::new(feed(Vec::new()), there(), Comparison::Size).refusing_empty(failure());
+        assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
+        assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
+        let one = feed(vec![Ok(item("a", 1, 1))]);
+        let mut merge = Merge::new(one, there(), Comparison::Size).refusing_empty(failure());
+        assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("z", 1, 1)));
     }
 
     #[tokio::test]

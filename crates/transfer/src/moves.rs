@@ -9,10 +9,10 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::FoundItem;
 use crate::filter::Filter;
 use crate::merge::{Action, Merge};
 use crate::progress::Progress;
+use crate::{FoundFailure, FoundItem};
 
 /// Items that were found and wait for a worker, at the most.
 pub const FOUND_AHEAD: usize = 1024;
@@ -108,16 +108,18 @@ impl Outcome {
     }
 }
 
-/// Everything that is found is copied, as far as the filter takes it.
+/// Everything that is found is copied, as far as the filter takes it. Where nothing is found at all, `if_empty` is reported.
 #[must_use]
 pub fn copy_all(
     mut found: mpsc::Receiver<FoundItem>,
     filter: Filter,
     progress: Arc<Progress>,
+    mut if_empty: Option<FoundFailure>,
 ) -> mpsc::Receiver<Next> {
     let (decided, actions) = mpsc::channel(FOUND_AHEAD);
     tokio::spawn(async move {
         while let Some(next) = found.recv().await {
+            if_empty = None;
             let next = match next {
                 Ok(item) if !filter.takes(&item.name) => continue,
                 Ok(item) => {
@@ -129,6 +131,10 @@ pub fn copy_all(
             if decided.send(next).await.is_err() {
                 return;
             }
+        }
+        if let Some(failure) = if_empty {
+            // Nobody is left to report to where this fails.
+            let _ = decided.send(Err(failure)).await;
         }
         progress.found_all();
     });

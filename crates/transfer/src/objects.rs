@@ -1,5 +1,6 @@
 //! Objects below a prefix, found page by page while those of the pages before are carried.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -32,6 +33,8 @@ pub struct Objects {
     pub bucket: BucketName,
     /// What their keys begin with; names are what follows.
     pub prefix: String,
+    /// The directory of a local store.
+    pub directory: Option<Arc<Path>>,
 }
 
 impl Objects {
@@ -193,7 +196,13 @@ mod tests {
             SystemClock::shared(),
             RetryOptions::default(),
         ));
-        let objects = Objects { store: store.clone(), scheme: "s3".into(), bucket, prefix: "a/".to_owned() };
+        let objects = Objects {
+            store: store.clone(),
+            scheme: "s3".into(),
+            bucket,
+            prefix: "a/".to_owned(),
+            directory: None,
+        };
         (store, carrier, objects)
     }
 

@@ -18,8 +18,7 @@ use tradewind_core::store::GetRequest;
 use tradewind_volume::Carrier;
 
 use crate::ends::End;
-use crate::files::Directory;
-use crate::names::path_of;
+use crate::files::{Directory, FileSource, Links};
 use crate::objects::Objects;
 
 const NANOS: i128 = 1_000_000_000;
@@ -185,20 +184,20 @@ fn parse_mode(text: &str) -> Option<u32> {
 /// Whether a file and an object have the same time under a name: the one that the object carries, which no listing tells.
 /// What is gone, and what carries none, has not.
 pub(crate) async fn have_same_time(carrier: &Arc<Carrier>, from: &End, to: &End, name: &str) -> Result<bool> {
-    let (directory, objects) = match (from, to) {
-        (End::Files(directory, _), End::Objects(objects))
-        | (End::Objects(objects), End::Files(directory, _)) => (directory, objects),
+    let (directory, links, objects) = match (from, to) {
+        (End::Files(directory, links), End::Objects(objects))
+        | (End::Objects(objects), End::Files(directory, links)) => (directory, *links, objects),
         (End::Files(..), End::Files(..)) | (End::Objects(_), End::Objects(_)) => return Ok(false),
     };
-    let Some(file) = time_of_file(directory, name)? else { return Ok(false) };
+    let Some(file) = time_of_file(directory, links, name)? else { return Ok(false) };
     let kept = time_of_object(carrier, objects, name).await?;
     Ok(kept.is_some_and(|kept| kept.is_same(file)))
 }
 
-fn time_of_file(directory: &Directory, name: &str) -> Result<Option<FileTime>> {
-    let path = directory.root().join(path_of(name)?);
-    // What a link leads to counts; what cannot be looked at is told of when it is opened.
-    Ok(fs::metadata(path).ok().and_then(|file| Attributes::of(&file).modified))
+fn time_of_file(directory: &Directory, links: Links, name: &str) -> Result<Option<FileTime>> {
+    let opened = FileSource::open(&directory.tree()?, name, links, Arc::default());
+    // What cannot be looked at is told of when it is copied.
+    Ok(opened.ok().and_then(|file| file.attributes().modified))
 }
 
 async fn time_of_object(carrier: &Arc<Carrier>, objects: &Objects, name: &str) -> Result<Option<FileTime>> {

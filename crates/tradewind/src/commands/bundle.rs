@@ -5,14 +5,14 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tradewind_core::error::Reason;
 use tradewind_model::bundle::Limits;
 use tradewind_transfer::bundle::{Bundle, Packer, Unpacker};
-use tradewind_transfer::files::{self, Directory, Links};
+use tradewind_transfer::files::{self, Directory, Links, Tree};
 use tradewind_transfer::filter::Filter;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::moves::{self, Done, Next, copy_all};
@@ -49,7 +49,7 @@ fn bundle_size(text: &str) -> Result<ByteSize, String> {
 }
 
 /// How `cp` was asked to treat a tree.
-pub(super) struct Tree {
+pub(super) struct TreeOptions {
     pub filter: Filter,
     pub links: Links,
     pub is_rehearsal: bool,
@@ -63,7 +63,7 @@ impl BundleFlags {
         session: &Session,
         from: &Place,
         to: &Place,
-        tree: Tree,
+        tree: TreeOptions,
     ) -> anyhow::Result<Ended> {
         match (from, to) {
             (Place::Path(from), Place::Objects(to)) => self.pack(session, from, to, tree).await,
@@ -80,7 +80,7 @@ impl BundleFlags {
         session: &Session,
         from: &Path,
         to: &ObjectsPlace,
-        tree: Tree,
+        tree: TreeOptions,
     ) -> anyhow::Result<Ended> {
         if !from.is_dir() {
             bail!("{} is not a directory; copy a file without --bundle", from.display());
@@ -88,8 +88,12 @@ impl BundleFlags {
         if !is_one_object(to) {
             bail!("{to} is not one object; name the bundle, as in {}://{}/photos.tar", to.scheme, to.bucket);
         }
-        let found = files::find(from.to_owned(), tree.links);
-        let decided = copy_all(found, tree.filter, session.progress.clone());
+        let objects = objects(session, to)?;
+        let own = Session::directory(from, tree.links)?;
+        own.check_apart(&End::Objects(objects.clone()))?;
+        let files = Tree::open(from).with_context(|| format!("cannot open {}", from.display()))?;
+        let found = files::find(files.clone(), tree.links);
+        let decided = copy_all(found, tree.filter, session.progress.clone(), None);
         if tree.is_rehearsal {
             return rehearse(decided, |item| {
                 format!("pack    {} into {to}", from.join(&item.name).display())
@@ -98,9 +102,8 @@ impl BundleFlags {
         }
         let mut limits = Limits::default();
         limits.bytes = self.bundle_size.map_or(limits.bytes, |size| size.0);
-        let objects = objects(session, to)?;
         let packer = Packer {
-            from: from.to_owned(),
+            from: files,
             links: tree.links,
             to: objects.clone(),
             key: to.key.clone(),
@@ -164,22 +167,30 @@ impl BundleFlags {
     }
 }
 
-async fn unpack(session: &Session, from: &ObjectsPlace, to: &Path, tree: Tree) -> anyhow::Result<Ended> {
+async fn unpack(
+    session: &Session,
+    from: &ObjectsPlace,
+    to: &Path,
+    tree: TreeOptions,
+) -> anyhow::Result<Ended> {
+    let to = Session::directory(to, Links::Skip)?;
+    End::Objects(objects(session, from)?).check_apart(&to)?;
     let first = open(session, from).await?;
     if tree.is_rehearsal {
+        let End::Files(to, _) = &to else { bail!("--bundle unpacks to files") };
         let mut out = BufWriter::new(io::stdout().lock());
         let mut next = Some(first);
         while let Some(bundle) = next {
             for member in bundle.members().iter().filter(|member| tree.filter.takes(&member.name)) {
                 let (name, place) = (&member.name, bundle.place());
-                writeln!(out, "unpack  {name} from {place} to {}", to.join(name).display())?;
+                writeln!(out, "unpack  {name} from {place} to {}", to.root().join(name).display())?;
             }
             next = bundle.next().await?;
         }
         out.flush()?;
         return Ok(Ended::Done);
     }
-    let End::Files(to, _) = Session::directory(to, Links::Skip)? else { bail!("--bundle unpacks to files") };
+    let End::Files(to, _) = to else { bail!("--bundle unpacks to files") };
     let report = tree.report.begin(session);
     let outcome = Arc::new(unpacker(session, to)).unpack(first, &tree.filter).await?;
     Ok(report.conclude(&outcome)?)

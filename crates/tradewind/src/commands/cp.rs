@@ -11,7 +11,7 @@ use tradewind_transfer::moves::{self, Done, copy_all};
 use tradewind_transfer::{End, Item, Outcome};
 
 use super::Ended;
-use super::bundle::{BundleFlags, Tree};
+use super::bundle::{BundleFlags, TreeOptions};
 use super::carry::{carry_out, destination, rehearse};
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
@@ -73,7 +73,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         if arguments.bundles.bundle {
             let (links, report) = (links(&arguments), arguments.report);
             let (filter, is_rehearsal) = (arguments.filter.read()?, arguments.dry_run);
-            let tree = Tree { filter, links, is_rehearsal, report };
+            let tree = TreeOptions { filter, links, is_rehearsal, report };
             return arguments.bundles.copy(&session, from, to, tree).await;
         }
         match (from, to) {
@@ -123,7 +123,8 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
         End::Objects(from) if !arguments.dry_run => from.clone().find_to_fetch(session.carrier.clone()),
         from => from.find(&session.carrier),
     };
-    let decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
+    let nothing = copier.from.nothing("to copy a single object, leave out -r");
+    let decided = copy_all(found, arguments.filter.read()?, session.progress.clone(), nothing);
     if arguments.dry_run {
         return rehearse(&copier, decided).await;
     }

@@ -199,7 +199,7 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
         }
         let below = session.below(&arguments.place)?;
         let found = below.find(&session.carrier);
-        let mut decided = copy_all(found, arguments.filter.read()?, session.progress.clone());
+        let mut decided = copy_all(found, arguments.filter.read()?, session.progress.clone(), None);
         if arguments.dry_run {
             while let Some(next) = decided.recv().await {
                 let action = next.map_err(|(_, e)| e)?;

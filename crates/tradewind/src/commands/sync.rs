@@ -5,11 +5,12 @@ use std::sync::Arc;
 use anyhow::bail;
 use clap::Args;
 use tokio::sync::{mpsc, oneshot};
+use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::{Comparison, Merge};
 use tradewind_transfer::moves::sync_all;
 use tradewind_transfer::watch::Watch;
-use tradewind_transfer::{Copier, End};
+use tradewind_transfer::{Copier, End, FoundFailure};
 
 use super::Ended;
 use super::carry::{carry_out, rehearse};
@@ -40,6 +41,9 @@ pub(super) struct Arguments {
     /// Remove what is at the destination only
     #[arg(long)]
     delete: bool,
+    /// Go on where the source holds nothing at all: with --delete, everything at the destination is removed
+    #[arg(long)]
+    allow_empty_source: bool,
     /// Compare by checksums of the whole where sizes are equal, not by time
     #[arg(long, conflicts_with = "size_only")]
     checksum: bool,
@@ -78,7 +82,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         let here = copier.from.find(&session.carrier);
         // Below a directory that is still to be made, nothing is found.
         let there = if is_there { copier.to.find(&session.carrier) } else { mpsc::channel(1).1 };
-        let merge = Merge::new(here, there, comparison);
+        let mut merge = Merge::new(here, there, comparison);
+        if !arguments.allow_empty_source
+            && let Some(nothing) = nothing(&copier, arguments.delete)
+        {
+            merge = merge.refusing_empty(nothing);
+        }
         let filter = arguments.filter.read()?;
         let decided = sync_all(merge, filter, arguments.delete, session.progress.clone());
         if arguments.dry_run {
@@ -98,6 +107,13 @@ async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> any
     let session = open(&arguments)?;
     let (copier, comparison) = copier(&session, &arguments)?;
     watch::check(&copier.from, &copier.to)?;
+    if arguments.delete
+        && !arguments.allow_empty_source
+        && let Some((_, why)) = nothing(&copier, true)
+        && copier.from.find(&session.carrier).recv().await.is_none()
+    {
+        return Err(why.into());
+    }
     let (filter, removes, settle) =
         (arguments.filter.read()?, arguments.delete, arguments.watching.options());
     let watching = Watch { copier, comparison, filter, removes, settle, grace: watch::GRACE };
@@ -107,7 +123,12 @@ async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> any
 /// What carries between the two places, and how they are compared.
 fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copier>, Comparison)> {
     let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
-    let from = end(session, &arguments.source, links, true)?;
+    let mut from = end(session, &arguments.source, links, true)?;
+    if arguments.watching.watch
+        && let End::Files(directory, links) = from
+    {
+        from = End::Files(directory.released(), links);
+    }
     let to = end(session, &arguments.destination, links, false)?;
     let comparison = match (arguments.checksum, arguments.size_only) {
         (true, _) => Comparison::Checksum,
@@ -118,6 +139,18 @@ fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copie
     let copier = session.copier(from, to, arguments.preserve);
     copier.check_apart()?;
     Ok((copier, comparison))
+}
+
+/// What is reported of a source that holds nothing; `None` where that may well be.
+fn nothing(copier: &Copier, removes: bool) -> Option<FoundFailure> {
+    if !removes {
+        return copier.from.nothing("check its spelling");
+    }
+    let (from, to) = (copier.from.describe(""), copier.to.describe(""));
+    let why = format!(
+        "nothing at {from}: --delete would remove everything at {to}; if that is meant, add --allow-empty-source"
+    );
+    Some((from, Error::new(Reason::NoSuchKey, why)))
 }
 
 /// Files carry their times themselves, and so do objects that become of objects.

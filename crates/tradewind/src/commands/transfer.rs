@@ -1,6 +1,7 @@
 //! What the commands that move data share: their flags, the stores they speak with, the runtime they run in, and how they
 //! end.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +124,8 @@ pub(super) struct Session {
     pub stores: Vec<(Arc<str>, Arc<Observed>)>,
     pub carrier: Arc<Carrier>,
     pub progress: Arc<Progress>,
+    /// Directories of local stores, by the names of the stores.
+    directories: HashMap<Arc<str>, Arc<Path>>,
     /// Where transfers under way are remembered.
     journals: Option<PathBuf>,
 }
@@ -205,12 +208,16 @@ impl StoreFlags {
         // Of what is held, requests take half, and what waits for its turn the other.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
-        let (mut stores, mut retries) = (Vec::new(), None);
+        let (mut stores, mut retries, mut directories) = (Vec::new(), None, HashMap::new());
         for scheme in schemes {
             // It may replay a log.
             let opened = tokio::task::block_in_place(|| known.open(scheme, absent))?;
             retries = retries.or(opened.retries);
-            stores.push((Arc::from(scheme), Observed::new(opened.store, clock.clone())));
+            let scheme: Arc<str> = scheme.into();
+            if let Some(directory) = opened.directory {
+                directories.insert(scheme.clone(), Arc::from(directory));
+            }
+            stores.push((scheme, Observed::new(opened.store, clock.clone())));
         }
         let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
@@ -219,7 +226,8 @@ impl StoreFlags {
             carrier = carrier.steered(packets);
         }
         let journals = journal_directory();
-        Ok(Session { stores, carrier: Arc::new(carrier), progress: Arc::default(), journals })
+        let (carrier, progress) = (Arc::new(carrier), Arc::default());
+        Ok(Session { stores, carrier, progress, directories, journals })
     }
 }
 
@@ -244,7 +252,8 @@ impl Session {
     /// Objects whose keys begin with the place's key.
     pub fn objects(&self, place: &ObjectsPlace) -> anyhow::Result<Objects> {
         let (scheme, store) = self.find(&place.scheme)?.clone();
-        Ok(Objects { store, scheme, bucket: place.bucket.clone(), prefix: place.key.clone() })
+        let (directory, prefix) = (self.directories.get(&scheme).cloned(), place.key.clone());
+        Ok(Objects { store, scheme, bucket: place.bucket.clone(), prefix, directory })
     }
 
     /// Objects below a place, as in a directory.

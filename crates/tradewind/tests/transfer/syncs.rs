@@ -191,6 +191,7 @@ fn a_tree_that_is_not_there() {
     // A bucket that cannot be listed is not an empty one.
     caller.fails(&["sync", "s3://nowhere", "there", "--delete"], &[super::failures::NO_BUCKET_LISTED]);
     assert_eq!(names(&caller.path("there")), ["b"]);
-    caller.done(&["sync", "s3://bucket/none", "there"]);
+    let nothing = "nothing at s3://bucket/none/: check its spelling";
+    caller.fails(&["sync", "s3://bucket/none", "there"], &[nothing]);
     assert_eq!(names(&caller.path("there")), ["b"]);
 }

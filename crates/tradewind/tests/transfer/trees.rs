@@ -195,8 +195,8 @@ fn a_key_that_is_a_file_and_a_directory() {
     }
     // One at a time, so that it is known which comes first.
     let complaints = [
-        "a/b: cannot make the directory there/a: File exists (os error 17)",
-        "c/d/e: cannot make the directory there/c/d: File exists (os error 17)",
+        "a/b: cannot make the directory there/a: Not a directory (os error 20)",
+        "c/d/e: cannot make the directory there/c/d: Not a directory (os error 20)",
     ];
     caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "there"], &complaints);
     assert_eq!(names(&caller.path("there")), ["a", "b", "c/d", "f"], "all else is done");
@@ -205,7 +205,7 @@ fn a_key_that_is_a_file_and_a_directory() {
     fs::create_dir_all(caller.path("other/f/g")).unwrap();
     let complaints = [
         "other/a is there and is not a file",
-        "c/d/e: cannot make the directory other/c/d: File exists (os error 17)",
+        "c/d/e: cannot make the directory other/c/d: Not a directory (os error 20)",
         "other/f is there and is not a file",
     ];
     caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "other"], &complaints);

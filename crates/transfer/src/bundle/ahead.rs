@@ -3,7 +3,6 @@
 //! follows; of a larger one only the beginning of the work is done here.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt as _};
@@ -15,7 +14,7 @@ use super::archive::{self, BLOCK_BYTES};
 use super::crew::Crew;
 use super::index::{MOST_NAME_BYTES, Member};
 use super::waiting::{BATCH_BYTES, Found, Waiting, size_of_found};
-use crate::files::{FileSource, Links};
+use crate::files::{FileSource, Links, Tree};
 
 /// Batches that are read at a time.
 const BATCHES: usize = 4;
@@ -53,13 +52,8 @@ pub enum Read {
     Failed(Error),
 }
 
-/// Reads everything that waits, below a directory.
-pub fn read_ahead(
-    root: PathBuf,
-    links: Links,
-    waiting: Waiting,
-) -> impl Stream<Item = Result<Batch>> + Unpin {
-    let root: Arc<Path> = root.into();
+/// Reads everything that waits, of files of a tree.
+pub fn read_ahead(tree: Tree, links: Links, waiting: Waiting) -> impl Stream<Item = Result<Batch>> + Unpin {
     let spare = Spare::default();
     let crew = Crew::new(BATCHES);
     let batches = futures::stream::unfold(waiting, |mut waiting| async move {
@@ -67,8 +61,8 @@ pub fn read_ahead(
         (!batch.is_empty()).then_some((batch, waiting))
     });
     let read = batches.map(move |found| {
-        let (root, archive, spare) = (root.clone(), room_for(&found, &spare), spare.clone());
-        crew.begin(move || read_batch((&root, links), found, archive, spare))
+        let (tree, archive, spare) = (tree.clone(), room_for(&found, &spare), spare.clone());
+        crew.begin(move || read_batch((&tree, links), found, archive, spare))
     });
     Box::pin(read.buffered(BATCHES))
 }
@@ -81,7 +75,7 @@ fn room_for(found: &[Found], spare: &Spare) -> Vec<u8> {
     archive
 }
 
-fn read_batch(from: (&Path, Links), found: Vec<Found>, archive: Vec<u8>, spare: Spare) -> Batch {
+fn read_batch(from: (&Tree, Links), found: Vec<Found>, archive: Vec<u8>, spare: Spare) -> Batch {
     let mut batch = Batch { archive, files: Vec::with_capacity(found.len()), spare };
     for next in found {
         let (name, read) = match next {
@@ -100,11 +94,11 @@ fn read_batch(from: (&Path, Links), found: Vec<Found>, archive: Vec<u8>, spare: 
     batch
 }
 
-fn read_file((root, links): (&Path, Links), name: &str, archive: &mut Vec<u8>) -> Result<Read> {
+fn read_file((tree, links): (&Tree, Links), name: &str, archive: &mut Vec<u8>) -> Result<Read> {
     if name.len() > MOST_NAME_BYTES {
         return Err(Error::new(Reason::KeyTooLong, "its name is longer than a bundle can hold"));
     }
-    let source = FileSource::open_below(root, name, links, Arc::default())?;
+    let source = FileSource::open(tree, name, links, Arc::default())?;
     let size = source.size();
     // It may be larger than when it was found, and then so may others be.
     if size > BATCH_BYTES || archive.len() as u64 + size > 2 * BATCH_BYTES {
@@ -140,7 +134,8 @@ mod tests {
         let root = directory.path();
         std::fs::write(root.join("file"), "x").unwrap();
         std::os::unix::fs::symlink("file", root.join("link")).unwrap();
-        let is_read = |links| read_file((root, links), "link", &mut Vec::new()).is_ok();
+        let tree = Tree::open(root).unwrap();
+        let is_read = |links| read_file((&tree, links), "link", &mut Vec::new()).is_ok();
         assert!(is_read(Links::Follow) && !is_read(Links::Skip));
     }
 }

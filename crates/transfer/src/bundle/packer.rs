@@ -1,6 +1,5 @@
 //! What is packed and where to, and what came of it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
@@ -9,7 +8,7 @@ use tradewind_volume::{Carrier, Memory, Sequence};
 
 use super::open::{Bundle, name_of_bundle};
 use crate::copy::{describe, metadata_of};
-use crate::files::Links;
+use crate::files::{Links, Tree};
 use crate::journal::{Entry, Journal};
 use crate::memory::CopyMemory;
 use crate::moves::{Done, Outcome};
@@ -22,8 +21,8 @@ const MOST_MEMBER_BYTES: u64 = 64 << 30;
 /// Packs files below a directory into bundles.
 #[derive(Debug)]
 pub struct Packer {
-    /// The directory.
-    pub from: PathBuf,
+    /// The files.
+    pub from: Tree,
     /// What becomes of links in it.
     pub links: Links,
     /// The bucket that bundles go to.
@@ -88,7 +87,7 @@ impl Packer {
     /// What is remembered of what the directory becomes.
     pub(super) fn remember(&self, to: &str) -> Option<Entry> {
         self.journal.as_ref()?.remember(true, || {
-            let from = std::path::absolute(&self.from).ok()?;
+            let from = std::path::absolute(self.from.path()).ok()?;
             Some((from.display().to_string(), to.to_owned()))
         })
     }

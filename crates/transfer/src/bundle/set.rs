@@ -213,10 +213,10 @@ impl Looked<'_> {
             if batch.is_empty() {
                 break;
             }
-            let (root, links) = (self.packer.from.clone(), self.packer.links);
+            let (tree, links) = (self.packer.from.clone(), self.packer.links);
             let look = move |found: Found| {
                 let item = found?;
-                let looked = FileSource::open_below(&root, &item.name, links, Default::default())
+                let looked = FileSource::open(&tree, &item.name, links, Default::default())
                     .and_then(|source| check_size(source.size()).map(|()| source.version()));
                 match looked {
                     Ok(version) => Ok((item, version)),

@@ -1,72 +1,164 @@
 //! A file that has not got its name yet: one without any where the file system can do that, so that nothing is left of it
-//! whatever happens, or one under a name that nobody else uses.
+//! whatever happens, or one under a name that no other transfer uses.
+//!
+//! Names are made and removed relative to open directories. Others may write into those: what has the name of an
+//! unfinished file is used only if it is that file.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::time::UNIX_EPOCH;
 
-use rustix::fs::{AtFlags, CWD, OFlags, linkat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, openat, renameat, statat, unlinkat};
+use rustix::io::{Errno, retry_on_intr};
+use serde::{Deserialize, Serialize};
 
-/// What the name of an unfinished file ends with.
+use super::tree::FileId;
+
+/// The suffix of the name of an unfinished file.
 pub(super) const UNFINISHED: &str = ".tradewind-part";
+
+/// Mode of new files before the umask.
+const FILE_MODE: u32 = 0o666;
 
 /// The file, open to read and write.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub file: File,
-    /// `None`: it has none.
-    pub name: Option<PathBuf>,
+    /// Its name and where that is; `None` for a file without a name.
+    place: Option<Named>,
+}
+
+#[derive(Debug)]
+struct Named {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+/// Identifies an unfinished file across processes. The birth time distinguishes it from a later file with a reused inode
+/// number, where the file system records one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DraftId {
+    device: u64,
+    inode: u64,
+    owner: u32,
+    born_nanos: Option<u64>,
+}
+
+impl DraftId {
+    fn of(metadata: &fs::Metadata) -> Self {
+        let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let born_nanos = born.and_then(|born| u64::try_from(born.as_nanos()).ok());
+        Self { device: metadata.dev(), inode: metadata.ino(), owner: metadata.uid(), born_nanos }
+    }
 }
 
 impl Draft {
-    /// A file under a name that must be free; a private one nobody else can open.
-    pub fn named(name: PathBuf, is_private: bool) -> io::Result<Self> {
-        let mode = if is_private { 0o600 } else { EVERYBODYS };
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(&name)?;
-        Ok(Self { file, name: Some(name) })
+    /// Makes a file under a name that must be free. A private file is readable by its owner only.
+    pub fn named(directory: OwnedFd, name: OsString, is_private: bool) -> io::Result<Self> {
+        let mode = Mode::from_raw_mode(if is_private { 0o600 } else { FILE_MODE });
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = retry_on_intr(|| openat(&directory, &name, flags, mode))?.into();
+        Ok(Self { file, place: Some(Named { directory, name }) })
     }
 
-    /// A file without a name in a directory (`O_TMPFILE`).
-    pub fn unnamed(directory: &Path) -> io::Result<Self> {
-        let flags = i32::try_from(OFlags::TMPFILE.bits()).map_err(io::Error::other)?;
-        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(directory)?;
-        Ok(Self { file, name: None })
+    /// Makes a file without a name (`O_TMPFILE`).
+    pub fn unnamed(directory: &OwnedFd) -> io::Result<Self> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = retry_on_intr(|| openat(directory, ".", flags, Mode::from_raw_mode(FILE_MODE)))?.into();
+        Ok(Self { file, place: None })
     }
 
-    /// Gives it its name: whoever looks finds the whole of it, or what was there before. One without a name takes no
-    /// place that is taken.
-    pub fn publish(&self, to: &Path) -> io::Result<()> {
-        self.name.as_ref().map_or_else(|| self.link(to), |name| fs::rename(name, to))
+    /// Opens the unfinished file that an earlier transfer made: a regular file with one name and the recorded identity. `None` where the name is free or holds anything else.
+    pub fn reopen(directory: OwnedFd, name: OsString, id: &DraftId) -> io::Result<Option<Self>> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file: File = match retry_on_intr(|| openat(&directory, &name, flags, Mode::empty())) {
+            Ok(file) => file.into(),
+            Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
+                return Ok(None);
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let metadata = file.metadata()?;
+        let is_own = metadata.is_file() && metadata.nlink() == 1 && DraftId::of(&metadata) == *id;
+        Ok(is_own.then_some(Self { file, place: Some(Named { directory, name }) }))
+    }
+
+    /// The identity to record, for [`reopen`](Self::reopen).
+    pub fn id(&self) -> io::Result<DraftId> {
+        Ok(DraftId::of(&self.file.metadata()?))
+    }
+
+    /// The name of a file that has one.
+    pub fn name(&self) -> Option<&OsStr> {
+        self.place.as_ref().map(|place| &*place.name)
+    }
+
+    /// Gives the file its name: readers find the whole file, or what was there before. A file without a name replaces nothing
+    /// (`AlreadyExists`). What was put in the place of an unfinished file is not renamed in its stead.
+    pub fn publish(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        let Some(place) = &self.place else { return self.link(directory, name) };
+        self.check_at(&place.directory, &place.name)?;
+        renameat(&place.directory, &place.name, directory, name)?;
+        self.check_at(directory, name)
+    }
+
+    /// An error unless a name leads to this file.
+    fn check_at(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        let found = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileId::of(&found) == FileId::of(&fstat(&self.file)?) {
+            return Ok(());
+        }
+        Err(io::Error::other("another program replaced the unfinished file; run the transfer again"))
     }
 
     /// Takes a name that must be free, if it has none.
-    pub fn take_name(&mut self, name: &Path) -> io::Result<()> {
-        if self.name.is_none() {
-            self.link(name)?;
-            self.name = Some(name.to_owned());
+    pub fn take_name(&mut self, directory: OwnedFd, name: OsString) -> io::Result<()> {
+        if self.place.is_none() {
+            self.link(&directory, &name)?;
+            self.place = Some(Named { directory, name });
         }
         Ok(())
     }
 
-    fn link(&self, to: &Path) -> io::Result<()> {
-        match linkat(&self.file, c"", CWD, to, AtFlags::EMPTY_PATH) {
+    /// Removes the name of an unfinished file.
+    pub fn discard(&self) -> io::Result<()> {
+        let Some(place) = &self.place else { return Ok(()) };
+        Ok(unlinkat(&place.directory, &place.name, AtFlags::empty())?)
+    }
+
+    fn link(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        match linkat(&self.file, c"", directory, name, AtFlags::EMPTY_PATH) {
             // Before Linux 6.10 that takes a privilege; the way through `/proc`, which is longer, takes none.
-            Err(Errno::NOENT) => self.link_as_any(to),
+            Err(Errno::NOENT) => self.link_as_any(directory, name),
             linked => Ok(linked?),
         }
     }
 
-    fn link_as_any(&self, to: &Path) -> io::Result<()> {
+    fn link_as_any(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
         let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        Ok(linkat(CWD, open, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
+        Ok(linkat(CWD, open, directory, name, AtFlags::SYMLINK_FOLLOW)?)
     }
 }
 
-/// What a new file's mode is before the umask takes from it.
-const EVERYBODYS: u32 = 0o666;
+/// A name that no other unfinished file has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SpareName {
+    pub mark: u64,
+    pub number: u64,
+}
+
+impl SpareName {
+    /// The name, beside that of a finished file.
+    pub fn beside(self, name: &OsStr) -> OsString {
+        let Self { mark, number } = self;
+        // Not the whole name: the two together may be too long for one.
+        let name: String = name.to_string_lossy().chars().take(32).collect();
+        format!(".{name}.{mark:016x}-{number}{UNFINISHED}").into()
+    }
+}
 
 /// The mode that new files of this process have.
 pub(super) fn usual_mode() -> io::Result<u32> {
@@ -74,32 +166,39 @@ pub(super) fn usual_mode() -> io::Result<u32> {
     let umask =
         status.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("Umask:")?.trim(), 8).ok());
     let umask = umask.ok_or_else(|| io::Error::other("the system does not say the umask"))?;
-    Ok(EVERYBODYS & !umask)
+    Ok(FILE_MODE & !umask)
 }
 
 /// Whether files without a name can be made in a directory, and given one.
-pub(super) fn can_do_without_name(directory: &Path, spare: PathBuf) -> bool {
-    let made = Draft::unnamed(directory).and_then(|draft| draft.link(&spare));
-    made.is_ok() && fs::remove_file(spare).is_ok()
+pub(super) fn can_do_without_name(directory: &OwnedFd, spare: &OsStr) -> bool {
+    let made = Draft::unnamed(directory).and_then(|draft| draft.link(directory, spare));
+    made.is_ok() && unlinkat(directory, spare, AtFlags::empty()).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Tree;
     use std::io::Write as _;
+    use std::path::Path;
+
+    fn open(root: &Path) -> OwnedFd {
+        Tree::open(root).unwrap().directory(Path::new("")).unwrap()
+    }
 
     #[test]
     fn both_kinds_get_their_name() {
         let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        for (n, draft) in
-            [Draft::named(path("spare"), false), Draft::unnamed(root.path())].into_iter().enumerate()
+        let directory = || open(root.path());
+        for (n, draft) in [Draft::named(directory(), "spare".into(), false), Draft::unnamed(&directory())]
+            .into_iter()
+            .enumerate()
         {
             let mut draft = draft.unwrap();
             draft.file.write_all(b"new").unwrap();
-            draft.publish(&path(&n.to_string())).unwrap();
+            draft.publish(&directory(), OsStr::new(&n.to_string())).unwrap();
         }
-        assert!(can_do_without_name(root.path(), path("tried")));
+        assert!(can_do_without_name(&directory(), OsStr::new("tried")));
         let mut left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["0", "1"]);
@@ -108,13 +207,14 @@ mod tests {
     #[test]
     fn a_name_is_given_with_and_without_the_privilege() {
         let root = tempfile::tempdir().unwrap();
-        let (one, other) = (root.path().join("one"), root.path().join("other"));
-        let mut draft = Draft::unnamed(root.path()).unwrap();
+        let directory = open(root.path());
+        let mut draft = Draft::unnamed(&directory).unwrap();
         draft.file.write_all(b"new").unwrap();
-        draft.link(&one).unwrap();
-        draft.link_as_any(&other).unwrap();
-        assert_eq!((fs::read(&one).unwrap(), fs::read(&other).unwrap()), (b"new".to_vec(), b"new".to_vec()));
-        let nowhere = draft.link(&root.path().join("not there/one")).unwrap_err();
+        draft.link(&directory, OsStr::new("one")).unwrap();
+        draft.link_as_any(&directory, OsStr::new("other")).unwrap();
+        let read = |name: &str| fs::read(root.path().join(name)).unwrap();
+        assert_eq!((read("one"), read("other")), (b"new".to_vec(), b"new".to_vec()));
+        let nowhere = draft.link(&directory, OsStr::new("not there/one")).unwrap_err();
         assert_eq!(nowhere.kind(), io::ErrorKind::NotFound);
     }
 
@@ -123,9 +223,10 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let root = tempfile::tempdir().unwrap();
         let mode = |draft: Draft| draft.file.metadata().unwrap().permissions().mode() & 0o777;
-        let named = |name, is_private| Draft::named(root.path().join(name), is_private).unwrap();
+        let named =
+            |name: &str, is_private| Draft::named(open(root.path()), name.into(), is_private).unwrap();
         assert_eq!(mode(named("a", false)), usual_mode().unwrap());
-        assert_eq!(mode(Draft::unnamed(root.path()).unwrap()), usual_mode().unwrap());
+        assert_eq!(mode(Draft::unnamed(&open(root.path())).unwrap()), usual_mode().unwrap());
         assert_eq!(mode(named("b", true)), 0o600);
     }
 
@@ -134,12 +235,53 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (taken, spare) = (root.path().join("taken"), root.path().join("spare"));
         fs::write(&taken, "old").unwrap();
-        let mut draft = Draft::unnamed(root.path()).unwrap();
+        let directory = open(root.path());
+        let mut draft = Draft::unnamed(&directory).unwrap();
         draft.file.write_all(b"new").unwrap();
-        assert_eq!(draft.publish(&taken).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        draft.take_name(&spare).unwrap();
+        let refused = draft.publish(&directory, OsStr::new("taken")).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        draft.take_name(open(root.path()), "spare".into()).unwrap();
         assert_eq!(fs::read(&taken).unwrap(), b"old");
-        draft.publish(&taken).unwrap();
+        draft.publish(&directory, OsStr::new("taken")).unwrap();
         assert_eq!((fs::read(&taken).unwrap(), spare.exists()), (b"new".to_vec(), false));
+    }
+
+    #[test]
+    fn only_the_recorded_file_is_reopened() {
+        let root = tempfile::tempdir().unwrap();
+        let (spare, victim) = (root.path().join("spare"), root.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        let id = Draft::named(open(root.path()), "spare".into(), false).unwrap().id().unwrap();
+        let reopen = |id: &DraftId| Draft::reopen(open(root.path()), "spare".into(), id).unwrap().is_some();
+        assert!(reopen(&id));
+        fs::hard_link(&spare, root.path().join("second name")).unwrap();
+        assert!(!reopen(&id), "others could write to it under its second name");
+        fs::remove_file(root.path().join("second name")).unwrap();
+        assert!(reopen(&id));
+        assert!(!reopen(&DraftId { born_nanos: Some(1), ..id.clone() }));
+        fs::remove_file(&spare).unwrap();
+        assert!(!reopen(&id));
+        let victim_id = DraftId::of(&fs::metadata(&victim).unwrap());
+        std::os::unix::fs::symlink(&victim, &spare).unwrap();
+        assert!(!reopen(&id) && !reopen(&victim_id));
+        fs::remove_file(&spare).unwrap();
+        fs::hard_link(&victim, &spare).unwrap();
+        assert!(!reopen(&id) && !reopen(&victim_id));
+        fs::remove_file(&spare).unwrap();
+        rustix::fs::mknodat(CWD, &spare, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(!reopen(&id));
+    }
+
+    #[test]
+    fn what_replaced_an_unfinished_file_is_not_published() {
+        let root = tempfile::tempdir().unwrap();
+        let spare = root.path().join("spare");
+        let draft = Draft::named(open(root.path()), "spare".into(), false).unwrap();
+        fs::remove_file(&spare).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &spare).unwrap();
+        assert!(draft.publish(&open(root.path()), OsStr::new("final")).is_err());
+        assert!(
+            !root.path().join("final").exists() && fs::symlink_metadata(root.path().join("final")).is_err()
+        );
     }
 }

@@ -1,16 +1,19 @@
 //! Files below a directory, found on a thread of their own while those found before are carried.
 
-use std::ffi::OsStr;
-use std::fs;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
+use rustix::fs::{AtFlags, Dir, FileType, statat};
+use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
 
+use super::Tree;
 use super::draft::UNFINISHED;
-use super::failed;
 use crate::moves::FOUND_AHEAD;
 use crate::names::name_of;
 use crate::{FoundItem, Item};
@@ -30,21 +33,30 @@ pub(crate) fn is_unfinished(name: &[u8]) -> bool {
     name.starts_with(b".") && name.ends_with(UNFINISHED.as_bytes())
 }
 
-/// Finds every file below `root`, in the byte order of their names, as stores list keys: `a.txt` comes before `a/b`.
-/// What is neither file, directory nor link is told of as a failure.
-pub fn find(root: PathBuf, links: Links) -> mpsc::Receiver<FoundItem> {
-    find_below(root, Path::new(""), links)
+/// Finds every file of a tree, in the byte order of their names, as stores list keys: `a.txt` comes before `a/b`.
+/// What is neither file, directory nor link is reported as a failure. Directories are opened as [`Tree`] does: one that becomes a
+/// link meanwhile is not entered.
+pub fn find(tree: Tree, links: Links) -> mpsc::Receiver<FoundItem> {
+    find_below(tree, Path::new(""), links)
 }
 
-/// The same of a directory below `root`, with names that begin there.
-pub fn find_below(root: PathBuf, below: &Path, links: Links) -> mpsc::Receiver<FoundItem> {
+/// The same of a directory of the tree, with names that begin at its root.
+pub fn find_below(tree: Tree, below: &Path, links: Links) -> mpsc::Receiver<FoundItem> {
     let (found, items) = mpsc::channel(FOUND_AHEAD);
-    let directory = root.join(below);
+    let below = below.to_owned();
     tokio::task::spawn_blocking(move || {
-        let walk = Walk { root, links, found };
+        let walk = Walk { tree, links, found };
         // Nobody listens any more where it ends early.
-        let _ = walk.below(&directory);
+        let _ = walk.below(&below);
     });
+    items
+}
+
+/// The failure of a directory that cannot be opened, as a walk reports it.
+pub(crate) fn found_failure(place: String, error: Error) -> mpsc::Receiver<FoundItem> {
+    let (found, items) = mpsc::channel(1);
+    // There is room for one, and the receiver is still here.
+    let _ = found.try_send(Err((place, error)));
     items
 }
 
@@ -52,7 +64,7 @@ pub fn find_below(root: PathBuf, below: &Path, links: Links) -> mpsc::Receiver<F
 struct Abandoned;
 
 struct Walk {
-    root: PathBuf,
+    tree: Tree,
     links: Links,
     found: mpsc::Sender<FoundItem>,
 }
@@ -60,73 +72,96 @@ struct Walk {
 /// An entry of a directory, with what it is ordered by: a directory's name ends with a slash, as in keys.
 struct Entry {
     order: Vec<u8>,
-    path: PathBuf,
-    kind: fs::FileType,
+    name: OsString,
+    kind: FileType,
 }
 
 impl Walk {
-    fn below(&self, directory: &Path) -> Result<(), Abandoned> {
-        let entries = match entries(directory) {
-            Ok(entries) => entries,
-            Err(e) => return self.fail(directory, failed("list", directory, e)),
+    fn below(&self, below: &Path) -> Result<(), Abandoned> {
+        let listed = self.tree.listing(below).and_then(|directory| {
+            let entries = entries(&directory)?;
+            Ok((directory, entries))
+        });
+        let (directory, entries) = match listed {
+            Ok(listed) => listed,
+            Err(e) => {
+                return self.fail(&self.tree.path().join(below), self.tree.failed("list", below, e));
+            }
         };
-        for Entry { path, kind, .. } in entries {
+        for Entry { name, kind, .. } in entries {
             if kind.is_dir() {
-                self.below(&path)?;
+                self.below(&below.join(name))?;
             } else {
-                self.one(&path, kind)?;
+                self.one(&directory, below, &name, kind)?;
             }
         }
         Ok(())
     }
 
-    fn one(&self, path: &Path, kind: fs::FileType) -> Result<(), Abandoned> {
-        let is_unfinished = |name: &OsStr| is_unfinished(name.as_encoded_bytes());
-        if path.file_name().is_some_and(is_unfinished) {
+    fn one(&self, directory: &OwnedFd, below: &Path, name: &OsStr, kind: FileType) -> Result<(), Abandoned> {
+        if is_unfinished(name.as_encoded_bytes()) || (kind.is_symlink() && self.links == Links::Skip) {
             return Ok(());
         }
+        let below = below.join(name);
+        let path = || self.tree.path().join(&below);
+        let flags = if kind.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        let found = match statat(directory, name, flags) {
+            Ok(found) => found,
+            Err(e) => return self.fail(&path(), self.tree.failed("look at", &below, e.into())),
+        };
+        let kind = FileType::from_raw_mode(found.st_mode);
+        // It became a link since it was listed.
         if kind.is_symlink() && self.links == Links::Skip {
             return Ok(());
         }
-        let metadata = if kind.is_symlink() { fs::metadata(path) } else { fs::symlink_metadata(path) };
-        let metadata = match metadata {
-            Ok(metadata) => metadata,
-            Err(e) => return self.fail(path, failed("look at", path, e)),
-        };
-        if !metadata.is_file() {
-            let what =
-                if metadata.is_dir() { "a link to a directory" } else { "neither a file nor a directory" };
-            let why = format!("{} is {what}: it is left out", path.display());
-            return self.fail(path, Error::new(Reason::InvalidRequest, why));
+        if !kind.is_file() {
+            let what = if kind.is_dir() { "a link to a directory" } else { "neither a file nor a directory" };
+            let why = format!("{} is {what}: it is left out", path().display());
+            return self.fail(&path(), Error::new(Reason::InvalidRequest, why));
         }
-        match name_of(path.strip_prefix(&self.root).unwrap_or(path)) {
+        match name_of(&below) {
             Ok(name) => {
-                let modified = metadata.modified().map(Timestamp::from).unwrap_or_default();
-                self.tell(Ok(Item { name, size: metadata.len(), modified }))
+                let size = u64::try_from(found.st_size).unwrap_or(0);
+                let nanos = i64::try_from(found.st_mtime_nsec).unwrap_or(0);
+                let millis = found.st_mtime.saturating_mul(1000).saturating_add(nanos / 1_000_000);
+                self.send(Ok(Item { name, size, modified: Timestamp::from_millis(millis) }))
             }
-            Err(e) => self.fail(path, e),
+            Err(e) => self.fail(&path(), e),
         }
     }
 
     fn fail(&self, path: &Path, error: Error) -> Result<(), Abandoned> {
-        self.tell(Err((path.display().to_string(), error)))
+        self.send(Err((path.display().to_string(), error)))
     }
 
-    fn tell(&self, found: FoundItem) -> Result<(), Abandoned> {
+    fn send(&self, found: FoundItem) -> Result<(), Abandoned> {
         self.found.blocking_send(found).map_err(|_| Abandoned)
     }
 }
 
-fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
+fn entries(directory: &OwnedFd) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for entry in fs::read_dir(directory)? {
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        let kind = entry.file_type()?;
-        let mut order = entry.file_name().into_encoded_bytes();
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            // Not every file system says it in its listing.
+            FileType::Unknown => match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(found) => FileType::from_raw_mode(found.st_mode),
+                // It was removed meanwhile.
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(e.into()),
+            },
+            kind => kind,
+        };
+        let mut order = name.as_bytes().to_vec();
         if kind.is_dir() {
             order.push(b'/');
         }
-        entries.push(Entry { order, path: entry.path(), kind });
+        entries.push(Entry { order, name: name.to_owned(), kind });
     }
     entries.sort_unstable_by(|a, b| a.order.cmp(&b.order));
     Ok(entries)
@@ -135,10 +170,10 @@ fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::ffi::OsStrExt as _;
+    use std::fs;
 
     async fn all(root: &Path, links: Links) -> (Vec<String>, Vec<String>) {
-        let mut items = find(root.to_owned(), links);
+        let mut items = find(Tree::open(root).unwrap(), links);
         let (mut names, mut failures) = (Vec::new(), Vec::new());
         while let Some(item) = items.recv().await {
             match item {
@@ -180,7 +215,8 @@ mod tests {
         let (names, failures) = all(root.path(), Links::Follow).await;
         assert_eq!(names, ["file", "link"]);
         assert_eq!(failures.len(), 3, "{failures:?}");
-        let (_, failures) = all(&path("absent"), Links::Skip).await;
-        assert!(failures[0].starts_with("cannot list "), "{failures:?}");
+        let mut absent = find_below(Tree::open(root.path()).unwrap(), Path::new("absent"), Links::Skip);
+        let (_, failure) = absent.recv().await.unwrap().unwrap_err();
+        assert!(failure.to_string().starts_with("cannot list "), "{failure}");
     }
 }

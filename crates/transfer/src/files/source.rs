@@ -1,13 +1,10 @@
 //! A file as the source of an object. It is read again where a request failed, and must be the same file then.
 
 use std::fs::{File, Metadata};
-use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
-use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
 use tradewind_core::checksum::crc64nvme;
@@ -15,7 +12,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::UploadId;
 use tradewind_volume::Source;
 
-use super::{Links, failed};
+use super::{Links, Tree, failed};
 use crate::journal::Entry;
 use crate::names::path_of;
 use crate::preserve::Attributes;
@@ -65,30 +62,21 @@ impl Seen {
 }
 
 impl FileSource {
-    /// Opens a file.
-    pub fn open(path: &Path, progress: Arc<Progress>) -> Result<Self> {
-        Self::of(File::open(path), path, progress)
-    }
-
-    /// Opens the file of a name below a directory. Where links are passed over none is gone through on the way there, not
-    /// even one that came this moment.
-    pub fn open_below(directory: &Path, name: &str, links: Links, progress: Arc<Progress>) -> Result<Self> {
+    /// Opens the file of a name in a tree. Where links are passed over, none is followed on the way there, not even one that
+    /// came this moment.
+    pub fn open(tree: &Tree, name: &str, links: Links, progress: Arc<Progress>) -> Result<Self> {
         let below = path_of(name)?;
-        let path = directory.join(&below);
-        let opened = match links {
-            Links::Skip => open_past_no_link(directory, &below),
-            Links::Follow => File::open(&path),
-        };
-        Self::of(opened, &path, progress)
+        let path = tree.path().join(&below);
+        let file = tree.file(&below, links).map_err(|e| tree.failed("open", &below, e))?;
+        Self::of(file, path, progress)
     }
 
-    fn of(opened: io::Result<File>, path: &Path, progress: Arc<Progress>) -> Result<Self> {
-        let file = opened.map_err(|e| failed("open", path, e))?;
-        let metadata = file.metadata().map_err(|e| failed("look at", path, e))?;
+    fn of(file: File, path: PathBuf, progress: Arc<Progress>) -> Result<Self> {
+        let metadata = file.metadata().map_err(|e| failed("look at", &path, e))?;
         if !metadata.is_file() {
             return Err(Error::new(Reason::InvalidRequest, format!("{} is not a file", path.display())));
         }
-        let (path, seen, journal) = (path.to_owned(), Seen::of(&metadata), Mutex::default());
+        let (seen, journal) = (Seen::of(&metadata), Mutex::default());
         let attributes = Attributes::of(&metadata);
         Ok(Self { file, path, seen, attributes, progress, journal, preserves: false })
     }
@@ -147,19 +135,6 @@ impl FileSource {
     }
 }
 
-/// Opens a file below a directory, which may be reached through a link itself.
-fn open_past_no_link(directory: &Path, below: &Path) -> io::Result<File> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = retry_on_intr(|| open(directory, flags, Mode::empty()))?;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    match retry_on_intr(|| openat2(&root, below, flags, Mode::empty(), resolve)) {
-        // Before Linux 5.6, or where a filter of system calls does not know it.
-        Err(Errno::NOSYS | Errno::PERM) => File::open(directory.join(below)),
-        opened => Ok(opened?.into()),
-    }
-}
-
 impl Source for FileSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut at = 0;
@@ -212,15 +187,16 @@ impl Source for FileSource {
 mod tests {
     use super::*;
     use crate::journal::Journal;
+    use std::path::Path;
 
     #[test]
     fn an_upload_that_carries_something_else_is_not_gone_on_with() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("file");
-        std::fs::write(&path, "x").unwrap();
+        std::fs::write(directory.path().join("file"), "x").unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
         let journal = Journal::new(directory.path().join("j"), "s".to_owned());
         let source = |preserves| {
-            let source = FileSource::open(&path, Arc::default()).unwrap();
+            let source = FileSource::open(&tree, "file", Links::Skip, Arc::default()).unwrap();
             source.remembered(journal.open("a", "b").unwrap(), preserves)
         };
         let id = UploadId("id".to_owned());
@@ -247,7 +223,8 @@ mod tests {
         link(Path::new("dir"), "within");
         link(Path::new("dir/file"), "file");
         let is_open = |root: &Path, name, links| {
-            FileSource::open_below(root, name, links, Arc::default()).map(|source| source.size())
+            let tree = Tree::open(root).unwrap();
+            FileSource::open(&tree, name, links, Arc::default()).map(|source| source.size())
         };
         for name in ["away/file", "within/file", "file"] {
             let refused = is_open(&root, name, Links::Skip).unwrap_err().to_string();

@@ -76,6 +76,7 @@ impl Scene {
         let retries = RetryOptions { attempts: 1, first_delay: delay, most_delay: delay };
         let carrier = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
         let to = Objects {
+            directory: None,
             store: self.store.clone(),
             scheme: scheme.into(),
             bucket: at("k").bucket,

@@ -12,7 +12,7 @@ use tradewind_core::store::GetRequest;
 use super::mounts::Mounts;
 use super::root::{Found, Root};
 use crate::ends::End;
-use crate::files::{Links, failed, find_below};
+use crate::files::{Links, failed, find_below, found_failure};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
 use crate::moves::{Done, Next, sync_all};
@@ -127,7 +127,7 @@ impl Worker {
         let below = Path::new(tree.trim_end_matches('/'));
         let looked = match self.root.look(below) {
             Ok(Found::Itself(at)) if at.is_dir() || tree.is_empty() => {
-                return find_below(self.root.path().to_owned(), below, self.links);
+                return self.find_in(&self.copier.from, below);
             }
             Ok(Found::Itself(at)) if at.is_symlink() => self.behind(&self.root.path().join(below)),
             // Below a directory that is gone nothing is found.
@@ -140,6 +140,15 @@ impl Worker {
             let _ = found.try_send(Err((self.root.path().join(below).display().to_string(), e)));
         }
         items
+    }
+
+    /// What is found below a directory of an end that holds files.
+    fn find_in(&self, end: &End, below: &Path) -> mpsc::Receiver<FoundItem> {
+        let End::Files(directory, links) = end else { return mpsc::channel(1).1 };
+        match directory.tree() {
+            Ok(tree) => find_below(tree, below, *links),
+            Err(e) => found_failure(directory.root().display().to_string(), e),
+        }
     }
 
     /// Whether the store has a name: of what came and went within a moment it knows nothing.
@@ -162,9 +171,7 @@ impl Worker {
         let here = self.find_here(tree);
         let there = match &self.copier.to {
             End::Objects(objects) => objects.clone().find_below(tree, self.copier.carrier.clone()),
-            End::Files(directory, links) => {
-                find_below(directory.root().to_owned(), &PathBuf::from(tree), *links)
-            }
+            files => self.find_in(files, Path::new(tree)),
         };
         let merge = Merge::new(here, there, comparison);
         sync_all(merge, filter, self.mounts.is_some(), self.copier.progress.clone())

@@ -16,7 +16,7 @@ use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_model::plan::Plan;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{Cell, Workload};
-use tradewind_transfer::files::{self, Links};
+use tradewind_transfer::files::{self, Links, Tree};
 
 use super::Arguments;
 use crate::commands::advice::{self, PARALLEL, SIZES};
@@ -85,7 +85,8 @@ impl Workloads {
     }
 
     async fn add_files(&mut self, directory: &Path) -> anyhow::Result<()> {
-        let mut items = files::find(directory.to_owned(), Links::Skip);
+        let tree = Tree::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
+        let mut items = files::find(tree, Links::Skip);
         let mut failed = 0_u64;
         while let Some(item) = items.recv().await {
             match item {

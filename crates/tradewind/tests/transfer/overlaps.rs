@@ -1,0 +1,216 @@
+//! Ends that contain each other, and sources that hold nothing: rejected before anything is copied or removed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::{Scene, names, tree};
+use crate::support::caller::Caller;
+
+/// A caller with the tree `d` of the example: `d/1`, `d/x/2` and `d/x/y/4`.
+fn nested() -> Caller {
+    let caller = Caller::new("127.0.0.1:1".parse().unwrap());
+    for (name, text) in [("d/1", "1"), ("d/x/2", "2"), ("d/x/y/4", "4")] {
+        caller.write(name, text);
+    }
+    caller
+}
+
+/// Runs a command that must be rejected, as it is and as a rehearsal, and must change nothing.
+fn is_rejected(caller: &Caller, arguments: &[&str], because: &str) {
+    let before = tree(&caller.path("d"));
+    for arguments in [arguments.to_vec(), [arguments, &["--dry-run"]].concat()] {
+        let ran = caller.run(&arguments);
+        assert_eq!(ran.status.code(), Some(1), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(because) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+        assert!(tree(&caller.path("d")) == before, "{arguments:?} changed something");
+    }
+}
+
+#[test]
+fn directories_within_each_other_are_rejected() {
+    let caller = nested();
+    symlink("d/x", caller.path("link")).unwrap();
+    symlink(caller.path("d"), caller.path("up")).unwrap();
+    for (from, to, because) in [
+        ("d/x", "d", "d/x lies within d"),
+        ("d", "d/x", "d/x lies within d"),
+        ("d", "d", "d and d are the same directory"),
+        ("d", "d/./x/..", "are the same directory"),
+        ("d", "d/copy", "d/copy lies within d"),
+        ("d", "d/not/yet/there", "d/not/yet/there lies within d"),
+        ("link", "d", "link lies within d"),
+        ("d", "link", "link lies within d"),
+        ("d", "link/new", "link/new lies within d"),
+        ("d", "up", "are the same directory"),
+        ("d/x", "up", "d/x lies within up"),
+    ] {
+        is_rejected(&caller, &["cp", "-r", from, to], because);
+        is_rejected(&caller, &["sync", from, to], because);
+        is_rejected(&caller, &["sync", "--delete", from, to], because);
+    }
+    let inside = caller.path("d/x");
+    let absolute = inside.to_str().unwrap();
+    is_rejected(&caller, &["sync", "--delete", absolute, "d"], "lies within d");
+}
+
+#[test]
+fn directories_beside_each_other_are_not_rejected() {
+    let caller = nested();
+    caller.done(&["sync", "--delete", "d/x", "d/xy"]);
+    assert_eq!(names(&caller.path("d/xy")), ["2", "y/4"]);
+    caller.done(&["sync", "--delete", "d", "e/f"]);
+    caller.done(&["cp", "-r", "d/x", "e/g"]);
+    assert_eq!(names(&caller.path("e")), ["f/1", "f/x/2", "f/x/y/4", "f/xy/2", "f/xy/y/4", "g/2", "g/y/4"]);
+}
+
+/// A caller with a local store in `data/store`, named `disk`, that holds `disk://bucket/a`.
+fn with_local_store() -> Caller {
+    let caller = Caller::new("127.0.0.1:1".parse().unwrap());
+    let settings = "[store.disk]\ntype = \"local\"\npath = \"data/store\"\n";
+    let caller = caller.configured(settings);
+    caller.done(&["mb", "disk://bucket"]);
+    caller.write("a", "a");
+    caller.done(&["cp", "a", "disk://bucket/a"]);
+    caller
+}
+
+/// Names of everything, but of what the store itself does while it is open.
+fn outside_store(caller: &Caller) -> Vec<String> {
+    names(caller.root()).into_iter().filter(|name| !name.starts_with("data/store/")).collect()
+}
+
+#[test]
+fn a_local_store_and_a_directory_around_it_are_rejected() {
+    let caller = with_local_store();
+    let before = outside_store(&caller);
+    symlink("data/store", caller.path("alias")).unwrap();
+    for place in [".", "data", "data/store", "data/store/segments", "alias", "alias/new"] {
+        for arguments in [
+            &["cp", "-r", "disk://bucket", place][..],
+            &["sync", "disk://bucket", place],
+            &["sync", "--delete", "disk://bucket", place],
+            &["cp", "--bundle", "disk://bucket/a", place],
+            &["cp", "-r", place, "disk://bucket/copy/"],
+            &["sync", place, "disk://bucket/copy/"],
+            &["sync", "--delete", place, "disk://bucket/copy/"],
+            &["sync", "--watch", place, "disk://bucket/copy/"],
+            &["cp", "--bundle", place, "disk://bucket/copy.tar"],
+        ] {
+            let from_absent = place == "alias/new" && arguments[arguments.len() - 2] == place;
+            let ran = caller.run(arguments);
+            assert_eq!(ran.status.code(), Some(1), "{arguments:?}: {ran:?}");
+            let because = if from_absent { "not a directory" } else { "where the store disk:// is" };
+            assert!(ran.err.contains(because), "{arguments:?}: {ran:?}");
+        }
+    }
+    fs::remove_file(caller.path("alias")).unwrap();
+    assert_eq!(caller.keys("disk://bucket"), ["a"]);
+    assert_eq!(outside_store(&caller), before);
+    caller.done(&["cp", "-r", "disk://bucket", "data/beside"]);
+    assert_eq!(names(&caller.path("data/beside")), ["a"]);
+}
+
+#[test]
+fn a_prefix_that_holds_nothing_is_no_source() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("keep/one", "1");
+    scene.store("key", b"object");
+    scene.store("copy/one", b"1");
+    let copy = |place: &str| format!("nothing at {place}: to copy a single object, leave out -r");
+    let check = |place: &str| format!("nothing at {place}: check its spelling");
+    for (arguments, because) in [
+        (&["cp", "-r", "s3://bucket/typo/", "keep"][..], copy("s3://bucket/typo/")),
+        (&["cp", "-r", "s3://bucket/typo", "keep"], copy("s3://bucket/typo/")),
+        (&["cp", "-r", "s3://bucket/key", "keep"], copy("s3://bucket/key/")),
+        (&["cp", "-r", "s3://bucket/typo/", "s3://bucket/copy/"], copy("s3://bucket/typo/")),
+        (&["cp", "-r", "--dry-run", "s3://bucket/typo/", "keep"], copy("s3://bucket/typo/")),
+        (&["sync", "s3://bucket/typo/", "keep"], check("s3://bucket/typo/")),
+        (&["sync", "s3://bucket/key", "keep"], check("s3://bucket/key/")),
+    ] {
+        caller.fails(arguments, &[&because]);
+    }
+    assert_eq!(
+        (names(&caller.path("keep")), scene.names()),
+        (vec!["one".to_owned()], vec!["copy/one".to_owned(), "key".to_owned()])
+    );
+}
+
+#[test]
+fn delete_from_an_empty_source_needs_a_flag() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.done(&["mb", "s3://empty"]);
+    fs::create_dir_all(caller.path("nothing/but/directories")).unwrap();
+    caller.write("keep/one", "1");
+    scene.store("copy/one", b"1");
+    let advice = "if that is meant, add --allow-empty-source";
+    for (from, from_shown, to, to_shown) in [
+        ("s3://bucket/typo/", "s3://bucket/typo/", "keep", "keep/"),
+        ("s3://bucket/typo", "s3://bucket/typo/", "s3://bucket/copy", "s3://bucket/copy/"),
+        ("s3://empty", "s3://empty/", "keep", "keep/"),
+        ("nothing", "nothing/", "keep", "keep/"),
+        ("nothing", "nothing/", "s3://bucket/copy", "s3://bucket/copy/"),
+    ] {
+        let because =
+            format!("nothing at {from_shown}: --delete would remove everything at {to_shown}; {advice}");
+        caller.fails(&["sync", "--delete", from, to], &[&because]);
+        caller.fails(&["sync", "--delete", "--dry-run", from, to], &[&because]);
+    }
+    let because =
+        format!("nothing at nothing/: --delete would remove everything at s3://bucket/copy/; {advice}");
+    caller.fails(&["sync", "--watch", "--delete", "nothing", "s3://bucket/copy"], &[&because]);
+    // What cannot even be listed is no empty source, with or without the flag.
+    let ran = caller.run(&["sync", "--delete", "--allow-empty-source", "s3://not-there/x/", "keep"]);
+    assert!(ran.status.code() == Some(1) && ran.err.contains("does not exist (NoSuchBucket)"), "{ran:?}");
+    assert_eq!(
+        (names(&caller.path("keep")), scene.names()),
+        (vec!["one".to_owned()], vec!["copy/one".to_owned()])
+    );
+
+    caller.done(&["sync", "--delete", "--allow-empty-source", "s3://bucket/typo/", "keep"]);
+    caller.done(&["sync", "--delete", "--allow-empty-source", "nothing", "s3://bucket/copy"]);
+    assert_eq!((names(&caller.path("keep")).len(), scene.names().len()), (0, 0));
+    // An empty bucket and an empty directory are sources where nothing is removed.
+    caller.done(&["cp", "-r", "s3://empty", "keep"]);
+    caller.done(&["sync", "s3://empty", "keep"]);
+    caller.done(&["sync", "nothing", "s3://bucket"]);
+}
+
+/// A filter that takes nothing does not make the source empty: what it leaves out is not removed either.
+#[test]
+fn a_filter_that_takes_nothing_is_no_empty_source() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    caller.write("here/a.jpg", "1");
+    scene.store("b.png", b"1");
+    caller.done(&["sync", "--delete", "here", "s3://bucket", "--exclude", "*"]);
+    assert_eq!(scene.names(), ["b.png"]);
+}
+
+#[test]
+fn a_destination_that_leads_to_a_descriptor_is_rejected() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    scene.store("key", b"object");
+    let out = Path::new("/proc/self/fd/1");
+    symlink(out, caller.path("out")).unwrap();
+    symlink("out", caller.path("twice")).unwrap();
+    fs::create_dir(caller.path("there")).unwrap();
+    symlink(out, caller.path("there/key")).unwrap();
+    for arguments in [
+        &["cp", "s3://bucket/key", "out"][..],
+        &["cp", "s3://bucket/key", "twice"],
+        &["cp", "s3://bucket/key", "there"],
+        &["cp", "-r", "s3://bucket", "there"],
+        &["sync", "s3://bucket", "there"],
+    ] {
+        let ran = caller.run(arguments);
+        assert_eq!(ran.status.code(), Some(1), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains("leads to an open file of a process"), "{arguments:?}: {ran:?}");
+    }
+    for link in ["out", "twice", "there/key"] {
+        assert!(fs::symlink_metadata(caller.path(link)).unwrap().is_symlink(), "{link}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The place of a file in a tree, and what may be replaced there.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, openat2, readlinkat, statat};
+use rustix::io::{Errno, retry_on_intr};
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::Tree;
+
+/// A path below a directory, divided.
+pub(super) struct FilePlace<'a> {
+    /// May be empty.
+    pub parent: &'a Path,
+    pub name: &'a OsStr,
+}
+
+impl<'a> FilePlace<'a> {
+    pub fn of(below: &'a Path) -> Result<Self> {
+        match (below.parent(), below.file_name()) {
+            (Some(parent), Some(name)) => Ok(Self { parent, name }),
+            _ => Err(Error::new(Reason::InvalidKey, format!("{} is not a file's name", below.display()))),
+        }
+    }
+}
+
+/// Opens the directory of a file, made where it is missing.
+pub(super) fn make_parent(tree: &Tree, below: &Path) -> Result<OwnedFd> {
+    let parent = FilePlace::of(below)?.parent;
+    tree.make_directory(parent).map_err(|e| tree.failed("make the directory", parent, e))
+}
+
+/// Refuses to replace what is not a file: a directory, a device, or a link that leads to one or to an open descriptor, as
+/// `/dev/stdout` does. Other links are replaced, never written through.
+pub(super) fn check_replaceable(tree: &Tree, directory: &OwnedFd, below: &Path) -> Result<()> {
+    let name = FilePlace::of(below)?.name;
+    let refuse = |what: &str| {
+        let why = format!("{} {what}", tree.path().join(below).display());
+        Err(Error::new(Reason::InvalidKey, why))
+    };
+    let kind = |stat: Stat| FileType::from_raw_mode(stat.st_mode);
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(kind) {
+        Err(Errno::NOENT) | Ok(FileType::RegularFile) => Ok(()),
+        Err(e) => Err(tree.failed("look at", below, e.into())),
+        Ok(FileType::Symlink) => match statat(directory, name, AtFlags::empty()).map(kind) {
+            Ok(_) if leads_to_descriptor(directory, name) => {
+                refuse("leads to an open file of a process; to write to standard output, name it -")
+            }
+            Ok(kind) if kind != FileType::RegularFile => refuse("is a link to what is not a file"),
+            _ => Ok(()),
+        },
+        Ok(_) => refuse("is there and is not a file"),
+    }
+}
+
+/// Whether a link leads to an open descriptor: through a link that only the kernel can follow, as below `/proc/self/fd`.
+fn leads_to_descriptor(directory: &OwnedFd, name: &OsStr) -> bool {
+    let open = |resolve| retry_on_intr(|| openat2(directory, name, OFlags::PATH, Mode::empty(), resolve));
+    match open(ResolveFlags::NO_MAGICLINKS) {
+        Err(Errno::LOOP) => true,
+        // Without `openat2` the target's name has to do.
+        Err(Errno::NOSYS | Errno::PERM) => readlinkat(directory, name, Vec::new()).is_ok_and(|target| {
+            let target = target.to_bytes();
+            target.starts_with(b"/proc/") || target.starts_with(b"/dev/") || target.starts_with(b"pipe:")
+        }),
+        _ => false,
+    }
+}

@@ -1,0 +1,301 @@
+//! A directory tree in which names are resolved without following a link and without leaving it
+//! (`openat2(2)` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`), whatever others do to it meanwhile.
+//!
+//! The root is opened once and may itself be reached through a link: the user named it. Everything below it is
+//! opened, made and removed relative to that descriptor, so a directory that is swapped for a link leads nowhere.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat, openat, openat2, statat};
+use rustix::io::{Errno, retry_on_intr};
+use tradewind_core::error::{Error, Reason};
+
+use super::{Links, failed};
+
+/// A descriptor that names resolve relative to; nothing is read through it.
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// The mode of new directories, before the umask.
+const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o777);
+
+/// An open directory and what lies below it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    path: Arc<Path>,
+    root: Arc<OwnedFd>,
+}
+
+/// Device and inode: the same for every name of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+/// How two trees lie to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// Neither contains the other.
+    Apart,
+    /// They are one directory.
+    Same,
+    /// The first lies below the second.
+    Within,
+    /// The first contains the second.
+    Around,
+}
+
+impl Tree {
+    /// Opens an existing directory. Its path may lead through links.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let own = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let root = retry_on_intr(|| openat(CWD, own, DIRECTORY, Mode::empty()))?;
+        Ok(Self { path: own.into(), root: Arc::new(root) })
+    }
+
+    /// Opens a directory, after making it and its parents where they are missing.
+    pub fn make(path: &Path) -> io::Result<Self> {
+        fs::create_dir_all(path)?;
+        Self::open(path)
+    }
+
+    /// The path that the root was opened with, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a directory of the tree; an empty path is the root. A link anywhere in `below` is an error (`ELOOP`).
+    pub(crate) fn directory(&self, below: &Path) -> io::Result<OwnedFd> {
+        Ok(self.resolve(below, DIRECTORY)?)
+    }
+
+    /// The same, after making the directories that are missing.
+    pub(crate) fn make_directory(&self, below: &Path) -> io::Result<OwnedFd> {
+        match self.resolve(below, DIRECTORY) {
+            Err(Errno::NOENT) => {}
+            opened => return Ok(opened?),
+        }
+        let mut directory = self.root.try_clone()?;
+        for part in below {
+            directory = make_one(&directory, part)?;
+        }
+        Ok(directory)
+    }
+
+    /// Opens a file to read. With [`Links::Skip`] a link anywhere in `below` is an error.
+    pub(crate) fn file(&self, below: &Path, links: Links) -> io::Result<File> {
+        // A pipe that was put in a file's place must not be waited for.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = match links {
+            Links::Skip => self.resolve(below, flags),
+            Links::Follow => retry_on_intr(|| openat(&self.root, below, flags, Mode::empty())),
+        };
+        Ok(opened?.into())
+    }
+
+    /// Opens a directory of the tree to list it.
+    pub(crate) fn listing(&self, below: &Path) -> io::Result<OwnedFd> {
+        Ok(self.resolve(below, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?)
+    }
+
+    fn resolve(&self, below: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match retry_on_intr(|| openat2(&self.root, below, flags, Mode::empty(), resolve)) {
+            // Before Linux 5.6, or where a filter of system calls does not know it.
+            Err(Errno::NOSYS | Errno::PERM) => self.resolve_stepwise(below, flags),
+            opened => opened,
+        }
+    }
+
+    /// [`resolve`](Self::resolve) without `openat2`: one component at a time, none of which may be a link.
+    fn resolve_stepwise(&self, below: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let mut parts = below.iter();
+        let last = parts.next_back().unwrap_or(OsStr::new("."));
+        let mut directory = None;
+        for part in parts {
+            directory = Some(open_one(directory.as_ref().unwrap_or(&self.root), part, DIRECTORY)?);
+        }
+        open_one(directory.as_ref().unwrap_or(&self.root), last, flags)
+    }
+
+    /// An error about a name of the tree. A link in the way is named.
+    pub(crate) fn failed(&self, what: &str, below: &Path, error: io::Error) -> Error {
+        if error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+            && let Some(link) = self.first_link(below)
+        {
+            let why = format!(
+                "cannot {what} {}: {} is a symbolic link, and links below a directory are not followed",
+                self.path.join(below).display(),
+                link.display()
+            );
+            return Error::with_source(Reason::InvalidKey, why, error);
+        }
+        failed(what, &self.path.join(below), error)
+    }
+
+    fn first_link(&self, below: &Path) -> Option<PathBuf> {
+        let mut path = self.path.to_path_buf();
+        below.iter().find_map(|part| {
+            path.push(part);
+            fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()).then(|| path.clone())
+        })
+    }
+
+    /// Compares two trees by device and inode of each directory above them: names may be links or mounts.
+    pub fn overlap(&self, other: &Self) -> io::Result<Overlap> {
+        let (own, others) = (ancestry(&self.root)?, ancestry(&other.root)?);
+        let [Some(self_id), Some(other_id)] = [own.first(), others.first()] else {
+            return Ok(Overlap::Apart);
+        };
+        Ok(match (own.contains(other_id), others.contains(self_id)) {
+            _ if self_id == other_id => Overlap::Same,
+            (true, _) => Overlap::Within,
+            (_, true) => Overlap::Around,
+            _ => Overlap::Apart,
+        })
+    }
+}
+
+/// Opens one component, which must not be a link.
+fn open_one(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let opened = retry_on_intr(|| openat(directory, name, flags | OFlags::NOFOLLOW, Mode::empty()));
+    match opened {
+        // With `O_DIRECTORY` a link is reported as what is no directory.
+        Err(Errno::NOTDIR) if is_link(directory, name) => Err(Errno::LOOP),
+        opened => opened,
+    }
+}
+
+fn make_one(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    loop {
+        match open_one(directory, name, DIRECTORY) {
+            Err(Errno::NOENT) => {}
+            opened => return opened,
+        }
+        match mkdirat(directory, name, DIRECTORY_MODE) {
+            // Another transfer may have made it meanwhile.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn is_link(directory: &OwnedFd, name: &OsStr) -> bool {
+    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode).is_symlink())
+}
+
+/// A directory and those above it, up to the root of the file system.
+fn ancestry(directory: impl AsFd) -> io::Result<Vec<FileId>> {
+    let mut all = vec![FileId::of(&fstat(&directory)?)];
+    let mut above = retry_on_intr(|| openat(&directory, "..", DIRECTORY, Mode::empty()))?;
+    loop {
+        let id = FileId::of(&fstat(&above)?);
+        // The root is its own parent.
+        if all.last() == Some(&id) {
+            return Ok(all);
+        }
+        all.push(id);
+        above = retry_on_intr(|| openat(&above, "..", DIRECTORY, Mode::empty()))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+
+    /// `root/dir/file` and `outside/file`, with links in `root` that lead to both.
+    fn scene() -> (tempfile::TempDir, Tree) {
+        let scene = tempfile::tempdir().unwrap();
+        let path = |name: &str| scene.path().join(name);
+        for name in ["root/dir", "outside"] {
+            fs::create_dir_all(path(name)).unwrap();
+            fs::write(path(name).join("file"), name).unwrap();
+        }
+        symlink(path("outside"), path("root/away")).unwrap();
+        symlink("dir", path("root/inside")).unwrap();
+        symlink("dir/file", path("root/link")).unwrap();
+        let tree = Tree::open(&path("root")).unwrap();
+        (scene, tree)
+    }
+
+    #[test]
+    fn names_resolve_without_links_on_both_paths() {
+        let (_scene, tree) = scene();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        type Resolve = fn(&Tree, &Path, OFlags) -> rustix::io::Result<OwnedFd>;
+        for resolve in [Tree::resolve as Resolve, Tree::resolve_stepwise as Resolve] {
+            let open = |name: &str| resolve(&tree, Path::new(name), flags);
+            let mut text = String::new();
+            File::from(open("dir/file").unwrap()).read_to_string(&mut text).unwrap();
+            assert_eq!(text, "root/dir");
+            for name in ["away/file", "inside/file", "link", "away"] {
+                assert_eq!(open(name).unwrap_err(), Errno::LOOP, "{name}");
+            }
+            assert_eq!(open("dir/absent").unwrap_err(), Errno::NOENT);
+            assert_eq!(open("dir/file/x").unwrap_err(), Errno::NOTDIR);
+            assert!(resolve(&tree, Path::new("."), DIRECTORY).is_ok());
+        }
+        assert_eq!(tree.resolve(Path::new("../outside/file"), flags).unwrap_err(), Errno::XDEV);
+    }
+
+    #[test]
+    fn directories_are_made_but_not_through_links() {
+        let (scene, tree) = scene();
+        tree.make_directory(Path::new("dir/new/deep")).unwrap();
+        assert!(scene.path().join("root/dir/new/deep").is_dir());
+        let refused = tree.make_directory(Path::new("away/new/deep")).unwrap_err();
+        let message = tree.failed("make", Path::new("away/new/deep"), refused).to_string();
+        assert!(message.contains("root/away is a symbolic link"), "{message}");
+        assert!(!scene.path().join("outside/new").exists());
+        symlink("nowhere", scene.path().join("root/dangling")).unwrap();
+        assert!(tree.make_directory(Path::new("dangling/x")).is_err());
+        assert!(!scene.path().join("root/nowhere").exists());
+    }
+
+    #[test]
+    fn a_pipe_in_a_files_place_does_not_block() {
+        let (scene, tree) = scene();
+        let pipe = scene.path().join("root/pipe");
+        rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(!tree.file(Path::new("pipe"), Links::Skip).unwrap().metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn a_swapped_root_is_not_looked_up_again() {
+        let (scene, tree) = scene();
+        let path = |name: &str| scene.path().join(name);
+        fs::rename(path("root"), path("moved")).unwrap();
+        symlink(path("outside"), path("root")).unwrap();
+        tree.make_directory(Path::new("new")).unwrap();
+        assert!(path("moved/new").is_dir() && !path("outside/new").exists());
+    }
+
+    #[test]
+    fn overlaps_are_found_through_links_and_dots() {
+        let (scene, root) = scene();
+        let overlap =
+            |a: &Tree, name: &str| a.overlap(&Tree::open(&scene.path().join(name)).unwrap()).unwrap();
+        assert_eq!(overlap(&root, "root"), Overlap::Same);
+        assert_eq!(overlap(&root, "root/dir/.."), Overlap::Same);
+        assert_eq!(overlap(&root, "root/dir"), Overlap::Around);
+        assert_eq!(overlap(&root, "root/inside"), Overlap::Around);
+        assert_eq!(overlap(&root, ""), Overlap::Within);
+        assert_eq!(overlap(&root, "outside"), Overlap::Apart);
+        assert_eq!(overlap(&root, "root/away"), Overlap::Apart);
+    }
+}
