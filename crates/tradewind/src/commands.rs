@@ -20,6 +20,7 @@ mod signals;
 mod standard;
 mod store;
 mod sync;
+mod terminal;
 mod transfer;
 mod tune;
 mod watch;
@@ -30,6 +31,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use tradewind_core::printable;
 
 use self::signals::Caught;
 use crate::settings::Problems;
@@ -188,11 +191,14 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(problems) = error.downcast_ref::<Problems>() {
         let _ = writeln!(stderr, "tradewind: the settings are wrong:");
         for problem in &problems.0 {
-            let _ = writeln!(stderr, "  {problem}");
+            // Where a file cannot be read, its parser shows the line.
+            for line in problem.to_string().lines() {
+                let _ = writeln!(stderr, "  {}", printable(line));
+            }
         }
         return ExitCode::from(2);
     }
-    let _ = writeln!(stderr, "tradewind: {}", told(error));
+    let _ = writeln!(stderr, "tradewind: {}", printable(&told(error)));
     let otherwise = if error.is::<Unknown>() || error.is::<Misused>() { 2 } else { 1 };
     ExitCode::from(error.downcast_ref::<Stopped>().map_or(otherwise, |Stopped(caught)| caught.exit_status()))
 }

@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use tradewind_core::printable;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::carry::Client;
 use tradewind_model::tune::{Belief, Sample, Surface};
@@ -217,7 +218,8 @@ fn tempfile_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
 
 fn warn(path: &Path, why: &str) {
     // Where nobody reads it, nothing else is lost.
-    let _ = writeln!(io::stderr(), "tradewind: {}: {why}; it is left out", path.display());
+    let line = format!("tradewind: {}: {why}; it is left out", path.display());
+    let _ = writeln!(io::stderr(), "{}", printable(&line));
 }
 
 #[cfg(test)]

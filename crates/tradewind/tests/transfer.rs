@@ -30,6 +30,8 @@ mod repacked;
 mod sizes;
 #[path = "transfer/syncs.rs"]
 mod syncs;
+#[path = "transfer/terminals.rs"]
+mod terminals;
 #[path = "transfer/trees.rs"]
 mod trees;
 #[path = "transfer/watched.rs"]

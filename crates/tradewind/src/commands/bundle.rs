@@ -24,6 +24,7 @@ use super::Ended;
 use super::carry::destination;
 use super::report::{ReportFlags, complain, rfc3339};
 use super::standard::written;
+use super::terminal::Names;
 use super::transfer::Session;
 use crate::places::{ObjectsPlace, Place};
 use crate::settings::ByteSize;
@@ -179,11 +180,12 @@ async fn unpack(
     if tree.is_rehearsal {
         let End::Files(to, _) = &to else { bail!("--bundle unpacks to files") };
         let mut out = BufWriter::new(io::stdout().lock());
-        let mut next = Some(first);
+        let (mut next, names) = (Some(first), Names::of_standard_output());
         while let Some(bundle) = next {
             for member in bundle.members().iter().filter(|member| tree.filter.takes(&member.name)) {
                 let (name, place) = (&member.name, bundle.place());
-                writeln!(out, "unpack  {name} from {place} to {}", to.root().join(name).display())?;
+                let line = format!("unpack  {name} from {place} to {}", to.root().join(name).display());
+                writeln!(out, "{}", names.show(&line))?;
             }
             next = bundle.next().await?;
         }
@@ -205,10 +207,10 @@ async fn rehearse(
     mut decided: mpsc::Receiver<Next>,
     describe: impl Fn(&Item) -> String,
 ) -> anyhow::Result<Ended> {
-    let mut ended = Ended::Done;
+    let (mut ended, names) = (Ended::Done, Names::of_standard_output());
     while let Some(next) = decided.recv().await {
         match next {
-            Ok(action) => writeln!(io::stdout(), "{}", describe(action.item()))?,
+            Ok(action) => writeln!(io::stdout(), "{}", names.show(&describe(action.item())))?,
             Err((name, error)) => {
                 complain(&name, &error)?;
                 ended = Ended::FoundFaults;
@@ -235,7 +237,7 @@ pub(super) async fn member_to_standard(
 
 /// Lists the members of a bundle, and of those that follow it.
 pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool) -> anyhow::Result<Ended> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::of_standard_output());
     let mut next = Some(open(session, place).await?);
     while let Some(bundle) = next {
         for member in bundle.members() {
@@ -247,7 +249,7 @@ pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool)
                 });
                 writeln!(out, "{line}")?;
             } else {
-                writeln!(out, "{modified}  {size:>12}  {name}")?;
+                writeln!(out, "{modified}  {size:>12}  {}", names.show(name))?;
             }
         }
         next = match bundle.next().await {

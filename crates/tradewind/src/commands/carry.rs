@@ -13,6 +13,7 @@ use tradewind_transfer::{Copier, End, Item};
 
 use super::Ended;
 use super::report::{ReportFlags, complain};
+use super::terminal::Names;
 use super::transfer::Session;
 use crate::places::Place;
 
@@ -56,8 +57,9 @@ pub(super) async fn carry_out(
 pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>) -> anyhow::Result<Ended> {
     let mut out = io::stdout().lock();
     let mut ended = Ended::Done;
-    let (from, to) =
-        (|item: &Item| copier.from.describe(&item.name), |item: &Item| copier.to.describe(&item.name));
+    let names = Names::of_standard_output();
+    let shown = |end: &End, item: &Item| names.show(&end.describe(&item.name)).into_owned();
+    let (from, to) = (|item: &Item| shown(&copier.from, item), |item: &Item| shown(&copier.to, item));
     while let Some(next) = decided.recv().await {
         match next {
             Ok(Action::Copy(item)) => writeln!(out, "copy    {} to {}", from(&item), to(&item))?,

@@ -16,6 +16,7 @@ use super::carry::{carry_out, destination, rehearse};
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
 use super::standard::{from_standard, to_standard};
+use super::terminal::Names;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
 use crate::places::Place;
 
@@ -81,7 +82,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
                 bail!("--preserve keeps what a file has; standard input and output have nothing to keep")
             }
             (from, to) if arguments.dry_run && !arguments.recursive => {
-                writeln!(io::stdout(), "copy    {from} to {to}")?;
+                let line = format!("copy    {from} to {to}");
+                writeln!(io::stdout(), "{}", Names::of_standard_output().show(&line))?;
                 Ok(Ended::Done)
             }
             places if let Some(name) = &arguments.bundles.member => {

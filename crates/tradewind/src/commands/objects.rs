@@ -17,6 +17,7 @@ use super::bundle;
 use super::filter::FilterFlags;
 use super::report::{ReportFlags, rfc3339};
 use super::standard::to_standard;
+use super::terminal::Names;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
 use crate::places::{ObjectsPlace, StorePlace};
 use crate::stores::{Absent, S3};
@@ -138,7 +139,7 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
             };
             return bundle::list(&session, place, arguments.json).await;
         }
-        let mut out = BufWriter::new(io::stdout().lock());
+        let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::of_standard_output());
         let Ok(place) = place else {
             let slot = session.carrier.slot(0).await?;
             for bucket in session.store(scheme)?.list_buckets(&slot.context).await? {
@@ -170,12 +171,15 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
                         writeln!(out, "{line}")?;
                     }
                     ListEntry::Key(key, object) => {
-                        writeln!(out, "{}  {:>12}  {key}", rfc3339(object.modified), object.size)?;
+                        let (modified, key) = (rfc3339(object.modified), names.show(key));
+                        writeln!(out, "{modified}  {:>12}  {key}", object.size)?;
                     }
                     ListEntry::CommonPrefix(prefix) if arguments.json => {
                         writeln!(out, "{}", json!({"prefix": prefix}))?;
                     }
-                    ListEntry::CommonPrefix(prefix) => writeln!(out, "{:>20}  {:>12}  {prefix}", "", "DIR")?,
+                    ListEntry::CommonPrefix(prefix) => {
+                        writeln!(out, "{:>20}  {:>12}  {}", "", "DIR", names.show(prefix))?;
+                    }
                 }
             }
             after = page.next;
@@ -201,9 +205,11 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
         let found = below.find(&session.carrier);
         let mut decided = copy_all(found, arguments.filter.read()?, session.progress.clone(), None);
         if arguments.dry_run {
+            let names = Names::of_standard_output();
             while let Some(next) = decided.recv().await {
                 let action = next.map_err(|(_, e)| e)?;
-                writeln!(io::stdout(), "remove  {}", below.describe(&action.item().name))?;
+                let name = below.describe(&action.item().name);
+                writeln!(io::stdout(), "remove  {}", names.show(&name))?;
             }
             return Ok(Ended::Done);
         }
@@ -225,7 +231,7 @@ async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<Ended> {
         bail!("{place} is not one object; remove everything below it with -r");
     }
     if arguments.dry_run {
-        writeln!(io::stdout(), "remove  {place}")?;
+        writeln!(io::stdout(), "remove  {}", Names::of_standard_output().show(&place.to_string()))?;
         return Ok(Ended::Done);
     }
     let End::Objects(bucket) = session.bucket(place)? else { return Ok(Ended::Done) };
@@ -278,7 +284,8 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
             writeln!(out, "{line}")?;
             return Ok(Ended::Done);
         }
-        let mut line = |name: &str, value: &str| writeln!(out, "{name:<14} {value}");
+        let names = Names::of_standard_output();
+        let mut line = |name: &str, value: &str| writeln!(out, "{name:<14} {}", names.show(value));
         line("object", &place.to_string())?;
         line("size", &info.size.to_string())?;
         line("modified", &rfc3339(info.modified))?;

@@ -16,6 +16,7 @@ use tradewind_transfer::progress::Snapshot;
 use tradewind_volume::{Carrier, Observed};
 
 use super::Ended;
+use super::terminal::say_line;
 use super::transfer::Session;
 use crate::profiles::Profiles;
 use crate::profiles::seen::{Tally, WARM};
@@ -217,7 +218,7 @@ impl Report {
 pub(super) fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
     let message = error.to_string();
     let place = if is_named(&message, name) { String::new() } else { format!("{name}: ") };
-    writeln!(io::stderr(), "tradewind: {place}{message}")
+    say_line(format_args!("tradewind: {place}{message}"))
 }
 
 /// Whether a message tells a name: as the end of a path or a URL, in quotes, or by itself. The letters of a short name

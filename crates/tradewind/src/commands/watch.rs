@@ -15,6 +15,7 @@ use tradewind_transfer::watch::{News, Totals, Watch, watch};
 use super::Ended;
 use super::report::{ReportFlags, complain};
 use super::signals::Caught;
+use super::terminal::say_line;
 use crate::settings::Span;
 
 /// What is under way when a signal comes may take so long.
@@ -111,8 +112,8 @@ fn tell(report: ReportFlags, news: &News<'_>) {
         News::Failed(name, error) => complain(name, error),
         _ if report.is_quiet() => return,
         News::InStep => writeln!(io::stderr(), "everything is there; waiting for changes"),
-        News::Copied(name, _) => writeln!(io::stderr(), "copied {name}"),
-        News::Removed(name) => writeln!(io::stderr(), "removed {name}"),
+        News::Copied(name, _) => say_line(format_args!("copied {name}")),
+        News::Removed(name) => say_line(format_args!("removed {name}")),
     };
     // What is carried is carried, whether or not somebody reads of it.
     drop(told);

@@ -1,11 +1,13 @@
 //! What is found in one object, as `grep -rn` prints it.
 
+use std::borrow::Cow;
 use std::io::{self, Write as _};
 
 use grep_matcher::Matcher as _;
 use grep_regex::RegexMatcher;
 use grep_searcher::{Searcher, Sink, SinkMatch};
 use tokio::sync::mpsc;
+use tradewind_core::printable;
 
 use super::{Query, Show};
 
@@ -22,7 +24,7 @@ const PLAIN: &str = "\x1b[m";
 pub(super) struct Matches<'a> {
     matcher: &'a RegexMatcher,
     query: &'a Query,
-    name: &'a str,
+    name: Cow<'a, str>,
     lines: Vec<u8>,
     count: u64,
     is_binary: bool,
@@ -31,12 +33,14 @@ pub(super) struct Matches<'a> {
 }
 
 impl<'a> Matches<'a> {
-    pub const fn new(
+    pub fn new(
         matcher: &'a RegexMatcher,
         query: &'a Query,
         name: &'a str,
         overflow: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Self {
+        // Colours are for a terminal, and so are safe names.
+        let name = if query.is_coloured { printable(name) } else { Cow::Borrowed(name) };
         Self { matcher, query, name, lines: Vec::new(), count: 0, is_binary: false, overflow }
     }
 

@@ -26,6 +26,7 @@ use tradewind_volume::scheduled::Priorities;
 
 use super::output::{HEAD, Output, OutputFlags, Told};
 use super::samples::SampleFlags;
+use crate::commands::terminal::say_line;
 use crate::commands::transfer::{AccessFlags, block_until_signal};
 use crate::commands::{Ended, Misused, Stopped};
 use crate::places::ObjectsPlace;
@@ -316,7 +317,7 @@ impl RunFlags {
         }
         if let Err(e) = &cleaned {
             // Whatever else went wrong is told too.
-            writeln!(io::stderr(), "tradewind: objects are left below {place} and cannot be removed: {e}")?;
+            say_line(format_args!("tradewind: objects are left below {place} and cannot be removed: {e}"))?;
         }
         let ended = ended?;
         Ok(if cleaned.is_err() { Ended::FoundFaults } else { ended })

@@ -14,6 +14,7 @@ use tradewind_core::{Clock, SystemClock};
 use super::ground::until_stopped;
 use super::output::{Output, OutputFlags, Told, files};
 use super::parts::{self, PartFlags};
+use crate::commands::terminal::say_line;
 use crate::commands::{Ended, Misused};
 
 /// Measure a directory of a mounted file system with files
@@ -127,7 +128,7 @@ fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         Ok(()) => measured,
         Err(e) => {
             // Whatever else went wrong is told too.
-            writeln!(io::stderr(), "tradewind: files are left in {shown}: {e}")?;
+            say_line(format_args!("tradewind: files are left in {shown}: {e}"))?;
             measured.map(|_| Ended::FoundFaults)
         }
     }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 
 use super::STANDARD;
 use crate::commands::Ended;
+use crate::commands::terminal::say_line;
 use crate::profiles::{Kept, Profile, Profiles};
 
 /// Writes a profile.
@@ -28,7 +29,7 @@ pub(super) fn import(profiles: &Profiles, file: &Path, replaces: bool) -> anyhow
     let text = text.with_context(|| format!("cannot read {shown}"))?;
     let (profile, wrong) = Profile::of_text(&text);
     for why in &wrong {
-        writeln!(io::stderr(), "tradewind: {shown}: {why}; it is left out")?;
+        say_line(format_args!("tradewind: {shown}: {why}; it is left out"))?;
     }
     let store = &profile.store;
     if store.is_empty() {

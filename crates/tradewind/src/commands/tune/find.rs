@@ -17,6 +17,7 @@ use super::lines::{print_probe, print_surface};
 use super::start::Start;
 use super::workload::Workloads;
 use crate::commands::advice::{self, cells, name, seconds};
+use crate::commands::terminal::say_line;
 use crate::profiles::here::cores;
 
 /// Probes of each direction, at the most.
@@ -93,7 +94,7 @@ impl Finder<'_> {
                 }
                 Err(e) if !found.is_empty() => {
                     // What is known of uploads is known.
-                    writeln!(io::stderr(), "tradewind: downloads cannot be looked at: {e}")?;
+                    say_line(format_args!("tradewind: downloads cannot be looked at: {e}"))?;
                     break;
                 }
                 Err(e) => return Err(e.into()),

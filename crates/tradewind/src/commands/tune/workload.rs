@@ -20,6 +20,7 @@ use tradewind_transfer::files::{self, Links, Tree};
 
 use super::Arguments;
 use crate::commands::advice::{self, PARALLEL, SIZES};
+use crate::commands::terminal::say_line;
 use crate::places::{ObjectsPlace, Place};
 use crate::settings::ByteSize;
 
@@ -94,7 +95,7 @@ impl Workloads {
                 Err((name, e)) => {
                     failed += 1;
                     if failed == 1 {
-                        writeln!(io::stderr(), "tradewind: {name}: {e}")?;
+                        say_line(format_args!("tradewind: {name}: {e}"))?;
                     }
                 }
             }
@@ -124,7 +125,7 @@ impl Workloads {
                 Err(why) => {
                     broken += 1;
                     if broken == 1 {
-                        writeln!(io::stderr(), "tradewind: {shown}, {why}; it is passed over")?;
+                        say_line(format_args!("tradewind: {shown}, {why}; it is passed over"))?;
                     }
                     continue;
                 }
