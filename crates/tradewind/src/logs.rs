@@ -1,11 +1,16 @@
 //! Logs: to stderr, text where that is a terminal and JSON elsewhere, unless the settings say which.
 
 use std::env;
+use std::fmt::Debug;
 use std::io::{self, IsTerminal as _};
 
 use anyhow::{Context as _, anyhow};
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{FmtSpan, Writer, debug_fn};
+use tradewind_core::printable;
 
 use crate::settings::{Log, LogFilter, LogFormat, Value as _};
 
@@ -27,11 +32,26 @@ pub fn begin(settings: &Log) -> anyhow::Result<()> {
         .with_span_events(FmtSpan::NONE)
         .with_writer(io::stderr);
     let begun = if is_text {
-        builder.with_ansi(io::stderr().is_terminal()).try_init()
+        builder.with_ansi(io::stderr().is_terminal()).fmt_fields(printable_fields()).try_init()
     } else {
         builder.json().flatten_event(true).try_init()
     };
     begun.map_err(|error| anyhow!("cannot begin to log: {error}"))
+}
+
+/// Fields as text, with control characters escaped: keys and messages of stores are among them. (JSON escapes by itself.)
+fn printable_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
+    let format = |writer: &mut Writer<'_>, field: &Field, value: &dyn Debug| {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => write!(writer, "{}", printable(&text)),
+            name if writer.has_ansi_escapes() => {
+                write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{}", printable(&text))
+            }
+            name => write!(writer, "{name}={}", printable(&text)),
+        }
+    };
+    debug_fn(format).delimited(" ")
 }
 
 /// The variable that has commands log more; for `serve` it is the setting of that name.
@@ -44,6 +64,7 @@ pub fn begin_quietly() {
     let directives = known.map_or("warn", LogFilter::directives);
     let filter = EnvFilter::new(format!("{directives},s3s=off"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
+    let log = log.fmt_fields(printable_fields());
     // Where there is one already, that one is told.
     let _ = match known {
         Some(_) => log.try_init(),
@@ -51,5 +72,44 @@ pub fn begin_quietly() {
     };
     if let Some(Err(wrong)) = wanted {
         tracing::warn!("{LEVEL_VARIABLE}: {wrong}; what is logged is as without it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn control_characters_of_fields_are_escaped() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .without_time()
+            .fmt_fields(printable_fields())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let key = "a\x1b[2J\nforged";
+            tracing::warn!(key, other = %key, number = 7, "about {key}");
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let shown = "a\\u{1b}[2J\\nforged";
+        assert!(text.ends_with(&format!("about {shown} key=\"{shown}\" other={shown} number=7\n")), "{text}");
     }
 }
