@@ -3,13 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::Carrier;
 
 use crate::files::{self, Directory, Links, Overlap, Tree};
 use crate::objects::Objects;
-use crate::{FoundFailure, FoundItem};
+use crate::{Found, FoundFailure};
 
 /// One end.
 #[derive(Debug)]
@@ -29,11 +28,11 @@ struct Described {
 impl End {
     /// Finds everything at this end, in the byte order of names.
     #[must_use]
-    pub fn find(&self, carrier: &Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+    pub fn find(&self, carrier: &Arc<Carrier>) -> Found {
         match self {
             Self::Files(directory, links) => match directory.tree() {
                 Ok(tree) => files::find(tree, *links),
-                Err(e) => files::found_failure(directory.root().display().to_string(), e),
+                Err(e) => Found::failed(directory.root().display().to_string(), e),
             },
             Self::Objects(objects) => objects.clone().find(carrier.clone()),
         }

@@ -9,8 +9,8 @@ mod source;
 mod tree;
 
 pub use directory::{Directory, Version};
+pub(crate) use find::{Entry, entries, is_unfinished};
 pub use find::{Links, find, find_below};
-pub(crate) use find::{found_failure, is_unfinished};
 pub use new::NewFile;
 pub use source::FileSource;
 pub use tree::{Overlap, Tree};

@@ -24,7 +24,7 @@ use crate::filter::Filter;
 use crate::objects::Objects;
 use crate::progress::Progress;
 use crate::writer::Writer;
-use crate::{FoundItem, Item};
+use crate::{Found, FoundItem, Item};
 
 /// Objects up to this size are searched when all of them is here; larger ones while they arrive, on a thread of their
 /// own.
@@ -192,7 +192,7 @@ struct Listing {
 }
 
 impl Listing {
-    async fn look_ahead(&mut self, found: &mut mpsc::Receiver<FoundItem>, filter: &Filter) {
+    async fn look_ahead(&mut self, found: &mut Found, filter: &Filter) {
         while self.ahead.len() < SAMPLE
             && let Some(next) = found.recv().await
         {
@@ -208,7 +208,7 @@ impl Listing {
         bytes.checked_div(number).unwrap_or(0)
     }
 
-    async fn next(&mut self, found: &mut mpsc::Receiver<FoundItem>, filter: &Filter) -> Option<FoundItem> {
+    async fn next(&mut self, found: &mut Found, filter: &Filter) -> Option<FoundItem> {
         if let Some(next) = self.ahead.pop_front() {
             return Some(next);
         }

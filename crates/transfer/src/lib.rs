@@ -3,6 +3,7 @@
 pub mod bundle;
 pub mod copy;
 pub mod ends;
+pub mod feed;
 pub mod files;
 pub mod filter;
 pub mod grep;
@@ -19,6 +20,7 @@ pub mod writer;
 
 pub use copy::Copier;
 pub use ends::End;
+pub use feed::Feed;
 pub use moves::Outcome;
 pub use progress::Progress;
 
@@ -34,6 +36,9 @@ pub struct Item {
     /// When it was written last.
     pub modified: Timestamp,
 }
+
+/// What is found in a place.
+pub type Found = Feed<Item>;
 
 /// What can be said of a name that was found: an item, or why it is none.
 pub type FoundItem = Result<Item, FoundFailure>;

@@ -1,10 +1,11 @@
 //! What a sync has to do: two trees, both in the byte order of their names, walked side by side. Nothing is kept of
 //! either but the item at hand, so that a million of them need no more memory than ten.
 
-use tokio::sync::mpsc;
+use std::collections::VecDeque;
+
 use tradewind_core::Timestamp;
 
-use crate::{FoundFailure, FoundItem, Item};
+use crate::{Found, FoundFailure, Item};
 
 /// What is to be done about a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,69 +51,121 @@ pub struct Merge {
     here: Side,
     there: Side,
     comparison: Comparison,
-    /// What is reported where nothing at all is found in the source, and then nothing is removed.
-    if_empty: Option<FoundFailure>,
+    /// What is reported where the source is empty; then nothing is removed.
+    if_empty: Option<IfEmpty>,
+}
+
+/// What an empty source means.
+#[derive(Debug)]
+struct IfEmpty {
+    failure: FoundFailure,
+    /// Objects that stand for folders do not count: only what they hold does.
+    ignores_markers: bool,
 }
 
 #[derive(Debug)]
 struct Side {
-    found: mpsc::Receiver<FoundItem>,
+    found: Found,
+    /// Found, and to be decided before what is still to be found.
+    ahead: VecDeque<Item>,
     next: Option<Item>,
     is_over: bool,
     /// Something could not be looked at: what is not found may be there all the same.
     has_failed: bool,
     /// Something was found, or could not be looked at.
     has_found: bool,
+    /// Something was that is no marker of a folder.
+    has_content: bool,
 }
 
 impl Side {
     async fn fill(&mut self) -> Result<(), FoundFailure> {
-        while self.next.is_none() && !self.is_over {
-            match self.found.recv().await {
-                None => self.is_over = true,
-                Some(Ok(item)) => (self.next, self.has_found) = (Some(item), true),
-                Some(Err(failed)) => {
-                    (self.has_failed, self.has_found) = (true, true);
-                    return Err(failed);
-                }
+        while self.next.is_none() {
+            self.next = self.ahead.pop_front();
+            if self.next.is_some() || self.is_over {
+                return Ok(());
+            }
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    /// Looks ahead until it is known whether there is more than markers of folders.
+    async fn find_content(&mut self) -> Result<(), FoundFailure> {
+        while !self.has_content && !self.is_over {
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<(), FoundFailure> {
+        match self.found.recv().await {
+            None => self.is_over = true,
+            Some(Ok(item)) => {
+                self.has_found = true;
+                self.has_content |= !is_folder_marker(&item.name);
+                self.ahead.push_back(item);
+            }
+            Some(Err(failed)) => {
+                (self.has_failed, self.has_found, self.has_content) = (true, true, true);
+                return Err(failed);
             }
         }
         Ok(())
     }
 }
 
+/// An object that stands for a folder: its name is that of the folder, below which it is found.
+fn is_folder_marker(name: &str) -> bool {
+    name.is_empty() || name.ends_with('/')
+}
+
 impl Merge {
     /// Of what is found in the source and at the destination.
     #[must_use]
-    pub fn new(
-        here: mpsc::Receiver<FoundItem>,
-        there: mpsc::Receiver<FoundItem>,
-        comparison: Comparison,
-    ) -> Self {
-        let side = |found| Side { found, next: None, is_over: false, has_failed: false, has_found: false };
+    pub fn new(here: Found, there: Found, comparison: Comparison) -> Self {
+        let side = |found| Side {
+            found,
+            ahead: VecDeque::new(),
+            next: None,
+            is_over: false,
+            has_failed: false,
+            has_found: false,
+            has_content: false,
+        };
         let (here, there) = (side(here), side(there));
         Self { here, there, comparison, if_empty: None }
     }
 
     /// Reports this where nothing is found in the source, and removes nothing then: a place that is mistyped, or not
-    /// mounted, looks like an empty one.
+    /// mounted, looks like an empty one. With `ignores_markers`, objects that stand for folders are nothing.
     #[must_use]
-    pub fn refusing_empty(self, failure: FoundFailure) -> Self {
-        Self { if_empty: Some(failure), ..self }
+    pub fn refusing_empty(self, failure: FoundFailure, ignores_markers: bool) -> Self {
+        Self { if_empty: Some(IfEmpty { failure, ignores_markers }), ..self }
+    }
+
+    /// Before anything is decided: what is to be reported of a source that is empty, or cannot be looked at.
+    async fn judge_emptiness(&mut self) -> Option<FoundFailure> {
+        let ignores_markers = self.if_empty.as_ref()?.ignores_markers;
+        let looked = if ignores_markers { self.here.find_content().await } else { self.here.fill().await };
+        if let Err(failed) = looked {
+            self.if_empty = None;
+            return Some(failed);
+        }
+        let IfEmpty { failure, .. } = self.if_empty.take()?;
+        let is_empty = if ignores_markers { !self.here.has_content } else { !self.here.has_found };
+        self.here.has_failed |= is_empty;
+        is_empty.then_some(failure)
     }
 
     /// The next thing to do; an error where something could not be looked at.
     pub async fn next(&mut self) -> Option<Result<Action, FoundFailure>> {
         loop {
+            if let Some(failure) = self.judge_emptiness().await {
+                return Some(Err(failure));
+            }
             if let Err(failed) = self.here.fill().await {
                 return Some(Err(failed));
-            }
-            if self.here.is_over
-                && !self.here.has_found
-                && let Some(failure) = self.if_empty.take()
-            {
-                self.here.has_failed = true;
-                return Some(Err(failure));
             }
             // Nothing is left to copy, and nothing may be removed.
             if self.here.is_over && self.here.next.is_none() && self.here.has_failed {
@@ -169,14 +222,16 @@ const fn is_newer(here: Timestamp, there: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FoundItem;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use tokio::sync::mpsc;
     use tradewind_core::error::{Error, Reason};
 
-    fn feed(items: Vec<FoundItem>) -> mpsc::Receiver<FoundItem> {
+    fn feed(items: Vec<FoundItem>) -> Found {
         let (found, receiver) = mpsc::channel(items.len().max(1));
         items.into_iter().for_each(|item| found.try_send(item).unwrap());
-        receiver
+        receiver.into()
     }
 
     fn item(name: &str, size: u64, seconds: i64) -> Item {
@@ -222,11 +277,23 @@ mod tests {
     async fn an_empty_source_that_is_refused_removes_nothing() {
         let there = || feed(vec![Ok(item("a", 1, 1)), Ok(item("z", 1, 1))]);
         let failure = || ("place".to_owned(), Error::new(Reason::NoSuchKey, "nothing at place"));
-        let mut merge = Merge::new(feed(Vec::new()), there(), Comparison::Size).refusing_empty(failure());
+        let mut merge =
+            Merge::new(feed(Vec::new()), there(), Comparison::Size).refusing_empty(failure(), false);
         assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
         assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
+        // Markers of folders are no content, wherever they stand.
+        let markers = || feed(vec![Ok(item("", 0, 1)), Ok(item("m/", 0, 1)), Ok(item("x/y/", 0, 1))]);
+        let mut merge = Merge::new(markers(), there(), Comparison::Size).refusing_empty(failure(), true);
+        assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
+        for name in ["", "m/", "x/y/"] {
+            assert_eq!(merge.next().await.unwrap().unwrap(), Action::Copy(item(name, 0, 1)));
+        }
+        assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
+        let content = feed(vec![Ok(item("m/", 0, 1)), Ok(item("n", 1, 1))]);
+        let mut merge = Merge::new(content, there(), Comparison::Size).refusing_empty(failure(), true);
+        assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("a", 1, 1)));
         let one = feed(vec![Ok(item("a", 1, 1))]);
-        let mut merge = Merge::new(one, there(), Comparison::Size).refusing_empty(failure());
+        let mut merge = Merge::new(one, there(), Comparison::Size).refusing_empty(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("z", 1, 1)));
     }
 

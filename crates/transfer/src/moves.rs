@@ -12,7 +12,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use crate::filter::Filter;
 use crate::merge::{Action, Merge};
 use crate::progress::Progress;
-use crate::{FoundFailure, FoundItem};
+use crate::{Feed, Found, FoundFailure};
 
 /// Items that were found and wait for a worker, at the most.
 pub const FOUND_AHEAD: usize = 1024;
@@ -53,6 +53,9 @@ impl Hope {
 
 /// What is to be done next, or why something cannot be.
 pub type Next = Result<Action, (String, Error)>;
+
+/// What is to be done, in order.
+pub type Decided = Feed<Action>;
 
 /// What became of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,13 +114,13 @@ impl Outcome {
 /// Everything that is found is copied, as far as the filter takes it. Where nothing is found at all, `if_empty` is reported.
 #[must_use]
 pub fn copy_all(
-    mut found: mpsc::Receiver<FoundItem>,
+    mut found: Found,
     filter: Filter,
     progress: Arc<Progress>,
     mut if_empty: Option<FoundFailure>,
-) -> mpsc::Receiver<Next> {
+) -> Decided {
     let (decided, actions) = mpsc::channel(FOUND_AHEAD);
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         while let Some(next) = found.recv().await {
             if_empty = None;
             let next = match next {
@@ -138,19 +141,14 @@ pub fn copy_all(
         }
         progress.found_all();
     });
-    actions
+    Decided::new(actions, "what is to be done".to_owned(), task)
 }
 
 /// What makes one tree like the other; what is only there stays where `removes` does not say otherwise.
 #[must_use]
-pub fn sync_all(
-    mut merge: Merge,
-    filter: Filter,
-    removes: bool,
-    progress: Arc<Progress>,
-) -> mpsc::Receiver<Next> {
+pub fn sync_all(mut merge: Merge, filter: Filter, removes: bool, progress: Arc<Progress>) -> Decided {
     let (decided, actions) = mpsc::channel(FOUND_AHEAD);
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         while let Some(next) = merge.next().await {
             match &next {
                 Ok(action) if !filter.takes(&action.item().name) => continue,
@@ -167,14 +165,14 @@ pub fn sync_all(
         }
         progress.found_all();
     });
-    actions
+    Decided::new(actions, "what is to be done".to_owned(), task)
 }
 
 /// Does everything that is decided, so much at a time; `act` answers what it did. Nothing more is begun after a failure
 /// that everything else would share, of which one is told. Dropping the future stops all workers.
 pub async fn run<F, C>(
     workers: usize,
-    decided: mpsc::Receiver<Next>,
+    decided: impl Into<Decided>,
     progress: &Arc<Progress>,
     act: C,
 ) -> Result<Outcome>
@@ -182,7 +180,7 @@ where
     F: Future<Output = Result<Done>> + Send,
     C: Fn(Action) -> F + Clone + Send + Sync + 'static,
 {
-    let decided = Arc::new(Mutex::new(decided));
+    let decided = Arc::new(Mutex::new(decided.into()));
     let hope = Arc::new(Hope::default());
     let mut tasks = JoinSet::new();
     for _ in 0..workers.max(1) {

@@ -11,7 +11,7 @@ use tradewind_core::{BucketName, ObjectStore};
 use tradewind_volume::Carrier;
 
 use crate::moves::FOUND_AHEAD;
-use crate::{FoundItem, Item};
+use crate::{Found, Item};
 
 /// S3 gives no more on a page.
 const PAGE: usize = 1000;
@@ -80,17 +80,17 @@ impl Objects {
     }
 
     /// Finds all of them, in order of their keys. Ends early where nobody takes them any more.
-    pub fn find(self, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+    pub fn find(self, carrier: Arc<Carrier>) -> Found {
         self.search("", carrier, false)
     }
 
     /// The same of those whose names begin with `below`.
-    pub fn find_below(self, below: &str, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+    pub fn find_below(self, below: &str, carrier: Arc<Carrier>) -> Found {
         self.search(below, carrier, false)
     }
 
     /// The same for whoever fetches all that is found: connections are made meanwhile, where it is known that many are of use.
-    pub fn find_to_fetch(self, carrier: Arc<Carrier>) -> mpsc::Receiver<FoundItem> {
+    pub fn find_to_fetch(self, carrier: Arc<Carrier>) -> Found {
         self.search("", carrier, true)
     }
 
@@ -116,11 +116,12 @@ impl Objects {
         look
     }
 
-    fn search(mut self, below: &str, carrier: Arc<Carrier>, is_fetched: bool) -> mpsc::Receiver<FoundItem> {
+    fn search(mut self, below: &str, carrier: Arc<Carrier>, is_fetched: bool) -> Found {
         let beginning = self.prefix.len();
         self.prefix.push_str(below);
         let (found, items) = mpsc::channel(FOUND_AHEAD);
-        tokio::spawn(async move {
+        let place = self.describe("");
+        let task = tokio::spawn(async move {
             let mut look = if is_fetched { self.expect(&carrier) } else { JoinSet::new() };
             let mut after = None;
             loop {
@@ -149,7 +150,7 @@ impl Objects {
                 }
             }
         });
-        items
+        Found::new(items, place, task)
     }
 }
 
@@ -216,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn only_for_who_fetches_are_connections_made() {
         let (store, carrier, objects) = laid(Some(0.176), 5).await;
-        let count = async |mut found: mpsc::Receiver<FoundItem>| {
+        let count = async |mut found: Found| {
             let mut count = 0;
             while found.recv().await.is_some_and(|item| item.is_ok()) {
                 count += 1;

@@ -18,7 +18,8 @@ use tradewind_core::store::GetRequest;
 use tradewind_volume::Carrier;
 
 use crate::ends::End;
-use crate::files::{Directory, FileSource, Links};
+use crate::files::{Directory, Links};
+use crate::names::path_of;
 use crate::objects::Objects;
 
 const NANOS: i128 = 1_000_000_000;
@@ -195,9 +196,9 @@ pub(crate) async fn have_same_time(carrier: &Arc<Carrier>, from: &End, to: &End,
 }
 
 fn time_of_file(directory: &Directory, links: Links, name: &str) -> Result<Option<FileTime>> {
-    let opened = FileSource::open(&directory.tree()?, name, links, Arc::default());
+    let found = directory.tree()?.stat(&path_of(name)?, links);
     // What cannot be looked at is told of when it is copied.
-    Ok(opened.ok().and_then(|file| file.attributes().modified))
+    Ok(found.ok().map(|found| FileTime::new(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0))))
 }
 
 async fn time_of_object(carrier: &Arc<Carrier>, objects: &Objects, name: &str) -> Result<Option<FileTime>> {

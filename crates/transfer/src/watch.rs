@@ -24,11 +24,11 @@ use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::settle::{SettleOptions, Settling};
 
-use crate::Copier;
 use crate::ends::End;
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison};
-use crate::moves::Next;
+use crate::moves::{Decided, Next};
+use crate::{Copier, FoundFailure};
 
 use self::mounts::Mounts;
 use self::root::Root;
@@ -49,6 +49,8 @@ pub struct Watch {
     pub filter: Filter,
     /// Whether what went here goes there.
     pub removes: bool,
+    /// What is reported of a directory that is empty at the beginning; `None` where that is allowed.
+    pub if_empty: Option<FoundFailure>,
     /// How long things wait.
     pub settle: SettleOptions,
     /// What is under way at the end may take so long.
@@ -90,7 +92,7 @@ type Ended = (String, Result<Became>);
 /// A comparison.
 struct Walk {
     tree: String,
-    decided: mpsc::Receiver<Next>,
+    decided: Decided,
     /// Whether all of its tree could be looked at so far, but for what stays as it is.
     is_whole: bool,
 }
@@ -125,6 +127,12 @@ impl Watch {
         };
         let root = Root::of(directory.root())?;
         let mounts = if self.removes { Some(Mounts::below(directory.root())?) } else { None };
+        // After it is known which directory this is, and what is mounted there.
+        if let Some((_, why)) = &self.if_empty
+            && self.copier.from.find(&self.copier.carrier).recv().await.is_none()
+        {
+            return Err(Error::new(why.reason(), why.to_string()));
+        }
         let worker = Arc::new(Worker { copier: self.copier.clone(), root, links: *links, mounts });
         let clock = self.copier.carrier.clock().clone();
         let most = self.copier.carrier.plan().requests.max(1);

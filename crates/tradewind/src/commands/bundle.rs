@@ -5,17 +5,17 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tradewind_core::error::Reason;
 use tradewind_model::bundle::Limits;
 use tradewind_transfer::bundle::{Bundle, Packer, Unpacker};
-use tradewind_transfer::files::{self, Directory, Links, Tree};
+use tradewind_transfer::files::{self, Directory, Links};
 use tradewind_transfer::filter::Filter;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Done, Next, copy_all};
+use tradewind_transfer::moves::{self, Decided, Done, copy_all};
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::writer::Writer;
 use tradewind_transfer::{End, Item};
@@ -24,7 +24,7 @@ use super::Ended;
 use super::carry::destination;
 use super::report::{ReportFlags, complain, rfc3339};
 use super::standard::written;
-use super::terminal::Names;
+use super::terminal::{Names, printable_json};
 use super::transfer::Session;
 use crate::places::{ObjectsPlace, Place};
 use crate::settings::ByteSize;
@@ -92,7 +92,8 @@ impl BundleFlags {
         let objects = objects(session, to)?;
         let own = Session::directory(from, tree.links)?;
         own.check_apart(&End::Objects(objects.clone()))?;
-        let files = Tree::open(from).with_context(|| format!("cannot open {}", from.display()))?;
+        let End::Files(directory, _) = &own else { bail!("--bundle packs files") };
+        let files = directory.tree()?;
         let found = files::find(files.clone(), tree.links);
         let decided = copy_all(found, tree.filter, session.progress.clone(), None);
         if tree.is_rehearsal {
@@ -203,10 +204,7 @@ fn unpacker(session: &Session, to: Directory) -> Unpacker {
 }
 
 /// Says what would be packed.
-async fn rehearse(
-    mut decided: mpsc::Receiver<Next>,
-    describe: impl Fn(&Item) -> String,
-) -> anyhow::Result<Ended> {
+async fn rehearse(mut decided: Decided, describe: impl Fn(&Item) -> String) -> anyhow::Result<Ended> {
     let (mut ended, names) = (Ended::Done, Names::of_standard_output());
     while let Some(next) = decided.recv().await {
         match next {
@@ -247,7 +245,7 @@ pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool)
                 let line = json!({
                     "member": name, "size": size, "modified": modified, "mode": mode, "bundle": place,
                 });
-                writeln!(out, "{line}")?;
+                writeln!(out, "{}", printable_json(&line.to_string()))?;
             } else {
                 writeln!(out, "{modified}  {size:>12}  {}", names.show(name))?;
             }

@@ -5,10 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use tokio::sync::mpsc;
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Next};
+use tradewind_transfer::moves::{self, Decided};
 use tradewind_transfer::{Copier, End, Item};
 
 use super::Ended;
@@ -41,7 +40,7 @@ pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::
 pub(super) async fn carry_out(
     session: &Session,
     copier: Arc<Copier>,
-    decided: mpsc::Receiver<Next>,
+    decided: Decided,
     report: ReportFlags,
 ) -> anyhow::Result<Ended> {
     let report = report.begin(session);
@@ -54,7 +53,7 @@ pub(super) async fn carry_out(
 }
 
 /// Says what would be done, and does nothing.
-pub(super) async fn rehearse(copier: &Copier, mut decided: mpsc::Receiver<Next>) -> anyhow::Result<Ended> {
+pub(super) async fn rehearse(copier: &Copier, mut decided: Decided) -> anyhow::Result<Ended> {
     let mut out = io::stdout().lock();
     let mut ended = Ended::Done;
     let names = Names::of_standard_output();

@@ -17,7 +17,7 @@ use super::bundle;
 use super::filter::FilterFlags;
 use super::report::{ReportFlags, rfc3339};
 use super::standard::to_standard;
-use super::terminal::Names;
+use super::terminal::{Names, printable_json};
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
 use crate::places::{ObjectsPlace, StorePlace};
 use crate::stores::{Absent, S3};
@@ -168,14 +168,14 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
                         let (etag, modified) = (object.etag.as_str(), rfc3339(object.modified));
                         let line =
                             json!({"key": key, "size": object.size, "modified": modified, "etag": etag});
-                        writeln!(out, "{line}")?;
+                        writeln!(out, "{}", printable_json(&line.to_string()))?;
                     }
                     ListEntry::Key(key, object) => {
                         let (modified, key) = (rfc3339(object.modified), names.show(key));
                         writeln!(out, "{modified}  {:>12}  {key}", object.size)?;
                     }
                     ListEntry::CommonPrefix(prefix) if arguments.json => {
-                        writeln!(out, "{}", json!({"prefix": prefix}))?;
+                        writeln!(out, "{}", printable_json(&json!({"prefix": prefix}).to_string()))?;
                     }
                     ListEntry::CommonPrefix(prefix) => {
                         writeln!(out, "{:>20}  {:>12}  {}", "", "DIR", names.show(prefix))?;
@@ -281,7 +281,7 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
                 "checksum_type": info.scope.name(), "class": info.metadata.classes.object.map(|c| c.value()),
                 "metadata": user, "tags": tags, "parts": info.parts,
             });
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", printable_json(&line.to_string()))?;
             return Ok(Ended::Done);
         }
         let names = Names::of_standard_output();

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use clap::Args;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::{Comparison, Merge};
 use tradewind_transfer::moves::sync_all;
 use tradewind_transfer::watch::Watch;
-use tradewind_transfer::{Copier, End, FoundFailure};
+use tradewind_transfer::{Copier, End, Found, FoundFailure};
 
 use super::Ended;
 use super::carry::{carry_out, rehearse};
@@ -81,12 +81,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         let (copier, comparison) = copier(&session, &arguments)?;
         let here = copier.from.find(&session.carrier);
         // Below a directory that is still to be made, nothing is found.
-        let there = if is_there { copier.to.find(&session.carrier) } else { mpsc::channel(1).1 };
+        let there = if is_there { copier.to.find(&session.carrier) } else { Found::empty() };
         let mut merge = Merge::new(here, there, comparison);
         if !arguments.allow_empty_source
             && let Some(nothing) = nothing(&copier, arguments.delete)
         {
-            merge = merge.refusing_empty(nothing);
+            merge = merge.refusing_empty(nothing, arguments.delete);
         }
         let filter = arguments.filter.read()?;
         let decided = sync_all(merge, filter, arguments.delete, session.progress.clone());
@@ -107,16 +107,10 @@ async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> any
     let session = open(&arguments)?;
     let (copier, comparison) = copier(&session, &arguments)?;
     watch::check(&copier.from, &copier.to)?;
-    if arguments.delete
-        && !arguments.allow_empty_source
-        && let Some((_, why)) = nothing(&copier, true)
-        && copier.from.find(&session.carrier).recv().await.is_none()
-    {
-        return Err(why.into());
-    }
     let (filter, removes, settle) =
         (arguments.filter.read()?, arguments.delete, arguments.watching.options());
-    let watching = Watch { copier, comparison, filter, removes, settle, grace: watch::GRACE };
+    let if_empty = if removes && !arguments.allow_empty_source { nothing(&copier, true) } else { None };
+    let watching = Watch { copier, comparison, filter, removes, if_empty, settle, grace: watch::GRACE };
     watch::run(watching, arguments.report, stopped).await
 }
 

@@ -28,3 +28,35 @@ impl Names {
 pub(super) fn say_line(line: impl Display) -> io::Result<()> {
     writeln!(io::stderr(), "{}", printable(&line.to_string()))
 }
+
+/// JSON with the control characters escaped that JSON itself allows in strings. It means the same.
+pub(super) fn printable_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        // What JSON escapes by itself, and the line breaks between its tokens.
+        if c.is_ascii() && c != '\x7f' || matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_)) {
+            text.push(c);
+        } else {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable_json;
+
+    #[test]
+    fn printable_json_means_the_same() {
+        let value = serde_json::json!({ "key": "a\u{1b}\u{7f}\u{9b}\u{202e}\u{e9}\u{1f600}\n" });
+        for text in [value.to_string(), format!("{value:#}")] {
+            let printed = printable_json(&text);
+            assert!(
+                !printed.contains(['\u{7f}', '\u{9b}', '\u{202e}']) && printed.contains('\u{e9}'),
+                "{printed}"
+            );
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), value);
+        }
+    }
+}

@@ -6,7 +6,6 @@ mod lines;
 mod start;
 mod workload;
 
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +28,7 @@ use super::bench::ground::{AskingFlags, below, number, tell_removing, until_stop
 use super::bench::output::client;
 use super::caps;
 use super::report::rfc3339;
+use super::terminal::say_line;
 use crate::places::{ObjectsPlace, Place};
 use crate::profiles::here::cores;
 use crate::profiles::{Profile, Profiles};
@@ -131,10 +131,9 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let cleaned = ground.clean().await;
     if let Err(e) = &cleaned {
         let (scheme, bucket) = (&place.scheme, &place.bucket);
-        writeln!(
-            io::stderr(),
+        say_line(format_args!(
             "tradewind: objects are left below {scheme}://{bucket}/{prefix} and cannot be removed: {e}"
-        )?;
+        ))?;
     }
     let found = found?;
     if stop.is_asked() {

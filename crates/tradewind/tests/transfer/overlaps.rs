@@ -214,3 +214,27 @@ fn a_destination_that_leads_to_a_descriptor_is_rejected() {
         assert!(fs::symlink_metadata(caller.path(link)).unwrap().is_symlink(), "{link}");
     }
 }
+
+/// Consoles leave an object of no bytes for each folder: a source of nothing else removes nothing.
+#[test]
+fn markers_of_folders_are_no_content() {
+    let scene = Scene::new();
+    let caller = &scene.caller;
+    for marker in ["dir/", "dir/a/", "dir/m/n/"] {
+        scene.store(marker, b"");
+    }
+    scene.store("copy/one", b"1");
+    caller.write("keep/b", "1");
+    for to in ["keep", "s3://bucket/copy"] {
+        for rehearsal in [&["--dry-run"][..], &[]] {
+            let ran = caller.run(&[&["sync", "--delete", "s3://bucket/dir/", to], rehearsal].concat());
+            assert!(
+                ran.status.code() == Some(1) && ran.err.contains("nothing at s3://bucket/dir/"),
+                "{ran:?}"
+            );
+            assert!(!String::from_utf8(ran.out).unwrap().contains("remove"));
+        }
+    }
+    assert_eq!(names(&caller.path("keep")), ["b"]);
+    assert!(scene.names().contains(&"copy/one".to_owned()));
+}

@@ -2,7 +2,6 @@
 //! full. A bundle is sent while it is made, and is there when all of it is.
 
 use futures::StreamExt as _;
-use tokio::sync::mpsc;
 use tradewind_core::Algorithm;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Result};
@@ -19,7 +18,7 @@ use super::packer::{Packed, Packer, check_size};
 use super::set::{Ended, Files, Set};
 use super::waiting::Waiting;
 use crate::files::FileSource;
-use crate::moves::Next;
+use crate::moves::Decided;
 
 /// A bundle that is being made.
 struct Filled {
@@ -38,7 +37,7 @@ struct Filled {
 impl Packer {
     /// Packs everything that is decided. A file that cannot be read, or is written to meanwhile, is in no bundle, and told
     /// of; where a bundle cannot be stored, packing ends.
-    pub async fn pack(&self, decided: mpsc::Receiver<Next>) -> Result<Packed> {
+    pub async fn pack(&self, decided: Decided) -> Result<Packed> {
         let set = format!("all of {}", self.to.describe(&self.key));
         let set = Set::open(self.remember(&set), self.limits.bytes)?;
         let mut packing = Packing { packer: self, set, packed: Packed::default(), open: None };

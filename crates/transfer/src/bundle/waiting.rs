@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 
-use tokio::sync::mpsc;
 use tradewind_core::error::Error;
 
 use crate::Item;
-use crate::moves::Next;
+use crate::moves::{Decided, Next};
 
 /// Files of one batch: a thread is not worth waking for one of 4 KiB.
 const BATCH_FILES: usize = 64;
@@ -20,11 +19,11 @@ pub type Found = Result<Item, (String, Error)>;
 pub struct Waiting {
     /// Before everything that is still to come.
     put_back: VecDeque<Found>,
-    decided: mpsc::Receiver<Next>,
+    decided: Decided,
 }
 
 impl Waiting {
-    pub const fn new(decided: mpsc::Receiver<Next>) -> Self {
+    pub const fn new(decided: Decided) -> Self {
         Self { put_back: VecDeque::new(), decided }
     }
 
@@ -40,7 +39,7 @@ impl Waiting {
         };
         let (mut bytes, mut batch) = (size_of_found(&first), vec![first]);
         while batch.len() < BATCH_FILES
-            && let Some(next) = self.put_back.pop_front().or_else(|| self.decided.try_recv().ok().map(item))
+            && let Some(next) = self.put_back.pop_front().or_else(|| self.decided.try_recv().map(item))
         {
             bytes = bytes.saturating_add(size_of_found(&next));
             if bytes > BATCH_BYTES {

@@ -16,7 +16,7 @@ use tradewind_core::{Algorithm, Checksum};
 
 use super::draft::{Draft, SpareName, can_do_without_name};
 use super::new::{Line, NewFile, Resumable, WORTH_PREALLOCATING};
-use super::place::{FilePlace, check_replaceable, make_parent};
+use super::place::{FilePlace, MAX_ATTEMPTS, check_replaceable, make_parent};
 use super::{Tree, failed, is_unfinished};
 use crate::journal::Entry;
 use crate::progress::Progress;
@@ -42,7 +42,10 @@ impl Directory {
             .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
         let tree = match Tree::open(&root) {
             Ok(tree) => Some(tree),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                nearest(&root)?;
+                None
+            }
             Err(e) => return Err(failed("open the directory", &root, e)),
         };
         Ok(Self {
@@ -95,9 +98,7 @@ impl Directory {
         if let Ok(tree) = self.tree() {
             return Ok(tree);
         }
-        let path = std::path::absolute(&self.root).map_err(|e| failed("find", &self.root, e))?;
-        let found = path.ancestors().skip(1).find_map(|above| Tree::open(above).ok());
-        found.ok_or_else(|| failed("find", &self.root, Errno::NOENT))
+        nearest(&self.root)
     }
 
     /// Removes a file below the directory, and the directories above it that are empty then. No link is followed.
@@ -133,26 +134,37 @@ impl Directory {
     }
 
     fn begin_as(&self, below: &Path, progress: Arc<Progress>, shape: &Shape) -> Result<NewFile> {
-        let (tree, place) = (self.made_tree()?, FilePlace::of(below)?);
-        let parent = make_parent(&tree, below)?;
+        let tree = self.made_tree()?;
+        // A removal may take a directory that is empty, until something in it has a name.
+        let mut attempt = 1;
+        loop {
+            match self.try_to_begin(&tree, below, &progress, shape) {
+                Err(e) if e.reason() == Reason::NoSuchKey && attempt < MAX_ATTEMPTS => attempt += 1,
+                begun => return begun,
+            }
+        }
+    }
+
+    fn try_to_begin(
+        &self,
+        tree: &Tree,
+        below: &Path,
+        progress: &Arc<Progress>,
+        shape: &Shape,
+    ) -> Result<NewFile> {
+        let (place, parent) = (FilePlace::of(below)?, make_parent(tree, below)?);
         if !shape.is_named && shape.size <= WORTH_PREALLOCATING && self.needs_no_name(&parent) {
             // Another file system may begin below the root: what it cannot do is done with a name.
             if let Ok(draft) = Draft::unnamed(&parent) {
                 // Its place is checked when it gets its name.
-                return Ok(self.file(tree, below, draft, progress, shape));
+                return Ok(self.file(tree.clone(), below, draft, progress.clone(), shape));
             }
         }
-        check_replaceable(&tree, &parent, below)?;
+        check_replaceable(tree, &parent, below)?;
         let spare = self.spare_name().beside(place.name);
-        let draft = match Draft::named(parent, spare.clone(), shape.is_private) {
-            // The directory was removed meanwhile.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                Draft::named(make_parent(&tree, below)?, spare, shape.is_private)
-            }
-            made => made,
-        };
-        let draft = draft.map_err(|e| tree.failed("make", below, e))?;
-        let new = self.file(tree, below, draft, progress, shape);
+        let draft =
+            Draft::named(parent, spare, shape.is_private).map_err(|e| tree.failed("make", below, e))?;
+        let new = self.file(tree.clone(), below, draft, progress.clone(), shape);
         if shape.size > WORTH_PREALLOCATING {
             new.preallocate()?;
         }
@@ -238,6 +250,22 @@ impl Directory {
         let parent = make_parent(&tree, below)?;
         Ok((tree, parent))
     }
+}
+
+/// The nearest existing directory above one that is missing. What is still to be made must not lead back up: it would be
+/// compared as one directory and made as another.
+fn nearest(root: &Path) -> Result<Tree> {
+    let path = std::path::absolute(root).map_err(|e| failed("find", root, e))?;
+    for above in path.ancestors().skip(1) {
+        let Ok(tree) = Tree::open(above) else { continue };
+        if path.strip_prefix(above).is_ok_and(|missing| missing.iter().any(|part| part == "..")) {
+            let why =
+                format!("{} leads through a missing directory and back; write it without ..", root.display());
+            return Err(Error::new(Reason::InvalidArgument, why));
+        }
+        return Ok(tree);
+    }
+    Err(failed("find", root, Errno::NOENT))
 }
 
 /// A version of an object.

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, openat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, linkat, openat, renameat, statat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
@@ -37,11 +37,11 @@ struct Named {
     name: OsString,
 }
 
-/// Identifies an unfinished file across processes. The birth time distinguishes it from a later file with a reused inode
+/// Identifies an unfinished file in its directory, across processes. (Not by its device: the numbers of many file systems change with
+/// each mount.) The birth time distinguishes it from a later file with a reused inode
 /// number, where the file system records one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DraftId {
-    device: u64,
     inode: u64,
     owner: u32,
     born_nanos: Option<u64>,
@@ -51,7 +51,7 @@ impl DraftId {
     fn of(metadata: &fs::Metadata) -> Self {
         let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
         let born_nanos = born.and_then(|born| u64::try_from(born.as_nanos()).ok());
-        Self { device: metadata.dev(), inode: metadata.ino(), owner: metadata.uid(), born_nanos }
+        Self { inode: metadata.ino(), owner: metadata.uid(), born_nanos }
     }
 }
 
@@ -73,10 +73,18 @@ impl Draft {
 
     /// Opens the unfinished file that an earlier transfer made: a regular file with one name and the recorded identity. `None` where the name is free or holds anything else.
     pub fn reopen(directory: OwnedFd, name: OsString, id: &DraftId) -> io::Result<Option<Self>> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file: File = match retry_on_intr(|| openat(&directory, &name, flags, Mode::empty())) {
             Ok(file) => file.into(),
-            Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
+            Err(
+                Errno::NOENT
+                | Errno::LOOP
+                | Errno::ISDIR
+                | Errno::NXIO
+                | Errno::ACCESS
+                | Errno::PERM
+                | Errno::AGAIN,
+            ) => {
                 return Ok(None);
             }
             Err(e) => return Err(e.into()),
@@ -100,18 +108,18 @@ impl Draft {
     /// (`AlreadyExists`). What was put in the place of an unfinished file is not renamed in its stead.
     pub fn publish(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
         let Some(place) = &self.place else { return self.link(directory, name) };
-        self.check_at(&place.directory, &place.name)?;
-        renameat(&place.directory, &place.name, directory, name)?;
-        self.check_at(directory, name)
-    }
-
-    /// An error unless a name leads to this file.
-    fn check_at(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
-        let found = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileId::of(&found) == FileId::of(&fstat(&self.file)?) {
-            return Ok(());
+        let is_replaced = || io::Error::other("another program replaced the unfinished file; run it again");
+        let own = FileId::of(&fstat(&self.file)?);
+        let found = statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileId::of(&found) != own {
+            return Err(is_replaced());
         }
-        Err(io::Error::other("another program replaced the unfinished file; run the transfer again"))
+        renameat(&place.directory, &place.name, directory, name)?;
+        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            // It was exchanged between the two calls. (Another file may be there: that of another transfer, which came later.)
+            Ok(found) if FileType::from_raw_mode(found.st_mode).is_symlink() => Err(is_replaced()),
+            _ => Ok(()),
+        }
     }
 
     /// Takes a name that must be free, if it has none.
@@ -126,7 +134,10 @@ impl Draft {
     /// Removes the name of an unfinished file.
     pub fn discard(&self) -> io::Result<()> {
         let Some(place) = &self.place else { return Ok(()) };
-        Ok(unlinkat(&place.directory, &place.name, AtFlags::empty())?)
+        match unlinkat(&place.directory, &place.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn link(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
@@ -268,7 +279,7 @@ mod tests {
         fs::hard_link(&victim, &spare).unwrap();
         assert!(!reopen(&id) && !reopen(&victim_id));
         fs::remove_file(&spare).unwrap();
-        rustix::fs::mknodat(CWD, &spare, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(CWD, &spare, FileType::Fifo, Mode::RUSR, 0).unwrap();
         assert!(!reopen(&id));
     }
 

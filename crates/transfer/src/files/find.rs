@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, statat};
-use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
@@ -16,7 +15,7 @@ use super::Tree;
 use super::draft::UNFINISHED;
 use crate::moves::FOUND_AHEAD;
 use crate::names::name_of;
-use crate::{FoundItem, Item};
+use crate::{Found, FoundItem, Item};
 
 /// What is done about symbolic links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,28 +35,20 @@ pub(crate) fn is_unfinished(name: &[u8]) -> bool {
 /// Finds every file of a tree, in the byte order of their names, as stores list keys: `a.txt` comes before `a/b`.
 /// What is neither file, directory nor link is reported as a failure. Directories are opened as [`Tree`] does: one that becomes a
 /// link meanwhile is not entered.
-pub fn find(tree: Tree, links: Links) -> mpsc::Receiver<FoundItem> {
+pub fn find(tree: Tree, links: Links) -> Found {
     find_below(tree, Path::new(""), links)
 }
 
 /// The same of a directory of the tree, with names that begin at its root.
-pub fn find_below(tree: Tree, below: &Path, links: Links) -> mpsc::Receiver<FoundItem> {
+pub fn find_below(tree: Tree, below: &Path, links: Links) -> Found {
     let (found, items) = mpsc::channel(FOUND_AHEAD);
-    let below = below.to_owned();
-    tokio::task::spawn_blocking(move || {
+    let (below, place) = (below.to_owned(), tree.path().join(below).display().to_string());
+    let task = tokio::task::spawn_blocking(move || {
         let walk = Walk { tree, links, found };
         // Nobody listens any more where it ends early.
         let _ = walk.below(&below);
     });
-    items
-}
-
-/// The failure of a directory that cannot be opened, as a walk reports it.
-pub(crate) fn found_failure(place: String, error: Error) -> mpsc::Receiver<FoundItem> {
-    let (found, items) = mpsc::channel(1);
-    // There is room for one, and the receiver is still here.
-    let _ = found.try_send(Err((place, error)));
-    items
+    Found::new(items, place, task)
 }
 
 /// Nobody takes what is found any more.
@@ -70,44 +61,54 @@ struct Walk {
 }
 
 /// An entry of a directory, with what it is ordered by: a directory's name ends with a slash, as in keys.
-struct Entry {
+pub(crate) struct Entry {
     order: Vec<u8>,
-    name: OsString,
-    kind: FileType,
+    pub name: OsString,
+    pub kind: FileType,
 }
 
 impl Walk {
     fn below(&self, below: &Path) -> Result<(), Abandoned> {
-        let listed = self.tree.listing(below).and_then(|directory| {
-            let entries = entries(&directory)?;
-            Ok((directory, entries))
-        });
-        let (directory, entries) = match listed {
-            Ok(listed) => listed,
+        let entries = match entries(&self.tree, below) {
+            Ok(entries) => entries,
             Err(e) => {
                 return self.fail(&self.tree.path().join(below), self.tree.failed("list", below, e));
             }
         };
+        // Not held while directories in it are walked: a deep tree would take a descriptor for each level.
+        let mut directory = None;
         for Entry { name, kind, .. } in entries {
+            let path = below.join(&name);
             if kind.is_dir() {
-                self.below(&below.join(name))?;
-            } else {
-                self.one(&directory, below, &name, kind)?;
+                directory = None;
+                self.below(&path)?;
+            } else if !is_unfinished(name.as_bytes()) && !(kind.is_symlink() && self.links == Links::Skip) {
+                let open = match directory.take().map_or_else(|| self.tree.directory(below), Ok) {
+                    Ok(open) => open,
+                    Err(e) => {
+                        self.fail(&self.tree.path().join(&path), self.tree.failed("look at", &path, e))?;
+                        continue;
+                    }
+                };
+                self.one(&open, &path, &name, kind)?;
+                directory = Some(open);
             }
         }
         Ok(())
     }
 
-    fn one(&self, directory: &OwnedFd, below: &Path, name: &OsStr, kind: FileType) -> Result<(), Abandoned> {
-        if is_unfinished(name.as_encoded_bytes()) || (kind.is_symlink() && self.links == Links::Skip) {
-            return Ok(());
-        }
-        let below = below.join(name);
-        let path = || self.tree.path().join(&below);
-        let flags = if kind.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    fn one(
+        &self,
+        directory: &OwnedFd,
+        below: &Path,
+        name: &OsStr,
+        listed: FileType,
+    ) -> Result<(), Abandoned> {
+        let path = || self.tree.path().join(below);
+        let flags = if listed.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let found = match statat(directory, name, flags) {
             Ok(found) => found,
-            Err(e) => return self.fail(&path(), self.tree.failed("look at", &below, e.into())),
+            Err(e) => return self.fail(&path(), self.tree.failed("look at", below, e.into())),
         };
         let kind = FileType::from_raw_mode(found.st_mode);
         // It became a link since it was listed.
@@ -115,11 +116,15 @@ impl Walk {
             return Ok(());
         }
         if !kind.is_file() {
-            let what = if kind.is_dir() { "a link to a directory" } else { "neither a file nor a directory" };
+            let what = match (listed.is_symlink(), kind.is_dir()) {
+                (true, true) => "a link to a directory",
+                (false, true) => "a directory since a moment ago",
+                _ => "neither a file nor a directory",
+            };
             let why = format!("{} is {what}: it is left out", path().display());
             return self.fail(&path(), Error::new(Reason::InvalidRequest, why));
         }
-        match name_of(&below) {
+        match name_of(below) {
             Ok(name) => {
                 let size = u64::try_from(found.st_size).unwrap_or(0);
                 let nanos = i64::try_from(found.st_mtime_nsec).unwrap_or(0);
@@ -139,32 +144,39 @@ impl Walk {
     }
 }
 
-fn entries(directory: &OwnedFd) -> io::Result<Vec<Entry>> {
+/// What is in a directory of a tree, in the byte order of keys.
+pub(crate) fn entries(tree: &Tree, below: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for entry in Dir::read_from(directory)? {
+    let mut listing = Dir::new(tree.listing(below)?)?;
+    let mut unknown = Vec::new();
+    while let Some(entry) = listing.next() {
         let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name == "." || name == ".." {
-            continue;
-        }
-        let kind = match entry.file_type() {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+        match entry.file_type() {
+            _ if name == "." || name == ".." => {}
             // Not every file system says it in its listing.
-            FileType::Unknown => match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(found) => FileType::from_raw_mode(found.st_mode),
-                // It was removed meanwhile.
-                Err(Errno::NOENT) => continue,
-                Err(e) => return Err(e.into()),
-            },
-            kind => kind,
-        };
+            FileType::Unknown => unknown.push(name),
+            kind => entries.push(Entry::new(name, kind)),
+        }
+    }
+    for name in unknown {
+        let found = statat(listing.fd()?, &name, AtFlags::SYMLINK_NOFOLLOW);
+        // What cannot be looked at is reported when its turn comes.
+        let kind = found.map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode));
+        entries.push(Entry::new(name, kind));
+    }
+    entries.sort_unstable_by(|a, b| a.order.cmp(&b.order));
+    Ok(entries)
+}
+
+impl Entry {
+    fn new(name: OsString, kind: FileType) -> Self {
         let mut order = name.as_bytes().to_vec();
         if kind.is_dir() {
             order.push(b'/');
         }
-        entries.push(Entry { order, name: name.to_owned(), kind });
+        Self { order, name, kind }
     }
-    entries.sort_unstable_by(|a, b| a.order.cmp(&b.order));
-    Ok(entries)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::Sink;
 
 use super::draft::{Draft, DraftId, SpareName, usual_mode};
-use super::place::{FilePlace, check_replaceable, make_parent};
+use super::place::{FilePlace, MAX_ATTEMPTS, check_replaceable, make_parent};
 use super::{Tree, failed};
 use crate::journal::Entry;
 use crate::preserve::Attributes;
@@ -79,15 +79,17 @@ impl NewFile {
     /// Reserves room for all of it. The free space is looked at first: a file system may give away all it has before it says
     /// that this is too little.
     pub(super) fn preallocate(&self) -> Result<()> {
-        let of = fstatfs(&self.draft.file).map_err(|e| failed("find the free space for", &self.path, e))?;
-        if !has_room(&of, self.size) {
-            let free = free_bytes(&of);
+        let of = fstatfs(&self.draft.file).ok();
+        if let Some(of) = &of
+            && !has_room(of, self.size)
+        {
+            let free = free_bytes(of);
             let why =
                 format!("{} needs {} bytes, and its disk has {free} free", self.path.display(), self.size);
             return Err(Error::new(Reason::Full, why).after_retries());
         }
         // In memory nothing lies side by side: to get all of it beforehand only keeps the first byte waiting.
-        if of.f_type == TMPFS_MAGIC {
+        if of.is_some_and(|of| of.f_type == TMPFS_MAGIC) {
             return Ok(());
         }
         match fallocate(&self.draft.file, FallocateFlags::KEEP_SIZE, 0, self.size) {
@@ -119,8 +121,19 @@ impl NewFile {
         Ok(())
     }
 
-    /// The directory is opened again: it may have been removed with its last file, or be a link by now.
+    /// Gives the file its name. A removal may take the directory as long as nothing in it has one.
     fn publish(&mut self) -> Result<()> {
+        let mut attempt = 1;
+        loop {
+            match self.try_to_publish() {
+                Err(e) if e.reason() == Reason::NoSuchKey && attempt < MAX_ATTEMPTS => attempt += 1,
+                published => return published,
+            }
+        }
+    }
+
+    /// The directory is opened again: it may have been removed with its last file, or be a link by now.
+    fn try_to_publish(&mut self) -> Result<()> {
         let name = FilePlace::of(&self.below)?.name.to_owned();
         let directory = make_parent(&self.tree, &self.below)?;
         if self.draft.name().is_some() {
@@ -146,9 +159,10 @@ impl NewFile {
     }
 }
 
-/// Whether a file system has room for a number of bytes; one without a limit always has.
+/// Whether a file system may have room for a number of bytes. One without a limit has; one that calls nothing available although some
+/// is free (btrfs) does not say.
 fn has_room(of: &StatFs, bytes: u64) -> bool {
-    of.f_blocks == 0 || bytes <= free_bytes(of)
+    of.f_blocks == 0 || (of.f_bavail == 0 && of.f_bfree > 0) || bytes <= free_bytes(of)
 }
 
 /// Bytes that this process may take. Some are reserved for root.

@@ -26,6 +26,9 @@ impl<'a> FilePlace<'a> {
     }
 }
 
+/// Attempts at what fails where a directory is removed at that moment.
+pub(super) const MAX_ATTEMPTS: u32 = 16;
+
 /// Opens the directory of a file, made where it is missing.
 pub(super) fn make_parent(tree: &Tree, below: &Path) -> Result<OwnedFd> {
     let parent = FilePlace::of(below)?.parent;

@@ -7,14 +7,18 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat, openat, openat2, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, mkdirat, openat, openat2,
+    statat, statx,
+};
 use rustix::io::{Errno, retry_on_intr};
 use tradewind_core::error::{Error, Reason};
 
+use super::place::MAX_ATTEMPTS;
 use super::{Links, failed};
 
 /// A descriptor that names resolve relative to; nothing is read through it.
@@ -82,26 +86,67 @@ impl Tree {
 
     /// The same, after making the directories that are missing.
     pub(crate) fn make_directory(&self, below: &Path) -> io::Result<OwnedFd> {
-        match self.resolve(below, DIRECTORY) {
-            Err(Errno::NOENT) => {}
-            opened => return Ok(opened?),
+        let mut attempt = 1;
+        loop {
+            match self.resolve(below, DIRECTORY) {
+                Err(Errno::NOENT) => {}
+                opened => return Ok(opened?),
+            }
+            match self.make_stepwise(below) {
+                // Another transfer removed one of them meanwhile: what is open of it takes no names any more.
+                Err(Errno::NOENT) if attempt < MAX_ATTEMPTS => attempt += 1,
+                made => return Ok(made?),
+            }
         }
-        let mut directory = self.root.try_clone()?;
+    }
+
+    fn make_stepwise(&self, below: &Path) -> rustix::io::Result<OwnedFd> {
+        let mut directory = None;
         for part in below {
-            directory = make_one(&directory, part)?;
+            directory = Some(make_one(directory.as_ref().unwrap_or(&self.root), part)?);
         }
-        Ok(directory)
+        directory.map_or_else(|| self.resolve(Path::new(""), DIRECTORY), Ok)
+    }
+
+    /// Returns what is at a path, a link itself where it is the last part; with [`Links::Follow`] what that leads to.
+    pub(crate) fn stat(&self, below: &Path, links: Links) -> io::Result<Stat> {
+        let found = match links {
+            Links::Skip => fstat(self.resolve(below, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?),
+            Links::Follow => statat(&self.root, below, AtFlags::empty()),
+        };
+        Ok(found?)
+    }
+
+    /// The metadata of what is at a path, of a link itself where it is the last part.
+    pub(crate) fn metadata(&self, below: &Path) -> io::Result<fs::Metadata> {
+        File::from(self.resolve(below, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?).metadata()
     }
 
     /// Opens a file to read. With [`Links::Skip`] a link anywhere in `below` is an error.
     pub(crate) fn file(&self, below: &Path, links: Links) -> io::Result<File> {
         // A pipe that was put in a file's place must not be waited for.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = match links {
             Links::Skip => self.resolve(below, flags),
             Links::Follow => retry_on_intr(|| openat(&self.root, below, flags, Mode::empty())),
         };
-        Ok(opened?.into())
+        match opened {
+            Err(Errno::AGAIN) => self.file_under_lease(below, links),
+            opened => Ok(opened?.into()),
+        }
+    }
+
+    /// Opens a file on which somebody has a lease, as file servers take them: waits until they give it up.
+    fn file_under_lease(&self, below: &Path, links: Links) -> io::Result<File> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = match links {
+            Links::Skip => self.resolve(below, flags)?,
+            Links::Follow => retry_on_intr(|| openat(&self.root, below, flags, Mode::empty()))?,
+        };
+        if !FileType::from_raw_mode(fstat(&found)?.st_mode).is_file() {
+            return Err(Errno::AGAIN.into());
+        }
+        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
     }
 
     /// Opens a directory of the tree to list it.
@@ -145,7 +190,8 @@ impl Tree {
         failed(what, &self.path.join(below), error)
     }
 
-    fn first_link(&self, below: &Path) -> Option<PathBuf> {
+    /// The first link among the parts of a path.
+    pub(crate) fn first_link(&self, below: &Path) -> Option<PathBuf> {
         let mut path = self.path.to_path_buf();
         below.iter().find_map(|part| {
             path.push(part);
@@ -179,37 +225,48 @@ fn open_one(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> rustix::io::Res
 }
 
 fn make_one(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
-    loop {
-        match open_one(directory, name, DIRECTORY) {
-            Err(Errno::NOENT) => {}
-            opened => return opened,
-        }
-        match mkdirat(directory, name, DIRECTORY_MODE) {
-            // Another transfer may have made it meanwhile.
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(e),
-        }
+    match open_one(directory, name, DIRECTORY) {
+        Err(Errno::NOENT) => {}
+        opened => return opened,
+    }
+    match mkdirat(directory, name, DIRECTORY_MODE) {
+        // Another transfer may have made it meanwhile.
+        Ok(()) | Err(Errno::EXIST) => open_one(directory, name, DIRECTORY),
+        Err(e) => Err(e),
     }
 }
 
 fn is_link(directory: &OwnedFd, name: &OsStr) -> bool {
     statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode).is_symlink())
+        .is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_symlink())
 }
 
-/// A directory and those above it, up to the root of the file system.
+/// A directory and those above it, up to the root of the file system, or to one that this user may not look through: nothing above it
+/// can have been named by a path that leads here.
 fn ancestry(directory: impl AsFd) -> io::Result<Vec<FileId>> {
     let mut all = vec![FileId::of(&fstat(&directory)?)];
-    let mut above = retry_on_intr(|| openat(&directory, "..", DIRECTORY, Mode::empty()))?;
+    let above = |below: &dyn AsFd| retry_on_intr(|| openat(below.as_fd(), "..", DIRECTORY, Mode::empty()));
+    let (mut mount, mut next) = (mount_id(&directory), above(&directory));
     loop {
-        let id = FileId::of(&fstat(&above)?);
-        // The root is its own parent.
-        if all.last() == Some(&id) {
+        let opened = match next {
+            Err(Errno::ACCESS) => return Ok(all),
+            opened => opened?,
+        };
+        let (id, own_mount) = (FileId::of(&fstat(&opened)?), mount_id(&opened));
+        // The root is its own parent. A directory that is mounted in itself has its own inode for a parent, in another mount.
+        if all.last() == Some(&id) && mount == own_mount {
             return Ok(all);
         }
         all.push(id);
-        above = retry_on_intr(|| openat(&above, "..", DIRECTORY, Mode::empty()))?;
+        mount = own_mount;
+        next = above(&opened);
     }
+}
+
+/// The mount that a descriptor was opened through; 0 before Linux 5.8.
+fn mount_id(descriptor: impl AsFd) -> u64 {
+    let found = statx(descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    found.map_or(0, |found| found.stx_mnt_id)
 }
 
 #[cfg(test)]
@@ -271,7 +328,7 @@ mod tests {
     fn a_pipe_in_a_files_place_does_not_block() {
         let (scene, tree) = scene();
         let pipe = scene.path().join("root/pipe");
-        rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
         assert!(!tree.file(Path::new("pipe"), Links::Skip).unwrap().metadata().unwrap().is_file());
     }
 
@@ -297,5 +354,44 @@ mod tests {
         assert_eq!(overlap(&root, ""), Overlap::Within);
         assert_eq!(overlap(&root, "outside"), Overlap::Apart);
         assert_eq!(overlap(&root, "root/away"), Overlap::Apart);
+    }
+
+    /// File servers take leases on what their clients have open.
+    #[test]
+    fn a_file_under_a_lease_opens_when_it_is_given_up() {
+        use std::os::fd::AsRawFd as _;
+        let (scene, tree) = scene();
+        let held = File::options().write(true).open(scene.path().join("root/dir/file")).unwrap();
+        // SAFETY: the descriptor is open, and the command takes a number.
+        let taken = unsafe { libc::fcntl(held.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        if taken != 0 {
+            println!("skipped: leases: {}", io::Error::last_os_error());
+            return;
+        }
+        // `fcntl.h` of Linux. Its default, SIGIO, would end this process.
+        const F_SETSIG: libc::c_int = 10;
+        // SAFETY: the descriptor is open, and the command takes the number of a signal, which is ignored by default.
+        unsafe { libc::fcntl(held.as_raw_fd(), F_SETSIG, libc::SIGURG) };
+        let opener = std::thread::spawn(move || tree.file(Path::new("dir/file"), Links::Skip));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(!opener.is_finished(), "it waits");
+        drop(held);
+        assert!(opener.join().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_directory_mounted_in_itself_hides_no_ancestor() {
+        let scene = tempfile::tempdir().unwrap();
+        let path = |name: &str| scene.path().join(name);
+        fs::create_dir_all(path("p/c")).unwrap();
+        if let Err(e) = rustix::mount::mount_bind(path("p"), path("p/c")) {
+            println!("skipped: bind mounts: {e}");
+            return;
+        }
+        fs::create_dir_all(path("p/x/y")).unwrap();
+        let overlap =
+            Tree::open(&path("p/c/x/y")).and_then(|deep| deep.overlap(&Tree::open(scene.path()).unwrap()));
+        rustix::mount::unmount(path("p/c"), rustix::mount::UnmountFlags::empty()).unwrap();
+        assert_eq!(overlap.unwrap(), Overlap::Within);
     }
 }

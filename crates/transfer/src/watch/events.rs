@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::root::gone;
-use crate::files::{failed, is_unfinished};
+use crate::files::{self, Entry, entries, failed, is_unfinished};
 use crate::names::name_of;
 
 /// Events that wait to be heard, at the most; behind them the kernel's own queue fills, and says when it ran over.
@@ -85,15 +86,19 @@ impl Tree {
     /// Watches a directory; `false` where it is gone again, or cannot be looked into, which whoever lists it tells.
     fn add(&mut self, below: &Path) -> Result<bool> {
         let path = self.root.join(below);
-        let is_root = below.as_os_str().is_empty();
-        let own = if is_root { WatchFlags::MOVE_SELF } else { WatchFlags::DONT_FOLLOW };
-        match inotify::add_watch(&self.queue, &path, self.flags | own) {
+        let own = if below.as_os_str().is_empty() { WatchFlags::MOVE_SELF } else { WatchFlags::empty() };
+        // Through its descriptor: no directory on the way may have become a link.
+        let watched = self.open_tree().and_then(|tree| Ok(tree.directory(below)?)).and_then(|directory| {
+            let open = format!("/proc/self/fd/{}", directory.as_raw_fd());
+            Ok(inotify::add_watch(&self.queue, open, self.flags | own)?)
+        });
+        match watched.map_err(|e| Errno::from_io_error(&e).ok_or(e)) {
             Ok(number) => {
                 self.paths.insert(number, below.to_owned());
                 Ok(true)
             }
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP) => Ok(false),
-            Err(Errno::NOSPC) => {
+            Err(Ok(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP)) => Ok(false),
+            Err(Ok(Errno::NOSPC)) => {
                 let why = format!(
                     "cannot watch {}: the system watches no more directories than {} for one user; raise \
                      fs.inotify.max_user_watches, or run sync without --watch from time to time",
@@ -102,7 +107,8 @@ impl Tree {
                 );
                 Err(Error::with_source(Reason::Full, why, Errno::NOSPC))
             }
-            Err(e) => Err(failed("watch", &path, e)),
+            Err(Ok(e)) => Err(failed("watch", &path, e)),
+            Err(Err(e)) => Err(failed("watch", &path, e)),
         }
     }
 
@@ -119,9 +125,18 @@ impl Tree {
 
     /// Directories in a directory. One that cannot be listed has none: whoever compares tells of it.
     fn directories(&self, below: &Path) -> Vec<PathBuf> {
-        let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let entries = fs::read_dir(self.root.join(below)).into_iter().flatten().flatten();
-        entries.filter(is_directory).map(|entry| below.join(entry.file_name())).collect()
+        let directories = self.entries(below).filter(|entry| entry.kind.is_dir());
+        directories.map(|entry| below.join(entry.name)).collect()
+    }
+
+    fn entries(&self, below: &Path) -> impl Iterator<Item = Entry> + use<> {
+        let entries = self.open_tree().and_then(|tree| entries(&tree, below));
+        entries.into_iter().flatten()
+    }
+
+    /// Not held open: nobody could unmount it.
+    fn open_tree(&self) -> io::Result<files::Tree> {
+        files::Tree::open(&self.root)
     }
 
     /// A new directory: what was put into it before it was watched is told of as if it were put there now.
@@ -133,9 +148,9 @@ impl Tree {
                 Ok(false) => continue,
                 Err(e) => self.tell(Event::Failed(self.root.join(&directory).display().to_string(), e))?,
             }
-            for entry in fs::read_dir(self.root.join(&directory)).into_iter().flatten().flatten() {
-                let path = directory.join(entry.file_name());
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            for entry in self.entries(&directory) {
+                let path = directory.join(entry.name);
+                if entry.kind.is_dir() {
                     waiting.push(path);
                 } else {
                     self.touched(&path)?;

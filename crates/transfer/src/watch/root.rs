@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::files::failed;
+use crate::files::{Tree, failed};
 
 /// Which directory it is.
 #[derive(Debug)]
@@ -28,22 +29,19 @@ impl Root {
 
     /// What is at a path below it. No directory on the way is entered through a link: it may lead anywhere.
     pub fn look(&self, below: &Path) -> Result<Found> {
-        let mut path = self.path.clone();
-        let mut found = fs::metadata(&path).map_err(|_| gone(&self.path))?;
-        for part in below.components() {
-            if found.is_symlink() {
-                return Ok(Found::BehindLink(path));
+        let tree = Tree::open(&self.path).map_err(|_| gone(&self.path))?;
+        match tree.metadata(below) {
+            Ok(found) => Ok(Found::Itself(found)),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::LOOP) => match tree.first_link(below) {
+                Some(link) => Ok(Found::BehindLink(link)),
+                // It is a directory again by now: an event tells of that.
+                None => Ok(Found::Nothing),
+            },
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(Found::Nothing)
             }
-            path.push(part);
-            found = match fs::symlink_metadata(&path) {
-                Ok(found) => found,
-                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                    return Ok(Found::Nothing);
-                }
-                Err(e) => return Err(failed("look at", &path, e)),
-            };
+            Err(e) => Err(tree.failed("look at", below, e)),
         }
-        Ok(Found::Itself(found))
     }
 
     /// An error where it is gone. What is missing then was not removed: it is somewhere else.

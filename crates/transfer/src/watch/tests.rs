@@ -108,6 +108,7 @@ impl Scene {
             comparison: Comparison::SizeAndTime,
             filter: Filter::everything(),
             removes: true,
+            if_empty: None,
             settle: SettleOptions { quiet: QUIET, every, first_retry: QUIET, most_retry: 8 * QUIET },
             grace: Duration::from_millis(500),
         };

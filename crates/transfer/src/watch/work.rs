@@ -5,19 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 
 use super::mounts::Mounts;
 use super::root::{Found, Root};
 use crate::ends::End;
-use crate::files::{Links, failed, find_below, found_failure};
+use crate::files::{Links, failed, find_below};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
-use crate::moves::{Done, Next, sync_all};
+use crate::moves::{Decided, Done, sync_all};
 use crate::names::path_of;
-use crate::{Copier, FoundItem};
+use crate::{Copier, Feed, Item};
 
 /// What became of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,8 +120,7 @@ impl Worker {
     }
 
     /// What is found below a tree, without leaving the directory by a link.
-    fn find_here(&self, tree: &str) -> mpsc::Receiver<FoundItem> {
-        let (found, items) = mpsc::channel(1);
+    fn find_here(&self, tree: &str) -> Feed<Item> {
         // The root was looked at before.
         let below = Path::new(tree.trim_end_matches('/'));
         let looked = match self.root.look(below) {
@@ -135,19 +133,18 @@ impl Worker {
             Ok(Found::BehindLink(link)) => self.behind(&link),
             Err(e) => Err(e),
         };
-        if let Err(e) = looked {
-            // There is room for one, and somebody listens.
-            let _ = found.try_send(Err((self.root.path().join(below).display().to_string(), e)));
+        match looked {
+            Ok(()) => Feed::empty(),
+            Err(e) => Feed::failed(self.root.path().join(below).display().to_string(), e),
         }
-        items
     }
 
     /// What is found below a directory of an end that holds files.
-    fn find_in(&self, end: &End, below: &Path) -> mpsc::Receiver<FoundItem> {
-        let End::Files(directory, links) = end else { return mpsc::channel(1).1 };
+    fn find_in(&self, end: &End, below: &Path) -> Feed<Item> {
+        let End::Files(directory, links) = end else { return Feed::empty() };
         match directory.tree() {
             Ok(tree) => find_below(tree, below, *links),
-            Err(e) => found_failure(directory.root().display().to_string(), e),
+            Err(e) => Feed::failed(directory.root().display().to_string(), e),
         }
     }
 
@@ -167,7 +164,7 @@ impl Worker {
     }
 
     /// What makes the objects of a tree like its files.
-    pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> mpsc::Receiver<Next> {
+    pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> Decided {
         let here = self.find_here(tree);
         let there = match &self.copier.to {
             End::Objects(objects) => objects.clone().find_below(tree, self.copier.carrier.clone()),

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 
 use super::STANDARD;
 use crate::commands::Ended;
-use crate::commands::terminal::say_line;
+use crate::commands::terminal::{Names, say_line};
 use crate::profiles::{Kept, Profile, Profiles};
 
 /// Writes a profile.
@@ -46,7 +46,8 @@ pub(super) fn import(profiles: &Profiles, file: &Path, replaces: bool) -> anyhow
         bail!("the profile of {store} {own}, and this one {new}; --replace takes it all the same");
     }
     let path = profiles.keep(&profile).context("it cannot be kept")?;
-    writeln!(io::stdout(), "the profile of {store} is kept in {}", path.display())?;
+    let line = format!("the profile of {store} is kept in {}", path.display());
+    writeln!(io::stdout(), "{}", Names::of_standard_output().show(&line))?;
     Ok(if wrong.is_empty() { Ended::Done } else { Ended::FoundFaults })
 }
 

@@ -11,6 +11,7 @@ use tradewind_model::tune::{Goal, Sample, Surface, goal};
 
 use super::none_of;
 use crate::commands::advice::{self, USED, at_a_time, cells, megabytes, name, scaled_from, seconds};
+use crate::commands::terminal::{Names, printable_json};
 use crate::profiles::here::cores;
 use crate::profiles::{Kept, Known, Profile, Profiles};
 use crate::settings::ByteSize;
@@ -23,17 +24,21 @@ pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
     all.iter().for_each(Kept::warn);
     let all: Vec<&Kept> = all.iter().filter(|kept| !kept.profile.store.is_empty()).collect();
     if is_json {
-        return all.into_iter().try_for_each(|kept| writeln!(out, "{}", head(kept)));
+        return all
+            .into_iter()
+            .try_for_each(|kept| writeln!(out, "{}", printable_json(&head(kept).to_string())));
     }
     if all.is_empty() {
         return writeln!(io::stderr(), "no store has been tuned; tradewind tune s3://BUCKET tunes one");
     }
+    let names = Names::of_standard_output();
+    let shown = |text: &str| names.show(text).into_owned();
     let row = |kept: &Kept| {
         let profile = &kept.profile;
         [
-            profile.store.clone(),
-            profile.made.clone(),
-            profile.client.clone(),
+            shown(&profile.store),
+            shown(&profile.made),
+            shown(&profile.client),
             profile.cores.to_string(),
             profile.round_trip.map(seconds).unwrap_or_default(),
             profile.upload.len().to_string(),
@@ -55,7 +60,8 @@ pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::R
     }
     let mut out = io::stdout().lock();
     if is_json {
-        return Ok(writeln!(out, "{:#}", all_of(store, own.as_ref(), known.as_ref()))?);
+        let all = format!("{:#}", all_of(store, own.as_ref(), known.as_ref()));
+        return Ok(writeln!(out, "{}", printable_json(&all))?);
     }
     let text = own.map_or_else(|| format!("there is no profile of {store}\n"), |kept| measured(&kept));
     let known = known.filter(|known| !known.surfaces.is_empty());
@@ -83,7 +89,7 @@ fn measured(kept: &Kept) -> String {
     for (what, value) in lines {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{what:10} {value}");
+            let _ = writeln!(text, "{what:10} {}", Names::of_standard_output().show(&value));
         }
     }
     let row = |sample: &Sample| {
@@ -113,7 +119,7 @@ fn follows(known: &Known) -> String {
     if *is_carried {
         text = format!(
             "\nwhat follows for commands here from {}, scaled from {}\n",
-            profile.store,
+            Names::of_standard_output().show(&profile.store),
             scaled_from(profile)
         );
     }

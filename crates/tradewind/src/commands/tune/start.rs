@@ -11,6 +11,7 @@ use tradewind_model::tune::Belief;
 use tradewind_model::tune::carry::Client;
 
 use crate::commands::advice::{scaled_from, seconds};
+use crate::commands::terminal::Names;
 use crate::profiles::here::cores;
 use crate::profiles::{Profile, Profiles, here, host};
 
@@ -69,6 +70,7 @@ impl Start {
             return writeln!(out, "{line}");
         }
         let (known, from) = (host(&profile.store), scaled_from(profile));
-        writeln!(out, "begins with what is known of {known}, scaled from {from}")
+        let line = format!("begins with what is known of {known}, scaled from {from}");
+        writeln!(out, "{}", Names::of_standard_output().show(&line))
     }
 }

@@ -176,3 +176,70 @@ fn a_file_larger_than_the_disk_takes_none_of_it() {
     assert!(refused.to_string().contains("its disk has"), "told before anything is reserved: {refused}");
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
 }
+
+/// Removals take directories as soon as they are empty, creations need them: nothing may fail.
+#[test]
+fn files_and_removals_in_one_directory_do_not_fail() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = directory(root.path());
+    for round in 0..200 {
+        for old in ["d/e/f/old", "d/e/older"] {
+            fs::create_dir_all(root.path().join(old).parent().unwrap()).unwrap();
+            fs::write(root.path().join(old), "old").unwrap();
+        }
+        let write = |name: &str, size| {
+            let mut file = directory.begin(Path::new(name), size, Arc::default(), false)?;
+            file.write_at(0, b"new")?;
+            file.finish(&Attributes::default())
+        };
+        std::thread::scope(|scope| {
+            let tasks = [
+                scope.spawn(|| directory.remove(Path::new("d/e/f/old"))),
+                scope.spawn(|| directory.remove(Path::new("d/e/older"))),
+                scope.spawn(|| write("d/e/f/new", 3)),
+                scope.spawn(|| write("d/e/g/h/new", WORTH_PREALLOCATING + 1)),
+            ];
+            for task in tasks {
+                task.join().unwrap().unwrap_or_else(|e| panic!("round {round}: {e}"));
+            }
+        });
+        for name in ["d/e/f/new", "d/e/g/h/new"] {
+            assert_eq!(read(root.path().join(name)), b"new");
+            directory.remove(Path::new(name)).unwrap();
+        }
+        assert!(!root.path().join("d").exists());
+    }
+}
+
+#[test]
+fn transfers_to_one_name_at_a_time_all_succeed() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = directory(root.path());
+    std::thread::scope(|scope| {
+        for n in 0..8_u8 {
+            let directory = &directory;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let size = WORTH_PREALLOCATING + 1;
+                    let mut file = directory.begin(Path::new("file"), size, Arc::default(), false).unwrap();
+                    file.write_at(0, &[n]).unwrap();
+                    file.finish(&Attributes::default()).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_missing_directory_that_leads_back_is_rejected() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("there")).unwrap();
+    for bad in ["new/..", "new/../there/sub", "there/new/../../x", "new/a/../b"] {
+        let refused = Directory::new(root.path().join(bad)).unwrap_err();
+        assert!(refused.to_string().contains("write it without .."), "{refused}");
+    }
+    for good in ["there/..", "there/../new", "new/a/b"] {
+        Directory::new(root.path().join(good)).unwrap();
+    }
+}
