@@ -82,7 +82,7 @@ impl Walk {
             if kind.is_dir() {
                 directory = None;
                 self.below(&path)?;
-            } else if !is_unfinished(name.as_bytes()) && !(kind.is_symlink() && self.links == Links::Skip) {
+            } else if !(is_unfinished(name.as_bytes()) || kind.is_symlink() && self.links == Links::Skip) {
                 let open = match directory.take().map_or_else(|| self.tree.directory(below), Ok) {
                     Ok(open) => open,
                     Err(e) => {
@@ -149,7 +149,7 @@ pub(crate) fn entries(tree: &Tree, below: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut listing = Dir::new(tree.listing(below)?)?;
     let mut unknown = Vec::new();
-    while let Some(entry) = listing.next() {
+    for entry in listing.by_ref() {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
         match entry.file_type() {

@@ -88,7 +88,7 @@ impl Tree {
         let path = self.root.join(below);
         let own = if below.as_os_str().is_empty() { WatchFlags::MOVE_SELF } else { WatchFlags::empty() };
         // Through its descriptor: no directory on the way may have become a link.
-        let watched = self.open_tree().and_then(|tree| Ok(tree.directory(below)?)).and_then(|directory| {
+        let watched = self.open_tree().and_then(|tree| tree.directory(below)).and_then(|directory| {
             let open = format!("/proc/self/fd/{}", directory.as_raw_fd());
             Ok(inotify::add_watch(&self.queue, open, self.flags | own)?)
         });
