@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use tradewind_backend::local::{LocalOptions, check};
+use tradewind_backend::local::LocalOptions;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::CreateUpload;
@@ -19,7 +19,7 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::unbounded_context;
 use tradewind_core::{Algorithm, Budget, Context, ObjectStore, Precondition, SystemClock};
 
-use desk::{Desk, Random, at, pattern, segment_bytes, small};
+use desk::{Desk, Random, at, check, pattern, segment_bytes, small};
 
 fn tiny() -> LocalOptions {
     LocalOptions { segment_bytes: 64 << 10, inline_bytes: 4 << 10, io_threads: 2, ..small() }

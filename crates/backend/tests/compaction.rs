@@ -11,14 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use tradewind_backend::local::{LocalOptions, check, stats};
+use tradewind_backend::local::LocalOptions;
 use tradewind_core::ObjectStore;
 use tradewind_core::error::Reason;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 
-use desk::{Desk, Random, at, copy, drain, find, flip, pattern, reason, segment_bytes, segments, small};
+use desk::{
+    Desk, Random, at, check, copy, drain, find, flip, pattern, reason, segment_bytes, segments, small, stats,
+};
 
 fn tiny() -> LocalOptions {
     LocalOptions { segment_bytes: 64 << 10, inline_bytes: 4 << 10, ..small() }

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tradewind_backend::local::{LocalOptions, check};
+use tradewind_backend::local::LocalOptions;
 use tradewind_core::error::Reason;
 
-use desk::{Desk, pattern, reason, small};
+use desk::{Desk, check, pattern, reason, small};
 
 /// A small file system of its own, gone when dropped.
 struct Disk(tempfile::TempDir);

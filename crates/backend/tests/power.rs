@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tradewind_backend::local::{LocalOptions, check, reindex};
+use tradewind_backend::local::{LocalOptions, reindex};
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::UploadId;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{ObjectStore, Precondition};
 use tradewind_powerloss::Mode;
 
-use desk::{Desk, Random, pattern, small};
+use desk::{Desk, Random, check, pattern, small};
 use disk::{crash, mounted};
 
 fn options() -> LocalOptions {
@@ -297,7 +297,7 @@ async fn an_index_that_is_removed_is_there_with_all_its_files_or_not_at_all() {
         disk.set_sync_delay(Duration::from_millis(40));
         let reindexing = std::thread::spawn({
             let root = root.clone();
-            move || reindex(&root).map(|_| ())
+            move || reindex(&root, false).map(|_| ())
         });
         std::thread::sleep(Duration::from_millis(seed * 12));
         disk.crash(seed, Mode::Random);

@@ -8,11 +8,11 @@ mod desk;
 use std::io::Write;
 use std::path::Path;
 
-use tradewind_backend::local::{LocalOptions, LocalStore, check};
+use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::SystemClock;
 use tradewind_core::error::Reason;
 
-use desk::{Desk, copy, find, flip, pattern, reason, segments, small};
+use desk::{Desk, check, copy, find, flip, pattern, reason, segments, small};
 
 fn options() -> LocalOptions {
     LocalOptions { segment_bytes: 64 << 10, ..small() }
@@ -498,7 +498,7 @@ async fn an_index_without_a_compaction_in_between_is_brought_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_newer_than_the_log_is_made_anew() {
+async fn an_index_newer_than_the_log_is_made_anew_if_accepted() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(&place.path().join("store"), options()).await;
     desk.put("a", pattern(1000, 1)).await;
@@ -514,12 +514,19 @@ async fn an_index_newer_than_the_log_is_made_anew() {
         let newer = desk.close().await;
         std::fs::remove_dir_all(newer.join("segments")).unwrap();
         copy(&place.path().join("old/segments"), &newer.join("segments"));
-        let desk = Desk::open(&newer, options()).unwrap();
+        assert_eq!(
+            Desk::open(&newer, options()).map(drop).unwrap_err().reason(),
+            Reason::CorruptData,
+            "{case}"
+        );
+        let accepting = LocalOptions { accept_loss: true, ..options() };
+        let desk = Desk::open(&newer, accepting).unwrap();
         assert!(desk.store.recovery().reindexed, "{case}");
         assert_eq!(desk.names().await, ["a"], "{case}");
         desk.assert_holds("a", &pattern(1000, 1)).await;
         desk.put("b", pattern(1000, 2)).await;
-        let desk = desk.reopen().await;
+        let newer = desk.close().await;
+        let desk = Desk::open(&newer, options()).unwrap();
         desk.assert_holds("b", &pattern(1000, 2)).await;
     }
 }

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
-use tradewind_backend::local::{LocalOptions, check, reindex, stats};
+use tradewind_backend::local::{LocalOptions, reindex};
 use tradewind_core::ObjectStore;
 use tradewind_core::testing::conformance;
 
-use desk::{Desk, Random, pattern, small};
+use desk::{Desk, Random, check, pattern, small, stats};
 use restarting::{Restarting, Turn};
 
 fn tiny() -> LocalOptions {
@@ -90,7 +90,7 @@ async fn counts_are_the_same_after_a_reindex() {
         let root = desk.close().await;
         let (mut live, report) = (stats(&root).unwrap(), check(&root).unwrap());
         assert_eq!(report.damage, vec![]);
-        reindex(&root).unwrap();
+        reindex(&root, false).unwrap();
         let mut anew = stats(&root).unwrap();
         (live.free_bytes, live.index_bytes) = (0, 0);
         (anew.free_bytes, anew.index_bytes) = (0, 0);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::s3::{S3Options, S3Store};
 use tradewind_backend::swift::{SwiftOptions, SwiftStore};
@@ -55,8 +55,15 @@ impl Served {
     }
 }
 
-/// Opens the store that the settings name, replaying its log where it was not closed.
-pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
+/// Opens the store that the settings name, replaying its log where it was not closed. A local store that proves that it
+/// lost acknowledged changes is an error unless `accept_loss`.
+pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
+    if accept_loss
+        && let Some(store) = settings.served()
+        && !matches!(store.kind, StoreKind::Local { .. })
+    {
+        bail!("--accept-loss is about a local store; the settings serve {:?}", store.name.value);
+    }
     let options = match settings.served().map(|store| &store.kind) {
         Some(StoreKind::S3(set)) => {
             let options = stores::s3_options(set, Overrides::default())?;
@@ -79,6 +86,7 @@ pub fn open_store(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<
         None => local::LocalOptions::default(),
     };
     let directory = settings.store_directory().unwrap_or(settings.data_directory());
+    let options = local::LocalOptions { accept_loss, ..options };
     let store = LocalStore::open(directory, options, clock);
     store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
 }

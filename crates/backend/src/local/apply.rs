@@ -44,6 +44,8 @@ impl Located<'_> {
 
 /// Takes one record into the index.
 pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<()> {
+    // Also where nothing will refer to the record: the segment is known to reach as far as this.
+    update_segment(changes, located.place(), 0)?;
     match located.record {
         Record::BucketCreated(bucket) => bucket_created(changes, bucket, located.place()),
         Record::BucketDeleted { id } => {
@@ -319,15 +321,16 @@ fn replace_place(changes: &mut Changes<'_>, key: &[u8], place: Place) -> Result<
 
 /// A record is referred to from now on.
 pub(crate) fn hold(changes: &mut Changes<'_>, place: Place) -> Result<()> {
-    count_live(changes, place, 1)
+    update_segment(changes, place, i64::from(place.record_bytes))
 }
 
 /// A record is not referred to any more.
 pub(crate) fn release(changes: &mut Changes<'_>, place: Place) -> Result<()> {
-    count_live(changes, place, -1)
+    update_segment(changes, place, -i64::from(place.record_bytes))
 }
 
-fn count_live(changes: &mut Changes<'_>, place: Place, sign: i64) -> Result<()> {
+/// Adds to the live bytes of the segment of a record that is there.
+fn update_segment(changes: &mut Changes<'_>, place: Place, live_bytes: i64) -> Result<()> {
     if place.record_bytes == 0 {
         return Ok(());
     }
@@ -336,7 +339,10 @@ fn count_live(changes: &mut Changes<'_>, place: Place, sign: i64) -> Result<()> 
         Some(value) => SegmentEntry::decode(&value)?,
         None => SegmentEntry::default(),
     };
-    entry.live_bytes += sign * i64::from(place.record_bytes);
+    entry.live_bytes += live_bytes;
+    if live_bytes >= 0 {
+        entry.end = entry.end.max(place.end());
+    }
     changes.put(key, entry.encode());
     Ok(())
 }

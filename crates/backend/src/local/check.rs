@@ -1,26 +1,31 @@
-//! Looking a store over from outside: verifying everything, counting, making the index anew. The store
-//! must not be open elsewhere.
+//! Looking a store over from outside: verifying everything, counting, making the index anew. The store must not be
+//! open elsewhere. Verifying and counting change nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tradewind_core::SystemClock;
 use tradewind_core::error::Result;
 
+use super::evidence::Gaps;
 use super::frame::RecordKind;
 use super::index::entries::{ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry};
 use super::index::keys;
+use super::inspect::{IndexState, Inspection, disk_bytes};
+use super::io::io_error;
 use super::layout::Layout;
 use super::leaf::Local;
+use super::loss::{Loss, LossProof};
+use super::open::IndexUse;
 use super::options::LocalOptions;
 use super::position::Position;
 use super::read::length;
 use super::record::{Content, Record, Run};
 use super::recovery::Recovery;
 use super::scan::{Item, Scanned, Scanner, read_payload};
-use super::segment::{Segment, SegmentKind};
+use super::segment::Segment;
+use super::space;
 
 /// Something that cannot be served as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +37,7 @@ pub struct Damage {
 }
 
 /// The result of verifying a store.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct CheckReport {
     /// Objects verified.
     pub objects: u64,
@@ -40,12 +45,26 @@ pub struct CheckReport {
     pub parts: u64,
     /// Payload bytes read and verified.
     pub bytes: u64,
-    /// What is bad. Empty: the store is sound.
+    /// What is bad. The store is sound if this is empty and nothing is lost.
     pub damage: Vec<Damage>,
+    /// Acknowledged changes that are not there any more.
+    pub loss: Option<Loss>,
+    /// A loss, or else the index is an older copy: which of the two cannot be told.
+    pub doubt: Option<Loss>,
+    /// The state of the index. Unless it is good, a loss at the end of the log cannot be excluded.
+    pub index: IndexState,
+}
+
+impl CheckReport {
+    /// Returns true if everything can be served as it was written, and nothing is known to be lost.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty() && self.loss.is_none()
+    }
 }
 
 /// What a store holds.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct StoreStats {
     /// Buckets.
     pub buckets: u64,
@@ -67,66 +86,74 @@ pub struct StoreStats {
     pub index_bytes: u64,
     /// Bytes free on the device.
     pub free_bytes: u64,
+    /// Acknowledged changes that are not there any more. The counts above still include them.
+    pub loss: Option<Loss>,
 }
 
-fn open(root: &Path) -> Result<Arc<Local>> {
+/// Makes the index of the store in `root` anew from the log. The index that is there is asked first whether it proves
+/// that something is lost: an error unless `accept_loss`, since it is the only proof.
+pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     let layout = Layout::open(root)?;
-    Ok(Local::open_layout(layout, LocalOptions::default(), SystemClock::shared())?.0)
-}
-
-/// Makes the index of the store in `root` anew from the log.
-pub fn reindex_store(root: &Path) -> Result<Recovery> {
-    let layout = Layout::open(root)?;
-    layout.remove_index()?;
-    let (local, recovery) = Local::open_layout(layout, LocalOptions::default(), SystemClock::shared())?;
+    let options = LocalOptions { accept_loss, ..LocalOptions::default() };
+    let (local, recovery) = Local::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
     local.shared.index.checkpoint()?;
     Ok(recovery)
 }
 
-/// Counts what the store in `root` holds.
-pub fn stats(root: &Path) -> Result<StoreStats> {
-    let local = open(root)?;
-    let shared = &local.shared;
-    let view = shared.index.view();
+/// Counts what the store in `root` holds, and changes nothing. `temporary` is a directory for temporary files: a
+/// copy of the index's journals, or, if the index is of no use, another index.
+pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
+    let store = Inspection::open(root, temporary)?;
+    let view = store.index.view();
+    let index_bytes = disk_bytes(&root.join("index"));
     let mut stats = StoreStats {
-        buckets: shared.buckets.read().len() as u64,
-        index_bytes: shared.index.disk_bytes()?,
-        free_bytes: shared.space.free()?,
-        ..StoreStats::default()
+        buckets: store.buckets.len() as u64,
+        objects: 0,
+        object_bytes: 0,
+        uploads: view.prefix(&[keys::space::UPLOAD]).count() as u64,
+        tombstones: view.prefix(&[keys::space::DELETED]).count() as u64,
+        segments: 0,
+        segment_bytes: 0,
+        live_bytes: 0,
+        index_bytes: index_bytes.map_err(|e| io_error("the index could not be read", e))?,
+        free_bytes: space::free_bytes(root)?,
+        loss: store.loss.clone(),
     };
     for entry in view.prefix(&[keys::space::OBJECT]) {
         stats.objects += 1;
         stats.object_bytes += ObjectEntry::decode(&entry?.1)?.size;
     }
-    stats.uploads = view.prefix(&[keys::space::UPLOAD]).count() as u64;
-    stats.tombstones = view.prefix(&[keys::space::DELETED]).count() as u64;
-    for segment in shared.segments.all().values() {
+    for segment in store.log.segments.all().values() {
         stats.segments += 1;
-        stats.segment_bytes += u64::from(segment.end.load(Ordering::Acquire));
-        if let Some(value) = shared.index.get(&keys::segment(segment.number))? {
+        stats.segment_bytes += u64::from(segment.bytes());
+        if let Some(value) = store.index.get(&keys::segment(segment.number))? {
             stats.live_bytes += u64::try_from(SegmentEntry::decode(&value)?.live_bytes).unwrap_or(0);
         }
     }
     Ok(stats)
 }
 
-/// Verifies every byte that the store in `root` would serve.
-pub fn check(root: &Path) -> Result<CheckReport> {
-    let local = open(root)?;
-    let shared = &local.shared;
-    let mut report = CheckReport::default();
-    let names: BTreeMap<u32, String> =
-        shared.buckets.read().values().map(|b| (b.id, b.name.clone())).collect();
-    let view = shared.index.view();
+/// Verifies every byte that the store in `root` would serve, and that nothing is known to be lost; changes nothing.
+/// `temporary` is a directory for temporary files, as for [`stats`].
+pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
+    let store = Inspection::open(root, temporary)?;
+    let mut report = CheckReport {
+        objects: 0,
+        parts: 0,
+        bytes: 0,
+        damage: Vec::new(),
+        loss: store.loss.clone(),
+        doubt: store.doubt.clone(),
+        index: store.state.clone(),
+    };
+    let view = store.index.view();
     for entry in view.prefix(&[keys::space::OBJECT]) {
         let (key, value) = entry?;
-        let bucket =
-            key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
-        let name = names.get(&bucket).map_or("(no bucket)", String::as_str);
-        let what = format!("{name}/{}", keys::object_name(&key)?);
+        let bucket = store.buckets.get(&keys::bucket_of(&key)?).map_or("(no bucket)", String::as_str);
+        let what = format!("{bucket}/{}", keys::object_name(&key)?);
         report.objects += 1;
         let entry = ObjectEntry::decode(&value)?;
-        if let Err(why) = check_object(&local, &entry, &mut report.bytes)? {
+        if let Err(why) = check_object(&store, &entry, &mut report.bytes)? {
             report.damage.push(Damage { what, why });
         }
     }
@@ -134,38 +161,39 @@ pub fn check(root: &Path) -> Result<CheckReport> {
         let (key, value) = entry?;
         let (seq, upload) = (keys::number(&key)?, UploadEntry::decode(&value)?);
         let what = format!("upload {} of {}", super::uploads::format_id(seq), upload.key);
-        if let Err(why) = record_at(&local, upload.place)? {
+        if let Err(why) = record_at(&store, upload.place)? {
             report.damage.push(Damage { what: what.clone(), why });
         }
         for entry in view.prefix(&keys::parts(seq)) {
             report.parts += 1;
             if let Record::Part(part) =
                 Record::decode(RecordKind::Part, &PartEntry::decode(&entry?.1)?.fields)?
-                && let Err(why) = check_runs(&local, &part.runs, part.size, &mut report.bytes)?
+                && let Err(why) = check_runs(&store, &part.runs, part.size, &mut report.bytes)?
             {
                 report.damage.push(Damage { what: format!("part {} of {what}", part.number), why });
             }
         }
     }
-    for damage in check_logs(&local)? {
-        report.damage.push(damage);
-    }
+    check_log(&store, &mut report)?;
     Ok(report)
 }
 
 /// A record, or why it cannot be had.
-fn record_at(local: &Local, place: Place) -> Result<Result<(Scanned, Arc<Segment>), String>> {
-    let Some(segment) = local.shared.segments.get(place.at.segment) else {
+fn record_at(store: &Inspection, place: Place) -> Result<Result<(Scanned, Arc<Segment>), String>> {
+    let Some(segment) = store.log.segments.get(place.at.segment) else {
         return Ok(Err(format!("its record at {} is in a segment that is not there", place.at)));
     };
-    match super::scan::record_at(&segment, local.shared.layout.salt, place.at.offset)? {
+    if segment.bytes() < place.end() {
+        return Ok(Err(format!("its record at {} is behind the end of the segment", place.at)));
+    }
+    match super::scan::record_at(&segment, store.log.salt, place.at.offset)? {
         Some(scanned) => Ok(Ok((scanned, segment))),
         None => Ok(Err(format!("the head of its record at {} is damaged", place.at))),
     }
 }
 
-fn check_object(local: &Local, entry: &ObjectEntry, bytes: &mut u64) -> Result<Result<(), String>> {
-    let (scanned, segment) = match record_at(local, entry.place)? {
+fn check_object(store: &Inspection, entry: &ObjectEntry, bytes: &mut u64) -> Result<Result<(), String>> {
+    let (scanned, segment) = match record_at(store, entry.place)? {
         Ok(found) => found,
         Err(why) => return Ok(Err(why)),
     };
@@ -180,18 +208,18 @@ fn check_object(local: &Local, entry: &ObjectEntry, bytes: &mut u64) -> Result<R
             }
             _ => Ok(Err(format!("the data of its record at {} is damaged", entry.place.at))),
         },
-        Content::Extents { runs, .. } => check_runs(local, &runs, object.size, bytes),
+        Content::Extents { runs, .. } => check_runs(store, &runs, object.size, bytes),
     }
 }
 
-fn check_runs(local: &Local, runs: &[Run], size: u64, bytes: &mut u64) -> Result<Result<(), String>> {
+fn check_runs(store: &Inspection, runs: &[Run], size: u64, bytes: &mut u64) -> Result<Result<(), String>> {
     let mut seen = 0;
     for id in runs.iter().flat_map(|run| run.ids()) {
-        let Some(value) = local.shared.index.get(&keys::extent(id))? else {
+        let Some(value) = store.index.get(&keys::extent(id))? else {
             return Ok(Err(format!("extent {id} is missing")));
         };
         let place = Place::decode(&value)?;
-        let (scanned, segment) = match record_at(local, place)? {
+        let (scanned, segment) = match record_at(store, place)? {
             Ok(found) => found,
             Err(why) => return Ok(Err(format!("extent {id}: {why}"))),
         };
@@ -210,14 +238,13 @@ fn check_runs(local: &Local, runs: &[Run], size: u64, bytes: &mut u64) -> Result
     Ok(Ok(()))
 }
 
-/// Holes in what was durable: records lost there may have been acknowledged. A torn tail is none: no
-/// record says that it was durable.
-fn check_logs(local: &Local) -> Result<Vec<Damage>> {
-    let salt = local.shared.layout.salt;
+/// Adds holes in what was durable: records lost there may have been acknowledged. A torn tail is none: no record says
+/// that it was durable.
+fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     let mut gaps = Vec::new();
     let mut durable: BTreeMap<u32, u32> = BTreeMap::new();
-    for segment in local.shared.segments.all().values().filter(|s| s.kind == SegmentKind::Log) {
-        let mut scanner = Scanner::new(segment.clone(), salt, 0);
+    for (segment, _) in store.log.from(Position::default()) {
+        let mut scanner = Scanner::new(segment.clone(), store.log.salt, 0);
         while let Some(item) = scanner.next()? {
             match item {
                 Item::Record(scanned) => {
@@ -228,18 +255,20 @@ fn check_logs(local: &Local) -> Result<Vec<Damage>> {
             }
         }
     }
-    gaps.retain(|(segment, from, _)| durable.get(&segment.number).is_some_and(|until| from < until));
-    // What a crash tore was never acknowledged, and a void says so.
-    let voided = |segment: u32, from: u32| local.shared.index.get(&keys::void(Position::new(segment, from)));
-    let mut damaged = Vec::with_capacity(gaps.len());
-    for gap in gaps {
-        if voided(gap.0.number, gap.1)?.is_none() {
-            damaged.push(gap);
+    for (segment, from, to) in gaps {
+        let is_durable = durable.get(&segment.number).is_some_and(|until| from < *until);
+        // What a crash tore was never acknowledged, and a void says so.
+        if is_durable && store.index.get(&keys::void(Position::new(segment.number, from)))?.is_none() {
+            report.damage.push(Damage {
+                what: segment.path.display().to_string(),
+                why: format!("bytes {from} to {to} of the log are damaged"),
+            });
         }
     }
-    let describe = |(segment, from, to): (Arc<Segment>, u32, u32)| Damage {
-        what: segment.path.display().to_string(),
-        why: format!("bytes {from} to {to} of the log are damaged"),
-    };
-    Ok(damaged.into_iter().map(describe).collect())
+    if report.loss.is_none() {
+        // An index of an earlier version does not know where each segment ended.
+        let gaps = Gaps::find_in_log(&store.log, durable);
+        report.loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
+    }
+    Ok(())
 }

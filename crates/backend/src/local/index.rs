@@ -141,11 +141,6 @@ impl Index {
             .persist(PersistMode::SyncAll)
             .map_err(|e| self.trust.failed("the index could not be made durable", e))
     }
-
-    /// Bytes of the index on disk.
-    pub fn disk_bytes(&self) -> Result<u64> {
-        self.tree().database.disk_space().map_err(|e| self.trust.failed(READ, e))
-    }
 }
 
 /// The index at one moment.

@@ -2,7 +2,7 @@
 //! `index/`.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ impl Layout {
         let salt = match read_format(root)? {
             Some(salt) => salt,
             None => {
-                refuse_orphaned_segments(root)?;
+                refuse_orphans(root)?;
                 create_format(root)?
             }
         };
@@ -44,12 +44,7 @@ impl Layout {
 
     /// Opens a directory that must hold a store.
     pub fn open(root: &Path) -> Result<Self> {
-        if !root.join("FORMAT").exists() {
-            return Err(Error::new(
-                Reason::InvalidArgument,
-                format!("{} holds no store: it has no FORMAT file", root.display()),
-            ));
-        }
+        read_salt(root)?;
         Self::open_or_create(root)
     }
 
@@ -160,21 +155,10 @@ fn lock(root: &Path) -> Result<File> {
         .truncate(false)
         .open(&path)
         .map_err(|e| io_error(&format!("{} could not be opened", path.display()), e))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut holder = String::new();
-            let known = file.read_to_string(&mut holder).is_ok() && !holder.trim().is_empty();
-            let who = if known { format!("process {}", holder.trim()) } else { "another process".to_owned() };
-            return Err(Error::new(
-                Reason::Overloaded,
-                format!("{} is in use by {who}; one process at a time can open a store", root.display()),
-            ));
-        }
-        Err(e) => return Err(io_error("the store could not be locked", e.into())),
-    }
+    take_lock(root, &mut file, FlockOperation::NonBlockingLockExclusive)?;
     let mut name = || -> std::io::Result<()> {
         file.set_len(0)?;
+        file.rewind()?;
         file.write_all(std::process::id().to_string().as_bytes())
     };
     if let Err(e) = name() {
@@ -183,6 +167,53 @@ fn lock(root: &Path) -> Result<File> {
         tracing::warn!(error = %e, "the lock file could not be written");
     }
     Ok(file)
+}
+
+/// Takes the lock of a store that is only looked at, without a change to it: shared with others that look. `None` if
+/// there is no lock file, as in a copy: then nothing has the store open.
+pub(super) fn lock_for_reading(root: &Path) -> Result<Option<File>> {
+    let path = root.join("LOCK");
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io_error(&format!("{} could not be opened", path.display()), e)),
+    };
+    // An exclusive one would need a file open for writing on some network file systems.
+    take_lock(root, &mut file, FlockOperation::NonBlockingLockShared)?;
+    Ok(Some(file))
+}
+
+fn take_lock(root: &Path, file: &mut File, operation: FlockOperation) -> Result<()> {
+    match rustix::fs::flock(&*file, operation) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            let known = file.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse::<i32>().ok());
+            // One that only looks leaves the name of whoever had the store open before.
+            let is_running = |pid: &i32| Path::new("/proc").join(pid.to_string()).exists();
+            let who = match known.filter(is_running) {
+                Some(pid) => format!("process {pid}"),
+                None => "another process".to_owned(),
+            };
+            Err(Error::new(
+                Reason::Overloaded,
+                format!("{} is in use by {who}; one process at a time can open a store", root.display()),
+            ))
+        }
+        Err(e) => Err(io_error("the store could not be locked", e.into())),
+    }
+}
+
+/// The salt of the store in `root`, which must be one.
+pub(super) fn read_salt(root: &Path) -> Result<u64> {
+    if let Some(salt) = read_format(root)? {
+        return Ok(salt);
+    }
+    refuse_orphans(root)?;
+    Err(Error::new(
+        Reason::InvalidArgument,
+        format!("{} holds no store: it has no FORMAT file", root.display()),
+    ))
 }
 
 fn read_format(root: &Path) -> Result<Option<u64>> {
@@ -212,18 +243,21 @@ fn read_format(root: &Path) -> Result<Option<u64>> {
     })
 }
 
-/// A store that lost its format file must not be taken for an empty one.
-fn refuse_orphaned_segments(root: &Path) -> Result<()> {
-    let mut entries = std::fs::read_dir(root.join("segments"))
-        .map_err(|e| io_error("the segments directory could not be read", e))?;
-    if entries.next().is_some() {
-        return Err(Error::new(
-            Reason::CorruptData,
-            format!(
-                "{} holds segments but no FORMAT file; restore it before opening the store",
-                root.display()
-            ),
-        ));
+/// A store that lost its format file must not be taken for an empty one, nor for none.
+fn refuse_orphans(root: &Path) -> Result<()> {
+    for name in ["segments", "index"] {
+        let has_entries = match std::fs::read_dir(root.join(name)) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            Err(e) => return Err(io_error(&format!("{}/{name} could not be read", root.display()), e)),
+        };
+        if has_entries {
+            let root = root.display();
+            let why = format!(
+                "{root} holds files in {name} but no FORMAT file; restore FORMAT before opening the store"
+            );
+            return Err(Error::new(Reason::CorruptData, why));
+        }
     }
     Ok(())
 }
@@ -248,8 +282,9 @@ fn create_format(root: &Path) -> Result<u64> {
             format!("tradewind local store\nformat {FORMAT_VERSION}\nsalt {salt:016x}\n").as_bytes(),
         )?;
         file.sync_all()?;
-        // Opening the index makes the name durable, before the first segment is made.
-        std::fs::rename(&temporary, root.join("FORMAT"))
+        std::fs::rename(&temporary, root.join("FORMAT"))?;
+        // Before there is an index or a segment: either of them without it means that it was lost.
+        sync_directory(root)
     };
     write().map_err(|e| io_error("the store's format file could not be written", e))?;
     Ok(salt)

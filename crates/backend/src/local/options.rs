@@ -34,6 +34,9 @@ pub struct LocalOptions {
     pub compact_bytes_per_second: u64,
     /// How often it is looked whether a segment should be compacted.
     pub compact_interval: Duration,
+    /// Opens the store although its index, or its log, proves that acknowledged changes are lost. Otherwise that is an
+    /// error, and nothing is changed: the index is the only record of what is missing.
+    pub accept_loss: bool,
 }
 
 impl Default for LocalOptions {
@@ -50,6 +53,7 @@ impl Default for LocalOptions {
             compact_below: 0.6,
             compact_bytes_per_second: 64 << 20,
             compact_interval: Duration::from_secs(10),
+            accept_loss: false,
         }
     }
 }

@@ -36,7 +36,8 @@ impl fmt::Debug for Position {
 }
 
 impl fmt::Display for Position {
+    /// With the segment's number as its file's name has it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "segment {} offset {}", self.segment, self.offset)
+        write!(f, "segment {:08x} offset {}", self.segment, self.offset)
     }
 }

@@ -1,5 +1,7 @@
 //! What opening a store had to do.
 
+use super::loss::{Loss, Names};
+
 /// What opening did, for logs and tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -11,4 +13,9 @@ pub struct Recovery {
     pub damaged_bytes: u64,
     /// Torn commit records that were voided.
     pub voided: u64,
+    /// Acknowledged changes that were lost, which was accepted.
+    pub loss: Option<Loss>,
+    /// Objects, and parts of unfinished uploads, whose data the making of the index did not find: it is damaged or
+    /// gone, and they cannot be read.
+    pub unreadable: Names,
 }

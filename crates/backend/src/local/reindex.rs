@@ -9,29 +9,24 @@ use super::apply::{NOWHERE, hold, release};
 use super::frame::RecordKind;
 use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, ObjectEntry, PartEntry, Place, UploadEntry};
 use super::index::{Changes, Index, keys};
-use super::layout::Layout;
+use super::log::Log;
+use super::loss::Names;
 use super::position::Position;
 use super::record::{BucketId, Content, Record, Run};
 use super::recovery::Recovery;
 use super::replay::{Mode, REPLAY_BATCH, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner, read_payload, record_at};
-use super::segment::{SegmentKind, Segments};
+use super::uploads::format_id;
 
-/// Fills an empty index. Answers what it covers.
-pub(super) fn reindex(
-    layout: &Layout,
-    index: &Index,
-    segments: &Segments,
-    recovery: &mut Recovery,
-) -> Result<Coverage> {
-    let nothing = Coverage { next_id: 1, next_bucket: 1, ..Coverage::default() };
-    let known = Survey::of(layout, segments, nothing)?;
-    take_log(layout, index, segments, (Position::default(), Mode::Anew), &known, recovery)?;
+/// Fills an empty index from the whole log, over which `known` looked. Returns what the index covers.
+pub(super) fn reindex(log: &Log, index: &Index, known: &Survey, recovery: &mut Recovery) -> Result<Coverage> {
+    log.make_durable(Position::default())?;
+    take_log(log, index, Mode::Anew, known, recovery)?;
     let mut coverage = known.coverage;
     // Numbers that were given out and of which nothing is left, as those of old uploads.
     coverage.next_id += ID_MARGIN;
     drop_orphans(index, &mut coverage)?;
-    place_extents(layout, index, segments, &mut coverage)?;
+    recovery.unreadable = place_extents(log, index, &mut coverage)?;
     apply_with_coverage(index.changes(), coverage)?;
     index.checkpoint()?;
     Ok(coverage)
@@ -93,14 +88,14 @@ fn keep_bucket(changes: &mut Changes<'_>, id: BucketId, coverage: &mut Coverage)
     Ok(true)
 }
 
-/// Finds every extent that a manifest refers to.
-fn place_extents(layout: &Layout, index: &Index, segments: &Segments, coverage: &mut Coverage) -> Result<()> {
+/// Finds every extent that a manifest refers to. Returns what refers to some that are nowhere.
+fn place_extents(log: &Log, index: &Index, coverage: &mut Coverage) -> Result<Names> {
     let mut runs = Vec::new();
     for entry in index.view().prefix(&[keys::space::OBJECT]) {
         let (_, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents {
-            runs.extend(manifest(layout, segments, entry.place)?);
+            runs.extend(manifest(log, entry.place)?);
         }
     }
     for entry in index.view().prefix(&[keys::space::PART]) {
@@ -110,15 +105,17 @@ fn place_extents(layout: &Layout, index: &Index, segments: &Segments, coverage: 
         }
     }
     runs.sort_by_key(|run| run.first);
+    runs.dedup();
+    let mut missing: u64 = runs.iter().map(|run| run.extents()).sum();
     let is_live = |id: u64| {
         let at = runs.partition_point(|run| run.first <= id);
         at > 0 && runs[at - 1].ids().contains(&id)
     };
-    let mut bulk: Vec<_> = segments.all().values().filter(|s| s.kind == SegmentKind::Bulk).cloned().collect();
-    bulk.sort_by_key(|segment| segment.number);
-    for segment in bulk {
+    for segment in log.bulk() {
+        // A copy that compaction was writing may be in memory only.
+        log.make_segment_durable(&segment)?;
         let mut changes = index.changes();
-        let mut scanner = Scanner::new(segment.clone(), layout.salt, 0);
+        let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
         while let Some(item) = scanner.next()? {
             let Item::Record(scanned) = item else { continue };
             let Record::Extent { id } = scanned.record()? else { continue };
@@ -129,8 +126,9 @@ fn place_extents(layout: &Layout, index: &Index, segments: &Segments, coverage: 
             }
             let place = Place { at: scanned.at, record_bytes: scanned.end() - scanned.at.offset };
             let key = keys::extent(id);
-            if let Some(old) = changes.get(&key)? {
-                release(&mut changes, Place::decode(&old)?)?;
+            match changes.get(&key)? {
+                Some(old) => release(&mut changes, Place::decode(&old)?)?,
+                None => missing = missing.saturating_sub(1),
             }
             hold(&mut changes, place)?;
             changes.put(key, place.encode());
@@ -140,13 +138,51 @@ fn place_extents(layout: &Layout, index: &Index, segments: &Segments, coverage: 
         }
         changes.apply()?;
     }
-    Ok(())
+    if missing == 0 { Ok(Names::default()) } else { find_unreadable(log, index) }
+}
+
+/// What refers to extents that were not found.
+fn find_unreadable(log: &Log, index: &Index) -> Result<Names> {
+    let is_complete = |runs: &[Run]| -> Result<bool> {
+        for id in runs.iter().flat_map(|run| run.ids()) {
+            if index.get(&keys::extent(id))?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    let mut names = Names::default();
+    let bucket_name = |id: BucketId| -> Result<String> {
+        let value = index.get(&keys::bucket(id))?;
+        Ok(value.map(|value| BucketEntry::decode(&value)).transpose()?.map_or_else(String::new, |b| b.name))
+    };
+    for entry in index.view().prefix(&[keys::space::OBJECT]) {
+        let (key, value) = entry?;
+        let entry = ObjectEntry::decode(&value)?;
+        if entry.in_extents && !is_complete(&manifest(log, entry.place)?)? {
+            names.add(format!("{}/{}", bucket_name(keys::bucket_of(&key)?)?, keys::object_name(&key)?));
+        }
+    }
+    for entry in index.view().prefix(&[keys::space::UPLOAD]) {
+        let (key, value) = entry?;
+        let (upload, entry) = (keys::number(&key)?, UploadEntry::decode(&value)?);
+        for part in index.view().prefix(&keys::parts(upload)) {
+            if let Record::Part(part) =
+                Record::decode(RecordKind::Part, &PartEntry::decode(&part?.1)?.fields)?
+                && !is_complete(&part.runs)?
+            {
+                let (upload, bucket) = (format_id(upload), bucket_name(entry.bucket)?);
+                names.add(format!("part {} of upload {upload} of {bucket}/{}", part.number, entry.key));
+            }
+        }
+    }
+    Ok(names)
 }
 
 /// The runs of an object's record. Where that is damaged its extents cannot be known; they are let go.
-fn manifest(layout: &Layout, segments: &Segments, place: Place) -> Result<Vec<Run>> {
-    if let Some(segment) = segments.get(place.at.segment)
-        && let Some(scanned) = record_at(&segment, layout.salt, place.at.offset)?
+pub(super) fn manifest(log: &Log, place: Place) -> Result<Vec<Run>> {
+    if let Some(segment) = log.segments.get(place.at.segment)
+        && let Some(scanned) = record_at(&segment, log.salt, place.at.offset)?
         && let Record::Object(object) = scanned.record()?
         && let Content::Extents { runs, .. } = object.content
     {

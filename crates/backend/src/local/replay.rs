@@ -12,13 +12,12 @@ use super::apply::{Located, NOWHERE, apply};
 use super::frame::{BatchSpan, RecordKind};
 use super::index::entries::Coverage;
 use super::index::{Changes, Index, keys};
-use super::io::io_error;
-use super::layout::Layout;
+use super::log::Log;
 use super::position::Position;
 use super::record::{Record, decode_name};
 use super::recovery::Recovery;
 use super::scan::{Item, Scanned, Scanner, read_payload};
-use super::segment::{Segment, SegmentKind, Segments};
+use super::segment::Segment;
 
 /// Entries changed in one batch of a replay.
 pub(super) const REPLAY_BATCH: usize = 4096;
@@ -39,7 +38,7 @@ pub(super) struct Survey {
 
 impl Survey {
     /// Looks over the log from `coverage` on.
-    pub fn of(layout: &Layout, segments: &Segments, coverage: Coverage) -> Result<Self> {
+    pub fn of(log: &Log, coverage: Coverage) -> Result<Self> {
         let durable = coverage.covered;
         let mut known = Self {
             voided: HashSet::new(),
@@ -48,16 +47,16 @@ impl Survey {
             durable_in: HashMap::from([(durable.segment, durable.offset)]),
             coverage,
         };
-        for (segment, start) in log_from(segments, durable) {
-            let mut scanner = Scanner::new(segment, layout.salt, start);
+        for (segment, start) in log.from(durable) {
+            let mut scanner = Scanner::new(segment, log.salt, start);
             while let Some(item) = scanner.next()? {
                 if let Item::Record(scanned) = item {
                     known.take(&scanned)?;
                 }
             }
         }
-        for (segment, start) in log_from(segments, known.durable) {
-            known.find_torn(&segment, Scanner::new(segment.clone(), layout.salt, start))?;
+        for (segment, start) in log.from(known.durable) {
+            known.find_torn(&segment, Scanner::new(segment.clone(), log.salt, start))?;
         }
         Ok(known)
     }
@@ -137,6 +136,16 @@ impl Survey {
         }
     }
 
+    /// Returns false for a record that is voided, or that a crash tore.
+    pub fn counts(&self, at: Position) -> bool {
+        !self.voided.contains(&at) && !self.torn.contains(&at)
+    }
+
+    /// Each segment that records call durable up to some offset, with that offset.
+    pub fn durable_ends(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.durable_in.iter().map(|(segment, end)| (*segment, *end))
+    }
+
     /// Whether bytes that are no record were one once.
     fn is_damage(&self, at: Position) -> bool {
         self.durable_in.get(&at.segment).is_some_and(|until| at.offset < *until)
@@ -164,26 +173,30 @@ fn span_of(scanned: &Scanned) -> BatchSpan {
 /// How the log is taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Behind what the index has; the coverage grows with every batch.
-    Onward,
+    /// From this position on, up to which the index covers the log; the coverage grows with every batch.
+    Onward(Position),
     /// All of it, into an empty index that covers nothing before the end: a stop half way begins anew.
     Anew,
 }
 
-/// Takes in the log from `from` on. What a crash tore is entered as voided, in the same changes that cover
-/// it: the record that says so is still to be written, however often the store stops before that.
+/// Takes in the log: in [`Mode::Onward`] from `from`, which the index covers, else from the beginning. The log must be
+/// durable. What a crash tore is entered as voided, in the same changes that cover it: the record that says so is still
+/// to be written, however often the store stops before that.
 pub(super) fn take_log(
-    layout: &Layout,
+    log: &Log,
     index: &Index,
-    segments: &Segments,
-    (from, mode): (Position, Mode),
+    mode: Mode,
     known: &Survey,
     recovery: &mut Recovery,
 ) -> Result<()> {
     let mut changes = index.changes();
     let mut reached = known.coverage;
-    for (segment, start) in log_from(segments, from) {
-        let mut scanner = Scanner::new(segment.clone(), layout.salt, start);
+    let from = match mode {
+        Mode::Onward(from) => from,
+        Mode::Anew => Position::default(),
+    };
+    for (segment, start) in log.from(from) {
+        let mut scanner = Scanner::new(segment.clone(), log.salt, start);
         while let Some(item) = scanner.next()? {
             let scanned = match item {
                 Item::Record(scanned) => scanned,
@@ -213,17 +226,14 @@ pub(super) fn take_log(
             if changes.len() >= REPLAY_BATCH {
                 let batch = std::mem::replace(&mut changes, index.changes());
                 match mode {
-                    Mode::Onward => apply_with_coverage(batch, reached)?,
+                    Mode::Onward(_) => apply_with_coverage(batch, reached)?,
                     Mode::Anew => batch.apply()?,
                 }
             }
         }
-        // What is served from now on must not be lost any more, and what a failed write left and was cut
-        // off must not come back.
-        segment.file.sync_data().map_err(|e| io_error("a segment could not be made durable", e))?;
     }
     match mode {
-        Mode::Onward => apply_with_coverage(changes, known.coverage)?,
+        Mode::Onward(_) => apply_with_coverage(changes, known.coverage)?,
         Mode::Anew => changes.apply()?,
     }
     Ok(())
@@ -235,7 +245,7 @@ fn void(changes: &mut Changes<'_>, at: Position) {
 }
 
 fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: Mode) -> Result<()> {
-    let places_extents = mode == Mode::Onward && !scanned.header.relocated;
+    let places_extents = matches!(mode, Mode::Onward(_)) && !scanned.header.relocated;
     let located =
         Located { header: &scanned.header, record, fields: &scanned.fields, at: scanned.at, places_extents };
     apply(changes, &located)
@@ -245,14 +255,4 @@ fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: 
 pub(super) fn apply_with_coverage(mut changes: Changes<'_>, coverage: Coverage) -> Result<()> {
     changes.put(keys::META, coverage.encode());
     changes.apply()
-}
-
-/// The log segments from a position on, in the order they were written, and where each begins.
-fn log_from(segments: &Segments, from: Position) -> Vec<(Arc<Segment>, u32)> {
-    let all = segments.all();
-    let mut logs: Vec<_> =
-        all.values().filter(|s| s.kind == SegmentKind::Log && s.number >= from.segment).collect();
-    logs.sort_by_key(|segment| segment.number);
-    let start = |number: u32| if number == from.segment { from.offset } else { 0 };
-    logs.into_iter().map(|segment| (segment.clone(), start(segment.number))).collect()
 }

@@ -109,7 +109,7 @@ impl Segment {
         Ok(Arc::new(Self::over(number, kind, file, path, SEGMENT_HEADER_BYTES, false)))
     }
 
-    /// Opens an existing, sealed segment, whose name says what it is; the header is there to notice a
+    /// Opens an existing, sealed segment for reading, whose name says what it is; the header is there to notice a
     /// file of another store, which is refused. A header that does not check is told to the caller.
     pub fn open(
         path: &Path,
@@ -117,7 +117,8 @@ impl Segment {
         salt: u64,
     ) -> Result<(Arc<Self>, HeaderState)> {
         let open = || -> std::io::Result<(File, u64, [u8; SEGMENT_HEADER_BYTES as usize])> {
-            let file = OpenOptions::new().read(true).write(true).open(path)?;
+            // Nothing is ever written to it again; it may lie on a file system that takes no writes.
+            let file = File::open(path)?;
             let length = file.metadata()?.len();
             let mut header = [0; SEGMENT_HEADER_BYTES as usize];
             if length >= header.len() as u64 {
@@ -148,6 +149,11 @@ impl Segment {
             )
         })?;
         Ok((Arc::new(Self::over(number, kind, file, path.to_owned(), end, true)), state))
+    }
+
+    /// Bytes given out to records so far, the header included.
+    pub fn bytes(&self) -> u32 {
+        self.end.load(Ordering::Acquire)
     }
 
     fn over(number: u32, kind: SegmentKind, file: File, path: PathBuf, end: u32, sealed: bool) -> Self {

@@ -4,6 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -183,6 +184,13 @@ impl Space {
     pub fn free(&self) -> Result<u64> {
         Ok(stat(&self.directory)?.free)
     }
+}
+
+/// Bytes free, for this process, on the device of a store that is not open.
+pub(super) fn free_bytes(root: &Path) -> Result<u64> {
+    let directory = File::open(root);
+    let directory = directory.map_err(|e| io_error("the store's directory could not be opened", e))?;
+    Ok(stat(&directory)?.free)
 }
 
 struct Device {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use tradewind_backend::local::{LocalOptions, LocalStore};
+use tradewind_backend::local::{self, CheckReport, LocalOptions, LocalStore, StoreStats};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::listing::{ListEntry, ListRequest};
 use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
@@ -318,4 +318,36 @@ pub fn flip(path: &Path, offset: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[offset] ^= 0xff;
     std::fs::write(path, bytes).unwrap();
+}
+
+/// Verifies a store. That must not change it.
+pub fn check(root: &Path) -> Result<CheckReport> {
+    let before = state_of_files(root);
+    let report = local::check(root, &std::env::temp_dir());
+    assert_eq!(state_of_files(root), before, "a check leaves the store as it is");
+    report
+}
+
+/// Counts what a store holds. That must not change it.
+pub fn stats(root: &Path) -> Result<StoreStats> {
+    let before = state_of_files(root);
+    let stats = local::stats(root, &std::env::temp_dir());
+    assert_eq!(state_of_files(root), before, "counting leaves the store as it is");
+    stats
+}
+
+/// Path, length, time of the last change and inode of all files and directories, in order.
+pub fn state_of_files(root: &Path) -> Vec<(PathBuf, u64, std::time::SystemTime, u64)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let metadata = path.metadata().unwrap();
+        if metadata.is_dir() {
+            waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+        found.push((path, metadata.len(), metadata.modified().unwrap(), inode));
+    }
+    found.sort();
+    found
 }

@@ -44,6 +44,12 @@ use crate::{assemble, logs, store_metrics};
 pub(super) struct Arguments {
     #[command(flatten)]
     settings: SettingsFlags,
+    /// Start although the store proves that it lost acknowledged changes, and go on without them
+    ///
+    /// For one start, after `tradewind store check`: what is lost is logged, and the index is made anew from what is
+    /// left of the log. Without this flag such a store is not opened and not changed.
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
@@ -53,15 +59,15 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     raise_file_limit();
     let clock = SystemClock::shared();
     // Before the runtime: it blocks while the log is replayed.
-    let store = open(&settings, clock.clone())?;
+    let store = open(&settings, arguments.accept_loss, clock.clone())?;
     let root = root(&settings)?;
     runtime(&settings)?.block_on(serve(settings, store, root, clock))?;
     Ok(Ended::Done)
 }
 
-fn open(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
+fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
     let begun = clock.now();
-    let served = assemble::open_store(settings, clock.clone())?;
+    let served = assemble::open_store(settings, accept_loss, clock.clone())?;
     let store = match &served {
         Served::Local(store) => store,
         Served::Remote(store, plan) => {

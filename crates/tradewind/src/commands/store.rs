@@ -7,32 +7,42 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
-use tradewind_backend::local::{self, CheckReport, StoreStats};
+use tradewind_backend::local::{self, CheckReport, IndexState, Loss, LossProof, Names, StoreStats};
 
 use super::Ended;
 use crate::settings::ByteSize;
 
+/// Names of a kind that `store check` prints; `--json` prints more.
+const MAX_PRINTED_NAMES: usize = 10;
+
 /// Look over a local store that no server has open
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Read and verify everything; name what is bad
+    /// Read and verify everything; name what is bad and what is lost
     ///
-    /// Exit status: 0 all is sound, 1 something is bad or the store cannot be opened.
+    /// Changes nothing: the store may be a snapshot, or lie on a file system that takes no writes. If the end of the
+    /// log, or data, is gone that the index knows of, the index proves it, and what is lost is named.
+    ///
+    /// Exit status: 0 all is sound, 1 something is bad or lost, or the store cannot be opened.
     #[command(
-        after_help = "Examples:\n  tradewind store check ./data\n  tradewind store check ./data --json"
+        after_help = "Examples:\n  tradewind store check ./data\n  tradewind store check ./data --json\n  \
+                      tradewind store check /mnt/snapshot/data --temp-dir /scratch"
     )]
-    Check(Arguments),
+    Check(Inspecting),
     /// Count what the store holds
+    ///
+    /// Changes nothing. Exit status: 0 done, 1 acknowledged changes are lost, or the store cannot be opened.
     #[command(
         after_help = "Examples:\n  tradewind store stats ./data\n  tradewind store stats ./data --json"
     )]
-    Stats(Arguments),
+    Stats(Inspecting),
     /// Make the index anew from the log
     ///
     /// The log is the truth and the index is derived: where the log is sound nothing can be lost by this, it only
-    /// takes time. Where it is damaged, an older version of a key may come back: run `store check` first.
+    /// takes time. Where it is damaged, an older version of a key may come back: run `store check` first. If the index
+    /// proves that acknowledged changes are lost, it is kept.
     #[command(after_help = "Examples:\n  tradewind store reindex ./data")]
-    Reindex(Arguments),
+    Reindex(Reindexing),
 }
 
 #[derive(Debug, Args)]
@@ -45,11 +55,43 @@ pub(super) struct Arguments {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Inspecting {
+    #[command(flatten)]
+    arguments: Arguments,
+    /// Directory for a temporary copy of the index's journals, of at most some 100 MiB, or, if the index is missing, for
+    /// a whole one [default: $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    temp_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Reindexing {
+    #[command(flatten)]
+    arguments: Arguments,
+    /// Give up what the index proves to be lost
+    #[arg(long)]
+    accept_loss: bool,
+}
+
 pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
     match command {
-        Command::Check(arguments) => check(&arguments),
-        Command::Stats(arguments) => stats(&arguments),
-        Command::Reindex(arguments) => reindex(&arguments),
+        Command::Check(inspecting) => check(&inspecting),
+        Command::Stats(inspecting) => stats(&inspecting),
+        Command::Reindex(reindexing) => reindex(&reindexing),
+    }
+}
+
+impl Inspecting {
+    /// Not `/tmp`, which is memory on many systems: an index of many objects is large.
+    fn temporary(&self) -> PathBuf {
+        const PERSISTENT: &str = "/var/tmp";
+        if let Some(directory) = &self.temp_dir {
+            return directory.clone();
+        }
+        let is_set = std::env::var_os("TMPDIR").is_some_and(|set| !set.is_empty());
+        let persistent = PathBuf::from(PERSISTENT);
+        if !is_set && persistent.is_dir() { persistent } else { std::env::temp_dir() }
     }
 }
 
@@ -64,21 +106,121 @@ impl Arguments {
     }
 }
 
-fn check(arguments: &Arguments) -> anyhow::Result<Ended> {
-    let CheckReport { objects, parts, bytes, damage } =
-        local::check(&arguments.directory).with_context(|| arguments.failed("check"))?;
-    let is_sound = damage.is_empty();
+fn check(inspecting: &Inspecting) -> anyhow::Result<Ended> {
+    let arguments = &inspecting.arguments;
+    let report = local::check(&arguments.directory, &inspecting.temporary())
+        .with_context(|| arguments.failed("check"))?;
+    let is_sound = report.is_sound();
+    let CheckReport { objects, parts, bytes, damage, loss, doubt, index } = report;
     let bad: Vec<Json> = damage.iter().map(|bad| json!({ "what": bad.what, "why": bad.why })).collect();
-    let json = json!({ "sound": is_sound, "objects": objects, "parts": parts, "bytes": bytes, "bad": bad });
-    let mut text: String = damage.iter().map(|bad| format!("bad: {}: {}\n", bad.what, bad.why)).collect();
+    let json = json!({
+        "sound": is_sound,
+        "objects": objects,
+        "parts": parts,
+        "bytes": bytes,
+        "bad": bad,
+        "lost": loss.as_ref().map(loss_as_json),
+        "doubt": doubt.as_ref().map(loss_as_json),
+        "index": index_as_json(&index),
+    });
+    let mut text = loss.as_ref().map(loss_as_text).unwrap_or_default();
+    text.extend(damage.iter().map(|bad| format!("bad: {}: {}\n", bad.what, bad.why)));
+    if let Some(doubt) = &doubt {
+        text +=
+            &format!("note: either the index is an older copy of another time, or this is lost: {doubt}\n");
+    }
+    if let Some(note) = index_note(&index) {
+        text += &format!("note: {note}; that the end of the log is lost cannot be excluded without it\n");
+    }
     text += &format!("{objects} objects and {parts} parts of unfinished uploads verified, {bytes} bytes: ");
-    text += &if is_sound { "all sound\n".to_owned() } else { format!("{} bad\n", damage.len()) };
+    let mut outcome = Vec::new();
+    if loss.is_some() {
+        outcome.push("acknowledged changes are lost".to_owned());
+    }
+    if !damage.is_empty() {
+        outcome.push(format!("{} bad", damage.len()));
+    }
+    text += &if outcome.is_empty() { "all sound".to_owned() } else { outcome.join(", ") };
+    text += "\n";
     arguments.print(&json, &text)?;
     Ok(if is_sound { Ended::Done } else { Ended::FoundFaults })
 }
 
-fn stats(arguments: &Arguments) -> anyhow::Result<Ended> {
-    let stats = local::stats(&arguments.directory).with_context(|| arguments.failed("read"))?;
+/// Why the index proves nothing, if it does not.
+fn index_note(index: &IndexState) -> Option<String> {
+    match index {
+        IndexState::Good => None,
+        IndexState::Missing => Some("the index is missing".to_owned()),
+        IndexState::Unreadable(why) => Some(format!("the index cannot be read ({why})")),
+        IndexState::Outdated(why) => Some(format!("the index is not of this log ({why})")),
+    }
+}
+
+fn index_as_json(index: &IndexState) -> Json {
+    let (state, why) = match index {
+        IndexState::Good => ("good", None),
+        IndexState::Missing => ("missing", None),
+        IndexState::Unreadable(why) => ("unreadable", Some(why)),
+        IndexState::Outdated(why) => ("outdated", Some(why)),
+    };
+    json!({ "state": state, "why": why })
+}
+
+fn loss_as_json(loss: &Loss) -> Json {
+    let names = |names: &Names| json!({ "count": names.count, "names": names.first });
+    let ranges = loss.ranges.iter().map(|range| {
+        json!({
+            "segment": format!("{:08x}", range.segment),
+            "from": range.from,
+            "until": range.until,
+            "is_gone": range.from == 0,
+        })
+    });
+    json!({
+        "proof": match loss.proof {
+            LossProof::Index => "index",
+            LossProof::Log => "log",
+        },
+        "ranges": ranges.collect::<Vec<_>>(),
+        "objects": names(&loss.objects),
+        "objects_with_older_records": loss.objects_with_older_records,
+        "deletions": names(&loss.deletions),
+        "unreadable": names(&loss.unreadable),
+        "buckets": names(&loss.buckets),
+        "other_records": loss.other_records,
+    })
+}
+
+fn loss_as_text(loss: &Loss) -> String {
+    let mut text: String = loss.ranges.iter().map(|range| format!("lost: {range}\n")).collect();
+    let mut list = |names: &Names, one: &str, all: &str| {
+        for name in names.first.iter().take(MAX_PRINTED_NAMES) {
+            text += &format!("lost: {one} {name}\n");
+        }
+        if names.count > MAX_PRINTED_NAMES as u64 {
+            text += &format!("lost: and others, {} {all} in all (--json lists more)\n", names.count);
+        }
+    };
+    list(&loss.objects, "the newest version of", "objects");
+    list(&loss.deletions, "the deletion of", "deletions");
+    list(&loss.unreadable, "the data of", "objects whose data is gone");
+    list(&loss.buckets, "the creation of bucket", "buckets");
+    if loss.other_records > 0 {
+        text += &format!("lost: {} other records\n", loss.other_records);
+    }
+    if loss.objects_with_older_records + loss.deletions.count > 0 {
+        text += "lost: if the store goes on without this, older versions of these objects may come back\n";
+    }
+    if loss.proof == LossProof::Log {
+        text += "lost: which objects these are is not known without an index\n";
+    }
+    text
+}
+
+fn stats(inspecting: &Inspecting) -> anyhow::Result<Ended> {
+    let arguments = &inspecting.arguments;
+    let stats = local::stats(&arguments.directory, &inspecting.temporary())
+        .with_context(|| arguments.failed("read"))?;
     let StoreStats { buckets, objects, uploads, tombstones, segments, .. } = stats;
     let counts = [
         ("buckets", buckets),
@@ -95,12 +237,14 @@ fn stats(arguments: &Arguments) -> anyhow::Result<Ended> {
         ("free_bytes", stats.free_bytes),
     ];
     let all = counts.iter().chain(&sizes).map(|(name, value)| ((*name).to_owned(), json!(value)));
+    let lost = ("lost".to_owned(), json!(stats.loss.as_ref().map(loss_as_json)));
     let mut text: String = counts.iter().map(|(name, count)| format!("{name:14} {count}\n")).collect();
     for (name, bytes) in sizes {
         text += &format!("{name:14} {bytes} ({})\n", about(bytes));
     }
-    arguments.print(&Json::Object(all.collect()), &text)?;
-    Ok(Ended::Done)
+    text += &stats.loss.as_ref().map(loss_as_text).unwrap_or_default();
+    arguments.print(&Json::Object(all.chain([lost]).collect()), &text)?;
+    Ok(if stats.loss.is_none() { Ended::Done } else { Ended::FoundFaults })
 }
 
 /// A size to one digit, for reading; the exact number stands beside it.
@@ -112,14 +256,29 @@ fn about(bytes: u64) -> String {
     format!("{}.{} {}", tenths / 10, tenths % 10, unit.trim_start_matches('1'))
 }
 
-fn reindex(arguments: &Arguments) -> anyhow::Result<Ended> {
-    let recovery = local::reindex(&arguments.directory).with_context(|| arguments.failed("reindex"))?;
+fn reindex(Reindexing { arguments, accept_loss }: &Reindexing) -> anyhow::Result<Ended> {
+    let recovery =
+        local::reindex(&arguments.directory, *accept_loss).with_context(|| arguments.failed("reindex"))?;
     let (records, damaged) = (recovery.replayed, recovery.damaged_bytes);
-    let json = json!({ "records": records, "damaged_bytes": damaged, "voided": recovery.voided });
-    let mut text = format!("made the index anew from {records} records\n");
+    let unreadable = recovery.unreadable.count;
+    let json = json!({
+        "records": records,
+        "damaged_bytes": damaged,
+        "voided": recovery.voided,
+        "unreadable": unreadable,
+        "lost": recovery.loss.as_ref().map(loss_as_json),
+    });
+    let mut text = recovery.loss.as_ref().map(loss_as_text).unwrap_or_default();
+    text += &format!("made the index anew from {records} records\n");
     if damaged > 0 {
         text +=
             &format!("{damaged} bytes of the log are damaged; `tradewind store check` says what it cost\n");
+    }
+    if unreadable > 0 {
+        text += &format!(
+            "{unreadable} objects cannot be read, since their data is damaged or gone; `tradewind store check` names \
+             them\n"
+        );
     }
     arguments.print(&json, &text)?;
     Ok(Ended::Done)

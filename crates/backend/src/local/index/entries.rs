@@ -17,6 +17,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// One past the record's last byte.
+    pub const fn end(self) -> u32 {
+        self.at.offset.saturating_add(self.record_bytes)
+    }
+
     fn put(self, out: &mut Vec<u8>) {
         put_varint(out, self.at.segment.into());
         put_varint(out, self.at.offset.into());
@@ -251,6 +256,9 @@ pub(crate) struct SegmentEntry {
     /// Everything live was moved away and the index that says so is durable or about to be: the file
     /// may be removed.
     pub retired: bool,
+    /// Every record that the index took from this segment, or refers to in it, ends at or before this offset: a
+    /// shorter file has lost some of them. 0 in entries of earlier versions, which did not record it.
+    pub end: u32,
 }
 
 impl SegmentEntry {
@@ -258,13 +266,16 @@ impl SegmentEntry {
         let mut out = self.live_bytes.to_le_bytes().to_vec();
         put_varint(&mut out, self.forgotten.into());
         out.push(u8::from(self.retired));
+        put_varint(&mut out, self.end.into());
         out
     }
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
         let live_bytes = i64::from_le_bytes(decoder.array()?);
-        Ok(Self { live_bytes, forgotten: decoder.narrow()?, retired: decoder.byte()? == 1 })
+        let (forgotten, retired) = (decoder.narrow()?, decoder.byte()? == 1);
+        let end = if decoder.0.is_empty() { 0 } else { decoder.narrow()? };
+        Ok(Self { live_bytes, forgotten, retired, end })
     }
 }
 
@@ -289,6 +300,10 @@ pub(crate) const ID_MARGIN: u64 = 1 << 32;
 const COVERAGE_VERSION: u8 = 2;
 
 impl Coverage {
+    /// That of an index of nothing.
+    pub const NOTHING: Self =
+        Self { covered: Position::new(0, 0), next_id: 1, next_bucket: 1, next_segment: 0 };
+
     pub fn encode(self) -> Vec<u8> {
         let mut out = vec![COVERAGE_VERSION];
         put_varint(&mut out, self.covered.pack());

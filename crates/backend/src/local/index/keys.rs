@@ -61,8 +61,24 @@ pub(crate) fn bucket_end(bucket: BucketId) -> Vec<u8> {
 
 /// The object key in an index key.
 pub(crate) fn object_name(index_key: &[u8]) -> Result<String> {
+    unescape(index_key, 10)
+}
+
+/// The object key in the index key of a tombstone.
+pub(crate) fn deleted_name(index_key: &[u8]) -> Result<String> {
+    unescape(index_key, 2)
+}
+
+/// The bucket in the index key of an object or of a tombstone.
+pub(crate) fn bucket_of(index_key: &[u8]) -> Result<BucketId> {
+    let bytes = index_key.get(1..5).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(BucketId::from_be_bytes).ok_or_else(|| malformed("an index key is too short"))
+}
+
+/// The object key between the bucket and the last `terminator_bytes` of an index key.
+fn unescape(index_key: &[u8], terminator_bytes: usize) -> Result<String> {
     let body = index_key
-        .get(5..index_key.len().saturating_sub(10))
+        .get(5..index_key.len().saturating_sub(terminator_bytes))
         .ok_or_else(|| malformed("an index key is too short"))?;
     let mut bytes = Vec::with_capacity(body.len());
     let mut at = 0;
@@ -164,6 +180,8 @@ mod tests {
             let (x, y) = (object(7, &a), object(7, &b));
             prop_assert_eq!(a.as_bytes().cmp(b.as_bytes()), x.cmp(&y));
             prop_assert_eq!(object_name(&x).unwrap(), a.clone());
+            prop_assert_eq!(deleted_name(&deleted(7, &a)).unwrap(), a.clone());
+            prop_assert_eq!([bucket_of(&x).unwrap(), bucket_of(&deleted(7, &a)).unwrap()], [7, 7]);
             prop_assert!(object_from(7, a.as_bytes()) <= x);
             prop_assert!(x < bucket_end(7) && bucket_end(7) <= object_from(8, b""));
         }

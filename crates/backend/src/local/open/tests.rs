@@ -1,10 +1,12 @@
 //! Stops while a store is being opened.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::{ETag, SystemClock, Timestamp};
 
-use super::super::check::{check, reindex_store};
+use super::super::check::{self, CheckReport, reindex_store};
 use super::super::commit::{Amendment, Batch, CreateBucket};
 use super::super::index::entries::ObjectEntry;
 use super::super::index::trust::Trust;
@@ -69,9 +71,13 @@ fn tear(root: &Path, byte: u8) {
 /// All of a start that comes before the voids are written.
 fn open_half(root: &Path) {
     let layout = Layout::open(root).unwrap();
-    let found = open_segments(&layout).unwrap();
-    let mut recovery = Recovery::default();
-    ready_index(&layout, &found.segments, &found.numbers, &mut recovery).unwrap();
+    let log = Log::open(&layout.segments(), layout.salt, Purpose::Work).unwrap();
+    let opening = Opening { layout: &layout, log: &log, accept_loss: false, index_use: IndexUse::Keep };
+    opening.ready_index(&mut Recovery::default()).unwrap();
+}
+
+fn check(root: &Path) -> Result<CheckReport> {
+    check::check(root, &std::env::temp_dir())
 }
 
 #[test]
@@ -103,7 +109,7 @@ fn a_stop_before_the_voids_are_written_loses_none() {
         for _ in 0..2 {
             drop(local);
             assert_eq!(check(&root).unwrap().damage, vec![]);
-            assert_eq!(reindex_store(&root).unwrap().damaged_bytes, 0);
+            assert_eq!(reindex_store(&root, false).unwrap().damaged_bytes, 0);
             local = open(&root).0;
             assert_eq!(seq_of(&local, "a"), Some(old), "what was torn must not come back");
             assert!(seq_of(&local, "d").is_some());
@@ -139,7 +145,7 @@ fn voids_that_are_torn_are_written_again() {
     assert_eq!([seq_of(&local, "a"), seq_of(&local, "b")], [Some(old[0]), Some(old[1])]);
     put(&local, &[("d", 5)]);
     drop(local);
-    assert_eq!(reindex_store(&root).unwrap().damaged_bytes, 0);
+    assert_eq!(reindex_store(&root, false).unwrap().damaged_bytes, 0);
     assert_eq!(check(&root).unwrap().damage, vec![]);
 }
 
@@ -168,7 +174,7 @@ fn numbers_that_only_the_log_knows_are_not_used_again() {
     };
     local.committer.submit_blocking(Amendment(say)).unwrap();
     drop(local);
-    reindex_store(place.path()).unwrap();
+    reindex_store(place.path(), false).unwrap();
     let (local, _) = open(place.path());
     assert!(local.shared.next_segment.load(Ordering::Acquire) > 41);
 }

@@ -1,0 +1,416 @@
+//! Evidence of lost segments: what the index knows of the log, and of the extents, that is not there.
+//!
+//! Three things look alike from afar. A segment that is shorter than the index knows has lost its end. One that is gone
+//! was lost as well, or was removed by a compaction after this index was written: then the index is an older copy.
+//! A compaction leaves nothing behind that it does not replace: of every live record there is a newer one, or a copy,
+//! in the log behind what the index covers, and of every live extent another copy. What lacks that is lost. Only
+//! where a part of the log behind the index is gone, too, both remain possible.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tradewind_core::error::Result;
+
+use super::apply::NOWHERE;
+use super::fields::malformed;
+use super::frame::RecordKind;
+use super::index::entries::{
+    BucketEntry, Coverage, DeletedEntry, ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry,
+    UploadRecords,
+};
+use super::index::{Index, View, keys};
+use super::log::Log;
+use super::loss::{Loss, LossProof, LostRange};
+use super::position::Position;
+use super::record::{BucketId, Record, Run};
+use super::reindex::manifest;
+use super::replay::Survey;
+use super::scan::{Item, Scanned, Scanner, read_payload};
+use super::segment::SegmentKind;
+
+/// What segments lack of that which an index, or a later record, knows of them.
+pub(super) struct Gaps(BTreeMap<u32, Gap>);
+
+struct Gap {
+    /// Bytes of the file that are there; 0 if it is gone.
+    from: u32,
+    /// The offset up to which it held records, if known.
+    until: Option<u32>,
+    /// The kind of a file that is there.
+    kind: Option<SegmentKind>,
+    /// Something in the segment is referred to.
+    is_live: bool,
+}
+
+/// What is known of a segment, wherever its file is.
+#[derive(Default)]
+struct Known {
+    until: u32,
+    is_live: bool,
+}
+
+/// What gaps mean.
+pub(super) enum Verdict {
+    /// Something that was acknowledged is lost.
+    Lost(Loss),
+    /// Either that, or the index is an older copy and what it names was deleted since.
+    Doubtful(Loss),
+    /// Nothing is lost: the index is an older copy, or what is gone did not count any more.
+    Harmless,
+}
+
+impl Gaps {
+    /// Compares what the index knows of each segment with its file.
+    pub fn find(index: &Index, coverage: Coverage, log: &Log) -> Result<Self> {
+        let covered = coverage.covered;
+        let mut known = BTreeMap::new();
+        if log.segments.get(covered.segment).is_some() {
+            known.insert(covered.segment, Known { until: covered.offset, is_live: false });
+        }
+        for entry in index.view().prefix(&[keys::space::SEGMENT]) {
+            let (key, value) = entry?;
+            let number = segment_number(&key)?;
+            let entry = SegmentEntry::decode(&value)?;
+            if entry.retired {
+                known.remove(&number);
+            } else {
+                let covered = if number == covered.segment { covered.offset } else { 0 };
+                let known_of = Known { until: entry.end.max(covered), is_live: entry.live_bytes > 0 };
+                known.insert(number, known_of);
+            }
+        }
+        Ok(Self::lacking(log, known))
+    }
+
+    /// Compares what later records call durable with the files that are there. Of a file that is not there the log
+    /// alone cannot tell whether a compaction removed it.
+    pub fn find_in_log(log: &Log, durable_ends: impl IntoIterator<Item = (u32, u32)>) -> Self {
+        let durable = durable_ends.into_iter().filter(|(segment, _)| log.segments.get(*segment).is_some());
+        let durable = durable.map(|(segment, until)| (segment, Known { until, is_live: true }));
+        Self::lacking(log, durable.collect())
+    }
+
+    fn lacking(log: &Log, known: BTreeMap<u32, Known>) -> Self {
+        let mut gaps = BTreeMap::new();
+        for (number, Known { until, is_live }) in known {
+            let file = log.segments.get(number);
+            let from = file.as_ref().map_or(0, |segment| segment.bytes());
+            if file.is_none() || from < until {
+                let until = (until > 0).then_some(until);
+                gaps.insert(number, Gap { from, until, kind: file.map(|segment| segment.kind), is_live });
+            }
+        }
+        Self(gaps)
+    }
+
+    /// Those gaps only where something is referred to, or that a file ends too early.
+    pub fn counting(mut self) -> Self {
+        self.0.retain(|_, gap| gap.is_live || gap.kind.is_some());
+        self
+    }
+
+    /// True if nothing is lacking.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A loss of these ranges of which nothing else is known.
+    pub fn as_loss(&self, proof: LossProof) -> Loss {
+        Loss::new(proof, self.ranges().collect())
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = LostRange> {
+        self.0.iter().map(|(segment, gap)| LostRange {
+            segment: *segment,
+            from: gap.from.into(),
+            until: gap.until.map(u64::from),
+        })
+    }
+
+    fn contains(&self, place: Place) -> bool {
+        place != NOWHERE && self.0.get(&place.at.segment).is_some_and(|gap| place.end() > gap.from)
+    }
+
+    fn is_log_cut(&self) -> bool {
+        self.0.values().any(|gap| gap.kind == Some(SegmentKind::Log))
+    }
+
+    /// Finds out what is lost with these gaps, going through all of the index.
+    pub fn judge(&self, index: &Index, coverage: Coverage, log: &Log) -> Result<Verdict> {
+        let tail = Tail::read(log, coverage)?;
+        let view = index.view();
+        let lost_extents = LostExtents::find(&view, log, self)?;
+        let mut search = Search {
+            gaps: self,
+            tail: &tail,
+            names: bucket_names(&view)?,
+            loss: self.as_loss(LossProof::Index),
+        };
+        search.objects(&view, log, &lost_extents)?;
+        search.deletions(&view)?;
+        search.uploads(&view, &lost_extents)?;
+        search.others(&view, log)?;
+        let loss = search.loss;
+        Ok(if self.is_log_cut() || loss.unreadable.count > 0 {
+            Verdict::Lost(loss)
+        } else if loss.names_nothing() {
+            Verdict::Harmless
+        } else if tail.may_lack_changes {
+            Verdict::Doubtful(loss)
+        } else {
+            Verdict::Lost(loss)
+        })
+    }
+}
+
+impl std::fmt::Display for Gaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranges: Vec<String> = self.ranges().map(|range| range.to_string()).collect();
+        f.write_str(&ranges.join("; "))
+    }
+}
+
+/// The number of a segment in an index key.
+pub(super) fn segment_number(key: &[u8]) -> Result<u32> {
+    u32::try_from(keys::number(key)?).map_err(|_| malformed("the index names a segment that cannot be"))
+}
+
+fn bucket_names(view: &View) -> Result<HashMap<BucketId, String>> {
+    let mut names = HashMap::new();
+    for entry in view.prefix(&[keys::space::BUCKET]) {
+        let (key, value) = entry?;
+        let bucket = BucketEntry::decode(&value)?.into_bucket(&key)?;
+        names.insert(bucket.id, bucket.name);
+    }
+    Ok(names)
+}
+
+/// The log behind what the index covers.
+struct Tail {
+    /// The highest seq there of each key of the index; of an end without one, the highest number.
+    newest: HashMap<Vec<u8>, u64>,
+    /// There are records behind the index, and others may have been there and been removed by a compaction.
+    may_lack_changes: bool,
+}
+
+impl Tail {
+    fn read(log: &Log, coverage: Coverage) -> Result<Self> {
+        let known = Survey::of(log, coverage)?;
+        let mut newest = HashMap::new();
+        let mut has_records = false;
+        for (segment, start) in log.from(coverage.covered) {
+            let mut scanner = Scanner::new(segment, log.salt, start);
+            while let Some(item) = scanner.next()? {
+                let Item::Record(scanned) = item else { continue };
+                has_records = true;
+                if known.counts(scanned.at) {
+                    take(&mut newest, &scanned)?;
+                }
+            }
+        }
+        let is_start_gone = log.segments.get(coverage.covered.segment).is_none();
+        let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
+        let came_and_went = newer.zip(coverage.next_segment..).any(|(number, expected)| *number != expected);
+        Ok(Self { newest, may_lack_changes: has_records && (is_start_gone || came_and_went) })
+    }
+
+    fn supersedes(&self, key: &[u8], seq: u64) -> bool {
+        self.newest.get(key).is_some_and(|newest| *newest >= seq)
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.newest.contains_key(key)
+    }
+}
+
+fn take(newest: &mut HashMap<Vec<u8>, u64>, scanned: &Scanned) -> Result<()> {
+    let seq = scanned.header.seq;
+    let mut add = |key: Vec<u8>, seq: u64| {
+        let known = newest.entry(key).or_default();
+        *known = seq.max(*known);
+    };
+    match scanned.record()? {
+        Record::BucketCreated(bucket) => add(keys::bucket(bucket.id).into(), seq),
+        Record::BucketDeleted { id } => add(keys::bucket_deleted(id).into(), seq),
+        Record::Object(object) => {
+            add(keys::object(object.bucket, &object.key), seq);
+            if let Some(upload) = object.upload {
+                add(keys::upload_ended(upload).into(), u64::MAX);
+            }
+        }
+        Record::Tombstone { bucket, key } => add(keys::object(bucket, &key), seq),
+        Record::UploadCreated(_) => add(keys::upload(seq).into(), seq),
+        Record::Part(part) => add(keys::part(part.upload, part.number).into(), seq),
+        Record::UploadEnded { upload } => add(keys::upload_ended(upload).into(), u64::MAX),
+        Record::Void { at } => add(keys::void(at).into(), seq),
+        Record::Extent { .. } => {}
+    }
+    Ok(())
+}
+
+/// Extents that the index places in gaps and of which there is no copy elsewhere, in order.
+struct LostExtents(Vec<u64>);
+
+impl LostExtents {
+    fn find(view: &View, log: &Log, gaps: &Gaps) -> Result<Self> {
+        let mut lost = Vec::new();
+        for entry in view.prefix(&[keys::space::EXTENT]) {
+            let (key, value) = entry?;
+            if gaps.contains(Place::decode(&value)?) {
+                lost.push(keys::number(&key)?);
+            }
+        }
+        lost.sort_unstable();
+        if lost.is_empty() {
+            return Ok(Self(lost));
+        }
+        let mut found = std::collections::HashSet::new();
+        for segment in log.bulk() {
+            let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
+            while let Some(item) = scanner.next()? {
+                let Item::Record(scanned) = item else { continue };
+                let Record::Extent { id } = scanned.record()? else { continue };
+                if lost.binary_search(&id).is_ok() && read_payload(&segment, &scanned)?.is_some() {
+                    found.insert(id);
+                }
+            }
+        }
+        lost.retain(|id| !found.contains(id));
+        Ok(Self(lost))
+    }
+
+    fn touch(&self, runs: &[Run]) -> bool {
+        let touches = |run: &Run| {
+            let ids = run.ids();
+            let next = self.0.partition_point(|id| *id < ids.start);
+            self.0.get(next).is_some_and(|id| ids.contains(id))
+        };
+        runs.iter().any(touches)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A walk through the index that collects what is lost.
+struct Search<'a> {
+    gaps: &'a Gaps,
+    tail: &'a Tail,
+    names: HashMap<BucketId, String>,
+    loss: Loss,
+}
+
+impl Search<'_> {
+    fn bucket(&self, id: BucketId) -> String {
+        self.names.get(&id).cloned().unwrap_or_else(|| format!("(bucket {id})"))
+    }
+
+    /// `bucket/key` of an object's index key.
+    fn name(&self, key: &[u8]) -> Result<String> {
+        Ok(format!("{}/{}", self.bucket(keys::bucket_of(key)?), keys::object_name(key)?))
+    }
+
+    fn objects(&mut self, view: &View, log: &Log, lost_extents: &LostExtents) -> Result<()> {
+        for entry in view.prefix(&[keys::space::OBJECT]) {
+            let (key, value) = entry?;
+            let entry = ObjectEntry::decode(&value)?;
+            if self.tail.supersedes(&key, entry.seq)
+                || self.tail.has(&keys::bucket_deleted(keys::bucket_of(&key)?))
+            {
+                continue;
+            }
+            if self.gaps.contains(entry.place) {
+                let name = self.name(&key)?;
+                self.loss.objects.add(name);
+                self.loss.objects_with_older_records += u64::from(entry.others > 0);
+            } else if entry.in_extents
+                && !lost_extents.is_empty()
+                && lost_extents.touch(&manifest(log, entry.place)?)
+            {
+                let name = self.name(&key)?;
+                self.loss.unreadable.add(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn deletions(&mut self, view: &View) -> Result<()> {
+        for entry in view.prefix(&[keys::space::DELETED]) {
+            let (key, value) = entry?;
+            let entry = DeletedEntry::decode(&value)?;
+            // One that hides nothing may go.
+            if entry.others == 0 || !self.gaps.contains(entry.place) {
+                continue;
+            }
+            let (bucket, object) = (keys::bucket_of(&key)?, keys::deleted_name(&key)?);
+            if !self.tail.supersedes(&keys::object(bucket, &object), entry.seq) {
+                self.loss.deletions.add(format!("{}/{object}", self.bucket(bucket)));
+            }
+        }
+        Ok(())
+    }
+
+    fn uploads(&mut self, view: &View, lost_extents: &LostExtents) -> Result<()> {
+        for entry in view.prefix(&[keys::space::UPLOAD]) {
+            let (key, value) = entry?;
+            let (upload, entry) = (keys::number(&key)?, UploadEntry::decode(&value)?);
+            if self.tail.has(&keys::upload_ended(upload)) {
+                continue;
+            }
+            if self.gaps.contains(entry.place) && !self.tail.has(&key) {
+                self.loss.other_records += 1;
+            }
+            for part in view.prefix(&keys::parts(upload)) {
+                let (part_key, value) = part?;
+                let part = PartEntry::decode(&value)?;
+                if self.tail.supersedes(&part_key, part.seq) {
+                    continue;
+                }
+                if self.gaps.contains(part.place) {
+                    self.loss.other_records += 1;
+                } else if let Record::Part(record) = Record::decode(RecordKind::Part, &part.fields)?
+                    && lost_extents.touch(&record.runs)
+                {
+                    let name = format!("{}/{}", self.bucket(entry.bucket), entry.key);
+                    let upload = super::uploads::format_id(upload);
+                    self.loss.unreadable.add(format!("part {} of upload {upload} of {name}", record.number));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn others(&mut self, view: &View, log: &Log) -> Result<()> {
+        for entry in view.prefix(&[keys::space::BUCKET]) {
+            let (key, value) = entry?;
+            let entry = BucketEntry::decode(&value)?;
+            let bucket = keys::number(&key)?;
+            let id = BucketId::try_from(bucket).map_err(|_| malformed("a bucket id is out of range"))?;
+            let is_known = self.tail.has(&key) || self.tail.has(&keys::bucket_deleted(id));
+            if self.gaps.contains(entry.place) && !is_known {
+                self.loss.buckets.add(entry.name);
+            }
+        }
+        for space in [keys::space::BUCKET_DELETED, keys::space::UPLOAD_ENDED, keys::space::VOID] {
+            for entry in view.prefix(&[space]) {
+                let (key, value) = entry?;
+                if !self.gaps.contains(Place::decode(&value)?) || self.tail.has(&key) {
+                    continue;
+                }
+                // As compaction sees it: the end of what is gone altogether hides nothing.
+                let number = keys::number(&key)?;
+                let hides_something = match space {
+                    keys::space::UPLOAD_ENDED => {
+                        let records = view.get(&keys::upload_records(number))?;
+                        let records = records.map(|value| UploadRecords::decode(&value)).transpose()?;
+                        records.is_some_and(|records| records.count > 0)
+                    }
+                    keys::space::VOID => log.segments.get(Position::unpack(number).segment).is_some(),
+                    _ => true,
+                };
+                self.loss.other_records += u64::from(hides_something);
+            }
+        }
+        Ok(())
+    }
+}

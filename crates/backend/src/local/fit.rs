@@ -1,0 +1,67 @@
+//! Whether an index belongs to the log beside it, and bringing it up to the log where it does.
+
+use tradewind_core::error::Result;
+
+use super::evidence::{Gaps, Verdict};
+use super::index::Index;
+use super::index::entries::Coverage;
+use super::log::Log;
+use super::loss::Loss;
+use super::recovery::Recovery;
+use super::replay::{Mode, Survey, take_log};
+
+/// How an index stands to the log.
+pub(super) enum Fit {
+    /// It covers the log; what it lacked was taken in.
+    Current(Coverage),
+    /// It never covered anything: its making was interrupted.
+    Empty,
+    /// It is an older copy, of which parts cannot be brought up. Nothing is known to be lost.
+    Outdated(String),
+    /// It knows of acknowledged changes that are not there any more. It was not changed.
+    Lost(Loss),
+    /// Either that, or it is an older copy. It was not changed.
+    Doubtful(Loss),
+}
+
+/// Compares an index with the log and takes in what it lacks. Changes nothing of an index that proves a loss.
+pub(super) fn bring_up(index: &Index, log: &Log, recovery: &mut Recovery) -> Result<Fit> {
+    let Some(coverage) = index.coverage()? else { return Ok(Fit::Empty) };
+    let gaps = Gaps::find(index, coverage, log)?;
+    if !gaps.is_empty() {
+        return Ok(match gaps.judge(index, coverage, log)? {
+            Verdict::Lost(loss) => Fit::Lost(loss),
+            Verdict::Doubtful(loss) => Fit::Doubtful(loss),
+            Verdict::Harmless => {
+                Fit::Outdated(format!("the index knows of what is gone, and counts no more: {gaps}"))
+            }
+        });
+    }
+    // Segments made after the index was last written: none can have gone without its being told.
+    let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
+    for (expected, number) in (coverage.next_segment..).zip(newer) {
+        if *number != expected {
+            let why = format!("segment {expected:08x} came and went after the index was written");
+            return Ok(Fit::Outdated(why));
+        }
+    }
+    take_in_tail(index, coverage, log, recovery)
+}
+
+/// Takes in the log behind what the index covers.
+pub(super) fn take_in_tail(
+    index: &Index,
+    coverage: Coverage,
+    log: &Log,
+    recovery: &mut Recovery,
+) -> Result<Fit> {
+    log.make_durable(coverage.covered)?;
+    let known = Survey::of(log, coverage)?;
+    take_log(log, index, Mode::Onward(coverage.covered), &known, recovery)?;
+    // What was taken in may refer to a segment that was made, filled and removed after this index was written.
+    let gaps = Gaps::find(index, known.coverage, log)?.counting();
+    if !gaps.is_empty() {
+        return Ok(Fit::Outdated(format!("the log refers to what the index never knew: {gaps}")));
+    }
+    Ok(Fit::Current(known.coverage))
+}

@@ -1,0 +1,217 @@
+//! A store looked at from outside, without a change to it: it may lie on a file system that takes no writes, be a
+//! snapshot, or hold the only proof that something is lost. The library of the index cannot open one without writing
+//! to it. So it opens a private copy in a temporary directory: of the tables, which never change and are nearly all of
+//! an index, that holds symbolic links. What a start would take in from the log goes into that copy.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use tempfile::TempDir;
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::evidence::Gaps;
+use super::fit::{Fit, bring_up, take_in_tail};
+use super::index::Index;
+use super::index::entries::Coverage;
+use super::index::trust::{DOUBTS_TO_GIVE_UP, Trust};
+use super::io::io_error;
+use super::layout::{lock_for_reading, read_salt};
+use super::log::{Log, Purpose};
+use super::loss::{Loss, LossProof};
+use super::open::read_buckets;
+use super::record::BucketId;
+use super::recovery::Recovery;
+use super::reindex::reindex;
+use super::replay::Survey;
+
+/// Directory of an index's tables.
+const TABLES: &str = "tables";
+/// Runs of zeros of this length are left out of a copy: journals are allocated ahead.
+const COPY_BLOCK_BYTES: usize = 64 << 10;
+
+/// What was found of a store's index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IndexState {
+    /// It is of this log: it would prove that the log lost its end.
+    Good,
+    /// There is none.
+    Missing,
+    /// It cannot be read.
+    Unreadable(String),
+    /// It is older than the log in a way that a start cannot make good.
+    Outdated(String),
+}
+
+/// A store as it would be served, held against being opened elsewhere.
+pub(super) struct Inspection {
+    pub log: Log,
+    /// The private copy, or one made from the log. Dropped before its directory.
+    pub index: Index,
+    pub buckets: BTreeMap<BucketId, String>,
+    pub state: IndexState,
+    /// Acknowledged changes that are lost.
+    pub loss: Option<Loss>,
+    /// A loss, or else the index is an older copy.
+    pub doubt: Option<Loss>,
+    _temporary: TempDir,
+    _lock: Option<File>,
+}
+
+impl Inspection {
+    /// Looks at the store in `root`, with a temporary directory inside `temporary`. An error where another process has
+    /// the store open.
+    pub fn open(root: &Path, temporary: &Path) -> Result<Self> {
+        let salt = read_salt(root)?;
+        let lock = lock_for_reading(root)?;
+        let log = Log::open(&root.join("segments"), salt, Purpose::Inspection)?;
+        let directory = make_temporary(root, temporary)?;
+        let prepared = Prepared::new(root, &log, directory.path());
+        let Prepared { index, state, loss, doubt } = prepared.map_err(|e| explain_full(e, temporary))?;
+        let buckets = read_buckets(&index)?.into_values().map(|bucket| (bucket.id, bucket.name)).collect();
+        Ok(Self { log, index, buckets, state, loss, doubt, _temporary: directory, _lock: lock })
+    }
+}
+
+fn make_temporary(root: &Path, temporary: &Path) -> Result<TempDir> {
+    let failed = |e| {
+        let shown = temporary.display();
+        io_error(&format!("no temporary directory can be made in {shown}; name another one"), e)
+    };
+    // What is looked at must not change.
+    let (inside, outside) =
+        (temporary.canonicalize().map_err(failed)?, root.canonicalize().unwrap_or_else(|_| root.to_owned()));
+    if inside.starts_with(&outside) {
+        let shown = temporary.display();
+        let why = format!("{shown} is inside of the store; name another directory for the temporary index");
+        return Err(Error::new(Reason::InvalidArgument, why));
+    }
+    // For this user alone, as the store itself.
+    tempfile::Builder::new().prefix("tradewind-index-").tempdir_in(&inside).map_err(failed)
+}
+
+fn explain_full(e: Error, temporary: &Path) -> Error {
+    if e.reason() != Reason::Full {
+        return e;
+    }
+    let shown = temporary.display();
+    let why = format!("{shown} has no room for a temporary copy of the index; name another directory");
+    Error::with_source(Reason::Full, why, e)
+}
+
+/// An index in a temporary directory that says what the log says, and how it came to be.
+struct Prepared {
+    index: Index,
+    state: IndexState,
+    loss: Option<Loss>,
+    doubt: Option<Loss>,
+}
+
+impl Prepared {
+    fn new(root: &Path, log: &Log, directory: &Path) -> Result<Self> {
+        let kept = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
+            .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
+        let state = match kept {
+            Ok(Ok(prepared)) => return Ok(prepared),
+            Ok(Err(state)) => state,
+            Err(e) if e.reason() == Reason::CorruptData => IndexState::Unreadable(e.message().to_owned()),
+            Err(e) => return Err(e),
+        };
+        let index = Index::open(&directory.join("rebuilt"))?;
+        let known = Survey::of(log, Coverage::NOTHING)?;
+        let gaps = Gaps::find_in_log(log, known.durable_ends());
+        let loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
+        reindex(log, &index, &known, &mut Recovery::default())?;
+        Ok(Self { index, state, loss, doubt: None })
+    }
+
+    /// Opens a copy of the store's index; else why it is of no use.
+    fn from_index(root: &Path, log: &Log, directory: &Path) -> Result<Result<Self, IndexState>> {
+        let (original, copy) = (root.join("index"), directory.join("index"));
+        if !original.exists() {
+            return Ok(Err(IndexState::Missing));
+        }
+        let doubts = std::fs::metadata(Trust::doubts(&original)).map_or(0, |found| found.len());
+        if doubts >= DOUBTS_TO_GIVE_UP as u64 {
+            let why = "it broke in use, or took the process down";
+            return Ok(Err(IndexState::Unreadable(why.to_owned())));
+        }
+        let failed = |e| io_error("the index could not be copied", e);
+        copy_index(&original.canonicalize().map_err(failed)?, &copy).map_err(failed)?;
+        let index = Index::open(&copy)?;
+        let mut recovery = Recovery::default();
+        let (loss, doubt) = match bring_up(&index, log, &mut recovery)? {
+            Fit::Current(_) => (None, None),
+            Fit::Empty => {
+                return Ok(Err(IndexState::Unreadable("it does not say what it covers".to_owned())));
+            }
+            Fit::Outdated(why) => return Ok(Err(IndexState::Outdated(why))),
+            Fit::Lost(loss) => (Some(loss), None),
+            Fit::Doubtful(loss) => (None, Some(loss)),
+        };
+        if (loss.is_some() || doubt.is_some())
+            && let Some(coverage) = index.coverage()?
+        {
+            // What is left is verified as it would be served.
+            take_in_tail(&index, coverage, log, &mut recovery)?;
+        }
+        Ok(Ok(Self { index, state: IndexState::Good, loss, doubt }))
+    }
+}
+
+/// Makes a copy of an index that can be opened and changed while the original stays as it is.
+fn copy_index(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            copy_index(&source, &target)?;
+        } else if from.file_name().is_some_and(|name| name == TABLES) {
+            std::os::unix::fs::symlink(&source, &target)?;
+        } else {
+            copy_sparse(&source, &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_sparse(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut source = File::open(from)?;
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let mut block = vec![0; COPY_BLOCK_BYTES];
+    let mut length = 0;
+    loop {
+        let read = match source.read(&mut block) {
+            Ok(0) => return target.set_len(length),
+            Ok(read) => read,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        length += read as u64;
+        if block[..read].iter().all(|byte| *byte == 0) {
+            target.seek(SeekFrom::Start(length))?;
+        } else {
+            target.write_all(&block[..read])?;
+        }
+    }
+}
+
+/// Bytes on disk of all files below a directory; 0 if it is not there.
+pub(super) fn disk_bytes(directory: &Path) -> std::io::Result<u64> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(e) => return Err(e),
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+    }
+    Ok(bytes)
+}

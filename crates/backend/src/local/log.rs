@@ -1,0 +1,120 @@
+//! The segment files of a store as a start, or a look from outside, finds them: which there are, in which order the
+//! log is read, and how they are made durable before the index may rely on them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tradewind_core::error::Result;
+
+use super::io::io_error;
+use super::position::Position;
+use super::scan::{Item, Scanner};
+use super::segment::{HeaderState, Segment, SegmentKind, Segments, parse_name, parse_unfinished};
+
+/// What the files are opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The store is worked with: what the index takes in is made durable first.
+    Work,
+    /// The store is only looked at, perhaps on a file system that takes no writes.
+    Inspection,
+}
+
+/// The log and the bulk segments.
+pub(super) struct Log {
+    /// Part of every checksum.
+    pub salt: u64,
+    pub segments: Segments,
+    /// The numbers of all files, unfinished ones included, in order.
+    pub numbers: Vec<u32>,
+    /// What a crash left of segments that were being made: neither a whole header nor a whole record.
+    pub unfinished: Vec<PathBuf>,
+    purpose: Purpose,
+}
+
+impl Log {
+    /// Opens all segments in `directory`, which may be missing. Changes nothing.
+    pub fn open(directory: &Path, salt: u64, purpose: Purpose) -> Result<Self> {
+        let failed = |e| io_error(&format!("{} could not be read", directory.display()), e);
+        let (mut segments, mut numbers, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
+        let paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
+            Ok(entries) => {
+                entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>().map_err(failed)?
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(failed(e)),
+        };
+        for path in paths {
+            if let Some(number) = parse_unfinished(&path) {
+                numbers.push(number);
+                unfinished.push(path);
+                continue;
+            }
+            let Some(name) = parse_name(&path) else {
+                tracing::warn!(
+                    path = %path.display(),
+                    "a file among the segments is not a segment; it is left alone"
+                );
+                continue;
+            };
+            numbers.push(name.0);
+            let (segment, header) = Segment::open(&path, name, salt)?;
+            if header == HeaderState::Sound {
+                segments.push(segment);
+            } else if holds_records(&segment, salt)? {
+                tracing::error!(
+                    path = %path.display(),
+                    "a segment's header is damaged; its records are read all the same"
+                );
+                segments.push(segment);
+            } else {
+                unfinished.push(path);
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(Self { salt, segments: Segments::new(segments), numbers, unfinished, purpose })
+    }
+
+    /// The log segments from a position on, in the order they were written, and the offset where each begins.
+    pub fn from(&self, from: Position) -> Vec<(Arc<Segment>, u32)> {
+        let all = self.segments.all();
+        let mut logs: Vec<_> =
+            all.values().filter(|s| s.kind == SegmentKind::Log && s.number >= from.segment).collect();
+        logs.sort_by_key(|segment| segment.number);
+        let start = |number: u32| if number == from.segment { from.offset } else { 0 };
+        logs.into_iter().map(|segment| (segment.clone(), start(segment.number))).collect()
+    }
+
+    /// All bulk segments in the order of their numbers.
+    pub fn bulk(&self) -> Vec<Arc<Segment>> {
+        let mut bulk: Vec<_> =
+            self.segments.all().values().filter(|s| s.kind == SegmentKind::Bulk).cloned().collect();
+        bulk.sort_by_key(|segment| segment.number);
+        bulk
+    }
+
+    /// Makes the log from `from` on durable. What a crash of the process left may be in memory only; an index that
+    /// took it in would outlive it in a power loss, and prove a loss that is none.
+    pub fn make_durable(&self, from: Position) -> Result<()> {
+        self.from(from).iter().try_for_each(|(segment, _)| self.make_segment_durable(segment))
+    }
+
+    /// Makes one segment durable.
+    pub fn make_segment_durable(&self, segment: &Segment) -> Result<()> {
+        if self.purpose == Purpose::Inspection {
+            return Ok(());
+        }
+        segment.file.sync_data().map_err(|e| io_error("a segment could not be made durable", e))
+    }
+}
+
+fn holds_records(segment: &Arc<Segment>, salt: u64) -> Result<bool> {
+    let mut scanner = Scanner::new(segment.clone(), salt, 0);
+    while let Some(item) = scanner.next()? {
+        if matches!(item, Item::Record(_)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

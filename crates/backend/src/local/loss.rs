@@ -1,0 +1,185 @@
+//! What a store has lost of what it acknowledged, and by what that is proven. The index is written after the log is
+//! durable: where it knows more of the log than there is, the log has lost its end. So has a segment that is shorter
+//! than a later record calls durable. See `docs/decisions/0029-a-lost-log-is-reported.md`.
+
+use std::fmt;
+
+/// Names kept of each kind; further ones are counted only.
+const MAX_NAMES: usize = 100_000;
+/// Names in a message.
+const MAX_SHOWN_NAMES: usize = 10;
+
+/// What proves a loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossProof {
+    /// The index covers more of the log, or refers to more data, than there is.
+    Index,
+    /// Later records of the log say that more of a segment was durable than there is. What was lost cannot be named.
+    Log,
+}
+
+/// A segment, or the end of one, that is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostRange {
+    /// The segment's number; its file is named by the same number in hexadecimal.
+    pub segment: u32,
+    /// Bytes of the segment's file that are there; 0 if it is gone, or empty.
+    pub from: u64,
+    /// The offset up to which the segment is known to have held records. `None` if unknown.
+    pub until: Option<u64>,
+}
+
+impl fmt::Display for LostRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { segment, from, until } = self;
+        match (from, until) {
+            (0, Some(until)) => {
+                write!(f, "segment {segment:08x} is gone, it held records up to offset {until}")
+            }
+            (0, None) => write!(f, "segment {segment:08x} is gone"),
+            (from, Some(until)) => {
+                write!(f, "segment {segment:08x} ends at offset {from}, it held records up to offset {until}")
+            }
+            (from, None) => write!(f, "segment {segment:08x} ends at offset {from}"),
+        }
+    }
+}
+
+/// Names of one kind: how many, and the first of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// How many there are.
+    pub count: u64,
+    /// The first 100,000.
+    pub first: Vec<String>,
+}
+
+impl Names {
+    /// Adds a name.
+    pub(super) fn add(&mut self, name: String) {
+        self.count += 1;
+        if self.first.len() < MAX_NAMES {
+            self.first.push(name);
+        }
+    }
+}
+
+impl fmt::Display for Names {
+    /// `2 (a/b, a/c)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: Vec<&str> = self.first.iter().take(MAX_SHOWN_NAMES).map(String::as_str).collect();
+        write!(f, "{} ({}", self.count, shown.join(", "))?;
+        if self.count > shown.len() as u64 { f.write_str(", ...)") } else { f.write_str(")") }
+    }
+}
+
+/// Acknowledged changes that are not there any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// What proves it.
+    pub proof: LossProof,
+    /// Where the lost records were.
+    pub ranges: Vec<LostRange>,
+    /// Objects (`bucket/key`) whose newest version is lost. Where an older one is on disk it comes back.
+    pub objects: Names,
+    /// How many of them have an older version, or a deletion, on disk.
+    pub objects_with_older_records: u64,
+    /// Deleted objects (`bucket/key`) whose deletion is lost while an older version is on disk: it comes back.
+    pub deletions: Names,
+    /// Objects, and parts of unfinished uploads, whose record is there and whose data is lost: they cannot be read.
+    pub unreadable: Names,
+    /// Buckets whose creation is lost.
+    pub buckets: Names,
+    /// Other lost records: ends of buckets, uploads and their parts and ends, voids.
+    pub other_records: u64,
+}
+
+impl Loss {
+    /// A loss of which no more is known than where it is.
+    pub(crate) fn new(proof: LossProof, ranges: Vec<LostRange>) -> Self {
+        Self {
+            proof,
+            ranges,
+            objects: Names::default(),
+            objects_with_older_records: 0,
+            deletions: Names::default(),
+            unreadable: Names::default(),
+            buckets: Names::default(),
+            other_records: 0,
+        }
+    }
+
+    /// True if no record and no data is known to be lost.
+    pub(crate) const fn names_nothing(&self) -> bool {
+        let Self { objects, deletions, unreadable, buckets, other_records, .. } = self;
+        objects.count == 0
+            && deletions.count == 0
+            && unreadable.count == 0
+            && buckets.count == 0
+            && *other_records == 0
+    }
+}
+
+impl fmt::Display for Loss {
+    /// One line: where records were lost, and which.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
+        f.write_str(&ranges.join("; "))?;
+        let mut what = Vec::new();
+        if self.objects.count > 0 {
+            what.push(format!(
+                "newest versions of objects: {}, of which {} have an older record that takes effect again",
+                self.objects, self.objects_with_older_records
+            ));
+        }
+        if self.deletions.count > 0 {
+            what.push(format!("deletions of objects, which come back: {}", self.deletions));
+        }
+        if self.unreadable.count > 0 {
+            what.push(format!("data of objects, which cannot be read: {}", self.unreadable));
+        }
+        if self.buckets.count > 0 {
+            what.push(format!("creations of buckets: {}", self.buckets));
+        }
+        if self.other_records > 0 {
+            what.push(format!("other records: {}", self.other_records));
+        }
+        match (self.proof, what.is_empty()) {
+            (_, false) => write!(f, "; lost: {}", what.join("; ")),
+            (LossProof::Index, true) => f.write_str("; nothing that still counted is known to be lost"),
+            (LossProof::Log, true) => f.write_str("; without an index it is not known what was lost"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beyond_the_limit_are_counted_only() {
+        let mut names = Names::default();
+        (0..MAX_NAMES + 5).for_each(|n| names.add(n.to_string()));
+        assert_eq!((names.count, names.first.len()), (MAX_NAMES as u64 + 5, MAX_NAMES));
+        assert_eq!(names.to_string(), "100005 (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...)");
+    }
+
+    #[test]
+    fn loss_display_names_position_and_objects() {
+        let ranges = vec![
+            LostRange { segment: 5, from: 0, until: Some(4096) },
+            LostRange { segment: 16, from: 32, until: Some(64) },
+        ];
+        let mut loss = Loss::new(LossProof::Index, ranges);
+        assert!(loss.names_nothing());
+        loss.objects.add("b/k".to_owned());
+        loss.objects_with_older_records = 1;
+        loss.deletions.add("b/gone".to_owned());
+        assert_eq!(
+            loss.to_string(),
+            "segment 00000005 is gone, it held records up to offset 4096; segment 00000010 ends at offset 32, it held \
+             records up to offset 64; lost: newest versions of objects: 1 (b/k), of which 1 have an older record that \
+             takes effect again; deletions of objects, which come back: 1 (b/gone)"
+        );
+    }
+}

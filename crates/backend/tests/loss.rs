@@ -1,0 +1,469 @@
+//! What was acknowledged and is gone is told, and not given up silently: segments that were removed or cut while the
+//! index, or the rest of the log, knows better.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+#[path = "support/desk.rs"]
+mod desk;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tradewind_backend::local::{self, IndexState, LocalOptions, Loss, LossProof, reindex};
+use tradewind_core::error::Reason;
+
+use desk::{Desk, check, copy, pattern, reason, segments, small, state_of_files, stats};
+
+fn accepting() -> LocalOptions {
+    LocalOptions { accept_loss: true, ..small() }
+}
+
+fn cut(path: &Path, bytes: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+/// A way to lose a part of a store.
+type Spoil = fn(&Path);
+
+/// What becomes of a segment's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strike {
+    Remove,
+    /// To its header, which is at the end of a record.
+    Cut,
+}
+
+impl Strike {
+    const ALL: [Self; 2] = [Self::Remove, Self::Cut];
+
+    fn hit(self, segment: &Path) {
+        match self {
+            Self::Remove => std::fs::remove_file(segment).unwrap(),
+            Self::Cut => cut(segment, 32),
+        }
+    }
+}
+
+fn last_log(root: &Path) -> PathBuf {
+    segments(root, "log").pop().unwrap()
+}
+
+fn lost(root: &Path) -> Loss {
+    check(root).unwrap().loss.expect("something is lost")
+}
+
+/// Opening is refused, in whatever way it is tried, and what proves the loss is still there.
+fn assert_refused(root: &Path, what: &str) {
+    let before = check(root).unwrap();
+    assert!(before.loss.is_some() && !before.is_sound(), "{what}");
+    for _ in 0..2 {
+        let refused = Desk::open(root, small()).map(drop).unwrap_err();
+        assert_eq!(refused.reason(), Reason::CorruptData, "{what}");
+        assert!(refused.message().contains("--accept-loss"), "{what}: {refused}");
+        assert_eq!(reindex(root, false).unwrap_err().reason(), Reason::CorruptData, "{what}");
+    }
+    assert_eq!(check(root).unwrap().loss, before.loss, "{what}: the proof is kept");
+    assert_eq!(stats(root).unwrap().loss, before.loss, "{what}");
+}
+
+/// An object with an older version, one without, and one that was deleted; the end of the log has the last of each.
+async fn changed(root: &Path) {
+    let desk = Desk::new(root).await;
+    desk.put("k", "old").await;
+    desk.put("gone", "old").await;
+    desk.put("kept", "old").await;
+    let desk = desk.reopen().await;
+    desk.put("k", "new").await;
+    desk.put("new", "new").await;
+    desk.delete("gone").await.unwrap();
+    desk.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_end_of_log_is_named_and_must_be_accepted() {
+    for strike in Strike::ALL {
+        let what = &format!("{strike:?}");
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("store");
+        changed(&root).await;
+        assert!(check(&root).unwrap().is_sound());
+        let last = u32::from_str_radix(last_log(&root).file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+        strike.hit(&last_log(&root));
+        assert_refused(&root, what);
+        let loss = lost(&root);
+        assert_eq!(loss.proof, LossProof::Index);
+        assert_eq!(loss.ranges.len(), 1, "{what}: {loss}");
+        assert_eq!(loss.ranges[0].segment, last, "{what}");
+        assert_eq!(loss.ranges[0].from, if strike == Strike::Cut { 32 } else { 0 });
+        assert!(loss.ranges[0].until > Some(32), "{what}");
+        assert_eq!(loss.objects.first, ["bucket/k", "bucket/new"], "{what}");
+        assert_eq!(loss.objects_with_older_records, 1, "{what}");
+        assert_eq!(loss.deletions.first, ["bucket/gone"], "{what}");
+        let bad: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.what).collect();
+        assert_eq!(bad, ["bucket/k", "bucket/new"], "{what}");
+
+        let desk = Desk::open(&root, accepting()).unwrap();
+        assert_eq!(desk.store.recovery().loss.as_ref(), Some(&loss), "{what}");
+        desk.assert_holds("k", b"old").await;
+        desk.assert_holds("gone", b"old").await;
+        desk.assert_absent("new").await;
+        desk.put("after", "after").await;
+        // What was accepted once is settled.
+        let root = desk.close().await;
+        let desk = Desk::open(&root, small()).unwrap();
+        assert_eq!((desk.store.recovery().loss.as_ref(), desk.store.recovery().reindexed), (None, false));
+        desk.assert_holds("after", b"after").await;
+        assert!(check(&desk.close().await).unwrap().is_sound(), "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reindex_gives_up_what_is_lost_if_told_to() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    std::fs::remove_file(last_log(&root)).unwrap();
+    let loss = lost(&root);
+    assert_eq!(reindex(&root, true).unwrap().loss, Some(loss));
+    assert!(check(&root).unwrap().is_sound());
+    Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
+}
+
+/// Behind what the index covers the log goes on: the index is older, and what is lost is proven all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_middle_of_log_is_proven_by_an_older_index() {
+    for strike in Strike::ALL {
+        for is_index_older in [false, true] {
+            let what = format!("{strike:?}, the index is older: {is_index_older}");
+            let place = tempfile::tempdir().unwrap();
+            let root = place.path().join("store");
+            changed(&root).await;
+            let desk = Desk::open(&root, small()).unwrap();
+            desk.put("third", "third").await;
+            desk.close().await;
+            copy(&root.join("index"), &place.path().join("index"));
+            let desk = Desk::open(&root, small()).unwrap();
+            // One of what will be lost is written again, and so is not lost.
+            desk.put("new", "newer").await;
+            desk.close().await;
+            if is_index_older {
+                std::fs::remove_dir_all(root.join("index")).unwrap();
+                copy(&place.path().join("index"), &root.join("index"));
+            }
+            strike.hit(&segments(&root, "log")[1]);
+            assert_refused(&root, &what);
+            let loss = lost(&root);
+            assert_eq!(loss.objects.first, ["bucket/k"], "{what}");
+            assert_eq!(loss.deletions.first, ["bucket/gone"], "{what}");
+            let desk = Desk::open(&root, accepting()).unwrap();
+            desk.assert_holds("k", b"old").await;
+            desk.assert_holds("new", b"newer").await;
+            desk.assert_holds("third", b"third").await;
+            desk.reopen().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_bulk_segment_is_named_and_must_be_accepted() {
+    for strike in Strike::ALL {
+        let what = &format!("{strike:?}");
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("store");
+        let desk = Desk::new(&root).await;
+        desk.put("large", pattern(100_000, 1)).await;
+        desk.put("replaced", pattern(100_000, 2)).await;
+        let upload = desk.create_upload("upload").await;
+        desk.part("upload", &upload, 1, pattern(50_000, 3)).await.unwrap();
+        let desk = desk.reopen().await;
+        desk.put("replaced", pattern(100_000, 4)).await;
+        desk.put("other", pattern(100_000, 5)).await;
+        desk.close().await;
+        strike.hit(&segments(&root, "bulk")[0]);
+        assert_refused(&root, what);
+        let loss = lost(&root);
+        assert_eq!(
+            (loss.objects.count, loss.deletions.count, loss.other_records),
+            (0, 0, 0),
+            "{what}: {loss}"
+        );
+        assert_eq!(loss.unreadable.count, 2, "{what}: {loss}");
+        assert_eq!(loss.unreadable.first[0], "bucket/large", "{what}");
+        assert!(loss.unreadable.first[1].starts_with("part 1 of upload"), "{what}: {loss}");
+
+        let desk = Desk::open(&root, accepting()).unwrap();
+        assert_eq!(desk.store.recovery().unreadable, loss.unreadable, "{what}");
+        assert_eq!(reason(desk.get("large").await), Reason::CorruptData, "{what}");
+        desk.assert_holds("replaced", &pattern(100_000, 4)).await;
+        let desk = desk.reopen().await;
+        desk.delete("large").await.unwrap();
+        desk.assert_holds("other", &pattern(100_000, 5)).await;
+    }
+}
+
+/// Nothing that counts was in it: that is no loss, and the index is made anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_segment_without_live_records_is_no_loss() {
+    for extension in ["log", "bulk"] {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("store");
+        let desk = Desk::new(&root).await;
+        let desk = desk.reopen().await;
+        desk.put("a", pattern(100_000, 1)).await;
+        let dead = segments(&root, extension).pop().unwrap();
+        let desk = desk.reopen().await;
+        desk.put("a", pattern(100_000, 2)).await;
+        desk.close().await;
+        std::fs::remove_file(dead).unwrap();
+        let report = check(&root).unwrap();
+        assert!(
+            report.is_sound() && matches!(report.index, IndexState::Outdated(_)),
+            "{extension}: {report:?}"
+        );
+        let desk = Desk::open(&root, small()).unwrap();
+        assert!(desk.store.recovery().reindexed && desk.store.recovery().loss.is_none(), "{extension}");
+        desk.assert_holds("a", &pattern(100_000, 2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_index_later_records_prove_a_cut_segment() {
+    let spoil_index: [(&str, Spoil); 2] = [
+        ("missing", |root| std::fs::remove_dir_all(root.join("index")).unwrap()),
+        ("unreadable", |root| std::fs::remove_file(root.join("index/keyspaces/1/current")).unwrap()),
+    ];
+    for (what, spoil) in spoil_index {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("store");
+        changed(&root).await;
+        let desk = Desk::open(&root, small()).unwrap();
+        desk.put("third", "third").await;
+        desk.close().await;
+        let cut_segment = segments(&root, "log").remove(1);
+        cut(&cut_segment, 32);
+        spoil(&root);
+        let loss = lost(&root);
+        assert_eq!((loss.proof, loss.ranges.len(), loss.ranges[0].from), (LossProof::Log, 1, 32), "{what}");
+        assert_refused(&root, what);
+        let desk = Desk::open(&root, accepting()).unwrap();
+        assert_eq!(
+            desk.store.recovery().loss.as_ref().map(|loss| loss.proof),
+            Some(LossProof::Log),
+            "{what}"
+        );
+        desk.assert_holds("third", b"third").await;
+        desk.assert_holds("k", b"old").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_index_check_says_that_nothing_proves_the_end() {
+    let spoil_index: [(&str, Spoil); 3] = [
+        ("missing", |root| std::fs::remove_dir_all(root.join("index")).unwrap()),
+        ("unreadable", |root| std::fs::remove_file(root.join("index/keyspaces/1/current")).unwrap()),
+        ("given up", |root| std::fs::write(root.join("index.doubts"), b"..").unwrap()),
+    ];
+    for (what, spoil) in spoil_index {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("store");
+        changed(&root).await;
+        spoil(&root);
+        std::fs::remove_file(last_log(&root)).unwrap();
+        let report = check(&root).unwrap();
+        assert_eq!((report.objects, report.is_sound()), (3, true), "{what}: nothing is known to be lost");
+        match report.index {
+            IndexState::Missing => assert_eq!(what, "missing"),
+            IndexState::Unreadable(_) => assert_ne!(what, "missing"),
+            other => panic!("{what}: {other:?}"),
+        }
+        Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_a_rebuild_misses_is_reported() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    let desk = Desk::new(&root).await;
+    desk.put("large", pattern(100_000, 1)).await;
+    desk.put("small", pattern(100, 1)).await;
+    desk.close().await;
+    std::fs::remove_file(&segments(&root, "bulk")[0]).unwrap();
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    let bad: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.what).collect();
+    assert_eq!(bad, ["bucket/large"]);
+    let desk = Desk::open(&root, small()).unwrap();
+    assert_eq!(desk.store.recovery().unreadable.first, ["bucket/large"]);
+    assert_eq!(reason(desk.get("large").await), Reason::CorruptData);
+    desk.assert_holds("small", &pattern(100, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_without_segments_or_format_is_not_taken_for_empty() {
+    let remove_segments: [(&str, Spoil); 2] = [
+        ("directory", |root| std::fs::remove_dir_all(root.join("segments")).unwrap()),
+        ("files", |root| segments(root, "log").iter().for_each(|path| std::fs::remove_file(path).unwrap())),
+    ];
+    for (what, strike) in remove_segments {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("store");
+        changed(&root).await;
+        strike(&root);
+        assert_refused(&root, what);
+        assert_eq!(lost(&root).objects.count, 3, "{what}");
+        assert_eq!(lost(&root).buckets.first, ["bucket"], "{what}");
+        std::fs::remove_file(root.join("FORMAT")).unwrap();
+        // Only the index is left to say that there was a store.
+        let refused = Desk::open(&root, small()).map(drop).unwrap_err();
+        assert!(refused.message().contains("FORMAT"), "{what}: {refused}");
+        assert!(check(&root).unwrap_err().message().contains("FORMAT"), "{what}");
+        assert!(!root.join("FORMAT").exists(), "{what}");
+    }
+}
+
+/// The index is an older copy. Later an object was deleted, and compaction removed every trace of that: the log alone
+/// cannot tell whether the object, or the deletion, was lost. That is no proof.
+#[tokio::test(flavor = "multi_thread")]
+async fn older_index_with_a_compacted_deletion_is_a_doubt_only() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    let desk = Desk::new(&root).await;
+    let desk = desk.reopen().await;
+    desk.put("a", pattern(1000, 1)).await;
+    let desk = desk.reopen().await;
+    desk.put("b", pattern(1000, 2)).await;
+    desk.close().await;
+    copy(&root.join("index"), &place.path().join("index"));
+    let desk = Desk::open(&root, small()).unwrap();
+    desk.delete("a").await.unwrap();
+    let desk = desk.reopen().await;
+    desk.put("c", pattern(1000, 3)).await;
+    let logs = segments(&root, "log").len();
+    desk.compact().await;
+    assert!(segments(&root, "log").len() + 2 <= logs, "the object and its deletion are both gone");
+    desk.close().await;
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("index"), &root.join("index"));
+    let report = check(&root).unwrap();
+    assert!(report.loss.is_none(), "{report:?}");
+    assert_eq!(report.doubt.map(|doubt| doubt.objects.first), Some(vec!["bucket/a".to_owned()]));
+    let desk = Desk::open(&root, small()).unwrap();
+    assert!(desk.store.recovery().reindexed);
+    desk.assert_absent("a").await;
+    desk.assert_holds("b", &pattern(1000, 2)).await;
+    desk.assert_holds("c", &pattern(1000, 3)).await;
+}
+
+/// What an index of an earlier version did not know is no gap, and what it did know still proves a loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn torn_tail_and_older_index_open_without_being_accepted() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    copy(&root.join("index"), &place.path().join("index"));
+    let desk = Desk::open(&root, small()).unwrap();
+    desk.put("last", pattern(3000, 1)).await;
+    desk.close().await;
+    // As after a power loss: neither the end of the log nor the index reached the disk.
+    let last = last_log(&root);
+    cut(&last, last.metadata().unwrap().len() - 8);
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("index"), &root.join("index"));
+    assert!(check(&root).unwrap().is_sound());
+    let desk = Desk::open(&root, small()).unwrap();
+    assert!(!desk.store.recovery().reindexed);
+    desk.assert_absent("last").await;
+    desk.assert_holds("k", b"new").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_of_a_store_in_use_is_refused_and_makes_no_lock() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    let desk = Desk::new(&root).await;
+    desk.put("a", "a").await;
+    assert_eq!(check(&root).unwrap_err().reason(), Reason::Overloaded);
+    assert_eq!(stats(&root).unwrap_err().reason(), Reason::Overloaded);
+    desk.close().await;
+    // A copy has none.
+    std::fs::remove_file(root.join("LOCK")).unwrap();
+    assert!(check(&root).unwrap().is_sound());
+    assert!(!root.join("LOCK").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn temporary_index_is_refused_inside_of_the_store_and_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    let before = state_of_files(&root);
+    assert_eq!(local::check(&root, &root).unwrap_err().reason(), Reason::InvalidArgument);
+    let missing = local::check(&root, &place.path().join("nowhere")).unwrap_err();
+    assert!(missing.message().contains("nowhere"), "{missing}");
+    let temporary = place.path().join("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    assert!(local::check(&root, &temporary).unwrap().is_sound());
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
+    assert_eq!(state_of_files(&root), before);
+}
+
+/// A mount that is gone when dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(arguments: &[&str], at: &Path) -> Option<Self> {
+        std::fs::create_dir_all(at).unwrap();
+        let mounted = Command::new("mount").args(arguments).arg(at).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(at.to_owned())),
+            other => {
+                println!("skipped: nothing can be mounted: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_on_a_read_only_file_system_is_checked() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    let view = place.path().join("view");
+    let Some(_mount) = Mount::new(&["--bind", root.to_str().unwrap()], &view) else { return };
+    let remounted = Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&view).output().unwrap();
+    assert!(remounted.status.success(), "{remounted:?}");
+    assert!(std::fs::write(view.join("x"), b"x").is_err(), "it takes no writes");
+    assert!(check(&view).unwrap().is_sound());
+    // There as well nobody looks at a store that is in use.
+    let desk = Desk::open(&root, small()).unwrap();
+    assert_eq!(check(&view).unwrap_err().reason(), Reason::Overloaded);
+    let root = desk.close().await;
+    std::fs::remove_file(last_log(&root)).unwrap();
+    assert_eq!(lost(&view).objects.count, 2);
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    assert_eq!(check(&view).unwrap().index, IndexState::Missing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_temporary_directory_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    let desk = Desk::new(&root).await;
+    for n in 0..2000 {
+        desk.put(&format!("{n:05}{}", "k".repeat(200)), "x").await;
+    }
+    desk.close().await;
+    let temporary = place.path().join("temporary");
+    let Some(_mount) = Mount::new(&["-t", "tmpfs", "-o", "size=64k", "tmpfs"], &temporary) else { return };
+    let full = local::check(&root, &temporary).unwrap_err();
+    assert_eq!(full.reason(), Reason::Full);
+    assert!(full.message().contains("temporary"), "{full}");
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
+}
