@@ -1,6 +1,6 @@
 //! Power cuts, on a file system that loses what was not synced.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 #[path = "support/desk.rs"]
 mod desk;
@@ -8,6 +8,7 @@ mod desk;
 mod disk;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tradewind_core::error::Reason;
 use tradewind_core::multipart::UploadId;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{ObjectStore, Precondition};
-use tradewind_powerloss::Mode;
+use tradewind_powerloss::{FsyncFailure, Mode, PowerLossFs};
 
 use desk::{Desk, Random, check, pattern, small};
 use disk::{crash, mounted};
@@ -391,4 +392,101 @@ fn used_bytes(directory: &std::path::Path) -> u64 {
         Err(_) => 0,
     };
     entries.filter_map(std::io::Result::ok).map(size).sum()
+}
+
+/// A start takes in what a killed process left in memory, and its sync fails, or the power goes behind it: an index
+/// that covered more than the disk has would look like the proof of a loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replayed_log_is_durable_before_the_index_covers_it() {
+    // More than are taken into the index at once.
+    const OBJECTS: u64 = 6000;
+    if let Some(reason) = tradewind_powerloss::unavailable() {
+        return println!("skipped: {reason}");
+    }
+    let options = || LocalOptions { segment_bytes: 64 << 20, ..small() };
+    let place = tempfile::tempdir().unwrap();
+    let (root, tree) = (place.path().join("store"), place.path().join("tree"));
+    let desk = Desk::with(&root, options()).await;
+    let root = desk.close().await;
+    desk::copy(&root, &tree.join("store"));
+    let desk = Desk::open(&root, options()).unwrap();
+    let keys: Vec<String> = (0..OBJECTS).map(|n| format!("k{n}")).collect();
+    futures::future::join_all(keys.iter().map(|key| desk.put(key, "x"))).await;
+    let root = desk.close().await;
+    let log = desk::segments(&root, "log").pop().unwrap();
+    let bytes = std::fs::read(&log).unwrap();
+    let log = Path::new("store/segments").join(log.file_name().unwrap());
+    std::fs::write(tree.join(&log), &bytes[..32]).unwrap();
+    let mut failed = 0;
+    for successes in 0.. {
+        let mountpoint = place.path().join("disk");
+        std::fs::create_dir_all(&mountpoint).unwrap();
+        let disk = PowerLossFs::mount(&mountpoint, Some(&tree)).unwrap();
+        let (root, log) = (mountpoint.join("store"), mountpoint.join(&log));
+        // Nobody has synced it.
+        let file = std::fs::OpenOptions::new().write(true).open(log).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[32..], 32).unwrap();
+        drop(file);
+        disk.fail_fsync_after(successes, FsyncFailure::KeepPending);
+        drop(Desk::open(&root, options()));
+        let has_failed = disk.counters().failed_syncs > 0;
+        disk.crash(successes, Mode::DropAll);
+        disk.revive();
+        let desk = Desk::open(&root, options());
+        let desk = desk.unwrap_or_else(|e| panic!("sync {successes} failed: {e}"));
+        if !has_failed {
+            desk.assert_holds("k5999", b"x").await;
+            break;
+        }
+        failed += 1;
+        drop(desk);
+        disk.unmount().unwrap();
+    }
+    assert!(failed > 1, "{failed} syncs failed");
+}
+
+/// A killed compaction left a copy of an extent in memory only, and the index is made anew: it must not refer to that copy
+/// until it is durable, since the original is removed then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rebuilt_index_refers_to_durable_copies_only() {
+    if let Some(reason) = tradewind_powerloss::unavailable() {
+        return println!("skipped: {reason}");
+    }
+    let options = || LocalOptions { compact_interval: Duration::from_secs(3600), ..small() };
+    let place = tempfile::tempdir().unwrap();
+    let (root, tree) = (place.path().join("store"), place.path().join("tree"));
+    let desk = Desk::with(&root, options()).await;
+    desk.put("large", pattern(100_000, 1)).await;
+    desk.put("dead", pattern(200_000, 2)).await;
+    let desk = desk.reopen().await;
+    desk.delete("dead").await.unwrap();
+    let root = desk.close().await;
+    desk::copy(&root, &tree.join("store"));
+    let original = desk::segments(&root, "bulk").pop().unwrap();
+    let desk = Desk::open(&root, options()).unwrap();
+    desk.compact().await;
+    let root = desk.close().await;
+    let copied = desk::segments(&root, "bulk").pop().unwrap();
+    assert!(copied != original && !original.exists());
+    let bytes = std::fs::read(&copied).unwrap();
+    let in_tree = |path: &Path| Path::new("store/segments").join(path.file_name().unwrap());
+    std::fs::write(tree.join(in_tree(&copied)), &bytes[..32]).unwrap();
+    std::fs::remove_dir_all(tree.join("store/index")).unwrap();
+
+    let mountpoint = place.path().join("disk");
+    std::fs::create_dir_all(&mountpoint).unwrap();
+    let disk = PowerLossFs::mount(&mountpoint, Some(&tree)).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(mountpoint.join(in_tree(&copied))).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes[32..], 32).unwrap();
+    drop(file);
+    let desk = Desk::open(&mountpoint.join("store"), options()).unwrap();
+    desk.compact().await;
+    assert!(!mountpoint.join(in_tree(&original)).exists(), "nothing refers to the original any more");
+    disk.crash(1, Mode::DropAll);
+    drop(desk);
+    disk.revive();
+    let desk = Desk::open(&mountpoint.join("store"), options()).unwrap();
+    desk.assert_holds("large", &pattern(100_000, 1)).await;
+    drop(desk);
+    disk.unmount().unwrap();
 }
