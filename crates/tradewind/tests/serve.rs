@@ -5,6 +5,9 @@
 
 mod support;
 
+#[path = "serve/lost.rs"]
+mod lost;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -205,7 +205,7 @@ impl Opening<'_> {
             format!(
                 "acknowledged changes are lost: {loss}. The store is not opened. Put the missing files back into \
                  {root}/segments; `tradewind store check {root}` tells more. To go on without what is lost, start \
-                 once with `tradewind serve --accept-loss`, or use `tradewind store reindex --accept-loss`"
+                 once with `tradewind serve --accept-loss`, or use `tradewind store reindex {root} --accept-loss`"
             ),
         ))
     }

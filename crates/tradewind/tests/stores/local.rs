@@ -85,3 +85,30 @@ fn one_that_is_not_there_or_is_in_use() {
     assert_eq!(caller.keys("disk://bucket"), ["settings.toml"]);
     assert_eq!(caller.read("disk://bucket/settings.toml"), TWO.as_bytes());
 }
+
+/// No command goes on without what its index proves to be lost.
+#[test]
+fn commands_refuse_a_store_that_lost_the_end_of_its_log() {
+    let caller = caller();
+    caller.done(&["mb", "disk://bucket"]);
+    caller.write("file", "content");
+    caller.done(&["cp", "file", "disk://bucket/file"]);
+    let segments = std::fs::read_dir(caller.path("disk/segments")).unwrap();
+    let last = segments.map(|entry| entry.unwrap().path()).max().unwrap();
+    std::fs::remove_file(last).unwrap();
+    let told =
+        ["acknowledged changes are lost", "bucket/file", "tradewind store check", "serve --accept-loss"];
+    for command in [
+        &["ls", "disk://bucket"] as &[&str],
+        &["cp", "file", "disk://bucket/other"],
+        &["cp", "disk://bucket/file", "back"],
+        &["bench", "object", "disk://bucket", "--time", "1s"],
+        &["store", "reindex", "disk"],
+    ] {
+        let refused = caller.run(command);
+        assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", refused.err);
+        assert!(told.iter().all(|words| refused.err.contains(words)), "{command:?}: {}", refused.err);
+    }
+    caller.done(&["store", "reindex", "disk", "--accept-loss"]);
+    assert_eq!(caller.keys("disk://bucket"), Vec::<String>::new());
+}
