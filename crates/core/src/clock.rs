@@ -30,6 +30,19 @@ impl Timestamp {
         self.0.div_euclid(1000)
     }
 
+    /// The nearest time from 1970 to the end of 9999: those are all that HTTP dates can say. Others arise from a clock
+    /// that is wrong, or come from another store.
+    #[must_use]
+    pub const fn within_calendar(self) -> Self {
+        /// The last millisecond of 9999.
+        const LAST_MILLIS: i64 = 253_402_300_799_999;
+        match self.0 {
+            ..0 => Self(0),
+            0..=LAST_MILLIS => self,
+            _ => Self(LAST_MILLIS),
+        }
+    }
+
     /// As the standard library's time.
     #[must_use]
     pub fn to_system_time(self) -> SystemTime {
@@ -98,5 +111,24 @@ impl Clock for SystemClock {
     fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()> {
         let deadline = tokio::time::Instant::from_std(self.origin + until);
         Box::pin(tokio::time::sleep_until(deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_outside_of_the_calendar_become_its_ends() {
+        for (millis, nearest) in [
+            (i64::MIN, 0),
+            (-1, 0),
+            (0, 0),
+            (253_402_300_799_999, 253_402_300_799_999),
+            (253_402_300_800_000, 253_402_300_799_999),
+            (i64::MAX, 253_402_300_799_999),
+        ] {
+            assert_eq!(Timestamp::from_millis(millis).within_calendar().millis(), nearest, "{millis}");
+        }
     }
 }

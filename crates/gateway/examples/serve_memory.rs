@@ -74,8 +74,7 @@ fn presign(host: &str, objects: usize, clock: &dyn Clock) -> String {
 
 /// `YYYYMMDDThhmmssZ`, by way of HTTP's date.
 fn amz_date(seconds: i64) -> String {
-    let time = tradewind_core::Timestamp::from_millis(seconds * 1000).to_system_time();
-    let text = httpdate::fmt_http_date(time);
+    let text = tradewind_wire::http_date::http_date(tradewind_core::Timestamp::from_millis(seconds * 1000));
     let fields: Vec<&str> = text.split([' ', ':']).collect();
     let months = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let month = months.find(fields[2]).map_or(0, |at| at / 3 + 1);

@@ -3,4 +3,5 @@
 
 pub mod encoded_word;
 pub mod headers;
+pub mod http_date;
 pub mod sigv4;

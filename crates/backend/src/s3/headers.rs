@@ -14,6 +14,7 @@ use tradewind_core::{
 use tradewind_wire::headers::{
     CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
 };
+use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
 
 use super::dialect::Dialect;
@@ -199,7 +200,7 @@ pub(super) fn write_conditions(
         (IF_UNMODIFIED_SINCE, conditions.if_unmodified_since),
     ] {
         if let Some(time) = time {
-            headers.insert(name(plain), value(&httpdate::fmt_http_date(time.to_system_time()))?);
+            headers.insert(name(plain), value(&http_date(time))?);
         }
     }
     Ok(())
@@ -237,5 +238,19 @@ mod tests {
         let (found, scope) = checksums(&headers).unwrap();
         assert_eq!(found, [Checksum::from_base64(Algorithm::Crc32, "y/Q5Jg==").unwrap()]);
         assert_eq!(scope, ChecksumScope::Composite);
+    }
+
+    #[test]
+    fn conditions_of_any_time_can_be_sent() {
+        for (millis, date) in
+            [(i64::MIN, "Thu, 01 Jan 1970 00:00:00 GMT"), (i64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT")]
+        {
+            let since = Some(Timestamp::from_millis(millis));
+            let conditions =
+                ReadConditions { if_modified_since: since, if_unmodified_since: since, ..Default::default() };
+            let mut headers = HeaderMap::new();
+            write_conditions(&conditions, Whose::Own, &mut headers).unwrap();
+            assert_eq!([&headers[IF_MODIFIED_SINCE], &headers[IF_UNMODIFIED_SINCE]], [date; 2]);
+        }
     }
 }

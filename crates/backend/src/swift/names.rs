@@ -79,7 +79,8 @@ pub(super) fn unique(now: Timestamp) -> Result<String> {
     let random = getrandom::u64()
         .map_err(|e| Error::new(Reason::Io, format!("the system gives no random bytes: {e}")))?;
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    Ok(format!("{:012x}{count:08x}-{random:016x}", now.millis()))
+    // Twelve digits, whatever the clock says.
+    Ok(format!("{:012x}{count:08x}-{random:016x}", now.within_calendar().millis()))
 }
 
 /// Whether an upload of this name can be one of ours.
@@ -118,6 +119,10 @@ mod tests {
         let ids: Vec<String> = (0..100).map(|_| unique(now).unwrap()).collect();
         assert!(ids.is_sorted() && ids.iter().all(|id| is_unique(id)));
         assert!(!is_unique("no-such-upload"));
+        for millis in [i64::MIN, -1, i64::MAX] {
+            let id = unique(Timestamp::from_millis(millis)).unwrap();
+            assert!(is_unique(&id), "{id}");
+        }
     }
 
     proptest! {

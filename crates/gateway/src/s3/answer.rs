@@ -62,13 +62,13 @@ pub(super) fn quoted(etag: &ETag) -> HeaderValue {
 
 /// A time as HTTP writes it.
 pub(super) fn http_date(time: Timestamp) -> HeaderValue {
-    HeaderValue::try_from(httpdate::fmt_http_date(time.to_system_time()))
+    HeaderValue::try_from(tradewind_wire::http_date::http_date(time))
         .unwrap_or(HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT"))
 }
 
-/// A time as XML has it: to the second, as `Last-Modified` is, so that both agree.
+/// A time as XML has it: to the second, and within what HTTP can say, as `Last-Modified` is, so that both agree.
 pub(super) fn xml_time(time: Timestamp) -> s3s::dto::Timestamp {
-    Timestamp::from_millis(time.seconds().saturating_mul(1000)).to_system_time().into()
+    Timestamp::from_millis(time.within_calendar().seconds() * 1000).to_system_time().into()
 }
 
 /// An entity tag as XML has it.

@@ -1,6 +1,7 @@
 //! The whole front door over a memory store, spoken to by a plain socket.
 
 mod client;
+mod dates;
 mod limits;
 mod reads;
 mod writes;
@@ -32,6 +33,24 @@ impl Clock for OldWall {
 
     fn wall(&self) -> Timestamp {
         Timestamp::from_millis(1_369_353_600_000)
+    }
+
+    fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(until)
+    }
+}
+
+/// A clock of a store that is far off.
+#[derive(Debug)]
+struct WrongWall(SystemClock, Timestamp);
+
+impl Clock for WrongWall {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.1
     }
 
     fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()> {

@@ -14,6 +14,7 @@ use tradewind_model::store_model::{Operation, Outcomes};
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::Snapshot;
 use tradewind_volume::{Carrier, Observed};
+use tradewind_wire::sigv4::AmzDate;
 
 use super::Ended;
 use super::terminal::say_line;
@@ -238,9 +239,9 @@ pub(super) fn is_named(message: &str, name: &str) -> bool {
     message.contains(&format!("{name:?}")) || message.match_indices(name).any(|(at, _)| stands(at))
 }
 
-/// To the second, in UTC.
+/// To the second, in UTC. A year of other than four digits becomes the nearest time that HTTP can say.
 pub(super) fn rfc3339(time: Timestamp) -> String {
-    let date = tradewind_wire::sigv4::AmzDate::from_timestamp(time);
+    let date = AmzDate::from_timestamp(time).or_else(|| AmzDate::from_timestamp(time.within_calendar()));
     let Some(text) = date.and_then(|date| String::from_utf8(date.text().to_vec()).ok()) else {
         return String::new();
     };
@@ -267,6 +268,18 @@ mod tests {
             line(&now, Duration::from_secs(1)),
             "1,234 of 5,678 found so far, 1.00 MiB, 1.00 MiB/s, 0 failed"
         );
+    }
+
+    #[test]
+    fn any_time_can_be_printed() {
+        for (millis, text) in [
+            (i64::MIN, "1970-01-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+            (1_000, "1970-01-01T00:00:01Z"),
+            (i64::MAX, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp::from_millis(millis)), text);
+        }
     }
 
     #[test]

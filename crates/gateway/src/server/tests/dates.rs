@@ -1,0 +1,61 @@
+//! Objects of times that HTTP cannot say: from a store whose clock is wrong, or that got them elsewhere.
+
+use std::sync::Arc;
+
+use tradewind_core::testing::MemoryStore;
+use tradewind_core::{Clock, SystemClock, Timestamp};
+
+use super::client::Client;
+use super::{OldWall, WrongWall, config, house_over};
+
+#[tokio::test]
+async fn objects_of_any_time_are_answered_with_the_nearest_date() {
+    const FIRST: (&str, &str) = ("Thu, 01 Jan 1970 00:00:00 GMT", "1970-01-01T00:00:00.000Z");
+    const LAST: (&str, &str) = ("Fri, 31 Dec 9999 23:59:59 GMT", "9999-12-31T23:59:59.000Z");
+    let times = [
+        (i64::MIN, FIRST),
+        (-62_135_596_800_001, FIRST),
+        (-1, FIRST),
+        (253_402_300_799_999, LAST),
+        (253_402_300_800_000, LAST),
+        (i64::MAX, LAST),
+    ];
+    for (millis, (in_header, in_xml)) in times {
+        let wrong = WrongWall(SystemClock::new(), Timestamp::from_millis(millis));
+        let clock: Arc<dyn Clock> = Arc::new(OldWall(SystemClock::new()));
+        let house = house_over(config(|_| ()), MemoryStore::new(Arc::new(wrong)), clock).await;
+        let mut client = Client::new(&house).await;
+        assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
+        assert_eq!(client.ask("PUT", "/bucket/key", &[], b"0123").await.status, 200);
+        // With this header the operations answer, else the fast path.
+        let by_operations = [("if-match", "*")];
+        for method in ["GET", "HEAD"] {
+            for headers in [&[][..], &by_operations[..]] {
+                let answer = client.ask(method, "/bucket/key", headers, b"").await;
+                assert_eq!(answer.status, 200, "{method} {millis}");
+                assert_eq!(answer.header("last-modified"), Some(in_header), "{method} {millis}");
+            }
+        }
+        let source = [("x-amz-copy-source", "/bucket/key")];
+        let attributes = [("x-amz-object-attributes", "ETag")];
+        let answer = client.ask("GET", "/bucket/key?attributes", &attributes, b"").await;
+        assert_eq!(answer.header("last-modified"), Some(in_header), "{millis}");
+        let created = client.ask("POST", "/bucket/upload?uploads", &[], b"").await;
+        let (_, id) = created.text().split_once("<UploadId>").unwrap();
+        let upload = format!("/bucket/upload?uploadId={}", id.split_once("</UploadId>").unwrap().0);
+        let part = format!("{upload}&partNumber=1");
+        for (method, target, headers) in [
+            ("GET", "/", &[][..]),
+            ("GET", "/bucket", &[]),
+            ("GET", "/bucket?list-type=2", &[]),
+            ("GET", "/bucket?uploads", &[]),
+            ("PUT", "/bucket/copy", &source),
+            ("PUT", &part, &source),
+            ("GET", &upload, &[]),
+        ] {
+            let answer = client.ask(method, target, headers, b"").await;
+            assert_eq!(answer.status, 200, "{method} {target} {millis}: {}", answer.text());
+            assert!(answer.text().contains(in_xml), "{method} {target} {millis}: {}", answer.text());
+        }
+    }
+}
