@@ -11,7 +11,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tradewind_backend::local::LocalOptions;
+use tradewind_core::ObjectStore;
 use tradewind_core::error::Reason;
+use tradewind_core::multipart::PartNumber;
+use tradewind_core::store::{CopyPartRequest, CopyRequest, StageRequest};
 
 use desk::{Desk, check, pattern, reason, small};
 
@@ -168,6 +171,84 @@ async fn what_is_dead_in_full_segments_is_freed_where_space_is_short() {
         }
         assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
     }
+}
+
+/// What is said to be larger than what is free is not begun: other writes would find no room until it fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn write_that_cannot_fit_is_refused_before_it_begins() {
+    const LARGE: usize = 9 << 20;
+    let Some(disk) = Disk::mount(96) else { return };
+    let desk = Desk::with(&disk.root(), options()).await;
+    desk.put("large", pattern(LARGE, 1)).await;
+    let upload = desk.create_upload("upload").await;
+    let context = tradewind_core::testing::context();
+    let (from, to) = (desk::at("large"), desk::at("copy"));
+    let number = PartNumber::new(1).unwrap();
+    let free = || desk.store.free_bytes().unwrap();
+    // More than is free, and more than is free beside the reserve, of which a quarter is a file.
+    let kept = options().reserve_bytes / 4 * 3;
+    for size in [100 << 20, free() + 1, free() - kept / 2] {
+        let request = || StageRequest { size: Some(size), ..StageRequest::default() };
+        let staged = desk.store.stage(&context, &to, request()).await.map(drop);
+        assert_eq!(reason(staged), Reason::Full, "{size}");
+        let part = desk.store.stage_part(&context, &desk::at("upload"), &upload, number, request()).await;
+        assert_eq!(reason(part.map(drop)), Reason::Full, "{size}");
+    }
+    // Three quarters of the large object are left beside that.
+    let file = std::fs::File::create(disk.0.path().join("taken")).unwrap();
+    let taken = free() - kept - u64::try_from(LARGE).unwrap() * 3 / 4;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, taken).unwrap();
+    let (before, bytes) = (free(), desk::segment_bytes(&disk.root()));
+    let copy = CopyRequest {
+        source: from.clone(),
+        source_conditions: Default::default(),
+        destination: to,
+        metadata: None,
+        tags: None,
+        algorithm: None,
+        precondition: Default::default(),
+        etag: Default::default(),
+    };
+    assert_eq!(reason(desk.store.copy(&context, copy).await), Reason::Full);
+    let copy_part = CopyPartRequest {
+        source: from,
+        range: None,
+        source_conditions: Default::default(),
+        destination: desk::at("upload"),
+        upload: upload.clone(),
+        number,
+        etag: Default::default(),
+    };
+    assert_eq!(reason(desk.store.copy_part(&context, copy_part).await), Reason::Full);
+    assert_eq!(reason(desk.try_put("put", pattern(LARGE, 2)).await), Reason::Full);
+    assert_eq!((free(), desk::segment_bytes(&disk.root())), (before, bytes), "nothing was written");
+    desk.put("fits", pattern(LARGE / 2, 3)).await;
+    desk.assert_holds("fits", &pattern(LARGE / 2, 3)).await;
+}
+
+/// What is dead would make room for it, and is more than compaction cares for as long as there is space.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_write_fits_after_compaction_made_room() {
+    let Some(disk) = Disk::mount(96) else { return };
+    let options = LocalOptions { compact_below: 0.1, ..options() };
+    let desk = Desk::with(&disk.root(), options).await;
+    let mut gone = 0;
+    for n in 0..600 {
+        desk.put(&format!("k{n}"), pattern(100_000, n)).await;
+    }
+    let desk = desk.reopen().await;
+    for n in (0..600).step_by(3) {
+        desk.delete(&format!("k{n}")).await.unwrap();
+        gone += 100_000;
+    }
+    let free = usize::try_from(desk.store.free_bytes().unwrap()).unwrap();
+    desk.compact().await;
+    let large = || pattern(free.saturating_sub(gone / 4), 1);
+    assert_eq!(reason(desk.try_put("large", large()).await), Reason::Full);
+    assert!(desk.compact().await > 0);
+    desk.put("large", large()).await;
+    desk.assert_holds("large", &large()).await;
+    desk.assert_holds("k1", &pattern(100_000, 1)).await;
 }
 
 /// Nobody asks for a round, and the next one is half a minute away.

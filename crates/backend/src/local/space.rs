@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
@@ -23,6 +23,8 @@ const SHARE_OF_DEVICE: u64 = 8;
 const LEAST_SEGMENT_BYTES: u32 = 1 << 20;
 /// The device is asked again after this many bytes, or when its answer was near the limit.
 const ASK_EVERY_BYTES: u64 = 16 << 20;
+/// The device is asked before each write that is at least so long: another program may have taken what was free.
+const MIN_ASKED_WRITE_BYTES: u64 = 1 << 20;
 
 /// Watches the device's free space.
 pub(crate) struct Space {
@@ -37,6 +39,10 @@ pub(crate) struct Space {
     held: AtomicBool,
     /// What compaction is about to write.
     claimed: AtomicU64,
+    /// Bytes of the largest write that was refused as a whole since upkeep last did what it could.
+    wanted: AtomicU64,
+    /// Bytes of the device.
+    device_bytes: u64,
     known: Mutex<Known>,
 }
 
@@ -73,9 +79,18 @@ impl Space {
         let allocated =
             file.metadata().map_err(|e| io_error("the reserve could not be read", e))?.blocks() * 512;
         let held = AtomicBool::new(file_bytes > 0 && allocated >= file_bytes);
-        let (claimed, known) = (AtomicU64::new(0), Mutex::default());
-        let space =
-            Self { directory, reserve_bytes, asked_reserve_bytes, file, file_bytes, held, claimed, known };
+        let space = Self {
+            directory,
+            reserve_bytes,
+            asked_reserve_bytes,
+            file,
+            file_bytes,
+            held,
+            claimed: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            device_bytes: device.total,
+            known: Mutex::default(),
+        };
         space.restore()?;
         // Opening itself writes to the index.
         space.make_room()?;
@@ -84,26 +99,58 @@ impl Space {
 
     /// Refuses a write of `bytes` that would leave less than is kept.
     pub fn admit(&self, bytes: u64) -> Result<()> {
+        self.ensure_room(bytes)?.written_since += bytes;
+        Ok(())
+    }
+
+    /// Refuses a write of `bytes` in all, of which nothing is written yet, that cannot fit: it must not take what is free
+    /// from all other writes until it fails. Sets nothing aside; each piece is still admitted when it comes. Upkeep hears
+    /// of what was refused: space is short for it.
+    pub fn admit_whole(&self, bytes: u64) -> Result<()> {
+        let admitted = self.ensure_room(bytes).map(drop);
+        if admitted.is_err() && bytes.saturating_add(self.reserve_bytes) < self.device_bytes {
+            self.wanted.fetch_max(bytes, Ordering::AcqRel);
+        }
+        admitted
+    }
+
+    /// Bytes of the largest write that was refused as a whole.
+    pub fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// Upkeep has done what it can for what was wanted when it began.
+    pub fn forget_wanted(&self, bytes: u64) {
+        // A larger one that came meanwhile has its turn.
+        let _ = self.wanted.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    fn ensure_room(&self, bytes: u64) -> Result<MutexGuard<'_, Known>> {
         let claimed = self.claimed.load(Ordering::Acquire);
         // The reserve is there for that, too; what it does not cover is kept beside it.
         let kept = self.kept().max(if claimed > 0 { claimed + self.file_bytes } else { 0 });
         let mut known = self.known.lock();
-        let left = |known: &Known| known.free.saturating_sub(known.written_since + bytes);
-        if known.written_since >= ASK_EVERY_BYTES || left(&known) < kept + ASK_EVERY_BYTES {
+        let needed = kept.saturating_add(bytes);
+        let left = |known: &Known| known.free.saturating_sub(known.written_since);
+        if bytes >= MIN_ASKED_WRITE_BYTES
+            || known.written_since >= ASK_EVERY_BYTES
+            || left(&known) < needed.saturating_add(ASK_EVERY_BYTES)
+        {
             *known = Known { free: self.free()?, written_since: 0 };
         }
-        if left(&known) < kept {
+        if left(&known) < needed {
             return Err(Error::new(
                 Reason::Full,
                 format!(
-                    "the store's device has {} MiB free and keeps {} MiB for deletes and compaction; delete objects or add space",
+                    "the store's device has {} MiB free and keeps {} MiB for deletes and compaction; {} MiB more do not \
+                     fit; delete objects or add space",
                     known.free >> 20,
-                    kept >> 20
+                    kept >> 20,
+                    bytes.div_ceil(1 << 20)
                 ),
             ));
         }
-        known.written_since += bytes;
-        Ok(())
+        Ok(known)
     }
 
     /// Asks the device, before every batch of changes, and lets the file go where little else is left:
@@ -166,10 +213,11 @@ impl Space {
         asked.min(u32::try_from(fits).unwrap_or(u32::MAX).max(LEAST_SEGMENT_BYTES))
     }
 
-    /// How short space is: 0 where there is as much again as is kept, 1 where writes are refused.
+    /// How short space is: 0 where there is as much again as is kept, 1 where writes are refused. A large write that
+    /// was refused counts as if it were there.
     pub fn shortage(&self) -> f64 {
         let Ok(free) = self.free() else { return 0.0 };
-        let spare = free.saturating_sub(self.kept());
+        let spare = free.saturating_sub(self.kept().saturating_add(self.wanted()));
         #[expect(clippy::cast_precision_loss, reason = "a share")]
         let share = spare as f64 / self.reserve_bytes.max(1) as f64;
         if self.reserve_bytes == 0 { 0.0 } else { (1.0 - share).clamp(0.0, 1.0) }
@@ -246,6 +294,36 @@ mod tests {
         assert_eq!(space.admit(free / 2).unwrap_err().reason(), Reason::Full);
         drop(claim);
         assert!(space.admit(free / 2).is_ok());
+    }
+
+    #[test]
+    fn whole_writes_are_compared_with_what_is_free() {
+        let (space, _place) = space(8 * MIB);
+        let free = space.free().unwrap();
+        for bytes in [free, free + 1, u64::MAX] {
+            assert_eq!(space.admit_whole(bytes).unwrap_err().reason(), Reason::Full, "{bytes}");
+        }
+        // Nothing is set aside.
+        for _ in 0..3 {
+            assert!(space.admit_whole(free / 2).is_ok());
+        }
+    }
+
+    #[test]
+    fn refused_write_counts_as_shortage_until_upkeep_is_done() {
+        let (space, _place) = space(8 * MIB);
+        assert!(space.admit_whole(u64::MAX).is_err());
+        assert_eq!((space.shortage() > 0.0, space.wanted()), (false, 0), "no compaction makes room for that");
+        let bytes = space.free().unwrap();
+        if bytes + 8 * MIB >= space.device_bytes {
+            return;
+        }
+        assert!(space.admit_whole(bytes).is_err());
+        assert!(space.shortage() >= 1.0);
+        space.forget_wanted(bytes - 1);
+        assert_eq!(space.wanted(), bytes);
+        space.forget_wanted(bytes);
+        assert!(space.shortage() <= 0.0);
     }
 
     #[test]

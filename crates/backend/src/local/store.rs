@@ -127,6 +127,11 @@ impl LocalStore {
         context.check()
     }
 
+    /// Refuses a write that is known not to fit, before any of it is written.
+    fn check_room(&self, size: Option<u64>) -> Result<()> {
+        size.map_or(Ok(()), |bytes| self.local.shared.space.admit_whole(bytes))
+    }
+
     async fn submit<O: commit::Operation>(&self, context: &Context, operation: O) -> Result<O::Answer> {
         self.check_open(context)?;
         context.guard(self.local.committer.submit(operation)).await?
@@ -211,6 +216,7 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         request.metadata.check()?;
         self.local.shared.bucket(address.bucket.as_str())?;
+        self.check_room(request.size)?;
         let target = Target::Object {
             bucket: address.bucket.as_str().to_owned(),
             key: address.key.as_str().to_owned(),
@@ -338,6 +344,7 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
         let begun = self.local.upload(address, seq)?;
+        self.check_room(request.size)?;
         let mut request = request;
         let needed = begun.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
         if !request.algorithms.contains(&needed) {

@@ -143,6 +143,7 @@ fn run(weak: &Weak<Local>, control: &Control, interval: Duration) {
 /// were removed. A segment that makes trouble does not keep the others from their turn.
 pub(super) fn round(local: &Local, control: &Control) -> Result<usize> {
     let _alone = local.round.lock();
+    let wanted = local.shared.space.wanted();
     let mut pace = Pace::new(local.shared.options.compact_bytes_per_second);
     let mut skipped = HashSet::new();
     let mut removed = 0;
@@ -153,6 +154,7 @@ pub(super) fn round(local: &Local, control: &Control) -> Result<usize> {
             break;
         }
     }
+    local.shared.space.forget_wanted(wanted);
     Ok(removed)
 }
 
