@@ -31,15 +31,18 @@ enum Strike {
     Remove,
     /// To its header, which is at the end of a record.
     Cut,
+    /// To nothing: it looks like one that was being made.
+    Empty,
 }
 
 impl Strike {
-    const ALL: [Self; 2] = [Self::Remove, Self::Cut];
+    const ALL: [Self; 3] = [Self::Remove, Self::Cut, Self::Empty];
 
     fn hit(self, segment: &Path) {
         match self {
             Self::Remove => std::fs::remove_file(segment).unwrap(),
             Self::Cut => cut(segment, 32),
+            Self::Empty => cut(segment, 0),
         }
     }
 }
@@ -126,6 +129,30 @@ async fn reindex_gives_up_what_is_lost_if_told_to() {
     let loss = lost(&root);
     assert_eq!(reindex(&root, true).unwrap().loss, Some(loss));
     assert!(check(&root).unwrap().is_sound());
+    Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
+}
+
+/// The file has its length, and nothing in it: what a start serves from the index, one made anew would not have.
+#[tokio::test(flavor = "multi_thread")]
+async fn reindex_of_a_damaged_log_keeps_the_index_unless_told() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    let log = last_log(&root);
+    let length = usize::try_from(log.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[32..].fill(0);
+    std::fs::write(&log, &bytes).unwrap();
+    assert_eq!(bytes.len(), length);
+    let refused = reindex(&root, false).unwrap_err();
+    assert!(refused.message().contains("bucket/gone"), "{refused}");
+    let desk = Desk::open(&root, small()).unwrap();
+    assert_eq!(reason(desk.get("k").await), Reason::CorruptData);
+    desk.assert_absent("gone").await;
+    let root = desk.close().await;
+    assert!(!check(&root).unwrap().is_sound());
+    let loss = reindex(&root, true).unwrap().loss.unwrap();
+    assert_eq!((loss.objects.count, loss.deletions.count), (2, 1), "{loss}");
     Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
 }
 

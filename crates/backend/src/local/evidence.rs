@@ -24,7 +24,7 @@ use super::position::Position;
 use super::record::{BucketId, Record, Run};
 use super::reindex::manifest;
 use super::replay::Survey;
-use super::scan::{Item, Scanned, Scanner, read_payload};
+use super::scan::{Item, Scanned, Scanner, read_payload, record_at};
 use super::segment::SegmentKind;
 
 /// What segments lack of that which an index, or a later record, knows of them.
@@ -139,17 +139,13 @@ impl Gaps {
         let tail = Tail::read(log, coverage)?;
         let view = index.view();
         let lost_extents = LostExtents::find(&view, log, self)?;
-        let mut search = Search {
-            gaps: self,
-            tail: &tail,
-            names: bucket_names(&view)?,
-            loss: self.as_loss(LossProof::Index),
-        };
-        search.objects(&view, log, &lost_extents)?;
-        search.deletions(&view)?;
-        search.uploads(&view, &lost_extents)?;
-        search.others(&view, log)?;
-        let loss = search.loss;
+        let is_lost = |place: Place| Ok(self.contains(place));
+        let loss = self.as_loss(LossProof::Index);
+        let loss = Search { is_lost: &is_lost, tail: &tail, names: bucket_names(&view)?, loss }.run(
+            &view,
+            log,
+            &lost_extents,
+        )?;
         Ok(if self.is_log_cut() || loss.unreadable.count > 0 {
             Verdict::Lost(loss)
         } else if loss.names_nothing() {
@@ -292,15 +288,38 @@ impl LostExtents {
     }
 }
 
+/// Finds the records of the log that an index refers to, and that are too damaged to be found without it. An index made
+/// anew would not have them: what they replaced or deleted would come back. The index covers all of the log.
+pub(super) fn find_damaged(index: &Index, log: &Log) -> Result<Option<Loss>> {
+    let tail = Tail { newest: HashMap::new(), may_lack_changes: false };
+    let view = index.view();
+    let is_lost = |place: Place| match log.segments.get(place.at.segment) {
+        Some(segment) if place != NOWHERE => Ok(record_at(&segment, log.salt, place.at.offset)?.is_none()),
+        _ => Ok(false),
+    };
+    let loss = Loss::new(LossProof::Index, Vec::new());
+    let search = Search { is_lost: &is_lost, tail: &tail, names: bucket_names(&view)?, loss };
+    let loss = search.run(&view, log, &LostExtents(Vec::new()))?;
+    Ok((!loss.names_nothing()).then_some(loss))
+}
+
 /// A walk through the index that collects what is lost.
 struct Search<'a> {
-    gaps: &'a Gaps,
+    is_lost: &'a dyn Fn(Place) -> Result<bool>,
     tail: &'a Tail,
     names: HashMap<BucketId, String>,
     loss: Loss,
 }
 
 impl Search<'_> {
+    fn run(mut self, view: &View, log: &Log, lost_extents: &LostExtents) -> Result<Loss> {
+        self.objects(view, log, lost_extents)?;
+        self.deletions(view)?;
+        self.uploads(view, lost_extents)?;
+        self.others(view, log)?;
+        Ok(self.loss)
+    }
+
     fn bucket(&self, id: BucketId) -> String {
         self.names.get(&id).cloned().unwrap_or_else(|| format!("(bucket {id})"))
     }
@@ -319,7 +338,7 @@ impl Search<'_> {
             {
                 continue;
             }
-            if self.gaps.contains(entry.place) {
+            if (self.is_lost)(entry.place)? {
                 let name = self.name(&key)?;
                 self.loss.objects.add(name);
                 self.loss.objects_with_older_records += u64::from(entry.others > 0);
@@ -339,7 +358,7 @@ impl Search<'_> {
             let (key, value) = entry?;
             let entry = DeletedEntry::decode(&value)?;
             // One that hides nothing may go.
-            if entry.others == 0 || !self.gaps.contains(entry.place) {
+            if entry.others == 0 || !(self.is_lost)(entry.place)? {
                 continue;
             }
             let (bucket, object) = (keys::bucket_of(&key)?, keys::deleted_name(&key)?);
@@ -357,7 +376,7 @@ impl Search<'_> {
             if self.tail.has(&keys::upload_ended(upload)) {
                 continue;
             }
-            if self.gaps.contains(entry.place) && !self.tail.has(&key) {
+            if (self.is_lost)(entry.place)? && !self.tail.has(&key) {
                 self.loss.other_records += 1;
             }
             for part in view.prefix(&keys::parts(upload)) {
@@ -366,7 +385,7 @@ impl Search<'_> {
                 if self.tail.supersedes(&part_key, part.seq) {
                     continue;
                 }
-                if self.gaps.contains(part.place) {
+                if (self.is_lost)(part.place)? {
                     self.loss.other_records += 1;
                 } else if let Record::Part(record) = Record::decode(RecordKind::Part, &part.fields)?
                     && lost_extents.touch(&record.runs)
@@ -387,14 +406,14 @@ impl Search<'_> {
             let bucket = keys::number(&key)?;
             let id = BucketId::try_from(bucket).map_err(|_| malformed("a bucket id is out of range"))?;
             let is_known = self.tail.has(&key) || self.tail.has(&keys::bucket_deleted(id));
-            if self.gaps.contains(entry.place) && !is_known {
+            if !is_known && (self.is_lost)(entry.place)? {
                 self.loss.buckets.add(entry.name);
             }
         }
         for space in [keys::space::BUCKET_DELETED, keys::space::UPLOAD_ENDED, keys::space::VOID] {
             for entry in view.prefix(&[space]) {
                 let (key, value) = entry?;
-                if !self.gaps.contains(Place::decode(&value)?) || self.tail.has(&key) {
+                if self.tail.has(&key) || !(self.is_lost)(Place::decode(&value)?)? {
                     continue;
                 }
                 // As compaction sees it: the end of what is gone altogether hides nothing.

@@ -78,7 +78,7 @@ impl fmt::Display for Names {
 pub struct Loss {
     /// What proves it.
     pub proof: LossProof,
-    /// Where the lost records were.
+    /// Where the lost records were. Empty if their segments are there and the records in them are damaged.
     pub ranges: Vec<LostRange>,
     /// Objects (`bucket/key`) whose newest version is lost. Where an older one is on disk it comes back.
     pub objects: Names,
@@ -124,6 +124,7 @@ impl fmt::Display for Loss {
     /// One line: where records were lost, and which.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
+        f.write_str(if ranges.is_empty() { "records of the log are damaged" } else { "" })?;
         f.write_str(&ranges.join("; "))?;
         let mut what = Vec::new();
         if self.objects.count > 0 {

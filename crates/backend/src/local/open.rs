@@ -15,7 +15,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use super::buffers::Buffers;
 use super::bulk::BulkWriter;
 use super::commit::{Committer, LogWriter};
-use super::evidence::{Gaps, segment_number};
+use super::evidence::{Gaps, find_damaged, segment_number};
 use super::fit::{Fit, bring_up};
 use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, SegmentEntry};
 use super::index::{Index, keys};
@@ -145,8 +145,11 @@ impl Opening<'_> {
         match found {
             Ok(Found::Ready(ready)) if *index_use == IndexUse::Keep => return Ok(*ready),
             // Closed before another one takes its place.
-            Ok(Found::Ready(ready)) => drop(ready),
-            Ok(Found::Nothing) => {}
+            Ok(Found::Ready(ready)) => loss = find_damaged(&ready.index, log)?,
+            Ok(Found::Nothing) if log.segments.is_empty() => {}
+            Ok(Found::Nothing) => tracing::warn!(
+                "there is no index; it is made anew from the log; without it nobody knows whether the log lost its end"
+            ),
             Ok(Found::Outdated(why)) => {
                 tracing::error!(why, "the index is not of this log; it is made anew from it");
             }
@@ -157,7 +160,11 @@ impl Opening<'_> {
                  made anew from the log"
             ),
             Err(e) if e.reason() == Reason::CorruptData => {
-                tracing::error!(error = ?e, "the index cannot be used; it is made anew from the log");
+                tracing::error!(
+                    error = ?e,
+                    "the index cannot be used; it is made anew from the log; without it nobody knows whether the log \
+                     lost its end"
+                );
             }
             Err(e) => return Err(e),
         }
