@@ -39,8 +39,8 @@ pub(super) enum Command {
     /// Make the index anew from the log
     ///
     /// The log is the truth and the index is derived: where the log is sound nothing can be lost by this, it only
-    /// takes time. Where it is damaged, an older version of a key may come back: run `store check` first. If the index
-    /// proves that acknowledged changes are lost, it is kept.
+    /// takes time. If the index knows of acknowledged changes that are lost, or too damaged to be found without it, it
+    /// is kept: made anew, older versions of objects would come back. `store check` names them.
     #[command(after_help = "Examples:\n  tradewind store reindex ./data")]
     Reindex(Reindexing),
 }
@@ -59,8 +59,8 @@ pub(super) struct Arguments {
 pub(super) struct Inspecting {
     #[command(flatten)]
     arguments: Arguments,
-    /// Directory for a temporary copy of the index's journals, of at most some 100 MiB, or, if the index is missing, for
-    /// a whole one [default: $TMPDIR, else /var/tmp]
+    /// Directory for temporary files, rarely more than 100 MiB; if the index is missing, as much as it would have
+    /// [default: $TMPDIR, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     temp_dir: Option<PathBuf>,
 }
@@ -69,7 +69,7 @@ pub(super) struct Inspecting {
 pub(super) struct Reindexing {
     #[command(flatten)]
     arguments: Arguments,
-    /// Give up what the index proves to be lost
+    /// Give up what the index knows to be lost
     #[arg(long)]
     accept_loss: bool,
 }
