@@ -15,10 +15,11 @@ use futures::StreamExt as _;
 use md5::{Digest as _, Md5};
 use tradewind_backend::swift::{Auth, Domain, Login, Party, SwiftOptions, SwiftStore};
 use tradewind_core::error::{Reason, Result};
+use tradewind_core::listing::ListRequest;
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{GetRequest, ObjectStore as _, StageRequest};
+use tradewind_core::store::{GetRequest, ObjectStore as _, Select, StageRequest};
 use tradewind_core::testing::{SimulatedClock, context};
-use tradewind_core::{Address, Clock, SystemClock};
+use tradewind_core::{Address, ByteRange, Clock, SystemClock};
 use tradewind_model::retry::RetryOptions;
 
 use scripted::{Reply, Request, Server, Welcome};
@@ -333,6 +334,40 @@ async fn a_connection_that_is_reset_within_a_segment_leaves_no_object() {
     assert_eq!(server.count_of("PUT", "/v1/AUTH_a/bucket/key"), 0);
     // What comes after is not concerned.
     leaf.head_bucket(&context(), &here().bucket).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_body_that_got_lost_is_not_an_empty_object() {
+    // A manifest has no tag to compare bytes with.
+    for (more, reason) in [("", Reason::CorruptData), ("X-Static-Large-Object: True\r\n", Reason::Io)] {
+        let headers = format!("{OBJECT}{more}");
+        let server = service(move |request| match request.method.as_str() {
+            "HEAD" => Reply::new(200, &headers, b"bytes"),
+            _ => Reply::new(200, &headers, b""),
+        })
+        .await;
+        let store = store(&server);
+        for select in [Select::Whole, Select::Range(ByteRange::Inclusive { first: 0, last: 9 })] {
+            let request = GetRequest { select, ..GetRequest::default() };
+            let failed = store.get(&context(), &here(), request).await.unwrap_err();
+            assert_eq!(failed.reason(), reason, "{select:?}: {failed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_listing_that_got_lost_is_not_an_empty_one() {
+    let server = service(|request| match request.path.as_str() {
+        "/v1/AUTH_a/bucket" => Reply::new(200, "", b""),
+        _ => Reply::new(204, "", b""),
+    })
+    .await;
+    let (store, request) = (store(&server), ListRequest { limit: 10, ..ListRequest::default() });
+    let bucket = |name| Address::parse(name, "key").unwrap().bucket;
+    let failed = store.list(&context(), &bucket("bucket"), &request).await.unwrap_err();
+    assert_eq!(failed.reason(), Reason::Io, "{failed}");
+    let page = store.list(&context(), &bucket("empty"), &request).await.unwrap();
+    assert!(page.entries.is_empty() && page.next.is_none());
 }
 
 /// Everything goes well; `manifest` answers what refers to the segments.

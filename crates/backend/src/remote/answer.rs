@@ -141,21 +141,30 @@ impl Answer {
         if is_zipped { unzip(&bytes, most) } else { Ok(bytes) }
     }
 
-    /// The body as an object's bytes, `length` of them, compared with `expected` where there is something to
-    /// compare with: its last piece is not given out before.
-    pub fn into_body(mut self, context: Context, length: u64, expected: Option<Sum>) -> Body {
-        // Only where it is known: of chunks a header may say anything.
+    /// The body as an object's bytes: `length` of them, compared with `expected` if there is something to compare with.
+    /// The last piece is handed out only if all of them are right. A body of no bytes is compared here, since nobody
+    /// may ask for its end.
+    ///
+    /// # Errors
+    /// [`CorruptData`](Reason::CorruptData) if no bytes were announced and `expected` is not the checksum of nothing.
+    pub fn into_body(mut self, context: Context, length: u64, expected: Option<Sum>) -> Result<Body> {
+        let verifier = expected.map(Verifier::new);
+        if length == 0 && self.incoming.is_end_stream() {
+            verifier.map_or(Ok(()), Verifier::finish)?;
+            self.end();
+            return Ok(Body::from_bytes(Bytes::new()));
+        }
+        // Only if the length is known: of a chunked body a header may say anything.
         if let (Some((_, connection)), Some(bytes)) = (&self.held, self.incoming.size_hint().exact()) {
             self.waking = Some(connection.await_body(bytes));
         }
-        let verifier = expected.map(Verifier::new);
         let reading = Reading { answer: self, context, left: length, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {
             let Some(mut reading) = reading else { return Ok(None) };
             let piece = reading.next().await?;
             Ok(piece.map(|piece| (piece, Some(reading))))
         });
-        Body::from_stream(length, stream)
+        Ok(Body::from_stream(length, stream))
     }
 }
 
@@ -255,19 +264,25 @@ struct Reading {
 
 impl Reading {
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        let Some(piece) = self.context.guard(self.answer.next()).await?? else {
-            return if self.left == 0 { Ok(None) } else { Err(self.wrong_length("fewer")) };
-        };
-        self.left = self.left.checked_sub(piece.len() as u64).ok_or_else(|| self.wrong_length("more"))?;
-        if let Some(verifier) = &mut self.verifier {
-            verifier.update(&piece);
+        let piece = self.context.guard(self.answer.next()).await??;
+        match &piece {
+            Some(piece) => {
+                self.left =
+                    self.left.checked_sub(piece.len() as u64).ok_or_else(|| self.wrong_length("more"))?;
+                if let Some(verifier) = &mut self.verifier {
+                    verifier.update(piece);
+                }
+            }
+            None if self.left > 0 => return Err(self.wrong_length("fewer")),
+            None => {}
         }
+        // However many pieces there were, none among them.
         if self.left == 0
             && let Some(verifier) = self.verifier.take()
         {
             verifier.finish()?;
         }
-        Ok(Some(piece))
+        Ok(piece)
     }
 
     fn wrong_length(&self, what: &str) -> Error {

@@ -7,13 +7,14 @@ use tradewind_core::store::BucketInfo;
 use tradewind_core::{BucketName, Context};
 
 use super::S3Store;
-use super::xml;
+use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
 use crate::remote::payload::Held;
 use crate::remote::time::parse_time;
 
 /// A list of buckets is no longer than this: ten thousand names.
 const MOST_BUCKETS_BYTES: usize = 4 << 20;
+const BUCKETS: DocumentKind = DocumentKind { name: "a list of buckets", roots: &["ListAllMyBucketsResult"] };
 
 impl S3Store {
     /// CreateBucket, in the store's region.
@@ -61,7 +62,7 @@ impl S3Store {
         let document = self.send(context, &Call::service(Method::GET)).await?;
         let document = document.collect(MOST_BUCKETS_BYTES).await?;
         let (mut found, mut name, mut created) = (Vec::new(), String::new(), None);
-        xml::leaves(&document, |path, text| match path {
+        BUCKETS.leaves(&document, |path, text| match path {
             [.., "Bucket", "Name"] => name = text.to_owned(),
             [.., "Bucket", "CreationDate"] => created = parse_time(text),
             [.., "Bucket"] => {
@@ -71,9 +72,6 @@ impl S3Store {
             }
             _ => {}
         })?;
-        if found.is_empty() && !document.windows(7).any(|window| window == b"Buckets") {
-            return Err(Error::new(Reason::Io, "the store answered something else than a list of buckets"));
-        }
         found.sort_by(|a: &BucketInfo, b| a.name.cmp(&b.name));
         Ok(found)
     }

@@ -123,10 +123,31 @@ pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumS
             if !parts.is_empty() {
                 scope = ChecksumScope::Composite;
             }
-            found.push(Checksum::from_base64(algorithm, value)?);
+            found.push(answered_checksum(algorithm, value)?);
         }
     }
     Ok((found, scope))
+}
+
+/// The checksum of the part that was asked for. Only those of objects with a composite checksum are known to be of the
+/// part: they name no number of parts.
+pub(super) fn checksum_of_part(headers: &HeaderMap) -> Result<Option<Checksum>> {
+    let is_composite =
+        headers.get(CHECKSUM_TYPE).is_some_and(|scope| scope == ChecksumScope::Composite.name());
+    for algorithm in Algorithm::ALL.into_iter().filter(|_| is_composite) {
+        if let Some(value) = headers.get(algorithm.header()) {
+            let text = text(value)?;
+            return (!text.contains('-')).then(|| answered_checksum(algorithm, &text)).transpose();
+        }
+    }
+    Ok(None)
+}
+
+/// A checksum that the store answered. One that cannot be read is the store's fault, not the request's.
+fn answered_checksum(algorithm: Algorithm, text: &str) -> Result<Checksum> {
+    Checksum::from_base64(algorithm, text).map_err(|e| {
+        Error::with_source(Reason::Io, format!("the store answered a checksum that is none: {e}"), e)
+    })
 }
 
 /// Checksums for the store to compare with what arrives.

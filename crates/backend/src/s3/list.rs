@@ -8,7 +8,7 @@ use tradewind_core::listing::{self, KeyCursor, ListEntry, ListPage, ListRequest,
 use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
 
 use super::S3Store;
-use super::xml;
+use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::fields::generation;
 use crate::remote::query::Query;
@@ -18,6 +18,7 @@ use crate::remote::time::parse_time;
 const MOST_ENTRIES: usize = 1000;
 /// A page is no longer than this: a thousand keys of a thousand bytes, each of which takes three characters.
 const MOST_PAGE_BYTES: usize = 8 << 20;
+const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBucketResult"] };
 
 /// A line in the making.
 #[derive(Default)]
@@ -141,11 +142,10 @@ impl KeyCursor for Keys<'_> {
 /// A page, and the token of the next one.
 fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
     let (mut entries, mut token) = (Vec::new(), None);
-    let (mut is_listing, mut is_encoded, mut is_truncated) = (false, false, false);
+    let (mut is_encoded, mut is_truncated) = (false, false);
     let mut line = Line::default();
     let mut failure = None;
-    xml::leaves(document, |path, text| match path {
-        ["ListBucketResult"] => is_listing = true,
+    LISTING.leaves(document, |path, text| match path {
         [_, "EncodingType"] => is_encoded = text == "url",
         [_, "IsTruncated"] => is_truncated = text == "true",
         [_, "NextContinuationToken"] => token = Some(text.to_owned()),
@@ -162,10 +162,6 @@ fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>
         [_, "CommonPrefixes", "Prefix"] => entries.push(ListEntry::CommonPrefix(text.to_owned())),
         _ => {}
     })?;
-    if !is_listing {
-        // What says nothing must not be taken for a bucket that holds nothing.
-        failure = Some("the store answered something else than a listing");
-    }
     if let Some(failure) = failure {
         return Err(Error::new(Reason::Io, failure));
     }

@@ -8,7 +8,7 @@ use tradewind_core::{BucketName, ChecksumScope, Context, Metadata};
 
 use super::S3Store;
 use super::list::decode_key;
-use super::xml;
+use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
@@ -16,6 +16,8 @@ use crate::remote::time::parse_time;
 /// A page, and what it holds at the most.
 const MOST_PAGE_BYTES: usize = 8 << 20;
 const MOST_ENTRIES: usize = 1000;
+const UPLOADS: DocumentKind =
+    DocumentKind { name: "a list of uploads", roots: &["ListMultipartUploadsResult"] };
 
 impl S3Store {
     /// One page. It may hold fewer entries than were asked for and still have a next one.
@@ -97,7 +99,7 @@ impl S3Store {
         let (mut algorithm, mut scope) = (None, None);
         let (mut next_key, mut next_upload, mut is_truncated) = (String::new(), String::new(), false);
         let mut is_encoded = false;
-        xml::leaves(&document, |path, text| match path {
+        UPLOADS.leaves(&document, |path, text| match path {
             [_, "EncodingType"] => is_encoded = text == "url",
             [_, "IsTruncated"] => is_truncated = text == "true",
             [_, "NextKeyMarker"] => next_key = text.to_owned(),

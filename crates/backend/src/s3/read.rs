@@ -9,7 +9,7 @@ use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, Obj
 
 use super::S3Store;
 use super::headers::{self, Whose};
-use super::xml;
+use super::xml::DocumentKind;
 use crate::remote::answer::{Answer, Sum};
 use crate::remote::client::Call;
 use crate::remote::fields;
@@ -18,6 +18,12 @@ use crate::remote::query::Query;
 /// Parts on a page, at the most, and the size of a page as XML.
 const MOST_PARTS: usize = 1000;
 const MOST_PARTS_BYTES: usize = 1 << 20;
+/// Under the name that Amazon sends, and the one in its documentation.
+const ATTRIBUTES: DocumentKind = DocumentKind {
+    name: "attributes of an object",
+    roots: &["GetObjectAttributesResponse", "GetObjectAttributesOutput"],
+};
+const MD5_OF_NOTHING: [u8; 16] = 0xd41d_8cd9_8f00_b204_e980_0998_ecf8_427e_u128.to_be_bytes();
 
 impl S3Store {
     /// HeadObject.
@@ -36,6 +42,9 @@ impl S3Store {
             answered => answered?,
         };
         let (info, span) = self.describe(context, address, request, &answer).await?;
+        if let Select::Range(range) = request.select {
+            range.resolve(info.size)?;
+        }
         let observation = answer.observation.clone();
         // Reads the end of nothing, so that the connection is free for others.
         answer.collect(0).await?;
@@ -60,9 +69,48 @@ impl S3Store {
             ));
         }
         let is_whole = span == Span::whole(info.size) && info.scope == ChecksumScope::FullObject;
-        let expected = info.checksums.first().copied().filter(|_| is_whole).map(Sum::Checksum);
+        let expected = match request.select {
+            Select::Part(_) if info.parts.is_some() => headers::checksum_of_part(&answer.head.headers)?,
+            _ => info.checksums.first().copied().filter(|_| is_whole),
+        };
         let observation = answer.observation.clone();
-        Ok(Found { info, span, body: answer.into_body(context.clone(), length, expected), observation })
+        let body = answer.into_body(context.clone(), length, expected.map(Sum::Checksum))?;
+        if length == 0 && expected.is_none() {
+            self.confirm_empty(context, address, request, &info).await?;
+        }
+        Ok(Found { info, span, body, observation })
+    }
+
+    /// Looks at the object's head where an answer without bytes carries no checksum of them: a body that got lost on the
+    /// way looks the same. The tag that is the MD5 of nothing is proof enough.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if the object has bytes, [`InvalidRange`](Reason::InvalidRange) if it has none and a range was
+    /// asked for.
+    async fn confirm_empty(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+        info: &ObjectInfo,
+    ) -> Result<()> {
+        if request.select == Select::Whole && info.etag.md5() == Some(MD5_OF_NOTHING) {
+            return Ok(());
+        }
+        let select = match request.select {
+            Select::Range(_) => Select::Whole,
+            select => select,
+        };
+        let head = GetRequest { select, ..GetRequest::default() };
+        // Boxed: it is hardly ever asked.
+        let there = Box::pin(self.read_head(context, address, &head)).await?.span.length;
+        if there > 0 {
+            return Err(Error::new(Reason::Io, format!("the store answered no bytes of {there}")));
+        }
+        match request.select {
+            Select::Range(range) => range.resolve(0).map(drop),
+            Select::Whole | Select::Part(_) => Ok(()),
+        }
     }
 
     pub(super) async fn ask(
@@ -103,13 +151,16 @@ impl S3Store {
         let answered = &answer.head.headers;
         let length =
             answer.length().ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
+        let is_partial = answer.head.status == StatusCode::PARTIAL_CONTENT;
         let (span, size) = match fields::content_range(answered)? {
-            Some(found) if answer.head.status == StatusCode::PARTIAL_CONTENT => found,
+            Some(found) if is_partial => found,
+            // Without a place its length would be taken for the object's.
+            None if is_partial => {
+                let why = "the store answered a part of the object and did not say which";
+                return Err(Error::new(Reason::Io, why));
+            }
             _ => (Span::whole(length), length),
         };
-        if request.select == Select::Whole && span != Span::whole(size) {
-            return Err(Error::new(Reason::Io, "the store answered a part of the object that was asked for"));
-        }
         let mut metadata = headers::read_metadata(answered)?;
         if headers::has_tags(answered) {
             metadata.tags = Box::pin(self.read_tags(context, address)).await?;
@@ -117,6 +168,19 @@ impl S3Store {
         let (mut checksums, scope) = headers::checksums(answered)?;
         let (etag, modified) = (fields::etag(answered)?, headers::modified(answered)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
+        let is_asked_for = match request.select {
+            Select::Whole => span == Span::whole(size),
+            // Of nothing there is no range; some services answer one nevertheless.
+            Select::Range(range) => size == 0 || range.resolve(size).is_ok_and(|asked| asked == span),
+            Select::Part(_) => is_partial || size == 0 || parts.is_none_or(|parts: u32| parts <= 1),
+        };
+        if !is_asked_for {
+            let (select, Span { offset, length }) = (request.select, span);
+            let why = format!(
+                "the store answered {length} bytes at {offset} of {size} where {select:?} was asked for"
+            );
+            return Err(Error::new(Reason::Io, why));
+        }
         if matches!(request.select, Select::Part(_)) && parts.is_some() {
             // They are the part's.
             checksums.clear();
@@ -149,7 +213,7 @@ impl S3Store {
         let document = self.send(context, &call).await?.collect(MOST_PARTS_BYTES).await?;
         let (mut parts, mut is_truncated) = (Vec::new(), false);
         let (mut number, mut size, mut checksums) = (0, 0, Vec::new());
-        xml::leaves(&document, |path, text| match path {
+        ATTRIBUTES.leaves(&document, |path, text| match path {
             [.., "ObjectParts", "IsTruncated"] => is_truncated = text == "true",
             [.., "ObjectParts", "Part", "PartNumber"] => number = text.parse().unwrap_or_default(),
             [.., "ObjectParts", "Part", "Size"] => size = text.parse().unwrap_or_default(),

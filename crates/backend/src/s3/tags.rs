@@ -6,13 +6,14 @@ use tradewind_core::error::Result;
 use tradewind_core::{Address, Context, Tags};
 
 use super::S3Store;
-use super::xml;
+use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
 use crate::remote::payload::Held;
 use crate::remote::query::Query;
 
 /// An answer without anything to read, and an object's tags as XML.
 const MOST_BYTES: usize = 64 << 10;
+const TAGS: DocumentKind = DocumentKind { name: "tags", roots: &["Tagging"] };
 
 impl S3Store {
     /// PutObjectTagging, and DeleteObjectTagging where there are none.
@@ -42,7 +43,7 @@ impl S3Store {
         call.holds_one = true;
         let document = self.send(context, &call).await?.collect(MOST_BYTES).await?;
         let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
-        xml::leaves(&document, |path, text| match path {
+        TAGS.leaves(&document, |path, text| match path {
             [.., "Tag", "Key"] => key = text.to_owned(),
             [.., "Tag", "Value"] => value = text.to_owned(),
             [.., "Tag"] => pairs.push((std::mem::take(&mut key), std::mem::take(&mut value))),

@@ -19,7 +19,7 @@ use super::S3Store;
 use super::dialect::Dialect;
 use super::failure::Refusal;
 use super::headers;
-use super::xml;
+use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
 use crate::remote::client::Subject;
 use crate::remote::fields;
@@ -33,6 +33,9 @@ const MOST_PAGE_BYTES: usize = 8 << 20;
 const MOST_ENTRIES: usize = 1000;
 /// Uploads whose checksum is remembered.
 const MOST_REMEMBERED: usize = 4096;
+const COMPLETION: DocumentKind =
+    DocumentKind { name: "the end of an upload", roots: &["CompleteMultipartUploadResult", "Error"] };
+const PARTS: DocumentKind = DocumentKind { name: "a list of parts", roots: &["ListPartsResult"] };
 
 impl S3Store {
     /// CreateMultipartUpload.
@@ -267,7 +270,7 @@ impl S3Store {
         let document = answer.collect(MOST_PAGE_BYTES).await?;
         let (mut etag, mut checksums, mut scope) = (None, Vec::new(), ChecksumScope::FullObject);
         let mut is_refused = false;
-        xml::leaves(&document, |path, text| match path {
+        COMPLETION.leaves(&document, |path, text| match path {
             ["Error"] => is_refused = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
             [_, "ChecksumType"] => scope = text.parse().unwrap_or(scope),
@@ -325,7 +328,7 @@ impl S3Store {
         };
         let (mut part, mut is_truncated) = (Part::default(), false);
         let (mut algorithm, mut scope) = (None, None);
-        xml::leaves(&document, |path, text| match path {
+        PARTS.leaves(&document, |path, text| match path {
             [_, "IsTruncated"] => is_truncated = text == "true",
             [_, "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
             [_, "ChecksumType"] => scope = text.parse().ok(),

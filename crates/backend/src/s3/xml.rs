@@ -11,6 +11,31 @@ use tradewind_core::error::{Error, Reason, Result};
 /// How deep S3's answers are nested at the most, and a little more.
 const MOST_DEPTH: usize = 16;
 
+/// A document that a request is answered with.
+pub(super) struct DocumentKind {
+    /// What it is, for people.
+    pub name: &'static str,
+    /// The names that its root may have, in whatever case.
+    pub roots: &'static [&'static str],
+}
+
+impl DocumentKind {
+    /// Like [`leaves`], for a document of this kind. Another one, or none at all, is an error: it must not be taken for
+    /// an answer that holds nothing.
+    pub fn leaves(&self, document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
+        let mut is_answer = false;
+        leaves(document, |path, text| {
+            is_answer |=
+                matches!(path, [root] if self.roots.iter().any(|name| name.eq_ignore_ascii_case(root)));
+            take(path, text);
+        })?;
+        if is_answer {
+            return Ok(());
+        }
+        Err(Error::new(Reason::Io, format!("the store answered something else than {}", self.name)))
+    }
+}
+
 /// Calls `take` for each element's end with the names that lead to it and its text, in the order of the document.
 /// An element that holds others comes after them; its text is what stands before the first of them.
 pub(super) fn leaves(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {

@@ -69,8 +69,9 @@ impl SwiftStore {
                 .with("format", "json")
                 .with("limit", &MOST_ENTRIES.to_string())
                 .with_some("marker", marker.as_deref());
-            let document = self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
-            let page = json::containers(&document)?;
+            let answer = self.send(context, &call).await?;
+            let status = answer.head.status;
+            let page = json::containers(status, &answer.collect(MOST_PAGE_BYTES).await?)?;
             let is_last = page.len() < MOST_ENTRIES;
             marker = page.last().map(|(name, _)| name.clone());
             let named = |(name, created): (String, _)| {

@@ -1,5 +1,6 @@
 //! Swift's listings, of an account and of a container.
 
+use http::StatusCode;
 use serde_json::Value as Json;
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
@@ -43,22 +44,22 @@ pub(super) struct Listed {
 }
 
 /// A page of a container.
-pub(super) fn lines(document: &[u8]) -> Result<Vec<Line>> {
-    entries(document)?.iter().map(|entry| line(entry).ok_or_else(malformed)).collect()
+pub(super) fn lines(status: StatusCode, document: &[u8]) -> Result<Vec<Line>> {
+    entries(status, document)?.iter().map(|entry| line(entry).ok_or_else(malformed)).collect()
 }
 
 /// A page of an account: names and times.
-pub(super) fn containers(document: &[u8]) -> Result<Vec<(String, Timestamp)>> {
+pub(super) fn containers(status: StatusCode, document: &[u8]) -> Result<Vec<(String, Timestamp)>> {
     let container = |entry: &Json| {
         let time = entry["last_modified"].as_str().and_then(time).unwrap_or_default();
         Some((entry["name"].as_str()?.to_owned(), time))
     };
-    entries(document)?.iter().map(|entry| container(entry).ok_or_else(malformed)).collect()
+    entries(status, document)?.iter().map(|entry| container(entry).ok_or_else(malformed)).collect()
 }
 
-fn entries(document: &[u8]) -> Result<Vec<Json>> {
-    // Of nothing Swift may answer nothing.
-    if document.is_empty() {
+fn entries(status: StatusCode, document: &[u8]) -> Result<Vec<Json>> {
+    // Of nothing Swift may answer nothing, and then says so: a page that got lost on the way looks empty, too.
+    if document.is_empty() && status == StatusCode::NO_CONTENT {
         return Ok(Vec::new());
     }
     match serde_json::from_slice(document) {
@@ -113,8 +114,11 @@ mod tests {
             slo_etag: Some("\"94b7\"".to_owned()),
             modified: Timestamp::from_millis(1_795_316_335_000),
         };
-        assert_eq!(lines(page).unwrap(), [Line::Prefix("a\u{1}/".to_owned()), Line::Object(object)]);
-        assert_eq!(lines(b"").unwrap(), []);
+        assert_eq!(
+            lines(StatusCode::OK, page).unwrap(),
+            [Line::Prefix("a\u{1}/".to_owned()), Line::Object(object)]
+        );
+        assert_eq!(lines(StatusCode::NO_CONTENT, b"").unwrap(), []);
     }
 
     #[test]
@@ -128,22 +132,22 @@ mod tests {
 
     #[test]
     fn what_is_no_listing_is_refused() {
-        for bad in [&b"<html>"[..], b"{}", b"[{}]", b"[1]", b"[{\"name\": \"a\"}]"] {
-            assert_eq!(lines(bad).unwrap_err().reason(), Reason::Io);
+        for bad in [&b""[..], b"<html>", b"{}", b"[{}]", b"[1]", b"[{\"name\": \"a\"}]"] {
+            assert_eq!(lines(StatusCode::OK, bad).unwrap_err().reason(), Reason::Io);
         }
     }
 
     proptest! {
         #[test]
         fn any_document(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = lines(&bytes);
-            let _ = containers(&bytes);
+            let _ = lines(StatusCode::OK, &bytes);
+            let _ = containers(StatusCode::OK, &bytes);
         }
 
         #[test]
         fn any_name_comes_back(name in ".*") {
             let page = serde_json::json!([{"subdir": name}]).to_string();
-            prop_assert_eq!(lines(page.as_bytes()).unwrap(), [Line::Prefix(name)]);
+            prop_assert_eq!(lines(StatusCode::OK, page.as_bytes()).unwrap(), [Line::Prefix(name)]);
         }
     }
 }

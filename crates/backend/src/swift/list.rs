@@ -116,8 +116,9 @@ impl SwiftStore {
             .with_some("prefix", Some(names.prefix).filter(|prefix| !prefix.is_empty()))
             .with_some("delimiter", names.delimiter)
             .with_some("marker", names.marker);
-        let document = self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
-        json::lines(&document)
+        let answer = self.send(context, &call).await?;
+        let status = answer.head.status;
+        json::lines(status, &answer.collect(MOST_PAGE_BYTES).await?)
     }
 
     /// Every object of a container whose name begins with `prefix`, behind `marker`.

@@ -94,7 +94,11 @@ impl SwiftStore {
             Some((span, _)) if answer.head.status == StatusCode::PARTIAL_CONTENT => span,
             _ => Span::whole(info.size),
         };
-        let asked = range.map_or(Ok(Span::whole(info.size)), |range| range.resolve(info.size))?;
+        // Of nothing there is no range: whether it is nothing is looked at below.
+        let asked = match range {
+            Some(range) if info.size > 0 => range.resolve(info.size)?,
+            _ => Span::whole(info.size),
+        };
         let length = answer.length();
         if span != asked || length != Some(span.length) {
             return Err(Error::new(
@@ -104,7 +108,33 @@ impl SwiftStore {
         }
         let sum = if span == Span::whole(info.size) { whole_sum(&info) } else { None };
         let observation = answer.observation.clone();
-        Ok(Found { info, span, body: answer.into_body(context.clone(), span.length, sum), observation })
+        let body = answer.into_body(context.clone(), span.length, sum)?;
+        if span.length == 0 && (sum.is_none() || range.is_some()) {
+            self.confirm_empty(context, address, range).await?;
+        }
+        Ok(Found { info, span, body, observation })
+    }
+
+    /// Looks at the object's head where an answer without bytes carries nothing to compare them with: a body that got
+    /// lost on the way looks the same.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if the object has bytes, [`InvalidRange`](Reason::InvalidRange) if it has none and a range was
+    /// asked for.
+    async fn confirm_empty(
+        &self,
+        context: &Context,
+        address: &Address,
+        range: Option<ByteRange>,
+    ) -> Result<()> {
+        // Boxed: it is hardly ever asked.
+        let looked = Box::pin(self.read_head(context, address, &GetRequest::default())).await?;
+        let size = looked.info.size;
+        if size > 0 {
+            let why = format!("the store answered no bytes of an object that has {size}");
+            return Err(Error::new(Reason::Io, why));
+        }
+        range.map_or(Ok(()), |range| range.resolve(0).map(drop))
     }
 
     /// Sends a read. Of the conditions only one goes along: what Swift compares is its own tag, which is not that of a

@@ -1,0 +1,153 @@
+//! Answers that end well and are not what was asked for: without bytes, of another range, or of something else.
+
+use bytes::Bytes;
+use tradewind_core::error::{Reason, Result};
+use tradewind_core::multipart::{CompletePart, CompleteUpload, ListUploads, PartNumber, UploadId};
+use tradewind_core::store::{GetRequest, Select};
+use tradewind_core::testing::context;
+use tradewind_core::{Address, Algorithm, BucketName, ByteRange, Checksum, ETag, ObjectStore as _};
+
+use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+
+const BYTES: &[u8] = b"0123456789";
+
+fn key() -> Address {
+    Address::parse(BUCKET, "k").unwrap()
+}
+
+/// A service with one object of these bytes, whose answers to GET become what `change` makes of them.
+fn service(bytes: &[u8], change: impl Fn(Answer) -> Answer + Send + Sync + 'static) -> Scripted {
+    let server = Scripted::start(move |request, answer| {
+        Reply::Answer(if request.operation == "GetObject" { change(answer) } else { answer })
+    });
+    server.lay("k", bytes.to_vec());
+    server
+}
+
+/// What a reader gets who never asks for the end of a body without bytes.
+async fn read(server: &Scripted, select: Select) -> Result<Bytes> {
+    let store = crate::leaf_over(server.address, |_| {});
+    let request = GetRequest { select, ..GetRequest::default() };
+    let found = store.get(&context(), &key(), request).await?;
+    if found.body.length() == 0 { Ok(Bytes::new()) } else { found.body.collect().await }
+}
+
+fn emptied(answer: Answer) -> Answer {
+    Answer { body: Vec::new(), ..answer }
+}
+
+fn without_checksum(answer: Answer) -> Answer {
+    answer.without("x-amz-checksum-crc64nvme")
+}
+
+const RANGE: Select = Select::Range(ByteRange::Inclusive { first: 2, last: 5 });
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_body_is_compared_with_the_checksum() {
+    let server = service(BYTES, emptied);
+    let failed = read(&server, Select::Whole).await.unwrap_err();
+    assert_eq!(failed.reason(), Reason::CorruptData, "{failed}");
+    assert!(read(&service(b"", |answer| answer), Select::Whole).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_body_without_a_checksum_needs_the_heads_word() {
+    let server = service(BYTES, |answer| without_checksum(emptied(answer)));
+    let failed = read(&server, Select::Whole).await.unwrap_err();
+    assert_eq!(failed.reason(), Reason::Io, "{failed}");
+    let empty = service(b"", without_checksum);
+    assert!(read(&empty, Select::Whole).await.unwrap().is_empty());
+    assert_eq!(empty.counts(), [("GetObject", 1), ("HeadObject", 1)]);
+    let of_nothing = "\"d41d8cd98f00b204e9800998ecf8427e\"";
+    let tagged = service(b"", |answer| without_checksum(answer).with("ETag", of_nothing));
+    assert!(read(&tagged, Select::Whole).await.unwrap().is_empty());
+    assert_eq!(tagged.counts(), [("GetObject", 1)], "the tag is proof enough");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_of_another_range_are_refused() {
+    type Change = fn(Answer) -> Answer;
+    let changes: [(&str, Change); 6] = [
+        ("shorter", |answer| Answer { body: b"23".to_vec(), ..answer }.with("Content-Range", "bytes 2-3/10")),
+        ("shifted", |answer| answer.with("Content-Range", "bytes 3-6/10")),
+        ("of a smaller object", |answer| answer.with("Content-Range", "bytes 2-5/5")),
+        ("of an unknown place", |answer| answer.without("Content-Range")),
+        ("the whole", |answer| {
+            Answer { status: 200, body: BYTES.to_vec(), ..answer }.without("Content-Range")
+        }),
+        ("nothing", |answer| Answer { status: 200, ..emptied(answer) }.without("Content-Range")),
+    ];
+    for (what, change) in changes {
+        let server = service(BYTES, move |answer| change(without_checksum(answer)));
+        let failed = read(&server, RANGE).await.unwrap_err();
+        assert_eq!(failed.reason(), Reason::Io, "{what}: {failed}");
+    }
+    assert_eq!(read(&service(BYTES, |answer| answer), RANGE).await.unwrap(), BYTES[2..6]);
+    let suffix = Select::Range(ByteRange::Suffix(4));
+    let server = service(BYTES, |answer| answer.with("Content-Range", "bytes 0-3/10"));
+    assert_eq!(read(&server, suffix).await.unwrap_err().reason(), Reason::Io);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_of_an_empty_object_is_invalid() {
+    let server = service(b"", |_| {
+        Answer::document("").with("ETag", "x").with("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
+    });
+    assert_eq!(read(&server, RANGE).await.unwrap_err().reason(), Reason::InvalidRange);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_is_compared_with_its_own_checksum() {
+    let checksum = Checksum::of(Algorithm::Crc32, BYTES).to_base64();
+    let part = |body: &[u8]| {
+        let (body, checksum) = (body.to_vec(), checksum.clone());
+        service(BYTES, move |answer| {
+            let answer = Answer { status: 206, body: body.clone(), ..without_checksum(answer) };
+            let answer = answer.with("ETag", "\"x-2\"").with("x-amz-checksum-type", "COMPOSITE");
+            answer.with("x-amz-checksum-crc32", &checksum).with("Content-Range", "bytes 0-9/20")
+        })
+    };
+    let one = Select::Part(PartNumber::new(1).unwrap());
+    assert_eq!(read(&part(BYTES), one).await.unwrap(), BYTES);
+    assert_eq!(read(&part(b"0123456788"), one).await.unwrap_err().reason(), Reason::CorruptData);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_something_else_are_no_empty_answers() {
+    for document in ["", "<html></html>", "<Error><Code>InternalError</Code></Error>"] {
+        let server = Scripted::start(move |request, answer| {
+            let is_read = matches!(request.operation, "ListParts" | "CompleteMultipartUpload" | "Other");
+            let is_asked = is_read || request.query.contains_key("tagging");
+            Reply::Answer(if is_asked { Answer::document(document) } else { answer })
+        });
+        server.lay("k", BYTES.to_vec());
+        let store = crate::leaf_over(server.address, |options| options.retries.attempts = 1);
+        let (context, id) = (context(), UploadId("upload".to_owned()));
+        let bucket = BucketName::new(BUCKET).unwrap();
+        let parts = store.list_parts(&context, &key(), &id, None, 10).await.map(|page| page.parts.len());
+        let uploads = ListUploads { limit: 10, ..ListUploads::default() };
+        let uploads = store.list_uploads(&context, &bucket, &uploads).await.map(|page| page.entries.len());
+        let buckets = store.list_buckets(&context).await.map(|buckets| buckets.len());
+        let named =
+            CompletePart { number: PartNumber::new(1).unwrap(), etag: ETag::from_tag("x"), checksum: None };
+        let order = CompleteUpload { parts: vec![named], ..CompleteUpload::default() };
+        let completed = store.complete_upload(&context, &key(), &id, order).await.map(|_| 0);
+        for (what, found) in
+            [("parts", parts), ("uploads", uploads), ("buckets", buckets), ("completion", completed)]
+        {
+            assert_eq!(found.unwrap_err().reason(), Reason::Io, "{what}: {document:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_that_cannot_be_read_fail_the_read() {
+    let server = Scripted::start(|request, answer| {
+        Reply::Answer(match request.query.contains_key("tagging") {
+            true => Answer::document(""),
+            false => answer.with("x-amz-tagging-count", "2"),
+        })
+    });
+    server.lay("k", BYTES.to_vec());
+    assert_eq!(read(&server, Select::Whole).await.unwrap_err().reason(), Reason::Io);
+}
