@@ -91,7 +91,7 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|a| a.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
-            Error::new(Reason::InvalidArgument, format!("checksum algorithm {text:?} is not known"))
+            Error::of_request(Reason::InvalidArgument, format!("checksum algorithm {text:?} is not known"))
         })
     }
 }
@@ -121,7 +121,7 @@ impl FromStr for ChecksumScope {
 
     fn from_str(text: &str) -> Result<Self> {
         [Self::FullObject, Self::Composite].into_iter().find(|scope| scope.name() == text).ok_or_else(|| {
-            Error::new(Reason::InvalidArgument, format!("checksum type {text:?} is not known"))
+            Error::of_request(Reason::InvalidArgument, format!("checksum type {text:?} is not known"))
         })
     }
 }
@@ -137,7 +137,7 @@ impl Checksum {
     /// From raw bytes in the order S3 encodes (big endian for CRCs).
     pub fn new(algorithm: Algorithm, value: &[u8]) -> Result<Self> {
         if value.len() != algorithm.size() {
-            return Err(Error::new(
+            return Err(Error::of_request(
                 Reason::InvalidArgument,
                 format!("a {} value has {} bytes, not {}", algorithm.name(), algorithm.size(), value.len()),
             ));
@@ -150,7 +150,7 @@ impl Checksum {
     /// From base64, as headers carry it.
     pub fn from_base64(algorithm: Algorithm, text: &str) -> Result<Self> {
         let value = BASE64.decode(text.trim()).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, format!("{} is not base64", algorithm.header()), e)
+            Error::of_request(Reason::InvalidArgument, format!("{} is not base64: {e}", algorithm.header()))
         })?;
         Self::new(algorithm, &value)
     }

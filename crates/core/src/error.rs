@@ -129,40 +129,51 @@ reasons! {
 }
 
 /// An error of the port: reason, a message that says what happened and what to do, and the cause.
+///
+/// The message is for the operator of the store: it may name files, peers and what they said. Only that of an error made
+/// by [`Error::of_request`] is for clients, too.
 pub struct Error {
     reason: Reason,
     was_retried: bool,
     is_for_all: bool,
+    is_of_request: bool,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
-    /// An error with a message for people.
+    /// An error with a message for the operator.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, was_retried: false, is_for_all: false, message: message.into(), source: None }
+        Self {
+            reason,
+            was_retried: false,
+            is_for_all: false,
+            is_of_request: false,
+            message: message.into(),
+            source: None,
+        }
     }
 
-    /// The same with the error that caused it.
+    /// Like [`Self::new`], with the error that caused it.
     pub fn with_source(
         reason: Reason,
         message: impl Into<String>,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self {
-            reason,
-            was_retried: false,
-            is_for_all: false,
-            message: message.into(),
-            source: Some(source.into()),
-        }
+        Self { source: Some(source.into()), ..Self::new(reason, message) }
+    }
+
+    /// An error that the request alone explains. Its message repeats what the client sent or may ask for, and names
+    /// nothing of where objects lie: an edge shows it to the client.
+    pub fn of_request(reason: Reason, message: impl Into<String>) -> Self {
+        Self { is_of_request: true, ..Self::new(reason, message) }
     }
 
     /// The same failure in other words; what can be done about it stays what it was.
     #[must_use]
     pub fn retold(self, message: impl Into<String>) -> Self {
         let Self { reason, was_retried, is_for_all, .. } = self;
-        Self { reason, was_retried, is_for_all, message: message.into(), source: Some(Box::new(self)) }
+        Self { was_retried, is_for_all, ..Self::with_source(reason, message, self) }
     }
 
     /// The same, of the last of several attempts: whoever gets it need not try again.
@@ -220,6 +231,12 @@ impl Error {
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The message, if it is for the client, too: see [`Self::of_request`].
+    #[must_use]
+    pub fn client_message(&self) -> Option<&str> {
+        self.is_of_request.then_some(&self.message)
     }
 
     /// The bucket does not exist.

@@ -81,11 +81,14 @@ impl Metadata {
     /// tell them from absent ones.
     pub fn check(&self) -> Result<()> {
         if self.headers.values().into_iter().flatten().any(String::is_empty) {
-            return Err(Error::new(Reason::InvalidArgument, "a content header is empty; leave it out"));
+            return Err(Error::of_request(
+                Reason::InvalidArgument,
+                "a content header is empty; leave it out",
+            ));
         }
         let bytes: usize = self.user.iter().map(|(name, value)| name.len() + value.len()).sum();
         if bytes > MAX_USER_METADATA_BYTES {
-            return Err(Error::new(
+            return Err(Error::of_request(
                 Reason::MetadataTooLarge,
                 format!("user metadata has {bytes} bytes; at most {MAX_USER_METADATA_BYTES} are allowed"),
             ));
@@ -104,7 +107,7 @@ impl Tags {
 
     /// Checks count, lengths (128 and 256 characters), characters and distinctness.
     pub fn new(tags: Vec<(String, String)>) -> Result<Self> {
-        let refuse = |why: String| Err(Error::new(Reason::InvalidTag, why));
+        let refuse = |why: String| Err(Error::of_request(Reason::InvalidTag, why));
         if tags.len() > Self::MAX {
             return refuse(format!("an object has at most {} tags, not {}", Self::MAX, tags.len()));
         }

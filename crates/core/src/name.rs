@@ -17,7 +17,10 @@ impl BucketName {
     /// Checks a name against the rules for general purpose buckets.
     pub fn new(name: &str) -> Result<Self> {
         let refuse = |why: &str| {
-            Err(Error::new(Reason::InvalidBucketName, format!("bucket name {name:?} is not valid: {why}")))
+            Err(Error::of_request(
+                Reason::InvalidBucketName,
+                format!("bucket name {name:?} is not valid: {why}"),
+            ))
         };
         if !(3..=63).contains(&name.len()) {
             return refuse("it must have 3 to 63 characters");
@@ -57,10 +60,10 @@ impl ObjectKey {
     /// Checks the length; UTF-8 is already given by the type.
     pub fn new(key: &str) -> Result<Self> {
         if key.is_empty() {
-            return Err(Error::new(Reason::InvalidKey, "a key must have at least one byte"));
+            return Err(Error::of_request(Reason::InvalidKey, "a key must have at least one byte"));
         }
         if key.len() > MAX_KEY_BYTES {
-            return Err(Error::new(
+            return Err(Error::of_request(
                 Reason::KeyTooLong,
                 format!("the key has {} bytes; at most {MAX_KEY_BYTES} are allowed", key.len()),
             ));

@@ -133,13 +133,13 @@ impl Expected {
     pub fn verify(&self, size: u64, md5: Option<[u8; 16]>, computed: &[Checksum]) -> Result<()> {
         if let Some(expected) = self.size {
             if size < expected {
-                return Err(Error::new(
+                return Err(Error::of_request(
                     Reason::IncompleteBody,
                     format!("the body ended after {size} of {expected} bytes"),
                 ));
             }
             if size > expected {
-                return Err(Error::new(
+                return Err(Error::of_request(
                     Reason::InvalidRequest,
                     format!("the body has {size} bytes, not {expected}"),
                 ));
@@ -170,7 +170,7 @@ impl Expected {
 }
 
 fn bad_digest(name: &str) -> Error {
-    Error::new(
+    Error::of_request(
         Reason::BadDigest,
         format!("the {name} you sent does not match the bytes received; nothing was stored"),
     )

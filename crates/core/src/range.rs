@@ -67,7 +67,7 @@ impl ByteRange {
     /// of the object is in it.
     pub fn resolve(self, size: u64) -> Result<Span> {
         let refuse = || {
-            Err(Error::new(
+            Err(Error::of_request(
                 Reason::InvalidRange,
                 format!("the range holds no byte of this object, which has {size} bytes"),
             ))

@@ -2,8 +2,9 @@
 //! HTTP status of each, [`WireError`] is this crate's error, and `From<tradewind_core::Error>` maps
 //! every [`Reason`] of the port. The XML body is written here too.
 //!
-//! What a server-side failure says inside never reaches the client: those messages may name files
-//! and peers; they go to the log, the client gets a request id.
+//! What a store says never reaches the client: its messages may name files, peers, and what a peer
+//! said. They go to the log; the client gets S3's own words and a request id. The exception is an error
+//! that [the request alone explains](tradewind_core::Error::of_request).
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -148,6 +149,11 @@ impl WireError {
         &self.message
     }
 
+    /// The store's error that this one is made of, if any.
+    pub(crate) fn store_error(&self) -> Option<&tradewind_core::Error> {
+        self.source.as_deref()?.downcast_ref()
+    }
+
     /// The whole answer. `resource` is the path of the request; `head` leaves the body out.
     #[must_use]
     pub fn answer(&self, request_id: RequestId, resource: &str, head: bool) -> Response<ResponseBody> {
@@ -221,13 +227,10 @@ fn escape(text: &str, out: &mut String) {
 
 impl From<tradewind_core::Error> for WireError {
     fn from(error: tradewind_core::Error) -> Self {
-        let code = code_of(error.reason());
-        let message = match code {
-            Code::InternalError => "We encountered an internal error. Please try again.".into(),
-            Code::ServiceUnavailable => unavailable(error.reason()).into(),
-            _ => error.message().to_owned().into(),
-        };
-        Self { code, message, source: Some(Box::new(error)) }
+        let reason = error.reason();
+        let message =
+            error.client_message().map_or(Cow::Borrowed(words_of(reason)), |text| text.to_owned().into());
+        Self { code: code_of(reason), message, source: Some(Box::new(error)) }
     }
 }
 
@@ -269,12 +272,57 @@ pub const fn code_of(reason: Reason) -> Code {
     }
 }
 
-const fn unavailable(reason: Reason) -> &'static str {
+/// What S3 tells a client for a reason of the port.
+const fn words_of(reason: Reason) -> &'static str {
     match reason {
+        Reason::NoSuchBucket => "The specified bucket does not exist",
+        Reason::NoSuchKey => "The specified key does not exist.",
+        Reason::NoSuchUpload => {
+            "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted \
+             or completed."
+        }
+        Reason::PreconditionFailed => "At least one of the pre-conditions you specified did not hold",
+        Reason::NotModified => "Not Modified",
+        Reason::BucketExists => {
+            "Your previous request to create the named bucket succeeded and you already own it."
+        }
+        Reason::BucketNotEmpty => "The bucket you tried to delete is not empty",
+        Reason::Conflict => {
+            "The conditional request cannot succeed due to a conflicting operation against this resource."
+        }
+        Reason::InvalidBucketName => "The specified bucket is not valid.",
+        Reason::KeyTooLong => "Your key is too long",
+        Reason::InvalidRange => "The requested range is not satisfiable",
+        Reason::BadDigest => {
+            "The Content-MD5 or checksum value that you specified did not match what the server received."
+        }
+        Reason::IncompleteBody => {
+            "You did not provide the number of bytes specified by the Content-Length HTTP header."
+        }
+        Reason::EntityTooLarge => "Your proposed upload exceeds the maximum allowed size",
+        Reason::EntityTooSmall => "Your proposed upload is smaller than the minimum allowed size",
+        Reason::InvalidPart => {
+            "One or more of the specified parts could not be found. The part may not have been uploaded, or the \
+             specified entity tag may not match the part's entity tag."
+        }
+        Reason::InvalidPartOrder => {
+            "The list of parts was not in ascending order. Parts must be ordered by part number."
+        }
+        Reason::MetadataTooLarge => "Your metadata headers exceed the maximum allowed metadata size",
+        Reason::InvalidTag => "The tag provided was not a valid tag.",
+        Reason::InvalidKey | Reason::InvalidArgument => "Invalid Argument",
+        Reason::InvalidRequest => "Invalid Request",
+        Reason::AccessDenied => "Access Denied",
+        Reason::Full => "There is no room left to store this. Deletes still work.",
         Reason::ReadOnly => "The store does not take writes now; it must be reopened by its operator.",
         Reason::DeadlineExceeded => "The request took too long. Please try again.",
         Reason::ShuttingDown | Reason::Cancelled => "The server is shutting down. Please try again.",
-        _ => "The store cannot be used now. Please try again.",
+        Reason::Io => "The store cannot be used now. Please try again.",
+        Reason::Overloaded => "Please reduce your request rate.",
+        Reason::Unsupported => {
+            "A header or query you provided implies functionality that is not implemented."
+        }
+        Reason::CorruptData | Reason::Defect => "We encountered an internal error. Please try again.",
     }
 }
 
@@ -328,17 +376,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn xml_is_escaped_and_inner_messages_stay_inside() {
-        let inner = tradewind_core::Error::new(Reason::CorruptData, "segment /secret/place is corrupt");
+    async fn xml_is_escaped() {
         let id = RequestId::next();
-        let response = WireError::from(inner).answer(id, "/b/<k>&\u{1}", false);
-        assert_eq!(response.status(), 500);
+        let response = WireError::access_denied().answer(id, "/b/<k>&\u{1}", false);
+        assert_eq!(response.status(), 403);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = std::str::from_utf8(&body).unwrap();
-        assert!(!text.contains("secret"));
-        assert!(text.contains("<Code>InternalError</Code>"));
+        assert!(text.contains("<Code>AccessDenied</Code>"));
         assert!(text.contains("<Resource>/b/&lt;k&gt;&amp;\u{FFFD}</Resource>"));
         assert!(text.contains(&format!("<RequestId>{id}</RequestId><HostId>")));
+    }
+
+    #[test]
+    fn a_stores_words_stay_inside_for_every_reason() {
+        use tradewind_core::Error;
+        for reason in Reason::ALL {
+            let secret = "GET s3://private/key on http://10.0.0.5:9000: /var/lib/secret/place";
+            for inner in [Error::new(*reason, secret), Error::with_source(*reason, secret, "secret source")] {
+                let error = WireError::from(inner);
+                assert!(!error.message().is_empty() && !error.message().contains("secret"), "{reason:?}");
+                assert!(format!("{error:?}").contains(secret), "the log has it: {reason:?}");
+            }
+            let of_request = Error::of_request(*reason, "part 7 was not uploaded");
+            assert_eq!(WireError::from(of_request).message(), "part 7 was not uploaded", "{reason:?}");
+        }
     }
 
     #[tokio::test]

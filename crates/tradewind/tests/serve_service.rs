@@ -5,9 +5,13 @@
 
 mod support;
 
+use std::net::SocketAddr;
+use std::path::Path;
+
 use support::content::Content;
 use support::eventually;
 use support::s3::{Request, Response, S3};
+use support::scripted::{Answer, Reply, Scripted};
 use support::server::{Server, Start, root_key, tradewind};
 
 /// What the default plan has in one range.
@@ -30,34 +34,18 @@ impl Scene {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let behind = Start::new(&at("data"), &at("log")).start().unwrap();
-        let text = format!(
-            "[server]\nstore = \"far\"\n[store.far]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n{more}",
-            behind.endpoint
-        );
-        std::fs::write(at("settings.toml"), text).unwrap();
+        write_settings(directory.path(), behind.endpoint, more);
         let mut direct = S3::new(behind.endpoint, root_key());
         assert_eq!(direct.put("bucket", &[]).unwrap().status, 200);
         Self { directory, behind, direct }
     }
 
-    /// What reaches the store, and where profiles are.
     fn environment(&self) -> [(String, String); 4] {
-        let root = root_key();
-        let data = self.directory.path().join("share").display().to_string();
-        [
-            ("AWS_ACCESS_KEY_ID", root.id),
-            ("AWS_SECRET_ACCESS_KEY", root.secret),
-            ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
-            ("XDG_DATA_HOME", data),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
+        environment(self.directory.path())
     }
 
     fn front(&self) -> Server {
-        let at = |name: &str| self.directory.path().join(name);
-        let mut start = Start::new(&at("front"), &at("front-log")).flag("--config", at("settings.toml"));
-        start.environment.extend(self.environment());
-        start.start().unwrap()
+        front(self.directory.path())
     }
 
     fn store(&mut self, key: &str, size: usize) -> Vec<u8> {
@@ -77,6 +65,35 @@ impl Scene {
     fn reads_become(&self, count: u64) {
         eventually(&format!("{} reads and not {count}", self.reads()), || self.reads() == count);
     }
+}
+
+/// Settings of a server in front of this service, with more lines for the store.
+fn write_settings(directory: &Path, service: SocketAddr, more: &str) {
+    let text = format!(
+        "[server]\nstore = \"far\"\n[store.far]\ntype = \"s3\"\nendpoint = \"http://{service}\"\nregion = \"us-east-1\"\n{more}"
+    );
+    std::fs::write(directory.join("settings.toml"), text).unwrap();
+}
+
+/// What reaches the store, and where profiles are.
+fn environment(directory: &Path) -> [(String, String); 4] {
+    let root = root_key();
+    let data = directory.join("share").display().to_string();
+    [
+        ("AWS_ACCESS_KEY_ID", root.id),
+        ("AWS_SECRET_ACCESS_KEY", root.secret),
+        ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+        ("XDG_DATA_HOME", data),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+}
+
+/// The server in front, by the settings that lie there.
+fn front(directory: &Path) -> Server {
+    let at = |name: &str| directory.join(name);
+    let mut start = Start::new(&at("front"), &at("front-log")).flag("--config", at("settings.toml"));
+    start.environment.extend(environment(directory));
+    start.start().unwrap()
 }
 
 fn get(client: &mut S3, key: &str, headers: &[(&str, &str)]) -> Response {
@@ -171,4 +188,114 @@ fn many_clients_pass_through_few_connections() {
         assert!(is_right.unwrap_or_else(|e| panic!("{n} of {CLIENTS} were served: {e}")));
     }
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
+}
+
+/// A server in front of a service whose answers go wrong.
+fn front_of(service: &Scripted) -> (tempfile::TempDir, Server) {
+    let directory = tempfile::tempdir().unwrap();
+    write_settings(directory.path(), service.address, "");
+    let front = front(directory.path());
+    (directory, front)
+}
+
+#[test]
+fn a_body_that_got_lost_is_not_served_as_an_empty_object() {
+    let service = Scripted::start(|request, answer| {
+        let answer = match (request.operation, request.key.as_str()) {
+            ("GetObject", "summed") => Answer { body: Vec::new(), ..answer },
+            ("GetObject", "plain") => {
+                Answer { body: Vec::new(), ..answer }.without("x-amz-checksum-crc64nvme")
+            }
+            _ => answer,
+        };
+        Reply::Answer(answer)
+    });
+    for (key, bytes) in [("summed", &b"bytes"[..]), ("plain", b"bytes"), ("empty", b"")] {
+        service.lay(key, bytes.to_vec());
+    }
+    let (_directory, mut front) = front_of(&service);
+    let mut client = S3::new(front.endpoint, root_key());
+    for (key, status) in [("summed", 500), ("plain", 503), ("empty", 200)] {
+        assert_eq!(get(&mut client, key, &[]).status, status, "{key}");
+    }
+    assert!(front.terminate().unwrap().success(), "{}", front.logged());
+}
+
+/// A refusal whose every word is a secret.
+fn secret_refusal(status: u16) -> Answer {
+    let code = match status {
+        301 => "PermanentRedirect",
+        307 => "TemporaryRedirect",
+        400 => "InvalidRequest",
+        403 => "SignatureDoesNotMatch",
+        404 => "NoSuchKey",
+        409 => "OperationAborted",
+        412 => "PreconditionFailed",
+        416 => "InvalidRange",
+        501 => "NotImplemented",
+        507 => "InsufficientStorage",
+        _ => "InternalError",
+    };
+    let more = "<Endpoint>secret-host.internal</Endpoint><Region>secret-region</Region>\
+                <Resource>/secret-bucket/k</Resource><HostId>secret-id</HostId>";
+    Answer::refusal_with(status, code, "secret-host.internal says no", more)
+        .with("Location", "http://secret-host.internal/bucket/k")
+        .with("x-amz-bucket-region", "secret-region")
+        .with("x-amz-request-id", "secret-id")
+        .with("x-amz-id-2", "secret-id")
+        .with("Server", "secret-server")
+}
+
+#[test]
+fn clients_see_nothing_of_the_service_in_any_refusal() {
+    let service = Scripted::start(|request, answer| {
+        let status = request.key.strip_prefix("status-").and_then(|status| status.parse().ok());
+        Reply::Answer(status.map_or(answer, secret_refusal))
+    });
+    let (_directory, mut front) = front_of(&service);
+    let mut client = S3::new(front.endpoint, root_key());
+    let address = service.address.to_string();
+    let check = |what: &str, response: &Response| {
+        let shown = format!("{:?}\n{}", response.headers, response.text());
+        for hidden in ["secret", "s3://", &*address] {
+            assert!(!shown.contains(hidden), "{what} shows {hidden}: {shown}");
+        }
+    };
+    for status in [301, 307, 400, 403, 404, 409, 412, 416, 429, 500, 501, 503, 507] {
+        let path = format!("bucket/status-{status}");
+        // What passes is asked for again, with pauses.
+        let methods: &[&str] =
+            if matches!(status, 429 | 500 | 503) { &["GET"] } else { &["GET", "HEAD", "PUT", "DELETE"] };
+        for &method in methods {
+            let body: &[u8] = if method == "PUT" { b"bytes" } else { b"" };
+            let response = client.send(Request { method, path: &path, body, ..Request::default() }).unwrap();
+            let what = format!("{method} {status}");
+            assert!(response.status >= 300, "{what}: {}", response.status);
+            check(&what, &response);
+            if method == "GET" {
+                assert!(response.text().contains("<Message>"), "{what}: {}", response.text());
+            }
+        }
+        let keys = format!("<Delete><Object><Key>status-{status}</Key></Object></Delete>");
+        let checksum = support::scripted::checksum(keys.as_bytes());
+        let deleted = client
+            .send(Request {
+                method: "POST",
+                path: "bucket",
+                query: vec![("delete", String::new())],
+                headers: vec![("x-amz-checksum-crc64nvme", checksum)],
+                body: keys.as_bytes(),
+            })
+            .unwrap();
+        assert!(deleted.status == 200 && deleted.text().contains("<Error>"), "{}", deleted.text());
+        check(&format!("DeleteObjects {status}"), &deleted);
+    }
+    let missing = client.get("bucket/status-404").unwrap();
+    assert!(missing.text().contains("<Message>The specified key does not exist.</Message>"));
+    // Its operator is told.
+    let logged = front.logged();
+    for said in ["secret-host.internal says no", "check the secret key"] {
+        assert!(logged.contains(said), "{said} is not in\n{logged}");
+    }
+    assert!(front.terminate().unwrap().success(), "{logged}");
 }

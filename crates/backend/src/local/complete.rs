@@ -158,7 +158,7 @@ impl Local {
         if let Some(expected) = order.expected_size
             && expected != size
         {
-            return Err(Error::new(
+            return Err(Error::of_request(
                 Reason::InvalidRequest,
                 format!("the parts have {size} bytes in all, not {expected}"),
             ));
@@ -170,10 +170,13 @@ impl Local {
                 let (is, sent) = (algorithm.name(), expected.algorithm().name());
                 let why =
                     format!("the upload was begun with {is}; a {sent} of the object cannot be verified");
-                return Err(Error::new(Reason::InvalidRequest, why));
+                return Err(Error::of_request(Reason::InvalidRequest, why));
             }
             if checksum != Some(expected) {
-                return Err(Error::new(Reason::BadDigest, "the object's checksum is not the one you sent"));
+                return Err(Error::of_request(
+                    Reason::BadDigest,
+                    "the object's checksum is not the one you sent",
+                ));
             }
         }
         let object = Object {

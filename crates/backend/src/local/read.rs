@@ -265,7 +265,7 @@ fn select(object: &Object, select: Select) -> Result<Span> {
                 }
                 offset += part.size;
             }
-            Err(Error::new(Reason::InvalidRange, format!("the object has no part {}", number.get())))
+            Err(Error::of_request(Reason::InvalidRange, format!("the object has no part {}", number.get())))
         }
     }
 }

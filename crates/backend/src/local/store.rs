@@ -367,7 +367,10 @@ impl ObjectStore for LocalStore {
         if let Some(tradewind_core::ByteRange::Inclusive { last, .. }) = request.range
             && last >= found.info.size
         {
-            return Err(Error::new(Reason::InvalidRange, "the range reaches behind the end of the source"));
+            return Err(Error::of_request(
+                Reason::InvalidRange,
+                "the range reaches behind the end of the source",
+            ));
         }
         let stage =
             StageRequest { size: Some(found.span.length), etag: request.etag, ..StageRequest::default() };

@@ -84,10 +84,7 @@ pub(super) async fn copy(
     };
     let committed =
         site.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
-            Reason::InvalidRange => Failure::argument(format!(
-                "Range specified is not valid for the source object: {}",
-                error.message()
-            )),
+            Reason::InvalidRange => Failure::argument("Range specified is not valid for the source object"),
             _ => conditions::on_source(error),
         })?;
     let mut result = CopyPartResult {

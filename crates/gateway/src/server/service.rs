@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 use tradewind_core::context::Deadline;
-use tradewind_core::{Context, Window};
+use tradewind_core::{Context, ErrorKind, Reason, Window};
 
 use super::Shared;
 use super::admission::{self, Grant};
@@ -274,16 +274,28 @@ fn check_head(shared: &Shared, parts: &Parts) -> Result<(), WireError> {
     Ok(())
 }
 
-/// The one place where a failure is logged.
+/// The one place where a failure is logged: the client was told S3's words, what the store said stands here.
 fn log(id: RequestId, operation: &'static str, status: StatusCode, failure: Option<&Failure>) {
     let Some(Failure(error)) = failure else { return };
+    let status_code = status.as_u16();
     if status == StatusCode::INTERNAL_SERVER_ERROR || status == StatusCode::INSUFFICIENT_STORAGE {
-        tracing::error!(%id, operation, status = status.as_u16(), ?error, "request failed");
+        tracing::error!(%id, operation, status = status_code, ?error, "request failed");
     } else if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
-        tracing::warn!(%id, operation, status = status.as_u16(), ?error, "request failed");
+        tracing::warn!(%id, operation, status = status_code, ?error, "request failed");
+    } else if error.store_error().is_some_and(|inner| inner.kind() == ErrorKind::Denied) {
+        // It was this server that the store refused, not the client.
+        tracing::warn!(%id, operation, status = status_code, ?error, "the store refused a request");
+    } else if error.store_error().is_some_and(is_for_operator) {
+        tracing::info!(%id, operation, status = status_code, ?error, "request refused");
     } else {
-        tracing::debug!(%id, operation, status = status.as_u16(), ?error, "request refused");
+        tracing::debug!(%id, operation, status = status_code, ?error, "request refused");
     }
+}
+
+/// Whether a client that asks why can be answered only with what the log says.
+fn is_for_operator(inner: &tradewind_core::Error) -> bool {
+    let is_explained = inner.client_message().is_some() || inner.reason() == Reason::InvalidRange;
+    inner.kind() == ErrorKind::Invalid && !is_explained
 }
 
 /// An answer's body, which knows when it is over.

@@ -194,7 +194,7 @@ impl Batch<'_> {
     ) -> Result<()> {
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let too_long =
-            |_| Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long");
+            |_| Error::of_request(Reason::EntityTooLarge, "the object's metadata or part list is too long");
         let header = Header {
             kind: record.kind(),
             relocated,
@@ -204,7 +204,10 @@ impl Batch<'_> {
             durable: self.durable,
         };
         if fields.len() > MAX_FIELDS_BYTES {
-            return Err(Error::new(Reason::EntityTooLarge, "the object's metadata or part list is too long"));
+            return Err(Error::of_request(
+                Reason::EntityTooLarge,
+                "the object's metadata or part list is too long",
+            ));
         }
         let record_bytes = u32::try_from(header.record_bytes()).map_err(too_long)?;
         if !self.may_use_reserve {

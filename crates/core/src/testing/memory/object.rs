@@ -43,7 +43,7 @@ impl Stored {
             }
             offset += part.size;
         }
-        Err(Error::new(Reason::InvalidRange, format!("the object has no part {}", number.get())))
+        Err(Error::of_request(Reason::InvalidRange, format!("the object has no part {}", number.get())))
     }
 
     /// The bytes of a span of this object.

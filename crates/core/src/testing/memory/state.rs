@@ -258,14 +258,23 @@ impl State {
             .ok_or_else(|| Error::new(Reason::Defect, "a part lacks the checksum of its upload"))?;
         let size = parts.iter().map(|part| part.size).sum();
         if request.expected_size.is_some_and(|expected| expected != size) {
-            return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in all")));
+            return Err(Error::of_request(
+                Reason::InvalidRequest,
+                format!("the parts have {size} bytes in all"),
+            ));
         }
         match request.expected_checksum {
             Some(expected) if expected.algorithm() != algorithm => {
-                return Err(Error::new(Reason::InvalidRequest, "the upload has another checksum algorithm"));
+                return Err(Error::of_request(
+                    Reason::InvalidRequest,
+                    "the upload has another checksum algorithm",
+                ));
             }
             Some(expected) if expected != checksum => {
-                return Err(Error::new(Reason::BadDigest, "the object's checksum is not the one expected"));
+                return Err(Error::of_request(
+                    Reason::BadDigest,
+                    "the object's checksum is not the one expected",
+                ));
             }
             _ => {}
         }
@@ -308,7 +317,7 @@ fn range_within(range: ByteRange, size: u64) -> Result<Span> {
         ByteRange::Suffix(length) => length > size,
     };
     if beyond {
-        return Err(Error::new(
+        return Err(Error::of_request(
             Reason::InvalidRange,
             format!("the range ends behind the source's {size} bytes"),
         ));
