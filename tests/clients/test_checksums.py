@@ -1,6 +1,7 @@
 """Object checksums and Content-MD5: verified before anything is stored, and given back."""
 
 import pytest
+from botocore.httpchecksum import _SUPPORTED_CHECKSUM_ALGORITHMS
 
 import sums
 from expect import absent, body_of, payload, refused, s3_error
@@ -50,13 +51,50 @@ def test_two_algorithms_at_once(s3, raw, bucket, key):
     absent(s3, bucket, key)
 
 
-def test_algorithm_that_does_not_exist(s3, raw, bucket, key):
-    response = raw.request("PUT", f"/{bucket}/{key}", headers={"x-amz-sdk-checksum-algorithm": "CRC99"}, body=BODY)
+@pytest.mark.parametrize("name", ["x-amz-sdk-checksum-algorithm", "x-amz-checksum-algorithm"])
+def test_algorithm_that_does_not_exist(s3, raw, bucket, key, name):
+    for method, query in (("PUT", ""), ("POST", "uploads=")):
+        refused(raw.request(method, f"/{bucket}/{key}", query, headers={name: "CRC99"}, body=BODY), "InvalidRequest", 400)
+    absent(s3, bucket, key)
+
+
+def test_value_of_an_algorithm_that_does_not_exist(s3, raw, bucket, key):
+    """It is refused by name wherever bytes or a document might be taken for verified."""
+    upload = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    s3.put_object(Bucket=bucket, Key=key + "-tagged", Body=b"x")
+    tags = b"<Tagging><TagSet/></Tagging>"
+    delete = b"<Delete><Object><Key>x</Key></Object></Delete>"
+    for method, path, query, body in (
+        ("PUT", f"/{bucket}/{key}", "", BODY),
+        ("PUT", f"/{bucket}/{key}", f"partNumber=1&uploadId={upload}", BODY),
+        ("POST", f"/{bucket}/{key}", f"uploadId={upload}", b"<CompleteMultipartUpload/>"),
+        ("PUT", f"/{bucket}/{key}-tagged", "tagging=", tags),
+        ("POST", f"/{bucket}", "delete=", delete),
+    ):
+        response = raw.request(method, path, query, headers={"x-amz-checksum-blake3": "AAAA"}, body=body)
+        refused(response, "InvalidRequest", 400)
+        assert "x-amz-checksum-blake3" in response.xml().findtext("Message")
+    assert "Parts" not in s3.list_parts(Bucket=bucket, Key=key, UploadId=upload)
+    absent(s3, bucket, key)
+
+
+@pytest.mark.parametrize("algorithm", sums.ALGORITHMS)
+def test_empty_value_is_not_an_absent_one(s3, raw, bucket, key, algorithm):
+    refused(raw.request("PUT", f"/{bucket}/{key}", headers={header(algorithm): ""}, body=BODY), "InvalidRequest", 400)
+    absent(s3, bucket, key)
+
+
+def test_trailer_of_a_body_without_chunks(s3, raw, bucket, key):
+    response = raw.request("PUT", f"/{bucket}/{key}", headers={"x-amz-trailer": "x-amz-checksum-crc32"}, body=BODY)
     refused(response, "InvalidRequest", 400)
     absent(s3, bucket, key)
 
 
-@pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])
+# What the installed boto3 can compute by itself; XXH and the CRCs but CRC32 need its native extension.
+COMPUTED = [name for name in ("CRC32", "SHA1", "SHA256", "SHA512") if name.lower() in _SUPPORTED_CHECKSUM_ALGORITHMS]
+
+
+@pytest.mark.parametrize("algorithm", COMPUTED)
 def test_boto3_computes_and_verifies(s3, bucket, key, algorithm):
     put = s3.put_object(Bucket=bucket, Key=key, Body=BODY, ChecksumAlgorithm=algorithm)
     assert put[f"Checksum{algorithm}"] == sums.checksum(algorithm, BODY)
@@ -144,8 +182,15 @@ def upload_parts(s3, bucket, key, algorithm, values, **create):
     return name, parts
 
 
-@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "SHA1", "SHA256"])
+def boto3_algorithms(s3):
+    """Those that the installed boto3 has fields for."""
+    return s3.meta.service_model.shape_for("ChecksumAlgorithm").enum
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", *sums.HASHES])
 def test_composite(s3, bucket, key, part_sums, algorithm):
+    if algorithm not in boto3_algorithms(s3):
+        pytest.skip(f"this boto3 does not know {algorithm}")
     values, composite, _ = part_sums(algorithm)
     name, parts = upload_parts(s3, bucket, key, algorithm, values, ChecksumType="COMPOSITE")
     listed = s3.list_parts(**name)
@@ -155,6 +200,8 @@ def test_composite(s3, bucket, key, part_sums, algorithm):
     assert (done[f"Checksum{algorithm}"], done["ChecksumType"]) == (composite, "COMPOSITE")
     head = s3.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
     assert (head[f"Checksum{algorithm}"], head["ChecksumType"]) == (composite, "COMPOSITE")
+    found = s3.get_object_attributes(Bucket=bucket, Key=key, ObjectAttributes=["Checksum", "ObjectParts"])
+    assert found["Checksum"][f"Checksum{algorithm}"] == composite.removesuffix("-2")
 
 
 @pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME"])
@@ -178,7 +225,7 @@ def test_default_kind(s3, bucket, key, algorithm, kind):
     assert upload["ChecksumType"] == kind
 
 
-@pytest.mark.parametrize("algorithm, kind", [("CRC64NVME", "COMPOSITE"), ("SHA256", "FULL_OBJECT"), ("SHA1", "FULL_OBJECT")])
+@pytest.mark.parametrize("algorithm, kind", [("CRC64NVME", "COMPOSITE"), *((name, "FULL_OBJECT") for name in sums.HASHES)])
 def test_kind_that_does_not_fit(s3, bucket, key, algorithm, kind):
     with s3_error("InvalidRequest", 400):
         s3.create_multipart_upload(Bucket=bucket, Key=key, ChecksumAlgorithm=algorithm, ChecksumType=kind)

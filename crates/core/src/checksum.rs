@@ -1,10 +1,11 @@
-//! Checksums of whole objects and of blocks. S3's five algorithms, how each is written, how CRCs of
+//! Checksums of whole objects and of blocks. S3's ten algorithms, how each is written, how CRCs of
 //! neighbouring pieces combine (so that payload is read once), and S3's composite form.
 //!
-//! MD5 is not among them: it is an ETag's business (`ETag`, `Content-MD5`), never an integrity check
-//! of ours.
+//! MD5 as a checksum is stored and compared like the others. It is not the MD5 of an entity tag or of
+//! `Content-MD5`, even where the values are equal.
 
 mod combine;
+mod hasher;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,9 +13,15 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use crc_fast::CrcAlgorithm;
-use sha1::Digest as _;
 
+pub use self::hasher::Hasher;
 use crate::error::{Error, Reason, Result};
+
+/// Bytes in the longest value.
+const MAX_VALUE_BYTES: usize = 64;
+
+/// What headers that carry a value begin with.
+const HEADER_PREFIX: &str = "x-amz-checksum-";
 
 /// A checksum algorithm of S3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,11 +36,32 @@ pub enum Algorithm {
     Sha1,
     /// SHA-256, 32 bytes.
     Sha256,
+    /// SHA-512, 64 bytes.
+    Sha512,
+    /// MD5, 16 bytes.
+    Md5,
+    /// XXH64 with seed 0, 8 bytes.
+    XxHash64,
+    /// XXH3 of 64 bits with seed 0, 8 bytes.
+    XxHash3,
+    /// XXH3 of 128 bits with seed 0, 16 bytes.
+    XxHash128,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
+    pub const ALL: [Self; 10] = [
+        Self::Crc32,
+        Self::Crc32c,
+        Self::Crc64Nvme,
+        Self::Sha1,
+        Self::Sha256,
+        Self::Sha512,
+        Self::Md5,
+        Self::XxHash64,
+        Self::XxHash3,
+        Self::XxHash128,
+    ];
 
     /// The name as S3 writes it in `x-amz-checksum-algorithm`.
     #[must_use]
@@ -44,6 +72,11 @@ impl Algorithm {
             Self::Crc64Nvme => "CRC64NVME",
             Self::Sha1 => "SHA1",
             Self::Sha256 => "SHA256",
+            Self::Sha512 => "SHA512",
+            Self::Md5 => "MD5",
+            Self::XxHash64 => "XXHASH64",
+            Self::XxHash3 => "XXHASH3",
+            Self::XxHash128 => "XXHASH128",
         }
     }
 
@@ -56,7 +89,20 @@ impl Algorithm {
             Self::Crc64Nvme => "x-amz-checksum-crc64nvme",
             Self::Sha1 => "x-amz-checksum-sha1",
             Self::Sha256 => "x-amz-checksum-sha256",
+            Self::Sha512 => "x-amz-checksum-sha512",
+            Self::Md5 => "x-amz-checksum-md5",
+            Self::XxHash64 => "x-amz-checksum-xxhash64",
+            Self::XxHash3 => "x-amz-checksum-xxhash3",
+            Self::XxHash128 => "x-amz-checksum-xxhash128",
         }
+    }
+
+    /// The algorithm whose values a header of this name, in lower case, carries.
+    #[must_use]
+    pub fn from_header(name: &str) -> Option<Self> {
+        // Nearly all names end here.
+        name.strip_prefix(HEADER_PREFIX)?;
+        Self::ALL.into_iter().find(|algorithm| algorithm.header() == name)
     }
 
     /// Bytes in a value.
@@ -64,24 +110,36 @@ impl Algorithm {
     pub const fn size(self) -> usize {
         match self {
             Self::Crc32 | Self::Crc32c => 4,
-            Self::Crc64Nvme => 8,
+            Self::Crc64Nvme | Self::XxHash64 | Self::XxHash3 => 8,
+            Self::Md5 | Self::XxHash128 => 16,
             Self::Sha1 => 20,
             Self::Sha256 => 32,
+            Self::Sha512 => MAX_VALUE_BYTES,
         }
     }
 
     /// Whether values of neighbouring pieces combine into the value of the whole.
     #[must_use]
     pub const fn is_crc(self) -> bool {
-        self.crc().is_some()
+        matches!(self, Self::Crc32 | Self::Crc32c | Self::Crc64Nvme)
     }
 
-    const fn crc(self) -> Option<CrcAlgorithm> {
+    /// Whether an object made of parts can have this checksum over `scope`. Only CRCs of parts combine into one of the
+    /// whole, and S3 has no composite CRC-64/NVME.
+    #[must_use]
+    pub const fn supports(self, scope: ChecksumScope) -> bool {
+        match scope {
+            ChecksumScope::FullObject => self.is_crc(),
+            ChecksumScope::Composite => !matches!(self, Self::Crc64Nvme),
+        }
+    }
+
+    /// The scope of an object made of parts where the client names none.
+    #[must_use]
+    pub const fn default_scope(self) -> ChecksumScope {
         match self {
-            Self::Crc32 => Some(CrcAlgorithm::Crc32IsoHdlc),
-            Self::Crc32c => Some(CrcAlgorithm::Crc32Iscsi),
-            Self::Crc64Nvme => Some(CrcAlgorithm::Crc64Nvme),
-            Self::Sha1 | Self::Sha256 => None,
+            Self::Crc64Nvme => ChecksumScope::FullObject,
+            _ => ChecksumScope::Composite,
         }
     }
 }
@@ -130,11 +188,12 @@ impl FromStr for ChecksumScope {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Checksum {
     algorithm: Algorithm,
-    bytes: [u8; 32],
+    /// Zeros behind the value.
+    bytes: [u8; MAX_VALUE_BYTES],
 }
 
 impl Checksum {
-    /// From raw bytes in the order S3 encodes (big endian for CRCs).
+    /// From raw bytes in the order S3 encodes (big endian for CRCs and XXH).
     pub fn new(algorithm: Algorithm, value: &[u8]) -> Result<Self> {
         if value.len() != algorithm.size() {
             return Err(Error::of_request(
@@ -142,9 +201,7 @@ impl Checksum {
                 format!("a {} value has {} bytes, not {}", algorithm.name(), algorithm.size(), value.len()),
             ));
         }
-        let mut bytes = [0; 32];
-        bytes[..value.len()].copy_from_slice(value);
-        Ok(Self { algorithm, bytes })
+        Ok(Self::padded(algorithm, value))
     }
 
     /// From base64, as headers carry it.
@@ -158,7 +215,7 @@ impl Checksum {
     /// The CRC-64/NVME with this value.
     #[must_use]
     pub fn crc64nvme(value: u64) -> Self {
-        Self::from_crc(Algorithm::Crc64Nvme, value)
+        Self::from_number(Algorithm::Crc64Nvme, value)
     }
 
     /// The checksum of one buffer.
@@ -187,7 +244,7 @@ impl Checksum {
         BASE64.encode(self.bytes())
     }
 
-    /// The checksum of two neighbouring pieces, from theirs; `None` for SHA or unlike algorithms.
+    /// The checksum of two neighbouring pieces, from theirs; `None` unless both are of one CRC.
     #[must_use]
     pub fn combine(&self, next: &Self, next_length: u64) -> Option<Self> {
         if self.algorithm != next.algorithm {
@@ -195,7 +252,10 @@ impl Checksum {
         }
         let polynomial = combine::Polynomial::of(self.algorithm)?;
         let shift = polynomial.shift(next_length);
-        Some(Self::from_crc(self.algorithm, polynomial.multiply(shift, self.crc_value()) ^ next.crc_value()))
+        Some(Self::from_number(
+            self.algorithm,
+            polynomial.multiply(shift, self.crc_value()) ^ next.crc_value(),
+        ))
     }
 
     /// S3's composite form: the checksum of the concatenated part checksums.
@@ -208,10 +268,15 @@ impl Checksum {
         hasher.finish()
     }
 
-    fn from_crc(algorithm: Algorithm, value: u64) -> Self {
-        let mut bytes = [0; 32];
-        let size = algorithm.size();
-        bytes[..size].copy_from_slice(&value.to_be_bytes()[8 - size..]);
+    /// From a number of at most eight bytes.
+    fn from_number(algorithm: Algorithm, value: u64) -> Self {
+        Self::padded(algorithm, &value.to_be_bytes()[8 - algorithm.size()..])
+    }
+
+    /// From a value of the right length.
+    fn padded(algorithm: Algorithm, value: &[u8]) -> Self {
+        let mut bytes = [0; MAX_VALUE_BYTES];
+        bytes[..value.len()].copy_from_slice(value);
         Self { algorithm, bytes }
     }
 
@@ -242,63 +307,6 @@ impl fmt::Debug for Checksum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.algorithm.name(), self.to_base64())
     }
-}
-
-/// A checksum in the making.
-pub struct Hasher(State);
-
-enum State {
-    Crc(Algorithm, Box<crc_fast::Digest>),
-    Sha1(Box<sha1::Sha1>),
-    Sha256(Box<sha2::Sha256>),
-}
-
-impl Hasher {
-    /// Begins.
-    #[must_use]
-    pub fn new(algorithm: Algorithm) -> Self {
-        Self(match (algorithm.crc(), algorithm) {
-            (Some(crc), _) => State::Crc(algorithm, Box::new(crc_fast::Digest::new(crc))),
-            (None, Algorithm::Sha1) => State::Sha1(Box::default()),
-            (None, _) => State::Sha256(Box::default()),
-        })
-    }
-
-    /// Which algorithm.
-    #[must_use]
-    pub fn algorithm(&self) -> Algorithm {
-        match &self.0 {
-            State::Crc(algorithm, _) => *algorithm,
-            State::Sha1(_) => Algorithm::Sha1,
-            State::Sha256(_) => Algorithm::Sha256,
-        }
-    }
-
-    /// Adds bytes. CRCs run at tens of GB/s; SHA at about 1.5 GB/s, so that callers on an async
-    /// worker feed at most 256 KiB at a time.
-    pub fn update(&mut self, data: &[u8]) {
-        match &mut self.0 {
-            State::Crc(_, digest) => digest.update(data),
-            State::Sha1(digest) => digest.update(data),
-            State::Sha256(digest) => digest.update(data),
-        }
-    }
-
-    /// Ends.
-    #[must_use]
-    pub fn finish(self) -> Checksum {
-        match self.0 {
-            State::Crc(algorithm, digest) => Checksum::from_crc(algorithm, digest.finalize()),
-            State::Sha1(digest) => padded(Algorithm::Sha1, &digest.finalize()),
-            State::Sha256(digest) => padded(Algorithm::Sha256, &digest.finalize()),
-        }
-    }
-}
-
-fn padded(algorithm: Algorithm, value: &[u8]) -> Checksum {
-    let mut bytes = [0; 32];
-    bytes[..value.len()].copy_from_slice(value);
-    Checksum { algorithm, bytes }
 }
 
 /// The CRC-64/NVME of one buffer: the checksum of blocks on disk.
@@ -342,13 +350,34 @@ mod tests {
 
     #[test]
     fn known_values() {
-        // The check values of the CRC catalogue and of FIPS 180 for "123456789" and "abc".
+        // The check values of the CRC catalogue, of FIPS 180 and RFC 1321, and of the reference implementation of xxHash.
         let check = |a, s: &[u8]| hex(Checksum::of(a, s).bytes());
         assert_eq!(check(Algorithm::Crc32, b"123456789"), "cbf43926");
         assert_eq!(check(Algorithm::Crc32c, b"123456789"), "e3069283");
         assert_eq!(check(Algorithm::Crc64Nvme, b"123456789"), "ae8b14860a799888");
         assert_eq!(check(Algorithm::Sha1, b"abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
         assert!(check(Algorithm::Sha256, b"abc").starts_with("ba7816bf8f01cfea"));
+        assert!(check(Algorithm::Sha512, b"abc").starts_with("ddaf35a193617aba"));
+        assert_eq!(check(Algorithm::Md5, b"abc"), "900150983cd24fb0d6963f7d28e17f72");
+        assert_eq!(check(Algorithm::XxHash64, b"123456789"), "8cb841db40e6ae83");
+        assert_eq!(check(Algorithm::XxHash3, b"123456789"), "72dcb18b67a17dff");
+        assert_eq!(check(Algorithm::XxHash128, b"123456789"), "33119477ede5dcd5e9716427681d5860");
+        assert_eq!(check(Algorithm::XxHash64, b""), "ef46db3751d8e999");
+        assert_eq!(check(Algorithm::XxHash3, b""), "2d06800538d394c2");
+        assert_eq!(check(Algorithm::XxHash128, b""), "99aa06d3014798d86001c324468d497f");
+    }
+
+    #[test]
+    fn headers_name_their_algorithm() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(Algorithm::from_header(algorithm.header()), Some(algorithm));
+            assert_eq!(algorithm.name().parse::<Algorithm>().ok(), Some(algorithm));
+            assert!(algorithm.supports(algorithm.default_scope()));
+            assert_eq!(Checksum::of(algorithm, b"x").bytes().len(), algorithm.size());
+        }
+        for name in ["x-amz-checksum-mode", "x-amz-checksum-", "crc32", "x-amz-checksum-crc32-2"] {
+            assert_eq!(Algorithm::from_header(name), None, "{name}");
+        }
     }
 
     fn hex(bytes: &[u8]) -> String {

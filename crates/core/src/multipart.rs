@@ -59,7 +59,7 @@ pub struct CreateUpload {
     /// The object's metadata.
     pub metadata: Metadata,
     /// The checksum its parts carry, and how the object's is made of them. `None`: a CRC-64/NVME of
-    /// the whole is kept. A SHA of the full object cannot be made of parts and is an
+    /// the whole is kept. One of the full object that cannot be made of parts (any but a CRC) is an
     /// [`InvalidRequest`](Reason::InvalidRequest). Parts get this checksum whatever their own stage
     /// asks for, so that a completion never lacks one.
     pub checksum: Option<(Algorithm, ChecksumScope)>,
@@ -69,20 +69,18 @@ impl CreateUpload {
     /// Refuses a checksum of the whole that cannot be made of the parts' checksums, and the pair that S3 has not.
     pub fn check(&self) -> Result<()> {
         self.metadata.check()?;
-        match self.checksum {
-            Some((algorithm, ChecksumScope::FullObject)) if !algorithm.is_crc() => Err(Error::of_request(
-                Reason::InvalidRequest,
-                format!(
-                    "a {} of the whole object cannot be made of its parts'; use COMPOSITE",
-                    algorithm.name()
-                ),
-            )),
-            Some((Algorithm::Crc64Nvme, ChecksumScope::Composite)) => Err(Error::of_request(
-                Reason::InvalidRequest,
-                "a CRC64NVME is one of the whole object; use FULL_OBJECT",
-            )),
-            _ => Ok(()),
+        let Some((algorithm, scope)) = self.checksum else { return Ok(()) };
+        if algorithm.supports(scope) {
+            return Ok(());
         }
+        let name = algorithm.name();
+        let why = match scope {
+            ChecksumScope::FullObject => {
+                format!("a {name} of the whole object cannot be made of its parts'; use COMPOSITE")
+            }
+            ChecksumScope::Composite => format!("a {name} is one of the whole object; use FULL_OBJECT"),
+        };
+        Err(Error::of_request(Reason::InvalidRequest, why))
     }
 }
 

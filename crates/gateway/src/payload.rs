@@ -17,6 +17,7 @@ use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use ring::digest;
+use tradewind_core::Algorithm;
 
 use crate::auth::Trailers;
 use crate::body::RequestBody;
@@ -27,6 +28,9 @@ use crate::sigv4::Payload;
 
 /// Bytes hashed at a time.
 const HASH_BYTES: usize = 128 << 10;
+
+/// The most trailers that are announced.
+const MAX_ANNOUNCED: usize = 8;
 
 /// A body ready to be read, with what is known of it.
 pub(crate) struct Prepared {
@@ -101,7 +105,10 @@ pub(crate) fn prepare(
             "Your proposed upload exceeds the maximum allowed size",
         ));
     }
-    let announced = if chunked { announced_trailers(headers)? } else { Vec::new() };
+    let announced = announced_trailers(headers)?;
+    if !chunked && !announced.is_empty() {
+        return Err(wrong_trailer());
+    }
     let sha256 = match &payload {
         Payload::Sha256(hash) => Some(*hash),
         _ => None,
@@ -160,24 +167,23 @@ fn decoded_length(headers: &HeaderMap) -> Result<u64, WireError> {
         .ok_or_else(|| WireError::new(Code::InvalidArgument, "x-amz-decoded-content-length is not a number."))
 }
 
+/// The names in `x-amz-trailer`: checksums that can be compared.
 fn announced_trailers(headers: &HeaderMap) -> Result<Vec<HeaderName>, WireError> {
-    let malformed = || {
-        WireError::new(
-            Code::InvalidRequest,
-            "The value specified in the x-amz-trailer header is not supported",
-        )
-    };
     let mut names = Vec::new();
     for value in headers.get_all("x-amz-trailer") {
-        for name in value.to_str().map_err(|_| malformed())?.split(',') {
-            let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| malformed())?;
-            if !name.as_str().starts_with("x-amz-checksum-") || names.len() >= 8 {
-                return Err(malformed());
+        for name in value.to_str().map_err(|_| wrong_trailer())?.split(',') {
+            let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong_trailer())?;
+            if Algorithm::from_header(name.as_str()).is_none() || names.len() >= MAX_ANNOUNCED {
+                return Err(wrong_trailer());
             }
             names.push(name);
         }
     }
     Ok(names)
+}
+
+fn wrong_trailer() -> WireError {
+    WireError::new(Code::InvalidRequest, "The value specified in the x-amz-trailer header is not supported")
 }
 
 fn strip(headers: &mut HeaderMap, chunked: bool, length: Option<u64>) {

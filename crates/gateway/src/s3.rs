@@ -16,6 +16,7 @@ mod conditions;
 mod copy;
 mod delete;
 mod document;
+mod elements;
 mod failure;
 mod intent;
 mod list;

@@ -115,6 +115,9 @@ mod tag {
     pub const NUMBER: u8 = 15;
     pub const CHECKSUM_PLAN: u8 = 16;
     pub const ETAG_TEXT: u8 = 17;
+    pub const MORE_CHECKSUMS: u8 = 18;
+    pub const MORE_OF_PARTS: u8 = 19;
+    pub const MORE_CHECKSUM_PLAN: u8 = 20;
     // 32 and up: `metadata`.
 }
 
@@ -245,6 +248,10 @@ impl Object {
         }
         if !self.parts.is_empty() {
             out.bytes(tag::PARTS, &PartSummary::encode_all(&self.parts));
+            let more = PartSummary::encode_more(&self.parts);
+            if !more.is_empty() {
+                out.bytes(tag::MORE_OF_PARTS, &more);
+            }
         }
         if let Some(upload) = self.upload {
             out.number(tag::UPLOAD, upload);
@@ -268,11 +275,12 @@ impl Object {
                 tag::TIME => object.modified = read_time(value)?,
                 tag::ETAG_MD5 => object.etag = ETag::from_md5(&value.array()?),
                 tag::ETAG_TEXT => object.etag = ETag::from_tag(&value.rest_as_text()?),
-                tag::CHECKSUM => object.checksums.push(read_checksum(value)?),
+                tag::CHECKSUM | tag::MORE_CHECKSUMS => object.checksums.extend(read_checksum(tag, value)?),
                 tag::SCOPE => object.scope = ChecksumScope::Composite,
                 tag::RUNS => runs = Some(Run::decode_all(value)?),
                 tag::FRESH => first_seen = ExtentAt::decode_all(value)?,
                 tag::PARTS => object.parts = PartSummary::decode_all(value)?,
+                tag::MORE_OF_PARTS => PartSummary::decode_more(&mut object.parts, value)?,
                 tag::UPLOAD => object.upload = Some(value.number()?),
                 tag::REWRITES => object.rewrites = Some(value.number()?),
                 other => read_metadata_field(&mut object.metadata, other, value)?,
@@ -291,7 +299,8 @@ impl Upload {
         put_time(out, self.initiated);
         if let Some((algorithm, scope)) = self.checksum {
             let plan = [algorithm_byte(algorithm), u8::from(scope == ChecksumScope::Composite)];
-            out.bytes(tag::CHECKSUM_PLAN, &plan);
+            let tag = if is_first(algorithm) { tag::CHECKSUM_PLAN } else { tag::MORE_CHECKSUM_PLAN };
+            out.bytes(tag, &plan);
         }
         put_metadata(out, &self.metadata);
     }
@@ -310,11 +319,11 @@ impl Upload {
                 tag::BUCKET => upload.bucket = value.narrow()?,
                 tag::KEY => upload.key = value.rest_as_text()?,
                 tag::TIME => upload.initiated = read_time(value)?,
-                tag::CHECKSUM_PLAN => {
-                    let algorithm = algorithm_from(value.byte()?)?;
+                tag::CHECKSUM_PLAN | tag::MORE_CHECKSUM_PLAN => {
+                    let algorithm = algorithm_from(value.byte()?);
                     let composite = value.byte()? == 1;
                     let scope = if composite { ChecksumScope::Composite } else { ChecksumScope::FullObject };
-                    upload.checksum = Some((algorithm, scope));
+                    upload.checksum = known(tag, algorithm)?.map(|algorithm| (algorithm, scope));
                 }
                 other => read_metadata_field(&mut upload.metadata, other, value)?,
             }
@@ -356,15 +365,32 @@ fn put_etag(out: &mut FieldWriter, etag: &ETag) {
     };
 }
 
+/// Later algorithms have a tag of their own, which readers that do not know them skip.
 fn put_checksum(out: &mut FieldWriter, checksum: &Checksum) {
-    out.bytes(tag::CHECKSUM, &[&[algorithm_byte(checksum.algorithm())], checksum.bytes()].concat());
+    let algorithm = checksum.algorithm();
+    let tag = if is_first(algorithm) { tag::CHECKSUM } else { tag::MORE_CHECKSUMS };
+    out.bytes(tag, &[&[algorithm_byte(algorithm)], checksum.bytes()].concat());
 }
 
-fn read_checksum(mut value: super::fields::Decoder<'_>) -> Result<Checksum> {
-    let algorithm = algorithm_from(value.byte()?)?;
-    Checksum::new(algorithm, value.0).map_err(|_| malformed("a checksum has the wrong length"))
+/// A checksum; `None` where it is one of a later program, whose algorithm is not known here.
+fn read_checksum(tag: u8, mut value: super::fields::Decoder<'_>) -> Result<Option<Checksum>> {
+    let algorithm = known(tag, algorithm_from(value.byte()?))?;
+    algorithm.map(|algorithm| checksum_of(algorithm, value.0)).transpose()
 }
 
+fn checksum_of(algorithm: Algorithm, value: &[u8]) -> Result<Checksum> {
+    Checksum::new(algorithm, value).map_err(|_| malformed("a checksum has the wrong length"))
+}
+
+/// What becomes of an algorithm that is not known: under the tags that hold later ones it is passed over.
+fn known(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
+    match tag {
+        tag::MORE_CHECKSUMS | tag::MORE_OF_PARTS | tag::MORE_CHECKSUM_PLAN => Ok(algorithm.ok()),
+        _ => algorithm.map(Some),
+    }
+}
+
+/// The number of an algorithm, for ever. 0 is none, and 0x80 and above are not used.
 pub(crate) const fn algorithm_byte(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::Crc32 => 1,
@@ -372,7 +398,17 @@ pub(crate) const fn algorithm_byte(algorithm: Algorithm) -> u8 {
         Algorithm::Crc64Nvme => 3,
         Algorithm::Sha1 => 4,
         Algorithm::Sha256 => 5,
+        Algorithm::Sha512 => 6,
+        Algorithm::Md5 => 7,
+        Algorithm::XxHash64 => 8,
+        Algorithm::XxHash3 => 9,
+        Algorithm::XxHash128 => 10,
     }
+}
+
+/// Whether every program that reads this format knows the algorithm. The first fields for checksums hold only these.
+pub(crate) const fn is_first(algorithm: Algorithm) -> bool {
+    algorithm_byte(algorithm) <= 5
 }
 
 pub(crate) fn algorithm_from(byte: u8) -> Result<Algorithm> {

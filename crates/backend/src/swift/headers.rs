@@ -6,7 +6,7 @@
 //! clients to see; everything else goes as JSON in Base64 into as many headers as it takes (`X-Object-Meta-Tradewind-More-N`),
 //! and where all of it is too much, into an object of the companion.
 //!
-//! Our own: `-ETag` where it is not Swift's own, `-Checksums`, `-Scope`, `-Parts`, and `-Write`, the name under which
+//! Our own: `-ETag` where it is not Swift's own, `-Checksums` and `-Later-Checksums`, `-Scope`, `-Parts`, and `-Write`, the name under which
 //! the companion holds something of the object.
 
 use base64::Engine as _;
@@ -36,6 +36,10 @@ const MOST_COUNT: usize = 85;
 /// Longer classes of ranges are kept, but do not pass through as a header: a line of Swift's `max_header_size` (8 KiB) is
 /// refused.
 const MOST_PASSED_BYTES: usize = 4 << 10;
+
+/// The headers of checksums, and whether they hold later algorithms: programs that do not know those refuse them in the
+/// first header, and pass over the second.
+const CHECKSUMS: [(&str, bool); 2] = [("checksums", false), ("later-checksums", true)];
 
 /// What is kept of an object.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -107,10 +111,13 @@ impl Kept {
                 headers.insert(name, value(text)?);
             }
         }
-        if !self.checksums.is_empty() {
+        for (name, is_later) in CHECKSUMS {
             let said = |sum: &Checksum| format!("{}={}", sum.algorithm().name(), sum.to_base64());
-            let all: Vec<String> = self.checksums.iter().map(said).collect();
-            headers.insert(own("checksums"), value(&all.join(" "))?);
+            let sums = self.checksums.iter().filter(|sum| is_of_later(sum.algorithm()) == is_later);
+            let all: Vec<String> = sums.map(said).collect();
+            if !all.is_empty() {
+                headers.insert(own(name), value(&all.join(" "))?);
+            }
         }
         if let Some(scope) = self.scope {
             headers.insert(own("scope"), HeaderValue::from_static(scope.name()));
@@ -186,10 +193,19 @@ impl Kept {
         let mut kept = Self::default();
         let text = |name: &str| headers.get(own(name)).map(lossy);
         kept.etag = text("etag").map(|tag| ETag::from_tag(&tag));
-        for sum in text("checksums").iter().flat_map(|all| all.split(' ')) {
-            let (algorithm, sum) = sum.split_once('=').ok_or_else(|| broken("a checksum"))?;
-            let algorithm: Algorithm = algorithm.parse().map_err(|_| broken("a checksum"))?;
-            kept.checksums.push(Checksum::from_base64(algorithm, sum)?);
+        for (name, is_later) in CHECKSUMS {
+            for sum in text(name).iter().flat_map(|all| all.split(' ')) {
+                let (algorithm, sum) = sum.split_once('=').ok_or_else(|| broken("a checksum"))?;
+                match algorithm.parse::<Algorithm>() {
+                    Ok(algorithm) => {
+                        let sum = Checksum::from_base64(algorithm, sum).map_err(|_| broken("a checksum"))?;
+                        kept.checksums.push(sum);
+                    }
+                    // Of a later program.
+                    Err(_) if is_later => {}
+                    Err(_) => return Err(broken("a checksum")),
+                }
+            }
         }
         kept.scope = text("scope").map(|scope| scope.parse().map_err(|_| broken("a scope"))).transpose()?;
         kept.parts =
@@ -322,6 +338,14 @@ fn pairs(list: &Json) -> Result<Vec<(String, String)>> {
     let all: Option<Vec<_>> =
         list.as_array().map_or(Some(Vec::new()), |list| list.iter().map(pair).collect());
     all.ok_or_else(|| broken("metadata"))
+}
+
+/// Whether there are programs that keep objects so and do not know the algorithm.
+const fn is_of_later(algorithm: Algorithm) -> bool {
+    !matches!(
+        algorithm,
+        Algorithm::Crc32 | Algorithm::Crc32c | Algorithm::Crc64Nvme | Algorithm::Sha1 | Algorithm::Sha256
+    )
 }
 
 fn broken(what: &str) -> Error {

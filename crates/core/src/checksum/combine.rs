@@ -21,7 +21,7 @@ impl Polynomial {
             Algorithm::Crc32 => Some(CRC32),
             Algorithm::Crc32c => Some(CRC32C),
             Algorithm::Crc64Nvme => Some(CRC64_NVME),
-            Algorithm::Sha1 | Algorithm::Sha256 => None,
+            _ => None,
         }
     }
 

@@ -25,32 +25,16 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Reads the headers.
+    /// Reads the headers. Those whose names are not known were refused before.
     pub(super) fn read(call: &Call) -> Result<Self> {
-        let promised = header_value(call)?;
-        let mut trailing = None;
-        for name in &call.auth.announced_trailers {
-            let algorithm =
-                Algorithm::ALL.into_iter().find(|a| name.as_str() == a.header()).ok_or_else(|| {
-                    Failure::request("The value specified in the x-amz-trailer header is not supported")
-                })?;
-            if trailing.is_some() || promised.is_some() {
-                return Err(several());
-            }
-            trailing = Some(algorithm);
+        let plan = Self { md5: content_md5(call)?, promised: header_value(call)?, trailing: trailing(call)? };
+        if plan.promised.is_some() && plan.trailing.is_some() {
+            return Err(several());
         }
-        let plan = Self { md5: content_md5(call)?, promised, trailing };
-        if let Some(named) = call.header("x-amz-sdk-checksum-algorithm")? {
-            let named: Algorithm = named
-                .parse()
-                .map_err(|_| Failure::request("Value for x-amz-sdk-checksum-algorithm header is invalid."))?;
+        if let Some(named) = named(call, "x-amz-sdk-checksum-algorithm")? {
             match plan.algorithm() {
                 Some(algorithm) if algorithm == named => {}
-                Some(_) => {
-                    return Err(Failure::request(
-                        "Value for x-amz-sdk-checksum-algorithm header is invalid.",
-                    ));
-                }
+                Some(_) => return Err(invalid_value("x-amz-sdk-checksum-algorithm")),
                 None if plan.md5.is_some() => {}
                 None => {
                     return Err(Failure::request(
@@ -64,10 +48,10 @@ impl Plan {
     }
 
     /// Reads the headers of a request whose body is XML. A completion's checksum headers speak of the object
-    /// that it makes, not of the XML.
+    /// that it makes, not of the XML; its trailer is of the XML.
     pub(super) fn of_document(call: &Call) -> Result<Self> {
         if call.operation == Operation::CompleteMultipartUpload {
-            return Ok(Self { md5: content_md5(call)?, ..Self::default() });
+            return Ok(Self { md5: content_md5(call)?, promised: None, trailing: trailing(call)? });
         }
         Self::read(call)
     }
@@ -116,47 +100,68 @@ impl Plan {
 
 /// The one value in `x-amz-checksum-*` headers.
 fn header_value(call: &Call) -> Result<Option<Checksum>> {
+    let Some((algorithm, text)) = value_text(call)? else { return Ok(None) };
+    parse(algorithm, text).map(Some)
+}
+
+/// The value that a completion promises of the whole object, with the number of parts where it is
+/// composite.
+pub(super) fn of_completion(call: &Call) -> Result<Option<(Checksum, Option<usize>)>> {
+    let Some((algorithm, text)) = value_text(call)? else { return Ok(None) };
+    let (value, parts) = match text.split_once('-') {
+        Some((value, parts)) => {
+            let parts = parts.parse().map_err(|_| invalid_value(algorithm.header()))?;
+            (value, Some(parts))
+        }
+        None => (text, None),
+    };
+    Ok(Some((parse(algorithm, value)?, parts)))
+}
+
+/// The one header that carries a value. All headers are looked at once, however many algorithms there are.
+fn value_text(call: &Call) -> Result<Option<(Algorithm, &str)>> {
     let mut found = None;
-    for algorithm in Algorithm::ALL {
-        let Some(text) = call.header(algorithm.header())? else { continue };
-        if found.replace(parse(algorithm, text)?).is_some() {
+    for (name, value) in &call.headers {
+        let Some(algorithm) = Algorithm::from_header(name.as_str()) else { continue };
+        let text = value.to_str().map_err(|_| invalid_value(algorithm.header()))?;
+        if found.replace((algorithm, text)).is_some() {
             return Err(several());
         }
     }
     Ok(found)
 }
 
-/// The value that a completion promises of the whole object, with the number of parts where it is
-/// composite.
-pub(super) fn of_completion(call: &Call) -> Result<Option<(Checksum, Option<usize>)>> {
-    let mut found = None;
-    for algorithm in Algorithm::ALL {
-        let Some(text) = call.header(algorithm.header())? else { continue };
-        let (value, parts) = match text.split_once('-') {
-            Some((value, parts)) => {
-                let parts = parts.parse().map_err(|_| invalid_value(algorithm))?;
-                (value, Some(parts))
-            }
-            None => (text, None),
-        };
-        if found.replace((parse(algorithm, value)?, parts)).is_some() {
-            return Err(several());
+/// The algorithm of the one value that comes in the trailer.
+fn trailing(call: &Call) -> Result<Option<Algorithm>> {
+    match &call.auth.announced_trailers[..] {
+        [] => Ok(None),
+        [name] => {
+            Algorithm::from_header(name.as_str()).map(Some).ok_or_else(|| unknown_algorithm(name.as_str()))
         }
+        _ => Err(several()),
     }
-    Ok(found)
 }
 
 fn several() -> Failure {
     Failure::request("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
 }
 
-fn invalid_value(algorithm: Algorithm) -> Failure {
-    Failure::request(format!("Value for {} header is invalid.", algorithm.header()))
+/// The error of a header whose value cannot be what it should be.
+pub(super) fn invalid_value(header: &str) -> Failure {
+    Failure::request(format!("Value for {header} header is invalid."))
+}
+
+/// The error of a header that names an algorithm which is not here, or carries a value of one.
+pub(super) fn unknown_algorithm(header: &str) -> Failure {
+    let known = Algorithm::ALL.map(Algorithm::name).join(", ");
+    Failure::request(format!(
+        "The checksum algorithm in {header} is unsupported. Please try again with any of the valid types: [{known}]"
+    ))
 }
 
 /// Reads a value in base64.
 pub(super) fn parse(algorithm: Algorithm, text: &str) -> Result<Checksum> {
-    Checksum::from_base64(algorithm, text).map_err(|_| invalid_value(algorithm))
+    Checksum::from_base64(algorithm, text).map_err(|_| invalid_value(algorithm.header()))
 }
 
 fn content_md5(call: &Call) -> Result<Option<[u8; 16]>> {
@@ -171,13 +176,7 @@ fn content_md5(call: &Call) -> Result<Option<[u8; 16]>> {
 
 /// The algorithm in a header that names one.
 pub(super) fn named(call: &Call, header: &str) -> Result<Option<Algorithm>> {
-    call.header(header)?
-        .map(|text| {
-            text.parse().map_err(|_| {
-                Failure::request("Checksum algorithm provided is unsupported. Please try again with any of the valid types: [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]")
-            })
-        })
-        .transpose()
+    call.header(header)?.map(|text| text.parse().map_err(|_| unknown_algorithm(header))).transpose()
 }
 
 /// How S3 writes a value: composite ones end in the number of parts.
@@ -206,17 +205,18 @@ pub(crate) fn add_headers(
     }
 }
 
-/// Fills the five checksum fields that many outputs of `s3s` have.
+/// Fills the checksum fields that many outputs of `s3s` have: it knows five algorithms, the values of the others ride in
+/// the field of SHA-256 (see [`elements`](super::elements)).
 macro_rules! fill_checksums {
     ($output:expr, $checksums:expr, $scope:expr, $parts:expr) => {
         for checksum in $checksums {
-            let text = Some($crate::s3::checksums::value(checksum, $scope, $parts));
+            let text = $crate::s3::checksums::value(checksum, $scope, $parts);
             match checksum.algorithm() {
-                tradewind_core::Algorithm::Crc32 => $output.checksum_crc32 = text,
-                tradewind_core::Algorithm::Crc32c => $output.checksum_crc32c = text,
-                tradewind_core::Algorithm::Crc64Nvme => $output.checksum_crc64nvme = text,
-                tradewind_core::Algorithm::Sha1 => $output.checksum_sha1 = text,
-                tradewind_core::Algorithm::Sha256 => $output.checksum_sha256 = text,
+                tradewind_core::Algorithm::Crc32 => $output.checksum_crc32 = Some(text),
+                tradewind_core::Algorithm::Crc32c => $output.checksum_crc32c = Some(text),
+                tradewind_core::Algorithm::Crc64Nvme => $output.checksum_crc64nvme = Some(text),
+                tradewind_core::Algorithm::Sha1 => $output.checksum_sha1 = Some(text),
+                other => $crate::s3::elements::add(&mut $output.checksum_sha256, other, &text),
             }
         }
     };

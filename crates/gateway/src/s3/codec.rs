@@ -19,7 +19,7 @@ use super::failure::{Failure, Result};
 use super::operation::{BodyUse, COPY_SOURCE, Operation};
 use super::query::Query;
 use super::site::Site;
-use super::{attributes, buckets, copy, delete, document, list, multipart, parts, tagging, zipped};
+use super::{attributes, buckets, copy, delete, document, elements, list, multipart, parts, tagging, zipped};
 use crate::body::ResponseBody;
 use crate::error::{Code, WireError};
 
@@ -72,7 +72,7 @@ impl Codec {
         let (mut parts, body) = answered.into_parts();
         let body = match body.bytes() {
             Some(bytes) => {
-                let bytes = attributes::unquoted(call.operation, bytes);
+                let bytes = elements::spread(attributes::unquoted(call.operation, bytes));
                 let bytes = zipped::body(&call.headers, &mut parts.headers, bytes);
                 ResponseBody::from(reserved(&call, bytes)?)
             }

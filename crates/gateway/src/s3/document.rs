@@ -3,6 +3,8 @@
 //! them a piece of a key: here they become escaped text, which says the same. Comments and processing
 //! instructions need nothing: XML has them count for nothing within a value, and so they do there.
 //!
+//! Elements of checksums that the reader does not know get names that it knows (`elements`).
+//!
 //! What would decode into many times its size is refused before: more elements of a list than the
 //! operation takes.
 
@@ -10,10 +12,11 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-use tradewind_core::Window;
+use tradewind_core::{Algorithm, Window};
 
 use super::call::Call;
 use super::checksums::Plan;
+use super::elements;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
 use crate::error::Code;
@@ -26,6 +29,7 @@ const CDATA_CLOSE: &[u8] = b"]]>";
 pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
     let Some(mut body) = call.take_body() else { return Ok(Bytes::new()) };
     if body.is_empty() {
+        Plan::of_document(call)?.verify(call, &[])?;
         return Ok(Bytes::new());
     }
     let too_big = || Failure::new(Code::MaxMessageLengthExceeded, "Your request was too big.");
@@ -58,16 +62,13 @@ fn readable(operation: Operation, document: Bytes, window: &Arc<Window>) -> Resu
     let mut elements = 0;
     let (mut size, mut is_rewritten) = (0, false);
     for piece in Pieces(&document) {
-        match piece? {
-            Piece::Plain(text) => {
-                size += text.len();
-                elements += usize::from(operation.list().is_some_and(|(name, _)| opens(text, name)));
-            }
-            Piece::Quoted(text) => {
-                size += text.iter().map(|byte| escaped(byte).len()).sum::<usize>();
-                is_rewritten = true;
-            }
+        let piece = piece?;
+        if let Piece::Plain(text) = &piece {
+            elements += usize::from(operation.list().is_some_and(|(name, _)| opens(text, name)));
+        } else {
+            is_rewritten = true;
         }
+        piece.write(&mut |bytes| size += bytes.len());
     }
     if operation.list().is_some_and(|(_, most)| elements > most) {
         return Err(Failure::xml());
@@ -78,10 +79,7 @@ fn readable(operation: Operation, document: Bytes, window: &Arc<Window>) -> Resu
     let reserved = window.try_reserve(size).ok_or_else(Failure::no_memory)?;
     let mut text = Vec::with_capacity(size);
     for piece in Pieces(&document) {
-        match piece? {
-            Piece::Plain(plain) => text.extend_from_slice(plain),
-            Piece::Quoted(quoted) => quoted.iter().for_each(|byte| text.extend_from_slice(escaped(byte))),
-        }
+        piece?.write(&mut |bytes| text.extend_from_slice(bytes));
     }
     Ok(reserved.attach(text))
 }
@@ -107,6 +105,50 @@ enum Piece<'a> {
     Plain(&'a [u8]),
     /// What a CDATA section holds.
     Quoted(&'a [u8]),
+    /// The start tag of a checksum that the reader does not know: what stands behind its name.
+    Begin(Algorithm, &'a [u8]),
+    /// The end tag of one: what stands behind its name.
+    End(&'a [u8]),
+}
+
+impl<'a> Piece<'a> {
+    /// A piece that begins with a tag.
+    fn of_tag(text: &'a [u8]) -> Self {
+        let begin = text.strip_prefix(b"<").unwrap_or(text);
+        let (is_end, named) = begin.strip_prefix(b"/").map_or((false, begin), |named| (true, named));
+        // Most names are no longer looked at.
+        if !named.starts_with(b"Checksum") {
+            return Self::Plain(text);
+        }
+        let is_behind = |byte: &u8| matches!(byte, b'>' | b'/') || byte.is_ascii_whitespace();
+        let (name, rest) = named.split_at(named.iter().position(is_behind).unwrap_or(named.len()));
+        match elements::foreign(name) {
+            None => Self::Plain(text),
+            Some(_) if is_end => Self::End(rest),
+            Some(algorithm) => Self::Begin(algorithm, rest),
+        }
+    }
+
+    /// Writes what the reader may read in its place.
+    fn write(&self, out: &mut impl FnMut(&[u8])) {
+        match self {
+            Self::Plain(text) => out(text),
+            Self::Quoted(text) => text.iter().for_each(|byte| out(escaped(byte))),
+            Self::Begin(algorithm, rest) => {
+                let (tag, text) = rest.split_at(rest.iter().position(|b| *b == b'>').map_or(0, |at| at + 1));
+                for piece in [b"<", elements::CARRIER.as_bytes(), tag] {
+                    out(piece);
+                }
+                // An empty element has no text.
+                if !tag.ends_with(b"/>") {
+                    out(algorithm.name().as_bytes());
+                    out(b":");
+                }
+                out(text);
+            }
+            Self::End(rest) => [b"</", elements::CARRIER.as_bytes(), rest].into_iter().for_each(out),
+        }
+    }
 }
 
 /// A document from one piece of markup to the next.
@@ -140,7 +182,7 @@ impl<'a> Pieces<'a> {
         let next = self.0.iter().skip(1).position(|byte| *byte == b'<');
         let (piece, rest) = self.0.split_at(next.map_or(self.0.len(), |at| at + 1));
         self.0 = rest;
-        Ok(Piece::Plain(piece))
+        Ok(Piece::of_tag(piece))
     }
 }
 
@@ -191,6 +233,23 @@ mod tests {
     }
 
     #[test]
+    fn checksums_get_names_that_the_reader_knows() {
+        for (text, expected) in [
+            ("<ChecksumSHA512>v=</ChecksumSHA512>", "<ChecksumSHA256>SHA512:v=</ChecksumSHA256>"),
+            ("<ChecksumMD5 a='b' > v</ChecksumMD5 >", "<ChecksumSHA256 a='b' >MD5: v</ChecksumSHA256 >"),
+            ("<ChecksumXXHASH3/>", "<ChecksumSHA256/>"),
+            (
+                "<ChecksumXXHASH128><![CDATA[v]]></ChecksumXXHASH128>",
+                "<ChecksumSHA256>XXHASH128:v</ChecksumSHA256>",
+            ),
+            ("<ChecksumSHA256>v</ChecksumSHA256>", "<ChecksumSHA256>v</ChecksumSHA256>"),
+            ("<ChecksumSHA3>v</ChecksumSHA3>", "<ChecksumSHA3>v</ChecksumSHA3>"),
+        ] {
+            assert_eq!(rewritten(Operation::CompleteMultipartUpload, text).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn lists_end_somewhere() {
         for (operation, element, most) in [
             (Operation::DeleteObjects, "<Object/>", 1000),
@@ -208,7 +267,8 @@ mod tests {
         fn any_text(pieces in prop::collection::vec(
             prop_oneof![
                 Just("<![CDATA["), Just("]]>"), Just("<!--"), Just("-->"), Just("<?"), Just("?>"),
-                Just("<Object"), Just(">"), Just("&"), Just("ü"), Just(" "),
+                Just("<Object"), Just(">"), Just("&"), Just("ü"), Just(" "), Just("<ChecksumMD5"),
+                Just("</ChecksumMD5>"),
             ], 0..20)) {
             let text = pieces.concat();
             if let Ok(readable) = rewritten(Operation::DeleteObjects, &text) {

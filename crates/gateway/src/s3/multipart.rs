@@ -18,6 +18,7 @@ use super::answer::{xml_tag, xml_time};
 use super::call::Call;
 use super::checksums::{self, fill_checksums};
 use super::conditions;
+use super::elements;
 use super::failure::{Failure, Result};
 use super::metadata;
 use super::paging::{Encoding, limit};
@@ -56,15 +57,8 @@ fn checksum_of_upload(call: &Call) -> Result<Option<(Algorithm, ChecksumScope)>>
             )),
         };
     };
-    let scope = scope.unwrap_or(match algorithm {
-        Algorithm::Crc64Nvme => ChecksumScope::FullObject,
-        _ => ChecksumScope::Composite,
-    });
-    let is_possible = match scope {
-        ChecksumScope::FullObject => algorithm.is_crc(),
-        ChecksumScope::Composite => algorithm != Algorithm::Crc64Nvme,
-    };
-    if !is_possible {
+    let scope = scope.unwrap_or(algorithm.default_scope());
+    if !algorithm.supports(scope) {
         return Err(Failure::request(format!(
             "The {} checksum type cannot be used with the {} checksum algorithm.",
             scope.name(),
@@ -132,15 +126,17 @@ fn location(site: &Site, call: &Call, address: &Address) -> String {
 fn complete_part(part: CompletedPart) -> Result<CompletePart> {
     let (Some(number), Some(etag)) = (part.part_number, part.e_tag) else { return Err(Failure::xml()) };
     let mut checksum = None;
+    let other = part.checksum_sha256.as_deref().map(elements::read);
+    let (other, other_text) = other.unzip();
     for (algorithm, text) in [
-        (Algorithm::Crc32, part.checksum_crc32),
-        (Algorithm::Crc32c, part.checksum_crc32c),
-        (Algorithm::Crc64Nvme, part.checksum_crc64nvme),
-        (Algorithm::Sha1, part.checksum_sha1),
-        (Algorithm::Sha256, part.checksum_sha256),
+        (Algorithm::Crc32, part.checksum_crc32.as_deref()),
+        (Algorithm::Crc32c, part.checksum_crc32c.as_deref()),
+        (Algorithm::Crc64Nvme, part.checksum_crc64nvme.as_deref()),
+        (Algorithm::Sha1, part.checksum_sha1.as_deref()),
+        (other.unwrap_or(Algorithm::Sha256), other_text),
     ] {
         let Some(text) = text else { continue };
-        if checksum.replace(checksums::parse(algorithm, &text)?).is_some() {
+        if checksum.replace(checksums::parse(algorithm, text)?).is_some() {
             return Err(Failure::request("A part may name only one checksum."));
         }
     }
@@ -176,9 +172,7 @@ async fn expected(site: &Site, call: &Call, count: usize) -> Result<Option<Check
         )));
     }
     match (scope, parts) {
-        (ChecksumScope::FullObject, Some(_)) => {
-            Err(Failure::request(format!("Value for {} header is invalid.", algorithm.header())))
-        }
+        (ChecksumScope::FullObject, Some(_)) => Err(checksums::invalid_value(algorithm.header())),
         (ChecksumScope::Composite, Some(parts)) if parts != count => Err(Failure::new(
             Code::BadDigest,
             format!("The {} you specified is of {parts} parts, not of {count}.", algorithm.header()),

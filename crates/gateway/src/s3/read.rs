@@ -6,7 +6,7 @@ use tradewind_core::condition::ETagMatch;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::ETag;
 use tradewind_core::store::{Found, GetRequest, Select};
-use tradewind_core::{Body, ByteRange, Context, Error, ObjectInfo, Reason, Span};
+use tradewind_core::{Body, ByteRange, ChecksumScope, Context, Error, ObjectInfo, Reason, Span};
 
 use super::answer::{Plain, http_date, object_headers, quoted};
 use super::call::Call;
@@ -119,7 +119,9 @@ async fn headers(
                 let before = PartNumber::new(i64::from(number.get()) - 1).ok();
                 let (parts, _) = site.store.object_parts(&call.context, &call.address()?, before, 1).await?;
                 if let Some(part) = parts.iter().find(|part| part.number == number) {
-                    checksums::add_headers(&mut headers, &part.checksums, None, None);
+                    // The values are of the part itself; of a composite checksum S3 says so.
+                    let scope = Some(info.scope).filter(|scope| *scope == ChecksumScope::Composite);
+                    checksums::add_headers(&mut headers, &part.checksums, scope, None);
                 }
             } else if wants_checksums {
                 checksums::add_headers(&mut headers, &info.checksums, Some(info.scope), None);

@@ -1,8 +1,10 @@
-//! Headers that ask for something that is not here. A request that carries one is refused with 501: to
-//! ignore it would pretend.
+//! Headers that ask for something that is not here. A request that carries one is refused: to ignore it
+//! would pretend. A checksum that nobody compares would, too.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
+use tradewind_core::Algorithm;
 
+use super::checksums;
 use super::failure::{Failure, Result};
 
 /// Refused whatever they say.
@@ -48,8 +50,31 @@ pub(super) fn check(headers: &HeaderMap) -> Result<()> {
         if is_refused {
             return Err(Failure::not_implemented(name));
         }
+        check_checksum(name, value)?;
     }
     Ok(())
+}
+
+/// Refuses a checksum of an unknown kind, and one without a value.
+fn check_checksum(name: &str, value: &HeaderValue) -> Result<()> {
+    let is_about_checksums = match name {
+        "x-amz-checksum-mode" => return Ok(()),
+        "x-amz-checksum-type" | "x-amz-checksum-algorithm" | "x-amz-sdk-checksum-algorithm" => true,
+        _ => name.starts_with("x-amz-checksum-"),
+    };
+    if !is_about_checksums {
+        return Ok(());
+    }
+    let text = value.to_str().map_or("", str::trim);
+    match name {
+        _ if text.is_empty() => Err(checksums::invalid_value(name)),
+        "x-amz-checksum-algorithm" | "x-amz-sdk-checksum-algorithm" => {
+            text.parse::<Algorithm>().map(drop).map_err(|_| checksums::unknown_algorithm(name))
+        }
+        "x-amz-checksum-type" => Ok(()),
+        _ if Algorithm::from_header(name).is_none() => Err(checksums::unknown_algorithm(name)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -71,5 +96,33 @@ mod tests {
         assert!(!passes("x-amz-object-lock-mode", "GOVERNANCE"));
         assert!(passes("x-amz-meta-server-side-encryption", "AES256"));
         assert!(passes("x-amz-request-payer", "requester"));
+    }
+
+    #[test]
+    fn checksums_that_nobody_compares_are_refused() {
+        let refused = |name: &'static str, value: &'static str| {
+            let headers =
+                HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
+            check(&headers).err().map(|failure| {
+                assert!(failure.error.message().contains(name), "{}", failure.error.message());
+                failure.code()
+            })
+        };
+        let invalid = Some(crate::error::Code::InvalidRequest);
+        for algorithm in Algorithm::ALL {
+            assert_eq!(refused(algorithm.header(), "AAAA"), None, "its value is compared later");
+            assert_eq!(refused(algorithm.header(), " "), invalid);
+            assert_eq!(refused("x-amz-checksum-algorithm", algorithm.name()), None);
+            assert_eq!(refused("x-amz-sdk-checksum-algorithm", algorithm.name()), None);
+        }
+        for name in ["x-amz-checksum-blake3", "x-amz-checksum-", "x-amz-checksum-sha-256"] {
+            assert_eq!(refused(name, "AAAA"), invalid, "{name}");
+        }
+        for name in ["x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"] {
+            assert_eq!((refused(name, "BLAKE3"), refused(name, "")), (invalid, invalid));
+        }
+        assert_eq!(refused("x-amz-checksum-type", ""), invalid);
+        assert_eq!(refused("x-amz-checksum-mode", ""), None);
+        assert_eq!(refused("x-amz-meta-x-amz-checksum-blake3", "x"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Requests through the operations, in process, over the memory store. Authentication and framing are not
 //! here: requests begin as the server hands them over.
 
+mod checksums;
 mod listing;
 mod multipart;
 mod objects;

@@ -7,7 +7,7 @@ use tradewind_core::{Algorithm, ETag, Timestamp};
 use super::keys;
 use crate::local::fields::{Decoder, malformed, put_block, put_varint};
 use crate::local::position::Position;
-use crate::local::record::{Bucket, BucketId, algorithm_byte, algorithm_from};
+use crate::local::record::{Bucket, BucketId, algorithm_byte, algorithm_from, is_first};
 
 /// Where a record is and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,15 +70,25 @@ impl ObjectEntry {
         put_varint(&mut out, self.size);
         out.extend_from_slice(&self.modified.millis().to_le_bytes());
         put_varint(&mut out, self.others.into());
-        let checksum = self.checksum.map_or(0, |(algorithm, scope)| {
-            algorithm_byte(algorithm) | if scope == ChecksumScope::Composite { 0x80 } else { 0 }
-        });
-        out.push(checksum);
+        let checksum = |of: Option<(Algorithm, ChecksumScope)>| {
+            of.map_or(0, |(algorithm, scope)| {
+                algorithm_byte(algorithm) | if scope == ChecksumScope::Composite { 0x80 } else { 0 }
+            })
+        };
+        let (first, more): (Option<_>, Option<_>) = match self.checksum {
+            Some((algorithm, _)) if !is_first(algorithm) => (None, self.checksum),
+            first => (first, None),
+        };
+        out.push(checksum(first));
         let md5 = self.etag.md5().filter(|md5| ETag::from_md5(md5) == self.etag);
         out.push(u8::from(self.in_extents) | u8::from(md5.is_some()) << 1);
         match md5 {
             Some(md5) => out.extend_from_slice(&md5),
             None => put_block(&mut out, self.etag.as_str().as_bytes()),
+        }
+        // Programs that do not know the algorithm read no further.
+        if more.is_some() {
+            out.push(checksum(more));
         }
         out
     }
@@ -91,17 +101,20 @@ impl ObjectEntry {
         let size = decoder.number()?;
         let modified = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
         let others = decoder.narrow()?;
-        let checksum = match decoder.byte()? {
+        let of = |byte: u8| {
+            let scope = if byte & 0x80 == 0 { ChecksumScope::FullObject } else { ChecksumScope::Composite };
+            algorithm_from(byte & 0x7f).map(|algorithm| (algorithm, scope))
+        };
+        let mut checksum = match decoder.byte()? {
             0 => None,
-            byte => {
-                let scope =
-                    if byte & 0x80 == 0 { ChecksumScope::FullObject } else { ChecksumScope::Composite };
-                Some((algorithm_from(byte & 0x7f)?, scope))
-            }
+            byte => Some(of(byte)?),
         };
         let flags = decoder.byte()?;
         let etag =
             if flags & 2 == 0 { ETag::from_tag(&decoder.text()?) } else { ETag::from_md5(&decoder.array()?) };
+        if !decoder.is_empty() {
+            checksum = of(decoder.byte()?).ok();
+        }
         Ok(Self {
             seq,
             place,
@@ -324,5 +337,49 @@ impl Coverage {
             next_bucket: decoder.narrow()?,
             next_segment: decoder.narrow()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(checksum: Option<(Algorithm, ChecksumScope)>, etag: ETag) -> ObjectEntry {
+        ObjectEntry {
+            seq: 7,
+            place: Place { at: Position::new(1, 64), record_bytes: 4096 },
+            head_bytes: 100,
+            size: 1 << 40,
+            modified: Timestamp::from_millis(-5),
+            etag,
+            checksum,
+            in_extents: true,
+            others: 2,
+        }
+    }
+
+    #[test]
+    fn entries_round_trip_with_every_algorithm() {
+        let scopes = [ChecksumScope::FullObject, ChecksumScope::Composite];
+        let all =
+            Algorithm::ALL.into_iter().flat_map(|algorithm| scopes.map(|scope| Some((algorithm, scope))));
+        for checksum in all.chain([None]) {
+            for etag in [ETag::from_md5(&[7; 16]), ETag::from_tag("any-3")] {
+                let entry = entry(checksum, etag);
+                assert_eq!(ObjectEntry::decode(&entry.encode()).unwrap(), entry);
+            }
+        }
+    }
+
+    /// A program that knows five algorithms reads up to the entity tag.
+    #[test]
+    fn later_algorithms_stand_behind_all_else() {
+        let without = entry(None, ETag::from_md5(&[7; 16])).encode();
+        let later = Some((Algorithm::XxHash64, ChecksumScope::Composite));
+        let with = entry(later, ETag::from_md5(&[7; 16])).encode();
+        assert_eq!(with[..without.len()], without);
+        assert_eq!(with[without.len()..], [0x88]);
+        let unknown = [&without[..], &[99]].concat();
+        assert_eq!(ObjectEntry::decode(&unknown).unwrap().checksum, None);
     }
 }

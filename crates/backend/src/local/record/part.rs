@@ -4,8 +4,8 @@ use tradewind_core::error::Result;
 use tradewind_core::{Checksum, ETag, Timestamp};
 
 use super::{
-    UploadSeq, algorithm_byte, algorithm_from, put_checksum, put_etag, put_time, read_checksum, read_time,
-    tag,
+    UploadSeq, algorithm_byte, algorithm_from, checksum_of, is_first, known, put_checksum, put_etag,
+    put_time, read_checksum, read_time, tag,
 };
 use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_block, put_varint};
 use crate::local::frame::MAX_PAYLOAD_BYTES;
@@ -97,11 +97,23 @@ impl PartSummary {
             put_varint(&mut one, part.number.into());
             put_varint(&mut one, part.size);
             put_block(&mut one, part.etag.as_str().as_bytes());
-            for checksum in &part.checksums {
-                one.push(algorithm_byte(checksum.algorithm()));
-                put_block(&mut one, checksum.bytes());
-            }
+            put_checksums(&mut one, part.checksums.iter().filter(|sum| is_first(sum.algorithm())));
             put_block(&mut out, &one);
+        }
+        out
+    }
+
+    /// The checksums of later algorithms, of the parts that have some.
+    pub fn encode_more(parts: &[Self]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for part in parts {
+            let mut more = part.checksums.iter().filter(|sum| !is_first(sum.algorithm())).peekable();
+            if more.peek().is_some() {
+                let mut one = Vec::new();
+                put_varint(&mut one, part.number.into());
+                put_checksums(&mut one, more);
+                put_block(&mut out, &one);
+            }
         }
         out
     }
@@ -112,19 +124,42 @@ impl PartSummary {
             let mut one = Decoder(value.block()?);
             let (number, size) = (one.narrow()?, one.number()?);
             let etag = ETag::from_tag(&one.text()?);
-            let mut checksums = Vec::new();
-            while !one.is_empty() {
-                let algorithm = algorithm_from(one.byte()?)?;
-                let bytes = one.block()?;
-                checksums.push(
-                    Checksum::new(algorithm, bytes)
-                        .map_err(|_| malformed("a checksum has the wrong length"))?,
-                );
-            }
+            let checksums = read_checksums(tag::PARTS, one)?;
             parts.push(Self { number, size, etag, checksums });
         }
         Ok(parts)
     }
+
+    /// Adds what [`Self::encode_more`] wrote to the parts that were read before it.
+    pub fn decode_more(parts: &mut [Self], mut value: Decoder<'_>) -> Result<()> {
+        while !value.is_empty() {
+            let mut one = Decoder(value.block()?);
+            let number = one.narrow()?;
+            let at = parts.binary_search_by_key(&number, |part| part.number);
+            let at = at.map_err(|_| malformed("a checksum is of a part that is not there"))?;
+            parts[at].checksums.extend(read_checksums(tag::MORE_OF_PARTS, one)?);
+        }
+        Ok(())
+    }
+}
+
+fn put_checksums<'a>(out: &mut Vec<u8>, checksums: impl Iterator<Item = &'a Checksum>) {
+    for checksum in checksums {
+        out.push(algorithm_byte(checksum.algorithm()));
+        put_block(out, checksum.bytes());
+    }
+}
+
+fn read_checksums(tag: u8, mut value: Decoder<'_>) -> Result<Vec<Checksum>> {
+    let mut checksums = Vec::new();
+    while !value.is_empty() {
+        let algorithm = known(tag, algorithm_from(value.byte()?))?;
+        let bytes = value.block()?;
+        if let Some(algorithm) = algorithm {
+            checksums.push(checksum_of(algorithm, bytes)?);
+        }
+    }
+    Ok(checksums)
 }
 
 /// A part that was uploaded.
@@ -174,7 +209,7 @@ impl Part {
                 tag::TIME => part.modified = read_time(value)?,
                 tag::ETAG_MD5 => part.etag = ETag::from_md5(&value.array()?),
                 tag::ETAG_TEXT => part.etag = ETag::from_tag(&value.rest_as_text()?),
-                tag::CHECKSUM => part.checksums.push(read_checksum(value)?),
+                tag::CHECKSUM | tag::MORE_CHECKSUMS => part.checksums.extend(read_checksum(tag, value)?),
                 tag::RUNS => part.runs = Run::decode_all(value)?,
                 tag::FRESH => part.fresh = ExtentAt::decode_all(value)?,
                 _ => {}

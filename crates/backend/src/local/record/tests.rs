@@ -3,7 +3,7 @@ use tradewind_core::class::{Class, ClassRange};
 use tradewind_core::{Classes, SystemHeaders, Tags};
 
 use super::*;
-use crate::local::fields::Decoder;
+use crate::local::fields::{Decoder, FieldReader};
 
 fn metadata() -> Metadata {
     Metadata {
@@ -25,6 +25,8 @@ fn examples() -> Vec<Record> {
     let checksum = Checksum::of(Algorithm::Crc64Nvme, b"x");
     let summary =
         PartSummary { number: 3, size: 9, etag: ETag::from_text("abc-3"), checksums: vec![checksum] };
+    let later = Checksum::of(Algorithm::Sha512, b"x");
+    let summary_of_later = PartSummary { number: 4, checksums: vec![checksum, later], ..summary.clone() };
     let object = Object {
         bucket: 4,
         key: "a/\0/é".into(),
@@ -32,13 +34,13 @@ fn examples() -> Vec<Record> {
         modified: Timestamp::from_millis(-5),
         etag: ETag::from_md5(&[0; 16]),
         metadata: metadata(),
-        checksums: vec![checksum, Checksum::of(Algorithm::Sha256, b"")],
+        checksums: vec![later, checksum, Checksum::of(Algorithm::Sha256, b"")],
         scope: ChecksumScope::Composite,
         content: Content::Extents {
             runs: vec![Run { first: 7, bytes: (3 << 20) + 1 }],
             fresh: vec![ExtentAt { id: 7, at: Position::new(1, 64), record_bytes: 4096 }],
         },
-        parts: vec![summary],
+        parts: vec![summary, summary_of_later],
         upload: Some(12),
         rewrites: Some(11),
     };
@@ -65,13 +67,20 @@ fn examples() -> Vec<Record> {
             metadata: metadata(),
             checksum: Some((Algorithm::Sha1, ChecksumScope::Composite)),
         })),
+        Record::UploadCreated(Box::new(Upload {
+            bucket: 3,
+            key: "k".into(),
+            initiated: Timestamp::from_millis(9),
+            metadata: Metadata::default(),
+            checksum: Some((Algorithm::XxHash128, ChecksumScope::Composite)),
+        })),
         Record::Part(Box::new(Part {
             upload: 12,
             number: 10_000,
             size: 5,
             modified: Timestamp::from_millis(1),
             etag: ETag::from_text("x-1"),
-            checksums: vec![checksum],
+            checksums: vec![checksum, Checksum::of(Algorithm::Md5, b"x")],
             runs: vec![Run { first: 1, bytes: 5 }],
             fresh: Vec::new(),
         })),
@@ -85,6 +94,46 @@ fn every_kind_round_trips() {
     for record in examples() {
         assert_eq!(Record::decode(record.kind(), &record.encode()).unwrap(), record);
     }
+}
+
+/// What programs read that know five algorithms: fields that they do not know are skipped, and all of the others must be
+/// what they expect.
+#[test]
+fn later_algorithms_stay_out_of_the_first_fields() {
+    let is_first = |byte: u8| (1..=5).contains(&byte);
+    for record in examples() {
+        let encoded = record.encode();
+        let mut fields = FieldReader::new(&encoded);
+        while let Some((tag, mut value)) = fields.next().unwrap() {
+            match tag {
+                tag::CHECKSUM | tag::CHECKSUM_PLAN => assert!(is_first(value.byte().unwrap())),
+                tag::PARTS => {
+                    let parts = PartSummary::decode_all(value).unwrap();
+                    let mut sums = parts.iter().flat_map(|part| &part.checksums);
+                    assert!(parts.len() == 2 && sums.all(|sum| is_first(algorithm_byte(sum.algorithm()))));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn algorithms_of_later_programs_are_passed_over() {
+    for record in examples() {
+        let mut out = record.encode();
+        // A checksum of two bytes, one of part 3, and a plan.
+        out.extend_from_slice(&[tag::MORE_CHECKSUMS, 3, 99, 1, 2]);
+        if matches!(&record, Record::Object(object) if !object.parts.is_empty()) {
+            out.extend_from_slice(&[tag::MORE_OF_PARTS, 6, 5, 3, 99, 2, 1, 2]);
+        }
+        assert_eq!(Record::decode(record.kind(), &out).unwrap(), record);
+    }
+    let plan = [tag::MORE_CHECKSUM_PLAN, 2, 99, 1];
+    let decoded = Record::decode(RecordKind::UploadCreated, &plan).unwrap();
+    assert!(matches!(decoded, Record::UploadCreated(upload) if upload.checksum.is_none()));
+    let unknown = [tag::CHECKSUM, 3, 99, 1, 2];
+    assert!(Record::decode(RecordKind::Object, &unknown).is_err(), "the first fields hold no others");
 }
 
 #[test]

@@ -46,6 +46,19 @@ fn checksums_tags_and_names_come_back() {
 }
 
 #[test]
+fn later_algorithms_have_a_header_of_their_own() {
+    let later = Checksum::of(Algorithm::XxHash3, b"x");
+    let kept = Kept { checksums: vec![Checksum::of(Algorithm::Crc32, b"x"), later], ..Kept::default() };
+    let mut headers = kept.write().unwrap().headers;
+    let first = headers[own("checksums")].to_str().unwrap();
+    assert!(first.starts_with("CRC32=") && !first.contains(' '), "{first}");
+    headers.insert(own("later-checksums"), HeaderValue::from_static("BLAKE4=abcd XXHASH3=ctyxi2ehff8="));
+    let read = Kept::read(&headers, None).unwrap().checksums;
+    let of_nine = Checksum::of(Algorithm::XxHash3, b"123456789");
+    assert_eq!(read, [Checksum::of(Algorithm::Crc32, b"x"), of_nine], "what is not known is passed over");
+}
+
+#[test]
 fn what_other_clients_wrote_is_read() {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("image/png"));

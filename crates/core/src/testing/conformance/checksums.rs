@@ -8,7 +8,7 @@ use crate::store::StageRequest;
 use super::desk::{Desk, md5, pattern, reason};
 
 super::theme! { "checksums":
-    of_all_five_algorithms_are_kept needs Checksums,
+    of_all_algorithms_are_kept needs Checksums,
     of_several_algorithms_are_kept_together needs SeveralChecksums,
     that_are_promised_rightly_pass,
     that_are_promised_wrongly_store_nothing,
@@ -19,7 +19,7 @@ fn computing(algorithms: &[Algorithm]) -> StageRequest {
     StageRequest { algorithms: algorithms.to_vec(), ..StageRequest::default() }
 }
 
-async fn of_all_five_algorithms_are_kept(desk: Desk) {
+async fn of_all_algorithms_are_kept(desk: Desk) {
     for size in [0, 1, 65_536, 300_001] {
         let bytes = pattern(size, 1);
         for algorithm in Algorithm::ALL {

@@ -131,7 +131,9 @@ async fn uploads_that_cannot_be() {
     ask("SHA256", "FULL_OBJECT").send().await.is("InvalidRequest", 400);
     ask("CRC64NVME", "COMPOSITE").send().await.is("InvalidRequest", 400);
     ask("", "COMPOSITE").send().await.is("InvalidRequest", 400);
-    ask("MD5", "COMPOSITE").send().await.is("InvalidRequest", 400);
+    ask("MD5", "FULL_OBJECT").send().await.is("InvalidRequest", 400);
+    ask("XXHASH64", "FULL_OBJECT").send().await.is("InvalidRequest", 400);
+    ask("BLAKE3", "COMPOSITE").send().await.is("InvalidRequest", 400);
     ask("CRC32", "HALF").send().await.is("InvalidRequest", 400);
     assert!(server.ask("GET", "/abc?uploads").await.ok().elements("UploadId").is_empty());
     let upload = create(&server, &[("x-amz-checksum-algorithm", "SHA1")]).await;

@@ -125,6 +125,8 @@ fn checksum() -> impl Strategy<Value = Option<(Algorithm, ChecksumScope)>> {
         (Algorithm::Crc64Nvme, ChecksumScope::FullObject),
         (Algorithm::Sha1, ChecksumScope::Composite),
         (Algorithm::Sha256, ChecksumScope::Composite),
+        (Algorithm::Sha512, ChecksumScope::Composite),
+        (Algorithm::XxHash3, ChecksumScope::Composite),
     ]))
 }
 

@@ -1,0 +1,113 @@
+//! Checksums in XML whose algorithms `s3s` does not know: SHA-512, MD5 and the XXH family. Its documents have a field for
+//! SHA-256, and there the others ride, by name: `SHA512:value`, several with blanks between them. Base64 has neither colons
+//! nor blanks. On the way in an element `ChecksumSHA512` becomes the one that `s3s` reads, on the way out each entry gets an
+//! element of its own again.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use tradewind_core::Algorithm;
+
+/// The element that `s3s` knows.
+pub(super) const CARRIER: &str = "ChecksumSHA256";
+
+/// Adds a value to the field of SHA-256.
+pub(super) fn add(field: &mut Option<String>, algorithm: Algorithm, value: &str) {
+    let text = field.get_or_insert_default();
+    if !text.is_empty() {
+        text.push(' ');
+    }
+    if algorithm != Algorithm::Sha256 {
+        text.push_str(algorithm.name());
+        text.push(':');
+    }
+    text.push_str(value);
+}
+
+/// The algorithm and the value that stand in the field of SHA-256.
+pub(super) fn read(field: &str) -> (Algorithm, &str) {
+    let named = field.split_once(':').and_then(|(name, value)| Some((name.parse().ok()?, value)));
+    named.unwrap_or((Algorithm::Sha256, field))
+}
+
+/// The algorithm whose value an element of this name holds, if `s3s` does not know it.
+pub(super) fn foreign(element: &[u8]) -> Option<Algorithm> {
+    let name = element.strip_prefix(b"Checksum")?;
+    let algorithm = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name().as_bytes() == name)?;
+    let is_known = matches!(
+        algorithm,
+        Algorithm::Crc32 | Algorithm::Crc32c | Algorithm::Crc64Nvme | Algorithm::Sha1 | Algorithm::Sha256
+    );
+    (!is_known).then_some(algorithm)
+}
+
+/// A document that `s3s` wrote, with an element for each value.
+pub(super) fn spread(document: Bytes) -> Bytes {
+    let (open, close) = (format!("<{CARRIER}>"), format!("</{CARRIER}>"));
+    let Ok(text) = std::str::from_utf8(&document) else { return document };
+    // Of all other documents nothing is copied.
+    let is_needed = text.split(&open).skip(1).any(|rest| {
+        let field = rest.split('<').next().unwrap_or_default();
+        field.contains([':', ' '])
+    });
+    if !is_needed {
+        return document;
+    }
+    let mut pieces = text.split(&open);
+    let mut out = String::with_capacity(text.len() + text.len() / 8);
+    out.push_str(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let (field, rest) = piece.split_once(&close).unwrap_or((piece, ""));
+        for entry in field.split(' ') {
+            let (algorithm, value) = read(entry);
+            let name = algorithm.name();
+            let _ = write!(out, "<Checksum{name}>{value}</Checksum{name}>");
+        }
+        out.push_str(rest);
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread_text(text: &str) -> String {
+        String::from_utf8(spread(Bytes::copy_from_slice(text.as_bytes())).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn values_come_back_as_elements_of_their_own() {
+        let mut field = None;
+        for algorithm in [Algorithm::Sha512, Algorithm::Sha256, Algorithm::XxHash3] {
+            add(&mut field, algorithm, "v+/=-2");
+        }
+        let field = field.unwrap();
+        let document = format!("<Part>é<{CARRIER}>{field}</{CARRIER}><Size>1</Size></Part><Part></Part>");
+        let expected = "<Part>é<ChecksumSHA512>v+/=-2</ChecksumSHA512><ChecksumSHA256>v+/=-2</ChecksumSHA256>\
+                        <ChecksumXXHASH3>v+/=-2</ChecksumXXHASH3><Size>1</Size></Part><Part></Part>";
+        assert_eq!(spread_text(&document), expected);
+    }
+
+    #[test]
+    fn documents_without_such_values_stay_as_they_are() {
+        for text in ["<a>b</a>", "<ChecksumSHA256>abc=</ChecksumSHA256>", "", "<ChecksumSHA256>", "a: b"] {
+            assert_eq!(spread_text(text), text);
+        }
+    }
+
+    #[test]
+    fn only_unknown_elements_are_foreign() {
+        let foreign_names = Algorithm::ALL.into_iter().filter(|algorithm| {
+            foreign(format!("Checksum{}", algorithm.name()).as_bytes()) == Some(*algorithm)
+        });
+        assert_eq!(foreign_names.count(), 5);
+        for name in ["ChecksumSHA256", "ChecksumType", "Checksum", "SHA512", "ChecksumSHA5", "Checksumsha512"]
+        {
+            assert_eq!(foreign(name.as_bytes()), None, "{name}");
+        }
+        assert_eq!(read("MD5:abc"), (Algorithm::Md5, "abc"));
+        assert_eq!(read("abc="), (Algorithm::Sha256, "abc="));
+        assert_eq!(read("X:abc"), (Algorithm::Sha256, "X:abc"));
+    }
+}

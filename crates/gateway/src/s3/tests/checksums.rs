@@ -1,0 +1,202 @@
+//! Checksums of every algorithm, in headers, trailers and XML, and those that nobody knows.
+
+use tradewind_core::{Algorithm, Checksum, ChecksumScope};
+
+use super::{Answer, Ask, Server};
+
+const PART: usize = 5 << 20;
+const UNKNOWN: &str = "x-amz-checksum-blake3";
+
+fn sum(algorithm: Algorithm, data: &[u8]) -> String {
+    Checksum::of(algorithm, data).to_base64()
+}
+
+fn element(algorithm: Algorithm) -> String {
+    format!("Checksum{}", algorithm.name())
+}
+
+/// A completion that names parts with their checksums.
+fn completion(algorithm: Algorithm, parts: &[(String, String)]) -> String {
+    let name = element(algorithm);
+    let part = |(number, (tag, value)): (usize, &(String, String))| {
+        format!("<Part><ETag>{tag}</ETag><{name}>{value}</{name}><PartNumber>{number}</PartNumber></Part>")
+    };
+    let parts: String = (1..).zip(parts).map(part).collect();
+    format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>")
+}
+
+#[tokio::test]
+async fn every_algorithm_goes_through_an_upload() {
+    let server = Server::with_bucket().await;
+    let bodies = [vec![1; PART], vec![2; 10]];
+    for algorithm in Algorithm::ALL {
+        let (name, header) = (element(algorithm), algorithm.header());
+        let begin =
+            server.request("POST", "/abc/k?uploads").header("x-amz-checksum-algorithm", algorithm.name());
+        let upload = begin.send().await.ok().element("UploadId").unwrap();
+        let mut parts = Vec::new();
+        for (number, body) in (1..).zip(&bodies) {
+            let put = || server.request("PUT", format!("/abc/k?partNumber={number}&uploadId={upload}"));
+            let value = sum(algorithm, body);
+            put().header(header, &sum(algorithm, b"x")).body(body.clone()).send().await.is("BadDigest", 400);
+            let put = put().header(header, &value).body(body.clone()).send().await.ok();
+            assert_eq!(put.head(header), Some(&*value));
+            parts.push((put.head("etag").unwrap().to_owned(), value));
+        }
+        let listed = server.ask("GET", &format!("/abc/k?uploadId={upload}")).await.ok();
+        let values: Vec<String> = parts.iter().map(|(_, value)| value.clone()).collect();
+        assert_eq!(listed.elements(&name), values, "{}", listed.text());
+        assert_eq!(listed.element("ChecksumAlgorithm").as_deref(), Some(algorithm.name()));
+
+        let complete = |xml: String| server.request("POST", format!("/abc/k?uploadId={upload}")).body(xml);
+        let mut wrong = parts.clone();
+        wrong[1].1 = sum(algorithm, b"x");
+        complete(completion(algorithm, &wrong)).send().await.is("InvalidPart", 400);
+        wrong[1].1 = "AAA".to_owned();
+        complete(completion(algorithm, &wrong)).send().await.is("InvalidRequest", 400);
+        let done = complete(completion(algorithm, &parts)).send().await.ok();
+        let of_parts: Vec<Checksum> = bodies.iter().map(|body| Checksum::of(algorithm, body)).collect();
+        let (plain, whole) = match algorithm.default_scope() {
+            ChecksumScope::FullObject => {
+                let value = sum(algorithm, &bodies.concat());
+                (value.clone(), value)
+            }
+            ChecksumScope::Composite => {
+                let value = Checksum::composite(algorithm, &of_parts).to_base64();
+                (value.clone(), format!("{value}-2"))
+            }
+        };
+        assert_eq!(done.elements(&name), std::slice::from_ref(&whole), "{}", done.text());
+        let head =
+            server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.ok();
+        assert_eq!(head.head(header), Some(&*whole));
+        let part = server.request("GET", "/abc/k?partNumber=2").header("x-amz-checksum-mode", "ENABLED");
+        assert_eq!(part.send().await.ok().head(header), Some(&*values[1]));
+        let attributes = server.request("GET", "/abc/k?attributes");
+        let attributes =
+            attributes.header("x-amz-object-attributes", "Checksum,ObjectParts").send().await.ok();
+        let of_all = match algorithm.default_scope() {
+            ChecksumScope::Composite => [vec![plain], values].concat(),
+            ChecksumScope::FullObject => vec![plain],
+        };
+        assert_eq!(attributes.elements(&name), of_all, "{}", attributes.text());
+    }
+}
+
+#[tokio::test]
+async fn every_algorithm_is_answered_by_copies() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/s", b"hello").await.ok();
+    for algorithm in Algorithm::ALL {
+        let name = element(algorithm);
+        let copy = server.request("PUT", "/abc/k").header("x-amz-copy-source", "abc/s");
+        let copied = copy.header("x-amz-checksum-algorithm", algorithm.name()).send().await.ok();
+        assert_eq!(copied.elements(&name), [sum(algorithm, b"hello")], "{}", copied.text());
+        let begin =
+            server.request("POST", "/abc/m?uploads").header("x-amz-checksum-algorithm", algorithm.name());
+        let upload = begin.send().await.ok().element("UploadId").unwrap();
+        let part = server.request("PUT", format!("/abc/m?partNumber=1&uploadId={upload}"));
+        let part = part.header("x-amz-copy-source", "abc/s").send().await.ok();
+        assert_eq!(part.elements(&name), [sum(algorithm, b"hello")], "{}", part.text());
+    }
+    let copy = server.request("PUT", "/abc/k").header("x-amz-copy-source", "abc/s");
+    copy.header("x-amz-checksum-algorithm", "BLAKE3").send().await.is("InvalidRequest", 400);
+}
+
+const TAGS: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
+const DELETE: &str = "<Delete><Object><Key>other</Key></Object></Delete>";
+
+#[tokio::test]
+async fn documents_are_compared_with_every_algorithm() {
+    let server = Server::with_bucket().await;
+    server.put("/abc/k", b"x").await.ok();
+    for algorithm in Algorithm::ALL {
+        let header = algorithm.header();
+        let (tags, delete) = (sum(algorithm, TAGS.as_bytes()), sum(algorithm, DELETE.as_bytes()));
+        for (method, uri, xml, value) in
+            [("PUT", "/abc/k?tagging", TAGS, &tags), ("POST", "/abc?delete", DELETE, &delete)]
+        {
+            let ask = || server.request(method, uri).body(xml);
+            ask().header(header, value).send().await.ok();
+            ask().trailer(header, value).send().await.ok();
+            let wrong = sum(algorithm, b"x");
+            ask().header(header, &wrong).send().await.is("BadDigest", 400);
+            ask().trailer(header, &wrong).send().await.is("BadDigest", 400);
+            ask().header(header, "").send().await.is("InvalidRequest", 400);
+            ask().trailer(header, "").send().await.is("InvalidRequest", 400);
+        }
+    }
+    let empty = server.request("PUT", "/another").header("content-md5", "XUFAKrxLKna5cZ2REBfFkg==");
+    empty.send().await.is("BadDigest", 400);
+    assert_eq!(server.ask("HEAD", "/another").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_completions_trailer_is_of_its_document() {
+    let server = Server::with_bucket().await;
+    let upload = server.ask("POST", "/abc/k?uploads").await.ok().element("UploadId").unwrap();
+    let part = server.request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}")).body(&b"x"[..]);
+    let tag = part.send().await.ok().head("etag").unwrap().to_owned();
+    let xml = completion(Algorithm::Crc64Nvme, &[(tag, sum(Algorithm::Crc64Nvme, b"x"))]);
+    let complete = |value: &str| {
+        let request = server.request("POST", format!("/abc/k?uploadId={upload}")).body(xml.clone());
+        request.trailer("x-amz-checksum-sha512", value)
+    };
+    complete(&sum(Algorithm::Sha512, b"x")).send().await.is("BadDigest", 400);
+    complete(&sum(Algorithm::Sha512, xml.as_bytes())).send().await.ok();
+}
+
+/// Requests that carry a checksum, and the header that it stands in.
+fn asks<'a>(server: &'a Server, upload: &str) -> Vec<Ask<'a>> {
+    let part = format!("/abc/k?partNumber=1&uploadId={upload}");
+    vec![
+        server.request("PUT", "/abc/k").body(&b"x"[..]),
+        server.request("PUT", part).body(&b"x"[..]),
+        server.request("POST", format!("/abc/k?uploadId={upload}")).body(completion(Algorithm::Md5, &[])),
+        server.request("PUT", "/abc/k?tagging").body(TAGS),
+        server.request("POST", "/abc?delete").body(DELETE),
+        server.request("POST", "/abc/k?uploads"),
+    ]
+}
+
+#[tokio::test]
+async fn unknown_checksums_are_refused_by_name() {
+    let server = Server::with_bucket().await;
+    let upload = server.ask("POST", "/abc/k?uploads").await.ok().element("UploadId").unwrap();
+    let named = |answer: Answer, header: &str| {
+        answer.is("InvalidRequest", 400);
+        let message = answer.element("Message").unwrap();
+        assert!(message.contains(header), "{message}");
+    };
+    for ask in asks(&server, &upload) {
+        named(ask.header(UNKNOWN, "AAAA").send().await, UNKNOWN);
+    }
+    for header in ["x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"] {
+        for ask in asks(&server, &upload) {
+            named(ask.header(header, "BLAKE3").send().await, header);
+        }
+    }
+    // Nothing goes with the creation of an upload.
+    for ask in asks(&server, &upload).into_iter().take(5) {
+        ask.trailer(UNKNOWN, "AAAA").send().await.is("InvalidRequest", 400);
+    }
+    assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
+    let listed = server.ask("GET", &format!("/abc/k?uploadId={upload}")).await.ok();
+    assert!(listed.elements("PartNumber").is_empty());
+}
+
+#[tokio::test]
+async fn several_checksums_are_refused() {
+    let server = Server::with_bucket().await;
+    let put = || server.request("PUT", "/abc/k").body(&b"x"[..]);
+    let (crc, md5) = (sum(Algorithm::Crc32, b"x"), sum(Algorithm::Md5, b"x"));
+    let two = put().header("x-amz-checksum-crc32", &crc).header("x-amz-checksum-md5", &md5);
+    two.send().await.is("InvalidRequest", 400);
+    let twice = put().header("x-amz-checksum-crc32", &crc).header("x-amz-checksum-crc32", &crc);
+    twice.send().await.is("InvalidRequest", 400);
+    let both = put().header("x-amz-checksum-crc32", &crc).trailer("x-amz-checksum-md5", &md5);
+    both.send().await.is("InvalidRequest", 400);
+    let trailers = put().trailer("x-amz-checksum-crc32", &crc).trailer("x-amz-checksum-md5", &md5);
+    trailers.send().await.is("InvalidRequest", 400);
+    assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
+}
