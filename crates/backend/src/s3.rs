@@ -1,6 +1,7 @@
 //! The `s3` leaf: a store that speaks S3 with a service. It holds no bytes of its own; what is acknowledged is as
 //! durable as the service makes it.
 
+mod begun;
 mod buckets;
 mod chunks;
 mod conditions;
@@ -22,7 +23,6 @@ mod tags;
 mod uploads;
 mod xml;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -48,6 +48,7 @@ use tradewind_core::{
 };
 use tradewind_wire::sigv4::Credentials;
 
+use self::begun::BegunUploads;
 use self::dialect::Dialect;
 pub use self::endpoint::{Endpoint, Style};
 use self::login::Login;
@@ -55,7 +56,6 @@ pub use self::login::{Issued, Issuer};
 use self::places::Places;
 use self::protocol::{S3, Shared};
 use self::stage::{StagedWrite, Target};
-use self::uploads::Begun;
 use crate::remote::client::{Call, Client};
 use crate::remote::pool::{Pool, PoolOptions, READ_BYTES};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
@@ -142,7 +142,7 @@ pub struct S3Store {
     /// The store has refused chunks that are signed.
     refuses_chunks: AtomicBool,
     /// Uploads begun or seen here.
-    uploads: Mutex<HashMap<UploadId, Begun>>,
+    uploads: Mutex<BegunUploads>,
 }
 
 impl S3Store {

@@ -7,6 +7,8 @@ mod support;
 
 #[path = "s3_leaf/bodies.rs"]
 mod bodies;
+#[path = "s3_leaf/completed.rs"]
+mod completed;
 #[path = "s3_leaf/damaged.rs"]
 mod damaged;
 #[path = "s3_leaf/doubt.rs"]

@@ -4,13 +4,13 @@ use http::{HeaderMap, HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{Address, ByteRange, ChecksumScope, Context, ETag, Timestamp};
+use tradewind_core::{Address, ByteRange, Context, ETag, Timestamp};
 use tradewind_wire::sigv4::encode_path;
 
 use super::S3Store;
 use super::conditions::pinned_to;
 use super::failure::Refusal;
-use super::headers::{self, Whose};
+use super::headers::{self, AnsweredChecksums, Whose};
 use super::xml;
 use crate::remote::client::Call;
 use crate::remote::client::Subject;
@@ -120,7 +120,9 @@ impl S3Store {
         if is_judged {
             self.judge(context, &request.source, &pinned_to(&looked.etag)).await?;
         }
-        Ok(Committed { size: span.length, ..copied })
+        let copied = Committed { size: span.length, ..copied };
+        self.remember_part(&request.upload, request.number, &copied);
+        Ok(copied)
     }
 
     /// Sends a copy and reads what it became, but its size. The answer may begin with success and still hold a
@@ -129,14 +131,13 @@ impl S3Store {
         let answer = self.send(context, call).await?;
         let status = answer.head.status;
         let document = answer.collect(MOST_ANSWER_BYTES).await?;
-        let (mut etag, mut modified, mut checksums) = (None, None, Vec::new());
-        let (mut scope, mut is_refused) = (ChecksumScope::FullObject, false);
+        let (mut etag, mut modified) = (None, None);
+        let (mut answered, mut is_refused) = (AnsweredChecksums::default(), false);
         xml::leaves(&document, |path, text| match path {
             ["Error"] => is_refused = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
             [_, "LastModified"] => modified = parse_time(text),
-            [_, "ChecksumType"] => scope = text.parse().unwrap_or(scope),
-            [_, name] => checksums.extend(headers::checksum_element(name, text)),
+            [_, name] => answered.read(name, text),
             _ => {}
         })?;
         if is_refused {
@@ -146,6 +147,7 @@ impl S3Store {
             etag.ok_or_else(|| Error::new(Reason::Io, "the store copied and did not say what came of it"))?;
         let modified: Timestamp = modified.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
+        let (checksums, scope) = answered.finish();
         Ok(Committed { etag, size: 0, modified, generation, checksums, scope })
     }
 }

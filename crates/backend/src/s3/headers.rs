@@ -168,8 +168,39 @@ pub(super) fn write_promises(
 /// The checksum in an element of this name, as `ChecksumCRC32`.
 pub(super) fn checksum_element(name: &str, text: &str) -> Option<Checksum> {
     let algorithm = name.strip_prefix("Checksum")?.parse().ok()?;
-    let value = text.split_once('-').map_or(text, |(value, _)| value);
-    Checksum::from_base64(algorithm, value).ok()
+    Checksum::from_base64(algorithm, without_parts(text)).ok()
+}
+
+/// A value without the number of parts behind a composite one.
+fn without_parts(text: &str) -> &str {
+    text.split_once('-').map_or(text, |(value, _)| value)
+}
+
+/// The checksums in the document that a copy or a completion is answered with, while it is read.
+#[derive(Default)]
+pub(super) struct AnsweredChecksums {
+    checksums: Vec<Checksum>,
+    scope: Option<ChecksumScope>,
+    /// A value has the number of its parts behind it.
+    names_parts: bool,
+}
+
+impl AnsweredChecksums {
+    /// Reads an element, whatever it is.
+    pub fn read(&mut self, name: &str, text: &str) {
+        if name == "ChecksumType" {
+            self.scope = text.parse().ok();
+        } else if let Some(checksum) = checksum_element(name, text) {
+            self.checksums.push(checksum);
+            self.names_parts |= text.contains('-');
+        }
+    }
+
+    /// The checksums, and what they are of.
+    pub fn finish(self) -> (Vec<Checksum>, ChecksumScope) {
+        let said = if self.names_parts { ChecksumScope::Composite } else { ChecksumScope::FullObject };
+        (self.checksums, self.scope.unwrap_or(said))
+    }
 }
 
 /// Writes the condition of a write.

@@ -301,7 +301,13 @@ impl StagedWrite {
         call.payload = Held::of(pieces);
         let named = Named::read(&call.headers, self.size, *checksum);
         let told = Some(*checksum).filter(|_| self.tells());
-        self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await
+        let answered =
+            self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await?;
+        if told.is_none() {
+            // It may have computed one by itself.
+            self.store.learn_by_answer(&answered.0, checksum, false)?;
+        }
+        Ok(answered)
     }
 
     /// What the failure of a request means whose bytes are gone.
@@ -367,7 +373,11 @@ impl Staged for StagedWrite {
             }
             Way::Sent(None, _) => unreachable!("there are more bytes than are gathered"),
         };
-        Ok((self.store.committed(&answered, self.size, computed)?, observation))
+        let committed = self.store.committed(&answered, self.size, computed)?;
+        if let Target::Part(upload, number, _) = &self.target {
+            self.store.remember_part(upload, *number, &committed);
+        }
+        Ok((committed, observation))
     }
 }
 

@@ -16,9 +16,10 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag,
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
+use super::begun::StoredPart;
 use super::dialect::Dialect;
 use super::failure::Refusal;
-use super::headers;
+use super::headers::{self, AnsweredChecksums};
 use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
 use crate::remote::client::Subject;
@@ -31,8 +32,6 @@ use crate::remote::time::parse_time;
 /// A page of parts or uploads, or the answer to a completion.
 const MOST_PAGE_BYTES: usize = 8 << 20;
 const MOST_ENTRIES: usize = 1000;
-/// Uploads whose checksum is remembered.
-const MOST_REMEMBERED: usize = 4096;
 const COMPLETION: DocumentKind =
     DocumentKind { name: "the end of an upload", roots: &["CompleteMultipartUploadResult", "Error"] };
 const PARTS: DocumentKind = DocumentKind { name: "a list of parts", roots: &["ListPartsResult"] };
@@ -92,12 +91,14 @@ impl S3Store {
     }
 
     fn remember(&self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
-        let mut uploads = self.uploads.lock();
-        // Uploads that are never ended here: what is forgotten is asked again.
-        if uploads.len() >= MOST_REMEMBERED {
-            uploads.clear();
-        }
-        uploads.insert(upload.clone(), Begun { algorithm, tags });
+        self.uploads.lock().insert(upload, algorithm, tags);
+    }
+
+    /// Remembers what a part became, to compare its object's checksum with.
+    pub(super) fn remember_part(&self, upload: &UploadId, number: PartNumber, part: &Committed) {
+        let Some(checksum) = part.checksums.first().copied() else { return };
+        let part = StoredPart { etag: part.etag.clone(), size: part.size, checksum };
+        self.uploads.lock().insert_part(upload, number, part);
     }
 
     /// AbortMultipartUpload.
@@ -268,19 +269,20 @@ impl S3Store {
         let answer = self.send(context, &call).await?;
         let (status, date) = (answer.head.status, fields::date(&answer.head.headers, &DATE)?);
         let document = answer.collect(MOST_PAGE_BYTES).await?;
-        let (mut etag, mut checksums, mut scope) = (None, Vec::new(), ChecksumScope::FullObject);
+        let (mut etag, mut answered) = (None, AnsweredChecksums::default());
         let mut is_refused = false;
         COMPLETION.leaves(&document, |path, text| match path {
             ["Error"] => is_refused = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
-            [_, "ChecksumType"] => scope = text.parse().unwrap_or(scope),
-            [_, name] => checksums.extend(headers::checksum_element(name, text)),
+            [_, name] => answered.read(name, text),
             _ => {}
         })?;
         if is_refused {
             let what = format!("completing the upload of {}", address.key);
             return Err(Refusal::read(&document).into_error(status, Subject::Upload, &what));
         }
+        let (checksums, scope) = answered.finish();
+        self.compare_completed(upload, order, &checksums, scope)?;
         let modified = date.unwrap_or_else(|| self.client.clock.wall());
         let (etag, size) = match (etag.filter(|etag| !etag.as_str().is_empty()), order.expected_size) {
             (Some(etag), Some(size)) => (etag, size),
@@ -292,6 +294,29 @@ impl S3Store {
         };
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums, scope })
+    }
+
+    /// Compares what the store made of an upload's parts with what was made of their checksums here. The object is in place
+    /// already: whoever completed it is told that it is not what was sent.
+    fn compare_completed(
+        &self,
+        upload: &UploadId,
+        order: &CompleteUpload,
+        checksums: &[Checksum],
+        scope: ChecksumScope,
+    ) -> Result<()> {
+        let uploads = self.uploads.lock();
+        for found in checksums {
+            let expected = uploads.checksum_of(upload, order, found.algorithm(), scope);
+            if let Some(expected) = expected.filter(|expected| expected != found) {
+                let scope = scope.name();
+                let why = format!(
+                    "the store made an object with {found:?} of parts that make {expected:?} ({scope})"
+                );
+                return Err(Error::new(Reason::CorruptData, why));
+            }
+        }
+        Ok(())
     }
 
     /// ListParts.
@@ -351,14 +376,6 @@ impl S3Store {
         }
         Ok(page)
     }
-}
-
-/// What is remembered of an upload that was begun or seen here.
-pub(super) struct Begun {
-    /// Which checksum its parts carry.
-    algorithm: Option<Algorithm>,
-    /// Its tags, where it was begun here: radosgw forgets them.
-    tags: Tags,
 }
 
 /// A part of a page in the making.

@@ -1,0 +1,171 @@
+//! Uploads that were begun or seen here: which checksum their parts carry, their tags, and what their parts have. All of it
+//! can be asked of the service again or done without, so that it is forgotten when there is too much of it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tradewind_core::multipart::{CompletePart, CompleteUpload, PartNumber, UploadId};
+use tradewind_core::{Algorithm, Checksum, ChecksumScope, ETag, Tags};
+
+/// Uploads that are remembered.
+const MAX_UPLOADS: usize = 4096;
+/// Parts that are remembered, of all uploads together: some 5 MiB of them.
+const MAX_PARTS: usize = 32 << 10;
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct BegunUploads {
+    uploads: HashMap<UploadId, BegunUpload>,
+    /// Of all uploads.
+    part_count: usize,
+}
+
+/// One of them.
+#[derive(Default)]
+pub(super) struct BegunUpload {
+    /// The checksum that its parts must carry.
+    pub algorithm: Option<Algorithm>,
+    /// Its tags, if it was begun here: radosgw forgets them.
+    pub tags: Tags,
+    parts: BTreeMap<PartNumber, StoredPart>,
+}
+
+/// A part that was stored here, with the checksum of its bytes.
+pub(super) struct StoredPart {
+    pub etag: ETag,
+    pub size: u64,
+    pub checksum: Checksum,
+}
+
+impl BegunUploads {
+    pub fn get(&self, upload: &UploadId) -> Option<&BegunUpload> {
+        self.uploads.get(upload)
+    }
+
+    pub fn insert(&mut self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
+        // Some are never ended here.
+        if self.uploads.len() >= MAX_UPLOADS {
+            *self = Self::default();
+        }
+        let begun = self.uploads.entry(upload.clone()).or_default();
+        (begun.algorithm, begun.tags) = (algorithm, tags);
+    }
+
+    pub fn remove(&mut self, upload: &UploadId) -> Option<BegunUpload> {
+        let removed = self.uploads.remove(upload)?;
+        self.part_count -= removed.parts.len();
+        Some(removed)
+    }
+
+    /// Remembers a part in place of an earlier one of its number, unless its upload is forgotten.
+    pub fn insert_part(&mut self, upload: &UploadId, number: PartNumber, part: StoredPart) {
+        if self.part_count >= MAX_PARTS {
+            self.uploads.values_mut().for_each(|upload| upload.parts.clear());
+            self.part_count = 0;
+        }
+        let Some(upload) = self.uploads.get_mut(upload) else { return };
+        if upload.parts.insert(number, part).is_none() {
+            self.part_count += 1;
+        }
+    }
+
+    /// The checksum that an object of these parts must have; `None` if the checksum of a part is not known.
+    pub fn checksum_of(
+        &self,
+        upload: &UploadId,
+        order: &CompleteUpload,
+        algorithm: Algorithm,
+        scope: ChecksumScope,
+    ) -> Option<Checksum> {
+        let begun = self.uploads.get(upload);
+        let is_meant = |checksum: &Checksum| checksum.algorithm() == algorithm;
+        let stored = |named: &CompletePart| {
+            let part = begun?.parts.get(&named.number)?;
+            (part.etag == named.etag && is_meant(&part.checksum)).then_some(part)
+        };
+        match scope {
+            ChecksumScope::Composite => {
+                let of_part = |named: &CompletePart| {
+                    named.checksum.filter(is_meant).or_else(|| Some(stored(named)?.checksum))
+                };
+                let parts: Option<Vec<Checksum>> = order.parts.iter().map(of_part).collect();
+                Some(Checksum::composite(algorithm, &parts?))
+            }
+            ChecksumScope::FullObject => {
+                if let Some(expected) = order.expected_checksum.filter(is_meant) {
+                    return Some(expected);
+                }
+                let mut parts = order.parts.iter().map(stored);
+                let first = parts.next()??.checksum;
+                parts.try_fold(first, |whole, part| {
+                    let part = part?;
+                    whole.combine(&part.checksum, part.size)
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: [&[u8]; 3] = [b"one", b"two", b"three"];
+
+    fn number(number: i64) -> PartNumber {
+        PartNumber::new(number).unwrap()
+    }
+
+    fn begun(algorithm: Algorithm) -> (BegunUploads, UploadId, CompleteUpload) {
+        let (mut all, id) = (BegunUploads::default(), UploadId("upload".to_owned()));
+        all.insert(&id, Some(algorithm), Tags::default());
+        let mut order = CompleteUpload::default();
+        for (at, bytes) in (1..).zip(PARTS) {
+            let (number, etag) = (number(at), ETag::from_tag(&at.to_string()));
+            let checksum = Checksum::of(algorithm, bytes);
+            let part = StoredPart { etag: etag.clone(), size: bytes.len() as u64, checksum };
+            all.insert_part(&id, number, part);
+            order.parts.push(CompletePart { number, etag, checksum: None });
+        }
+        (all, id, order)
+    }
+
+    #[test]
+    fn checksums_of_all_kinds_follow_from_parts() {
+        for algorithm in Algorithm::ALL {
+            let (all, id, order) = begun(algorithm);
+            let of_parts = PARTS.map(|bytes| Checksum::of(algorithm, bytes));
+            let composite = all.checksum_of(&id, &order, algorithm, ChecksumScope::Composite);
+            assert_eq!(composite, Some(Checksum::composite(algorithm, &of_parts)));
+            let whole = all.checksum_of(&id, &order, algorithm, ChecksumScope::FullObject);
+            assert_eq!(whole, algorithm.is_crc().then(|| Checksum::of(algorithm, &PARTS.concat())));
+        }
+    }
+
+    #[test]
+    fn a_part_that_was_replaced_elsewhere_is_not_known() {
+        let (algorithm, scope) = (Algorithm::Crc32, ChecksumScope::FullObject);
+        let (mut all, id, mut order) = begun(algorithm);
+        order.parts[1].etag = ETag::from_tag("another");
+        assert_eq!(all.checksum_of(&id, &order, algorithm, scope), None);
+        assert_eq!(all.checksum_of(&id, &order, algorithm, ChecksumScope::Composite), None);
+        order.parts[1].checksum = Some(Checksum::of(algorithm, b"2"));
+        assert!(all.checksum_of(&id, &order, algorithm, ChecksumScope::Composite).is_some());
+        all.remove(&id);
+        assert_eq!((all.part_count, all.checksum_of(&id, &order, algorithm, scope)), (0, None));
+    }
+
+    #[test]
+    fn parts_are_forgotten_when_there_are_too_many() {
+        let (mut all, id, _) = begun(Algorithm::Crc32);
+        for n in 0..MAX_PARTS {
+            let other = UploadId(format!("{}", n / 10_000));
+            if n % 10_000 == 0 {
+                all.insert(&other, None, Tags::default());
+            }
+            let checksum = Checksum::of(Algorithm::Crc32, b"");
+            let part = StoredPart { etag: ETag::from_tag(""), size: 0, checksum };
+            all.insert_part(&other, number((n % 10_000) as i64 + 1), part);
+        }
+        assert!(all.part_count <= MAX_PARTS && all.get(&id).unwrap().parts.is_empty());
+    }
+}
