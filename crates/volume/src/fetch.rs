@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Address, Checksum, ObjectInfo, ObjectStore};
+use tradewind_core::store::GetRequest;
+use tradewind_core::{Address, Checksum, ChecksumScope, ObjectInfo, ObjectStore};
 use tradewind_model::plan::Plan;
 
 use super::carrier::Carrier;
 use super::hedge::{Begun, Watch};
-use super::origin::Origin;
+use super::origin::{Origin, expected};
 use super::task::AbortOnDrop;
 use super::whole::Whole;
 use range::Nowhere;
@@ -69,16 +70,28 @@ impl<'a> Fetch<'a> {
         size: Option<u64>,
     ) -> Result<Self> {
         let origin = Origin { store: store.clone(), address: address.clone() };
-        let mut attempt = 1;
+        let (mut listed, mut attempt) = (size, 1);
         loop {
             let asked = carrier.clock().now();
-            match begin(&origin, carrier, size).await {
+            let failed = match begin(&origin, carrier, listed).await {
+                Ok((info, first)) if listed.is_some_and(|listed| is_cut(&info, &first, listed)) => {
+                    // Nobody waits for an answer who holds a connection.
+                    drop(first);
+                    let there = size_of(&origin, carrier).await?;
+                    if there == info.size {
+                        listed = Some(there);
+                        continue;
+                    }
+                    let why = format!("the store answered {} bytes of an object that has {there}", info.size);
+                    Error::new(Reason::Io, why)
+                }
                 Ok((info, first)) => {
                     let answered_in = carrier.clock().now().saturating_sub(asked);
                     return Ok(Self { carrier, origin, info, first, answered_in });
                 }
-                Err(failed) => carrier.wait(failed, attempt).await?,
-            }
+                Err(failed) => failed,
+            };
+            carrier.wait(failed, attempt).await?;
             attempt += 1;
         }
     }
@@ -178,6 +191,24 @@ impl<'a> Fetch<'a> {
         whole.verify(found).await?;
         Ok(whole.info.clone())
     }
+}
+
+/// Whether an answer holds less than was listed, and nothing to compare it with: an object that was replaced meanwhile
+/// looks like one whose end got lost on the way.
+fn is_cut(info: &ObjectInfo, first: &Begun<'_>, listed: u64) -> bool {
+    let of_whole = info.scope == ChecksumScope::FullObject && !info.checksums.is_empty();
+    let is_compared = expected(info).is_some() || (first.is_whole && of_whole);
+    info.size < listed && !is_compared
+}
+
+/// The size that the object's head says.
+async fn size_of(origin: &Origin, carrier: &Carrier) -> Result<u64> {
+    let Origin { store, address } = origin;
+    let looked = carrier.again(|| async {
+        let slot = carrier.slot(0).await?;
+        store.head(&slot.context, address, GetRequest::default()).await
+    });
+    Ok(looked.await?.info.size)
 }
 
 fn lost(e: tokio::task::JoinError) -> Error {

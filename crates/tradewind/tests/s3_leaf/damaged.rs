@@ -1,11 +1,19 @@
 //! Answers that end well and are not what was asked for: without bytes, of another range, or of something else.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::{CompletePart, CompleteUpload, ListUploads, PartNumber, UploadId};
 use tradewind_core::store::{GetRequest, Select};
-use tradewind_core::testing::context;
-use tradewind_core::{Address, Algorithm, BucketName, ByteRange, Checksum, ETag, ObjectStore as _};
+use tradewind_core::testing::{MemoryStore, context};
+use tradewind_core::{
+    Address, Algorithm, BucketName, Budget, ByteRange, Checksum, ETag, ObjectStore, SystemClock,
+};
+use tradewind_model::plan::Plan;
+use tradewind_model::retry::RetryOptions;
+use tradewind_volume::{Carrier, Fetch, store_from};
 
 use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
 
@@ -65,6 +73,25 @@ async fn an_empty_body_without_a_checksum_needs_the_heads_word() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_compared_with_a_checksum_of_any_algorithm() {
+    for algorithm in Algorithm::ALL {
+        let checksum = Checksum::of(algorithm, BYTES).to_base64();
+        let of = |body: &[u8]| {
+            let (body, checksum) = (body.to_vec(), checksum.clone());
+            service(BYTES, move |answer| {
+                let answer = Answer { body: body.clone(), ..without_checksum(answer) };
+                answer.with(algorithm.header(), &checksum)
+            })
+        };
+        assert_eq!(read(&of(BYTES), Select::Whole).await.unwrap(), BYTES, "{algorithm:?}");
+        for body in [&b"0123456788"[..], b"012345678", b""] {
+            let failed = read(&of(body), Select::Whole).await.unwrap_err();
+            assert_eq!(failed.reason(), Reason::CorruptData, "{algorithm:?}: {failed}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bytes_of_another_range_are_refused() {
     type Change = fn(Answer) -> Answer;
     let changes: [(&str, Change); 6] = [
@@ -94,6 +121,56 @@ async fn a_range_of_an_empty_object_is_invalid() {
         Answer::document("").with("ETag", "x").with("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
     });
     assert_eq!(read(&server, RANGE).await.unwrap_err().reason(), Reason::InvalidRange);
+}
+
+/// A service without checksums that once loses the end of the object.
+fn cut_once() -> Scripted {
+    let count = AtomicUsize::new(0);
+    service(BYTES, move |answer| match count.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer { body: b"0123".to_vec(), ..without_checksum(answer) },
+        _ => without_checksum(answer),
+    })
+}
+
+fn carrier() -> Arc<Carrier> {
+    let memory = Budget::new(64 << 20);
+    Arc::new(Carrier::new(Plan::default(), memory, SystemClock::shared(), RetryOptions::default()))
+}
+
+/// Copies the object, of which a listing said that it has ten bytes, to another store.
+async fn copied(server: &Scripted) -> Bytes {
+    let from: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
+    let to: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
+    to.create_bucket(&context(), &key().bucket).await.unwrap();
+    store_from(&carrier(), (&from, &key()), (&to, &key()), Some(10), Arc::new(|_| ()), None).await.unwrap();
+    to.get(&context(), &key(), GetRequest::default()).await.unwrap().body.collect().await.unwrap()
+}
+
+/// Fetches the object, of which a listing said that it has ten bytes.
+async fn fetched(server: &Scripted) -> Vec<u8> {
+    let store: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
+    let (carrier, mut all) = (carrier(), Vec::new());
+    let fetch = Fetch::open(&carrier, &store, &key(), Some(10)).await.unwrap();
+    let take = |piece: Bytes| {
+        all.extend_from_slice(&piece);
+        std::future::ready(Ok(()))
+    };
+    fetch.write_in_order(take).await.unwrap();
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_shorter_than_listed_is_looked_at_again() {
+    let cut = cut_once();
+    assert_eq!(fetched(&cut).await, BYTES);
+    assert_eq!(cut.counts(), [("GetObject", 2), ("HeadObject", 1)]);
+    assert_eq!(copied(&cut_once()).await, BYTES);
+    let replaced = service(b"new", without_checksum);
+    assert_eq!(fetched(&replaced).await, b"new");
+    assert_eq!(copied(&replaced).await, &b"new"[..]);
+    let compared = service(b"new", |answer| answer);
+    assert_eq!(fetched(&compared).await, b"new");
+    assert_eq!(compared.counts(), [("GetObject", 1)], "a checksum says more than a listing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
