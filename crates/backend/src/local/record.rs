@@ -382,11 +382,16 @@ fn checksum_of(algorithm: Algorithm, value: &[u8]) -> Result<Checksum> {
     Checksum::new(algorithm, value).map_err(|_| malformed("a checksum has the wrong length"))
 }
 
-/// What becomes of an algorithm that is not known: under the tags that hold later ones it is passed over.
+/// The algorithm of a field, which holds either the first ones or later ones; a later one that is not known is passed over.
 fn known(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
     match tag {
-        tag::MORE_CHECKSUMS | tag::MORE_OF_PARTS | tag::MORE_CHECKSUM_PLAN => Ok(algorithm.ok()),
-        _ => algorithm.map(Some),
+        tag::MORE_CHECKSUMS | tag::MORE_OF_PARTS | tag::MORE_CHECKSUM_PLAN => {
+            Ok(algorithm.ok().filter(|algorithm| !is_first(*algorithm)))
+        }
+        _ => match algorithm? {
+            algorithm if is_first(algorithm) => Ok(Some(algorithm)),
+            _ => Err(malformed("a later checksum algorithm stands in a field of the first")),
+        },
     }
 }
 

@@ -132,8 +132,14 @@ fn algorithms_of_later_programs_are_passed_over() {
     let plan = [tag::MORE_CHECKSUM_PLAN, 2, 99, 1];
     let decoded = Record::decode(RecordKind::UploadCreated, &plan).unwrap();
     assert!(matches!(decoded, Record::UploadCreated(upload) if upload.checksum.is_none()));
-    let unknown = [tag::CHECKSUM, 3, 99, 1, 2];
-    assert!(Record::decode(RecordKind::Object, &unknown).is_err(), "the first fields hold no others");
+    // The first fields hold no others, and others hold none of the first.
+    for algorithm in [99, algorithm_byte(Algorithm::XxHash64)] {
+        let field = [tag::CHECKSUM, 9, algorithm, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert!(Record::decode(RecordKind::Object, &field).is_err(), "{algorithm}");
+    }
+    let field = [tag::MORE_CHECKSUMS, 5, algorithm_byte(Algorithm::Crc32), 1, 2, 3, 4];
+    let decoded = Record::decode(RecordKind::Object, &field).unwrap();
+    assert!(matches!(decoded, Record::Object(object) if object.checksums.is_empty()));
 }
 
 #[test]
