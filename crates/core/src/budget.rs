@@ -2,28 +2,39 @@
 //! waits only there, while it holds nothing: so requests can never wait for each other's memory.
 //! Inside, layers carve [`Reservation`]s out of the window, or out of what is free globally, without
 //! ever waiting; where neither has room they work with less. A request that turns out to need less keeps less of its window.
+//!
+//! Clients share the budget by [`Account`]: none of them can hold so much of it that another finds nothing, and the
+//! requests of one do not stand in line behind those of another ([`shares`]).
+
+mod shares;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, oneshot};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Reason, Result};
+use shares::{Grant, Shares};
+
+pub use shares::{Account, Demand, Tenant};
 
 /// The grain of the budget in bytes.
 pub const GRAIN: usize = 4096;
 
-/// The budget: a fixed number of bytes, handed out first come, first served.
+/// The budget: a fixed number of bytes, shared by accounts.
 #[derive(Clone)]
 pub struct Budget(Arc<Shared>);
 
 struct Shared {
     capacity: usize,
-    free: Arc<Semaphore>,
+    shares: Mutex<Shares>,
+    /// The account of the process itself, for requests without another one.
+    own: Account,
     waiting: AtomicUsize,
     waited: AtomicU64,
 }
@@ -32,10 +43,11 @@ impl Budget {
     /// A budget of `bytes`, rounded down to the grain (at least one).
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        let grains = (bytes / GRAIN).clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        let grains = (bytes / GRAIN).max(1);
         Self(Arc::new(Shared {
             capacity: grains * GRAIN,
-            free: Arc::new(Semaphore::new(grains)),
+            shares: Mutex::new(Shares::new(grains)),
+            own: Account::unlimited(),
             waiting: AtomicUsize::new(0),
             waited: AtomicU64::new(0),
         }))
@@ -50,7 +62,7 @@ impl Budget {
     /// Bytes not reserved now.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.0.free.available_permits() * GRAIN
+        self.0.shares.lock().free() * GRAIN
     }
 
     /// Requests that wait for a window now.
@@ -65,59 +77,102 @@ impl Budget {
         self.0.waited.load(Ordering::Relaxed)
     }
 
+    /// What waiting requests ask for, one entry for each account whose oldest request has waited for `at_least`. `now`
+    /// is the time of the clock that the deadlines of admissions are on.
+    #[must_use]
+    pub fn demands(&self, now: Duration, at_least: Duration) -> Vec<Demand> {
+        if self.waiting() == 0 { Vec::new() } else { self.0.shares.lock().demands(now, at_least) }
+    }
+
     /// Reserves a window of `bytes` (at most the whole budget), waiting for it until the deadline.
     /// Called once per request, at admission, by a caller that holds no memory of this budget.
-    /// Dropping the future gives up the place in the queue.
+    /// Dropping the future gives up the place in the queue. No share bounds what is admitted so.
     pub async fn admit(&self, bytes: usize, deadline: &Deadline) -> Result<Arc<Window>> {
-        let grains = self.grains(bytes);
-        let permit = match self.0.free.clone().try_acquire_many_owned(grains) {
-            Ok(permit) => permit,
-            Err(_) => {
-                self.0.waited.fetch_add(1, Ordering::Relaxed);
-                let _counted = Waiting::new(&self.0.waiting);
-                let acquired = deadline.guard(self.0.free.clone().acquire_many_owned(grains)).await;
-                acquired
-                    .map_err(|e| {
-                        Error::with_source(
-                            Reason::Overloaded,
-                            "no memory window was free in time; retry later",
-                            e,
-                        )
-                    })?
-                    .map_err(|e| Error::with_source(Reason::Defect, "the memory budget was closed", e))?
-            }
-        };
-        Ok(self.window(permit))
+        self.admit_for(&self.0.own, bytes, deadline).await
     }
 
-    /// Reserves a window for a request that somebody could do without: only where nobody has to wait for it.
+    /// Like [`admit`](Self::admit), but within the share of an account.
+    pub async fn admit_for(
+        &self,
+        account: &Account,
+        bytes: usize,
+        deadline: &Deadline,
+    ) -> Result<Arc<Window>> {
+        if let Some(window) = self.try_admit_for(account, bytes) {
+            return Ok(window);
+        }
+        let (mut waiting, grants) = self.wait(account, self.grains(bytes), deadline.clock().now());
+        self.deliver(grants);
+        let granted = deadline.guard(&mut waiting.granted).await;
+        let permit = granted
+            .map_err(|e| {
+                Error::with_source(Reason::Overloaded, "no memory window was free in time; retry later", e)
+            })?
+            .map_err(|e| Error::with_source(Reason::Defect, "the memory budget was closed", e))?;
+        Ok(Window::new(permit))
+    }
+
+    /// Reserves a window for optional work, only if no request has to wait for it.
     #[must_use]
     pub fn try_admit(&self, bytes: usize) -> Option<Arc<Window>> {
-        Some(self.window(self.0.free.clone().try_acquire_many_owned(self.grains(bytes)).ok()?))
+        self.try_admit_for(&self.0.own, bytes)
     }
 
-    fn window(&self, permit: OwnedSemaphorePermit) -> Arc<Window> {
-        let size = permit.num_permits() * GRAIN;
-        let [size, left] = [size, size].map(AtomicUsize::new);
-        Arc::new(Window {
-            budget: self.clone(),
-            size,
-            left,
-            freed: Notify::new(),
-            permit: Mutex::new(permit),
-        })
+    /// Reserves a window of `bytes` (at most the whole budget) if that is possible without waiting.
+    #[must_use]
+    pub fn try_admit_for(&self, account: &Account, bytes: usize) -> Option<Arc<Window>> {
+        Some(Window::new(self.try_take(account, self.grains(bytes))?))
     }
 
     /// Takes `bytes` out of what is free; never waits. `None`: do with less.
     #[must_use]
     pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
-        let permit = self.0.free.clone().try_acquire_many_owned(self.grains(bytes)).ok()?;
-        (permit.num_permits() * GRAIN >= bytes).then_some(Reservation { bytes, held: Held::Extra(permit) })
+        self.try_reserve_for(&self.0.own, bytes)
     }
 
-    fn grains(&self, bytes: usize) -> u32 {
-        let grains = bytes.min(self.0.capacity).div_ceil(GRAIN).max(1);
-        u32::try_from(grains).unwrap_or(u32::MAX)
+    fn try_reserve_for(&self, account: &Account, bytes: usize) -> Option<Reservation> {
+        let grains = bytes.div_ceil(GRAIN).max(1);
+        Some(Reservation { bytes, held: Held::Extra(self.try_take(account, grains)?) })
+    }
+
+    fn try_take(&self, account: &Account, grains: usize) -> Option<Permit> {
+        let is_taken = self.0.shares.lock().try_take(account, grains);
+        is_taken.then(|| self.permit(account.clone(), grains))
+    }
+
+    fn wait(&self, account: &Account, grains: usize, now: Duration) -> (WaitingRequest, Vec<Grant>) {
+        self.0.waited.fetch_add(1, Ordering::Relaxed);
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        let (sender, granted) = oneshot::channel();
+        let mut shares = self.0.shares.lock();
+        let ticket = shares.wait(account, grains, now, sender);
+        let grants = shares.grant_all();
+        let (budget, account) = (self.clone(), account.clone());
+        (WaitingRequest { budget, account, ticket, granted }, grants)
+    }
+
+    /// Hands out what was granted. A request that has just gone gives it back at once.
+    fn deliver(&self, grants: Vec<Grant>) {
+        for (sender, account, grains) in grants {
+            let _gone = sender.send(self.permit(account, grains));
+        }
+    }
+
+    fn release(&self, account: &Account, grains: usize) {
+        let grants = {
+            let mut shares = self.0.shares.lock();
+            shares.release(account, grains);
+            shares.grant_all()
+        };
+        self.deliver(grants);
+    }
+
+    fn permit(&self, account: Account, grains: usize) -> Permit {
+        Permit { budget: self.clone(), account, grains: AtomicUsize::new(grains) }
+    }
+
+    fn grains(&self, bytes: usize) -> usize {
+        bytes.min(self.0.capacity).div_ceil(GRAIN).max(1)
     }
 }
 
@@ -127,53 +182,106 @@ impl fmt::Debug for Budget {
     }
 }
 
-struct Waiting<'a>(&'a AtomicUsize);
+/// A request in line. Dropping it gives up the place.
+struct WaitingRequest {
+    budget: Budget,
+    account: Account,
+    ticket: u64,
+    granted: oneshot::Receiver<Permit>,
+}
 
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+impl Drop for WaitingRequest {
+    fn drop(&mut self) {
+        let shared = &self.budget.0;
+        shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        let grants = {
+            let mut shares = shared.shares.lock();
+            shares.leave(&self.account, self.ticket);
+            // This one may have been in the way of others.
+            shares.grant_all()
+        };
+        self.budget.deliver(grants);
     }
 }
 
-impl Drop for Waiting<'_> {
+/// Memory taken for an account. Given back on drop.
+struct Permit {
+    budget: Budget,
+    account: Account,
+    grains: AtomicUsize,
+}
+
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.budget.release(&self.account, *self.grains.get_mut());
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Permit({} grains)", self.grains.load(Ordering::Relaxed))
     }
 }
 
 /// The memory of one request. Its bytes go back to the budget when the last holder (the request's
 /// context or a buffer carved from it) is gone.
 pub struct Window {
-    budget: Budget,
     size: AtomicUsize,
+    min_size: AtomicUsize,
     left: AtomicUsize,
     freed: Notify,
-    permit: Mutex<OwnedSemaphorePermit>,
+    permit: Permit,
 }
 
 impl Window {
+    fn new(permit: Permit) -> Arc<Self> {
+        let size = permit.grains.load(Ordering::Relaxed) * GRAIN;
+        let [size, left] = [size, size].map(AtomicUsize::new);
+        Arc::new(Self { size, min_size: AtomicUsize::new(0), left, freed: Notify::new(), permit })
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub const fn account(&self) -> &Account {
+        &self.permit.account
+    }
+
     /// Bytes of the window in all.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Makes [`keep`](Self::keep) leave at least `bytes`: for a request that holds more than memory while it goes on.
+    pub fn set_min_size(&self, bytes: usize) {
+        self.min_size.store(bytes, Ordering::Release);
+    }
+
     /// Gives back what is more than `bytes`, once a request is known to need no more than that: others need not wait for it. What
     /// is carved out stays. The window does not grow again.
     pub fn keep(&self, bytes: usize) {
-        let mut permit = self.permit.lock();
-        let over = permit.num_permits().saturating_sub(bytes.div_ceil(GRAIN).max(1));
-        let taken = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-            Some(left - over.min(left / GRAIN) * GRAIN)
-        });
-        // What it was before: `Err` is what a closure that never says no cannot bring about.
-        let (Ok(left) | Err(left)) = taken;
-        let over = over.min(left / GRAIN);
-        self.size.fetch_sub(over * GRAIN, Ordering::AcqRel);
+        let Permit { budget, account, grains } = &self.permit;
+        let needed = bytes.max(self.min_size.load(Ordering::Acquire)).div_ceil(GRAIN).max(1);
+        if needed >= grains.load(Ordering::Acquire) {
+            return;
+        }
+        let grants = {
+            let mut shares = budget.0.shares.lock();
+            let over = grains.load(Ordering::Relaxed).saturating_sub(needed);
+            let taken = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+                Some(left - over.min(left / GRAIN) * GRAIN)
+            });
+            // What it was before: `Err` is what a closure that never says no cannot bring about.
+            let (Ok(left) | Err(left)) = taken;
+            let over = over.min(left / GRAIN);
+            grains.fetch_sub(over, Ordering::AcqRel);
+            self.size.fetch_sub(over * GRAIN, Ordering::AcqRel);
+            shares.release(account, over);
+            shares.grant_all()
+        };
+        budget.deliver(grants);
         // Whoever waits for more than there is now takes what there is.
         self.freed.notify_waiters();
-        drop(permit.split(over));
     }
 
     /// Bytes of the window not carved out now.
@@ -182,14 +290,24 @@ impl Window {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Carves `bytes` out of the window, else out of what is free in the whole budget; never waits.
-    /// `None`: do with less.
+    /// Carves `bytes` out of the window, else out of what is free in the whole budget within the share of the request's
+    /// account; never waits. `None`: do with less.
     #[must_use]
     pub fn try_reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         if self.take(bytes) {
             return Some(Reservation { bytes, held: Held::Window(self.clone()) });
         }
-        self.budget.try_reserve(bytes)
+        self.permit.budget.try_reserve_for(&self.permit.account, bytes)
+    }
+
+    /// Like [`try_reserve`](Self::try_reserve), but `rest` bytes of the window stay: they are for what must go on first.
+    #[must_use]
+    pub fn try_reserve_beside(self: &Arc<Self>, bytes: usize, rest: usize) -> Option<Reservation> {
+        // Whoever carves out some at the same time is the same request.
+        if self.left() >= bytes.saturating_add(rest) {
+            return self.try_reserve(bytes);
+        }
+        self.permit.budget.try_reserve_for(&self.permit.account, bytes)
     }
 
     /// Carves `bytes` (at most the window) out of the window, waiting until this request's own
@@ -228,7 +346,7 @@ pub struct Reservation {
 #[derive(Debug)]
 enum Held {
     Window(Arc<Window>),
-    Extra(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit),
+    Extra(#[expect(dead_code, reason = "held for its drop")] Permit),
 }
 
 impl Reservation {
@@ -326,6 +444,29 @@ mod tests {
         assert_eq!(rest.await.bytes(), GRAIN);
         drop(other);
         assert_eq!(budget.free(), 7 * GRAIN);
+    }
+
+    #[tokio::test]
+    async fn a_reservation_beside_the_rest_leaves_it() {
+        let budget = Budget::new(8 * GRAIN);
+        let window = budget.admit(4 * GRAIN, &no_deadline()).await.unwrap();
+        let _first = window.try_reserve_beside(2 * GRAIN, 2 * GRAIN).unwrap();
+        assert_eq!((window.left(), budget.free()), (2 * GRAIN, 4 * GRAIN));
+        let _second = window.try_reserve_beside(2 * GRAIN, 2 * GRAIN).unwrap();
+        assert_eq!((window.left(), budget.free()), (2 * GRAIN, 2 * GRAIN), "out of what is free");
+        assert!(window.try_reserve_beside(3 * GRAIN, 2 * GRAIN).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_window_is_not_shrunk_below_its_minimum() {
+        let budget = Budget::new(8 * GRAIN);
+        let window = budget.admit(8 * GRAIN, &no_deadline()).await.unwrap();
+        window.set_min_size(4 * GRAIN);
+        window.keep(GRAIN);
+        assert_eq!((window.size(), budget.free()), (4 * GRAIN, 4 * GRAIN));
+        window.set_min_size(0);
+        window.keep(GRAIN);
+        assert_eq!((window.size(), budget.free()), (GRAIN, 7 * GRAIN));
     }
 
     #[tokio::test]

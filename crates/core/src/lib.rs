@@ -30,7 +30,7 @@ pub mod testing;
 pub mod traffic;
 
 pub use body::Body;
-pub use budget::{Budget, Reservation, Window};
+pub use budget::{Account, Budget, Demand, Reservation, Tenant, Window};
 pub use checksum::{Algorithm, Checksum, ChecksumScope};
 pub use class::{Class, Classes};
 pub use clock::{Clock, SystemClock, Timestamp};

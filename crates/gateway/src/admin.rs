@@ -1,6 +1,7 @@
 //! The admin listener: `/health/live`, `/health/ready` and `/metrics`, without authentication, for an
 //! address that only operators reach. It says nothing of objects and their names.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
@@ -13,13 +14,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::body::ResponseBody;
 
-/// Connections at once.
-const CONNECTIONS: usize = 64;
 /// From a connection's or an answer's end to the next request's last header.
 const HEADER_TIME: Duration = Duration::from_secs(30);
 
@@ -43,17 +42,24 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// Serves until `shutdown`.
-pub async fn serve(listener: TcpListener, admin: Admin, shutdown: CancellationToken) {
+/// Serves until `shutdown`, at most `connections` (at least one) at once. Another one takes the place of the oldest:
+/// connections that nobody uses keep no health check out.
+pub async fn serve(listener: TcpListener, admin: Admin, connections: usize, shutdown: CancellationToken) {
     let mut tasks = JoinSet::new();
+    let mut open = VecDeque::<AbortHandle>::new();
     loop {
         tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            Some(_ended) = tasks.join_next() => {}
-            accepted = listener.accept(), if tasks.len() < CONNECTIONS => match accepted {
+            Some(_ended) = tasks.join_next() => open.retain(|task| !task.is_finished()),
+            accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => {
-                    tasks.spawn(serve_connection(socket, admin.clone()));
+                    if open.len() >= connections
+                        && let Some(oldest) = open.pop_front()
+                    {
+                        oldest.abort();
+                    }
+                    open.push_back(tasks.spawn(serve_connection(socket, admin.clone())));
                 }
                 Err(e) => {
                     tracing::warn!(error = %e, "an admin connection could not be accepted");
@@ -135,5 +141,30 @@ mod tests {
             (503, "the store is read-only\n".to_owned())
         );
         assert_eq!(ask(&ill, Method::GET, "/health/live").await.0, 200);
+    }
+
+    #[tokio::test]
+    async fn unused_connections_keep_no_health_check_out() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let admin = Admin { ready: Arc::new(|| Ok(())), metrics: Vec::new() };
+        let shutdown = CancellationToken::new();
+        let served = tokio::spawn(serve(listener, admin, 4, shutdown.clone()));
+        let mut unused = Vec::new();
+        for _ in 0..20 {
+            let mut socket = TcpStream::connect(address).await.unwrap();
+            socket.write_all(b"GET /hea").await.unwrap();
+            unused.push(socket);
+        }
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(b"GET /health/ready HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        let read = socket.read_exact(&mut answer);
+        tokio::time::timeout(Duration::from_secs(5), read).await.expect("an answer").unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        shutdown.cancel();
+        served.await.unwrap();
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::addressing::Domain;
+use crate::descriptors::DescriptorLimit;
 use crate::s3;
 
 /// What the gateway is told once.
@@ -20,6 +21,10 @@ pub struct GatewayConfig {
     pub tls: Option<TlsIdentity>,
     /// The memory of all requests together.
     pub memory_bytes: usize,
+    /// The least memory that a request is admitted with. Of a store that can work on a limited number of requests, for
+    /// instance a service with that many connections: `memory_bytes` divided by that number, so that sharing the memory
+    /// shares them as well.
+    pub min_window_bytes: usize,
     /// Limits.
     pub limits: Limits,
 }
@@ -32,6 +37,7 @@ impl Default for GatewayConfig {
             operations: s3::Options::default(),
             tls: None,
             memory_bytes: 128 << 20,
+            min_window_bytes: 0,
             limits: Limits::default(),
         }
     }
@@ -55,8 +61,12 @@ impl fmt::Debug for TlsIdentity {
 /// What a client may take of the server. Beyond these it is refused or its connection is closed.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once; more are answered 503 and closed.
+    /// Connections at once. At the limit a new one takes the place of one without a request; where there is none it is
+    /// answered 503 and closed.
     pub connections: usize,
+    /// Files that the process may have open. What is open besides connections lowers the number of connections. `None`
+    /// if there are enough for all of them.
+    pub descriptors: Option<DescriptorLimit>,
     /// Bytes of a request's line and headers.
     pub header_bytes: usize,
     /// Headers of a request.
@@ -68,7 +78,8 @@ pub struct Limits {
     /// A connection without a request.
     pub idle_time: Duration,
     /// A client that the server waits for must move [`slow_client_bytes`](Self::slow_client_bytes)
-    /// in this time; 1 MiB, where that is more, if all the while other requests wait for memory.
+    /// in this time; 1 MiB, where that is more, if all the while other clients wait for its memory. Then it must
+    /// move as much each second if they need it.
     pub slow_client_time: Duration,
     /// See [`slow_client_time`](Self::slow_client_time).
     pub slow_client_bytes: u64,
@@ -86,6 +97,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 10_000,
+            descriptors: None,
             header_bytes: 32 << 10,
             headers: 100,
             body_bytes: 5 << 30,

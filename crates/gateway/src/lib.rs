@@ -18,6 +18,7 @@ pub mod auth;
 pub mod body;
 pub mod chunked;
 pub mod config;
+pub mod descriptors;
 pub mod error;
 mod fast;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -37,11 +37,17 @@ const SENT: Metric =
     Metric::counter("tradewind_s3_sent_bytes_total", "Bytes of response bodies, by operation.");
 const OPEN: Metric = Metric::gauge("tradewind_s3_connections", "Connections open now.");
 const OPENED: Metric = Metric::counter("tradewind_s3_connections_total", "Connections served.");
-const REFUSED: Metric =
-    Metric::counter("tradewind_s3_connections_refused_total", "Connections over the limit, turned away.");
+const REFUSED: Metric = Metric::counter(
+    "tradewind_s3_connections_refused_total",
+    "Connections turned away: over the limit, or to make room for others.",
+);
 const SLOW: Metric = Metric::counter(
     "tradewind_s3_slow_clients_total",
     "Connections closed because their client was too slow.",
+);
+const STALLED: Metric = Metric::counter(
+    "tradewind_s3_stalled_clients_total",
+    "Requests given up because their client moved nothing while others waited for memory.",
 );
 const CAPACITY: Metric = Metric::gauge("tradewind_memory_budget_bytes", "The memory that requests share.");
 const FREE: Metric = Metric::gauge("tradewind_memory_free_bytes", "The part of it not reserved now.");
@@ -84,6 +90,7 @@ pub struct Metrics {
     opened: AtomicU64,
     refused: AtomicU64,
     slow: AtomicU64,
+    stalled: AtomicU64,
     budget: Budget,
 }
 
@@ -142,6 +149,7 @@ impl Metrics {
             opened: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             slow: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
             budget,
         }
     }
@@ -177,6 +185,10 @@ impl Metrics {
         self.slow.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn drop_stalled_client(&self) {
+        self.stalled.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Appends everything as Prometheus text.
     pub fn render(&self, out: &mut String) {
         let mut operations = self.operations.read().clone();
@@ -207,6 +219,7 @@ impl Metrics {
         OPENED.single(out, self.opened.load(Ordering::Relaxed));
         REFUSED.single(out, self.refused.load(Ordering::Relaxed));
         SLOW.single(out, self.slow.load(Ordering::Relaxed));
+        STALLED.single(out, self.stalled.load(Ordering::Relaxed));
         CAPACITY.single(out, self.budget.capacity() as u64);
         FREE.single(out, self.budget.free() as u64);
         WAITING.single(out, self.budget.waiting() as u64);

@@ -1,21 +1,24 @@
 //! The HTTP/1.1 server around the operations: connections and their limits, admission, deadlines, and
 //! what every answer carries. Each connection is one task, owned and joined here; requests run on it.
 
+mod accounts;
 mod admission;
+mod buffers;
 mod connection;
+mod connections;
+mod judge;
+mod peer;
 mod service;
 mod tls;
 pub(crate) mod watch;
 mod watched;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
-use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -23,16 +26,18 @@ use tokio_util::sync::CancellationToken;
 use tradewind_core::{Budget, Clock, ObjectStore};
 
 use crate::config::GatewayConfig;
+use crate::descriptors::Descriptors;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::s3::{Operations, Options};
 use crate::sigv4::Verifier;
-use watch::{Command, Notes, Pressure, Watch};
+use accounts::Accounts;
+use buffers::{Buffers, HEAD_OVERRUN_BYTES};
+use connections::Connections;
+use peer::Peer;
+use watch::{Command, Phase, Watch};
 
 pub use tls::TlsError;
-
-/// How far over its limit a request's head may be and still be read.
-const HEAD_OVERRUN_BYTES: usize = 4 << 10;
 
 /// How long cancelled requests get to give up before their connections are dropped.
 const ABORT_TIME: Duration = Duration::from_secs(1);
@@ -49,12 +54,15 @@ pub(crate) struct Shared {
     pub(crate) verifier: Verifier,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) budget: Budget,
+    pub(crate) accounts: Accounts,
     pub(crate) metrics: Arc<Metrics>,
     /// Ends requests in flight when their grace is over.
     pub(crate) cancel: CancellationToken,
     http: http1::Builder,
     tls: Option<TlsAcceptor>,
-    connections: Mutex<HashMap<u64, Arc<Watch>>>,
+    connections: Connections,
+    descriptors: Descriptors,
+    buffers: Arc<Buffers>,
 }
 
 impl Gateway {
@@ -86,10 +94,13 @@ impl Gateway {
             store,
             clock,
             budget,
+            accounts: Accounts::default(),
             cancel: CancellationToken::new(),
             http,
             tls,
-            connections: Mutex::default(),
+            connections: Connections::default(),
+            descriptors: Descriptors::new(config.limits.descriptors),
+            buffers: Buffers::new(&config),
             config,
         })))
     }
@@ -113,13 +124,13 @@ impl Gateway {
         let shared = &self.0;
         let mut tasks = JoinSet::new();
         let mut next_id = 0;
-        let judge = tokio::spawn(judge(shared.clone()));
+        let judge = tokio::spawn(judge::run(shared.clone()));
         loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some(ended) = tasks.join_next() => log_end(ended),
-                accepted = listener.accept() => match accepted {
+                accepted = listener.accept(), if !shared.connections.is_making_room() => match accepted {
                     Ok((socket, peer)) => {
                         next_id += 1;
                         accept(shared, &mut tasks, next_id, socket, peer);
@@ -127,14 +138,15 @@ impl Gateway {
                     Err(e) => {
                         // Out of file descriptors, most often: accepting again at once would spin.
                         tracing::warn!(error = %e, "a connection could not be accepted");
-                        let later = shared.clock.now() + Duration::from_millis(50);
-                        shared.clock.sleep_until(later).await;
+                        let now = shared.clock.now();
+                        shared.connections.make_room_for_any(now);
+                        shared.clock.sleep_until(now + Duration::from_millis(50)).await;
                     }
                 },
             }
         }
         drop(listener);
-        for watch in shared.connections.lock().values() {
+        for (_, watch) in shared.connections.all() {
             watch.tell(Command::Finish);
         }
         if !join_until(shared, &mut tasks, shared.config.limits.grace_time).await {
@@ -158,8 +170,9 @@ impl fmt::Debug for Gateway {
 }
 
 /// Starts a connection's task, or turns the connection away.
-fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, peer: SocketAddr) {
-    if tasks.len() >= shared.config.limits.connections {
+fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, address: SocketAddr) {
+    let peer = Peer::from(address.ip());
+    if !has_room(shared, tasks.len()) && !shared.connections.make_room(peer, shared.clock.now()) {
         shared.metrics.refuse_connection();
         // One try: a client that does not take these few bytes at once is not waited for. In TLS they
         // would be noise.
@@ -169,14 +182,24 @@ fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStr
         return;
     }
     if let Err(e) = socket.set_nodelay(true) {
-        tracing::debug!(%peer, error = %e, "a connection went before it was served");
+        tracing::debug!(%address, error = %e, "a connection went before it was served");
         return;
     }
-    let watch = Arc::new(Watch::new());
-    let registered = Registered::new(shared.clone(), id, watch.clone());
+    let watch = Arc::new(Watch::new(peer, shared.buffers.clone()));
+    watch.set_waits_since(shared.clock.now());
+    if shared.tls.is_none() {
+        watch.set_phase(Phase::Idle);
+    }
+    let registered = Registered::new(shared.clone(), id, watch);
     tasks.spawn(async move {
-        connection::serve(&registered.shared, socket, peer, watch).await;
+        connection::serve(&registered, socket, address).await;
     });
+}
+
+/// Returns true if one more connection may be opened, counting those that are making room as gone.
+fn has_room(shared: &Shared, open: usize) -> bool {
+    let connections = (open + 1).saturating_sub(shared.connections.leaving());
+    connections <= shared.config.limits.connections && shared.descriptors.have_room_for(connections)
 }
 
 fn log_end(ended: Result<(), tokio::task::JoinError>) {
@@ -202,48 +225,25 @@ async fn join_until(shared: &Shared, tasks: &mut JoinSet<()>, patience: Duration
     }
 }
 
-/// Looks at every connection once a tick and tells those that wait too long for their clients.
-async fn judge(shared: Arc<Shared>) {
-    let limits = &shared.config.limits;
-    let shortest = limits.header_time.min(limits.idle_time).min(limits.slow_client_time);
-    let tick = (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
-    let mut notes: HashMap<u64, Notes> = HashMap::new();
-    let mut pressure = Pressure::default();
-    loop {
-        let now = shared.clock.now();
-        let is_pressed = pressure.look(shared.budget.waiting(), now, limits);
-        let watches: Vec<(u64, Arc<Watch>)> =
-            shared.connections.lock().iter().map(|(id, watch)| (*id, watch.clone())).collect();
-        let mut seen = HashMap::with_capacity(watches.len());
-        for (id, watch) in watches {
-            let mut note = notes.remove(&id).unwrap_or(Notes::new(now));
-            if let Some(command) = note.judge(&watch, now, limits, is_pressed) {
-                watch.tell(command);
-            }
-            seen.insert(id, note);
-        }
-        notes = seen;
-        shared.clock.sleep_until(now + tick).await;
-    }
-}
-
 /// A connection in the table, for as long as it lives.
 struct Registered {
     shared: Arc<Shared>,
     id: u64,
+    watch: Arc<Watch>,
 }
 
 impl Registered {
     fn new(shared: Arc<Shared>, id: u64, watch: Arc<Watch>) -> Self {
-        shared.connections.lock().insert(id, watch);
+        shared.connections.insert(id, watch.clone());
         shared.metrics.open_connection();
-        Self { shared, id }
+        Self { shared, id, watch }
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.shared.connections.lock().remove(&self.id);
+        self.watch.end_connection();
+        self.shared.connections.remove(self.id);
         self.shared.metrics.close_connection();
     }
 }

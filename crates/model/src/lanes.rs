@@ -14,6 +14,8 @@
 //! - **Nothing starves**: whoever is next passes after sixteen turns' time, whatever goes before it.
 //! - **Bounded**: where so many wait in a lane, the next request is refused. What was let in before that waits for one turn at
 //!   a time.
+//! - **Clients take turns** in a lane, and one that has many requests waiting is refused while there is still room for
+//!   others.
 //!
 //! Time is an argument, since any origin that all callers share; those of threads that come one after the other may be a little
 //! out of order.
@@ -31,7 +33,7 @@ use lane::Lane;
 use shelter::Shelter;
 
 pub use kind::{Kind, Priority, SMALL_BYTES, Size};
-pub use lane::Ticket;
+pub use lane::{Client, Ticket};
 
 /// What may be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,10 @@ pub struct LanesOptions {
     /// Where so many wait in a lane, no request is let in any more.
     pub most_waiting: usize,
 }
+
+/// A client may have this many times as many requests waiting in a lane as there is room for: alone, seven eighths of
+/// all that may wait.
+const CLIENT_SHARE: usize = 7;
 
 impl Default for LanesOptions {
     fn default() -> Self {
@@ -61,6 +67,7 @@ pub struct Lanes {
 pub struct Entered {
     id: u64,
     kind: Kind,
+    client: Client,
     /// Since when what it carried is not counted, and how much that is.
     since: Duration,
     amount: u64,
@@ -89,16 +96,23 @@ impl Lanes {
         Self { options, lanes: Default::default(), shelter: Shelter::default(), last: 0 }
     }
 
-    /// A request comes. What is let in takes its turns.
-    pub fn enter(&mut self, kind: Kind, now: Duration) -> Result<Entered, Full> {
-        let waiting = self.lanes[kind.lane()].waiting();
-        if waiting >= self.options.most_waiting {
+    /// A request of one client among others comes. What is let in takes its turns.
+    pub fn enter_for(&mut self, client: Client, kind: Kind, now: Duration) -> Result<Entered, Full> {
+        let lane = &self.lanes[kind.lane()];
+        let waiting = lane.waiting();
+        let room = self.options.most_waiting.saturating_sub(waiting);
+        if room == 0 || lane.waiting_of(client) >= room.saturating_mul(CLIENT_SHARE) {
             return Err(Full { waiting });
         }
         self.last += 1;
         self.shelter.came(kind, now);
         self.lanes[kind.lane()].carried.begin(self.last, now);
-        Ok(Entered { id: self.last, kind, since: now, amount: 0 })
+        Ok(Entered { id: self.last, kind, client, since: now, amount: 0 })
+    }
+
+    /// Like [`enter_for`](Self::enter_for), where clients are not told apart.
+    pub fn enter(&mut self, kind: Kind, now: Duration) -> Result<Entered, Full> {
+        self.enter_for(Client::default(), kind, now)
     }
 
     /// Asks for the turn of so many bytes; a small request has one turn in all.
@@ -107,7 +121,8 @@ impl Lanes {
         self.shelter.came(kind, now);
         self.pass(now);
         self.last += 1;
-        let ticket = Ticket { id: self.last, lane, priority: kind.priority };
+        let ticket =
+            Ticket { id: self.last, lane, priority: kind.priority, client: request.client, round: 0 };
         let shares = |priority| self.shelter.share_of(lane, priority, now);
         self.lanes[lane].ask(ticket, kind.amount(bytes), shares, now)
     }
@@ -117,8 +132,7 @@ impl Lanes {
         self.pass(now);
         let Self { lanes, shelter, .. } = self;
         let mut lanes = lanes.iter_mut().enumerate();
-        lanes
-            .find_map(|(lane, waits)| waits.next(lane, |priority| shelter.share_of(lane, priority, now), now))
+        lanes.find_map(|(lane, waits)| waits.next(|priority| shelter.share_of(lane, priority, now), now))
     }
 
     /// When `next` is to be asked; `None` while nobody waits.
@@ -164,7 +178,7 @@ impl Lanes {
     /// A request is over. It was done, and the store was waited for so long; `None` where it failed or was given up: that
     /// says nothing of how fast the store is.
     pub fn end(&mut self, request: Entered, now: Duration, service: Option<Duration>) {
-        let Entered { id, kind, since, amount } = request;
+        let Entered { id, kind, since, amount, .. } = request;
         let Some(service) = service else { return self.lanes[kind.lane()].carried.forget(id, since) };
         self.shelter.took(kind, service, now);
         if kind.size == Size::Small {

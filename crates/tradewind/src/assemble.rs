@@ -102,9 +102,12 @@ fn planned<S: ObjectStore>(
     let mut store = open(connections)?;
     // By its name, which it has before anything was asked of it.
     let memory = settings.scalars.memory.budget.value.as_usize();
-    let plan = ServedPlan::of(&format!("{store:?}"), memory, retries);
-    if !are_set && plan.plan.requests > connections {
-        store = open(plan.plan.requests)?;
+    let mut plan = ServedPlan::of(&format!("{store:?}"), memory, retries);
+    plan.connections = connections;
+    if !are_set {
+        // One client alone gets seven eighths of what there is (`core/budget`): that is to be all that it had.
+        plan.connections = plan.plan.requests.max(connections).div_ceil(7).saturating_mul(8);
+        store = open(plan.connections)?;
     }
     Ok(Served::Remote(store, Arc::new(plan)))
 }
@@ -149,8 +152,10 @@ pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
         },
         tls,
         memory_bytes: settings.scalars.memory.budget.value.as_usize(),
+        min_window_bytes: 0,
         limits: config::Limits {
             connections: server.max_connections.value.get(),
+            descriptors: None,
             header_bytes: limits.header_size.value.as_usize(),
             headers: limits.headers.value.get(),
             body_bytes: limits.body_size.value.0,

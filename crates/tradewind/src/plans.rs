@@ -57,6 +57,8 @@ pub struct ServedPlan {
     pub plan: Plan,
     /// What it follows from.
     pub source: Source,
+    /// The most connections to the service.
+    pub connections: usize,
     /// Bytes that are fetched ahead, for all.
     ahead_bytes: u64,
     retries: RetryOptions,
@@ -75,7 +77,9 @@ impl ServedPlan {
         let ahead_bytes = (memory_bytes / 4 * QUARTERS) as u64;
         // More than that nobody has who is alone.
         let plan = Plan { memory_bytes: ahead_bytes / 3 * 2, stream_bytes: RANGE, ..Plan::default() };
-        let mut found = Self { plan, source: Source::Nothing, ahead_bytes, retries, tags_are_md5: false };
+        let connections = plan.requests;
+        let mut found =
+            Self { plan, source: Source::Nothing, connections, ahead_bytes, retries, tags_are_md5: false };
         let Some(Known { profile, surfaces, is_carried }) = known else { return found };
         let (reads, others): (Vec<_>, Vec<_>) =
             surfaces.into_iter().partition(|(direction, _)| *direction == Direction::Read);

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use support::content::Content;
-use support::eventually;
 use support::s3::{Request, S3};
 use support::server::{Server, Start, root_key, run, tradewind};
 use support::sign::Credentials;
+use support::{eventually, start_with_small_segments};
 
 struct Place {
     directory: tempfile::TempDir,
@@ -240,4 +240,77 @@ fn settings_show_names_sources_and_hides_secrets() {
     assert_eq!(find("server.admin")["place"], "TRADEWIND_SERVER_ADMIN");
     assert_eq!(find("data")["source"], "default");
     assert_eq!(find("root_key.id")["value"], "somebody");
+}
+
+/// So many connections that are opened and not used.
+fn unused(server: &Server, count: usize) -> Vec<TcpStream> {
+    (0..count).map(|_| TcpStream::connect(server.endpoint).unwrap()).collect()
+}
+
+#[test]
+fn unused_connections_leave_the_store_its_files() {
+    let place = Place::new();
+    let data = place.directory.path().join("data");
+    let mut start = start_with_small_segments(place.directory.path(), &data);
+    start.open_files = Some(64);
+    let mut server = start.start().unwrap();
+    let logged = server.logged();
+    assert!(logged.contains("fewer connections") && logged.contains("\"configured\":10000"), "{logged}");
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.put("first", &[]).unwrap().status, 200);
+    let mut held = unused(&server, 100);
+    // The first connection was the one that was unused for longest.
+    client = S3::new(server.endpoint, root_key());
+    // Each MiB is half a segment: more segments than files are kept for, and the others come from connections.
+    let body = Content { id: 3, size: 1 << 20 }.bytes();
+    for n in 0..48 {
+        if n > 40 {
+            // A client that asks again finds room.
+            held.extend(unused(&server, 20));
+            client = S3::new(server.endpoint, root_key());
+        }
+        let stored = client.put(&format!("first/{n}"), &body).unwrap();
+        assert_eq!(stored.status, 200, "{n}: {}\n{}", stored.text(), server.logged());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(admin(&server, "health/ready").0, 200);
+    let mut client = S3::new(server.endpoint, root_key());
+    for n in 0..48 {
+        assert_eq!(client.get(&format!("first/{n}")).unwrap().body, body, "{n}");
+    }
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+}
+
+#[test]
+fn too_few_open_files_are_said_at_the_start() {
+    let place = Place::new();
+    let start = Start { open_files: Some(40), ..place.start() };
+    let refused = start.start().unwrap_err().to_string();
+    assert!(refused.contains("exit status: 1"), "{refused}");
+    assert!(refused.contains("may open 40 files") && refused.contains("ulimit -n"), "{refused}");
+}
+
+#[test]
+fn unfinished_heads_take_little_memory() {
+    let place = Place::new();
+    let mut server = place.start().start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.put("first", &[]).unwrap().status, 200);
+    let before = server.resident();
+    let head = format!("GET /first/x HTTP/1.1\r\nhost: a\r\nlong: {}", "v".repeat(35_000));
+    let mut held = Vec::new();
+    for _ in 0..600 {
+        let mut socket = TcpStream::connect(server.endpoint).unwrap();
+        // It may be turned away before it has sent all.
+        let _sent = socket.write_all(head.as_bytes());
+        held.push(socket);
+    }
+    let asked = Instant::now();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.get("first/x").unwrap().status, 404);
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    // Each of them would take 125 KiB if it could.
+    let more = server.peak_resident().saturating_sub(before);
+    assert!(more < 32 << 20, "{} KiB more", more >> 10);
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
 }

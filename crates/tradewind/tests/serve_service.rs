@@ -5,8 +5,11 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::net::TcpStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use support::content::Content;
 use support::eventually;
@@ -101,6 +104,29 @@ fn get(client: &mut S3, key: &str, headers: &[(&str, &str)]) -> Response {
     client
         .send(Request { method: "GET", path: &format!("bucket/{key}"), headers, ..Request::default() })
         .unwrap()
+}
+
+#[test]
+fn stalled_readers_leave_connections_to_the_service() {
+    let mut scene = Scene::with("connections = 8\n[bucket.bucket]\nanonymous_read = true\n");
+    scene.store("large", 32 << 20);
+    let small = scene.store("small", 50_000);
+    let mut front = scene.front();
+    let mut stalled = Vec::new();
+    for _ in 0..24 {
+        let mut socket = TcpStream::connect(front.endpoint).unwrap();
+        write!(socket, "GET /bucket/large HTTP/1.1\r\nhost: {}\r\n\r\n", front.endpoint).unwrap();
+        stalled.push(socket);
+    }
+    let mut client = S3::new(front.endpoint, root_key());
+    for _ in 0..20 {
+        let asked = Instant::now();
+        assert_eq!(get(&mut client, "small", &[]).body, small);
+        assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(stalled);
+    assert!(front.terminate().unwrap().success(), "{}", front.logged());
 }
 
 #[test]

@@ -84,7 +84,8 @@ impl Scheduled {
     /// Lets a request in; a small one has had its turn then.
     async fn enter(&self, context: &Context, kind: Kind) -> Result<Request> {
         context.check()?;
-        let request = self.turns.enter(kind)?;
+        let client = self.turns.client(context.client.as_deref());
+        let request = self.turns.enter(client, kind)?;
         if kind.size == Size::Small
             && let Some(turn) = request.turn(0)
         {

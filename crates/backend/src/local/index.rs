@@ -62,6 +62,13 @@ impl Drop for Index {
     }
 }
 
+/// Files of the index that stay open between reads: not more than a part of those that the process may open.
+fn max_cached_files() -> usize {
+    const MAX: usize = 900;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(MAX, |limit| usize::try_from(limit / 8).unwrap_or(MAX).clamp(8, MAX))
+}
+
 impl Index {
     /// Opens or makes the index in `directory`.
     pub fn open(directory: &Path) -> Result<Self> {
@@ -75,6 +82,7 @@ impl Index {
         let database = Database::builder(directory)
             .cache_size(BLOCK_CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
+            .max_cached_files(Some(max_cached_files()))
             .manual_journal_persist(true)
             // One alone can wait for itself: it flushes and also asks for flushes, through one bounded queue.
             .worker_threads(2)

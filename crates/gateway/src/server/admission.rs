@@ -1,10 +1,11 @@
 //! How much memory a request gets and how long it may take, decided from its head alone.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, header};
-use tradewind_core::ByteRange;
+use tradewind_core::{ByteRange, Reservation, Window};
 
 use crate::config::Limits;
 
@@ -24,6 +25,23 @@ const SMALL_WINDOW: u64 = 64 << 10;
 pub(super) struct Grant {
     pub(super) window_bytes: usize,
     pub(super) patience: Duration,
+}
+
+/// A request's memory.
+pub(super) struct Memory {
+    pub(super) window: Arc<Window>,
+    /// The part of it that a large head takes.
+    _head: Option<Reservation>,
+}
+
+impl Memory {
+    /// A window that was granted with `head_bytes` more for a large head.
+    pub(super) fn new(window: Arc<Window>, grant: Grant, head_bytes: usize) -> Self {
+        // A small budget has less than was asked for. What the request needs goes first.
+        let spare = window.size().saturating_sub(grant.window_bytes).min(head_bytes);
+        let head = if spare > 0 { window.try_reserve(spare) } else { None };
+        Self { window, _head: head }
+    }
 }
 
 /// Decides. `length` is the body's, where it is known.

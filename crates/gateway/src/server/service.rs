@@ -13,11 +13,13 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tracing::Instrument as _;
 use tracing::field::Empty;
+use tradewind_core::Context;
 use tradewind_core::context::Deadline;
-use tradewind_core::{Context, ErrorKind, Reason, Window};
+use tradewind_core::{ErrorKind, Reason};
 
 use super::Shared;
-use super::admission::{self, Grant};
+use super::admission::{self, Grant, Memory};
+use super::buffers::{HEAD_FREE_BYTES, Slot};
 use super::watch::{Phase, Watch};
 use crate::auth::{Authenticated, Identity};
 use crate::body::{BoxError, ResponseBody};
@@ -54,7 +56,8 @@ pub(super) async fn serve(
     watch.begin_request(asked.has_body);
     let (body, rest) = WireBody::new(incoming);
     let span = tracing::debug_span!("request", %id, operation = Empty, class = Empty, outcome = Empty);
-    let mut exchange = Exchange { shared, watch, id, window: OnceLock::new() };
+    let has_large_body = asked.has_large_body;
+    let mut exchange = Exchange { shared, watch, id, has_large_body, memory: OnceLock::new() };
     let mut response = if span.is_disabled() {
         exchange.respond(parts, body).await
     } else {
@@ -63,7 +66,7 @@ pub(super) async fn serve(
     if !response.status().is_success() {
         // What is said in its place needs none of the memory, however long the client takes to send the
         // rest of its body or to read.
-        exchange.window.take();
+        exchange.memory.take();
     }
     let is_left_unread = exchange.watch.is_body_unread() && !exchange.drain(&asked, rest).await;
     if is_left_unread || asked.expects_in_vain {
@@ -76,6 +79,8 @@ pub(super) async fn serve(
 struct Asked {
     is_head: bool,
     has_body: bool,
+    /// Worth being read in large pieces.
+    has_large_body: bool,
     body_bytes: u64,
     drains: bool,
     /// A 100 was asked for and there is no body whose reading would send it. Some clients keep waiting for
@@ -87,9 +92,11 @@ impl Asked {
     fn of(parts: &Parts, incoming: &Incoming) -> Self {
         let length = incoming.size_hint().exact();
         let expects = parts.headers.contains_key(header::EXPECT);
+        let has_body = !incoming.is_end_stream();
         Self {
             is_head: parts.method == Method::HEAD,
-            has_body: !incoming.is_end_stream(),
+            has_body,
+            has_large_body: has_body && length.is_none_or(|length| length > HEAD_FREE_BYTES as u64),
             body_bytes: length.unwrap_or(0),
             // Whoever expects a 100 and did not get it may not send the body at all.
             drains: !expects && length.is_some_and(|length| length <= DRAIN_BYTES),
@@ -103,9 +110,9 @@ struct Exchange {
     shared: Arc<Shared>,
     watch: Arc<Watch>,
     id: RequestId,
-    /// The request's memory. It is kept until the answer is out, whatever the store does with it, but not
-    /// behind a failure.
-    window: OnceLock<Arc<Window>>,
+    has_large_body: bool,
+    /// Kept until the answer is out, whatever the store does with it, but not behind a failure.
+    memory: OnceLock<Memory>,
 }
 
 impl Exchange {
@@ -182,12 +189,25 @@ impl Exchange {
         self.shared.operations.call(Request::from_parts(parts, prepared.body)).await
     }
 
-    async fn admit(&self, grant: Grant, identity: &Identity) -> Result<Context, WireError> {
-        let Shared { clock, cancel, budget, config, .. } = &*self.shared;
+    async fn admit(&self, grant: Grant, identity: &Arc<Identity>) -> Result<Context, WireError> {
+        let Shared { clock, cancel, budget, config, accounts, buffers, .. } = &*self.shared;
         let after = |patience| Deadline::after(clock.clone(), patience).with_cancellation(cancel.clone());
-        let window = budget.admit(grant.window_bytes, &after(config.limits.admission_time)).await?;
-        let window = self.window.get_or_init(|| window).clone();
-        Ok(Context::new(after(grant.patience), window).of_client(identity.client()))
+        let account = self.watch.account(accounts, identity);
+        let head_bytes = if self.watch.slot() == Slot::None { 0 } else { buffers.slot_bytes() };
+        let bytes = grant.window_bytes.max(config.min_window_bytes) + head_bytes;
+        let window = match budget.try_admit_for(&account, bytes) {
+            Some(window) => window,
+            None => {
+                self.watch.set_phase(Phase::Admission);
+                let admitted = budget.admit_for(&account, bytes, &after(config.limits.admission_time)).await;
+                self.watch.set_phase(Phase::Working);
+                admitted?
+            }
+        };
+        self.watch.set_admitted(&window, self.has_large_body);
+        window.set_min_size(config.min_window_bytes);
+        let memory = self.memory.get_or_init(|| Memory::new(window, grant, head_bytes));
+        Ok(Context::new(after(grant.patience), memory.window.clone()).of_client(identity.client()))
     }
 
     fn refuse(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
@@ -249,7 +269,7 @@ impl Exchange {
             metrics: self.shared.metrics.operation(operation),
             shared: self.shared,
             watch: self.watch,
-            _window: self.window.into_inner(),
+            _memory: self.memory.into_inner(),
             started,
             status,
             body_bytes: asked.body_bytes,
@@ -341,7 +361,7 @@ struct Counted {
     metrics: Arc<OperationMetrics>,
     shared: Arc<Shared>,
     watch: Arc<Watch>,
-    _window: Option<Arc<Window>>,
+    _memory: Option<Memory>,
     started: Duration,
     status: StatusCode,
     body_bytes: u64,
@@ -352,6 +372,6 @@ impl Drop for Counted {
     fn drop(&mut self) {
         let took = self.shared.clock.now().saturating_sub(self.started);
         self.metrics.count(self.status, took, self.body_bytes, self.sent);
-        self.watch.set_phase(Phase::Idle);
+        self.watch.end_request();
     }
 }

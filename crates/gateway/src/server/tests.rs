@@ -1,7 +1,9 @@
 //! The whole front door over a memory store, spoken to by a plain socket.
 
+mod buffers;
 mod client;
 mod dates;
+mod fairness;
 mod limits;
 mod reads;
 mod writes;
@@ -20,7 +22,7 @@ use super::Gateway;
 use crate::auth::{Buckets, Permissions};
 use crate::config::{GatewayConfig, Limits};
 use crate::keys::{AccessKey, Keys};
-use crate::sigv4::testing::SIGNER;
+use crate::sigv4::testing::{SIGNER, Signer};
 
 /// Real time, but for the date on the wall, which is that of the signer.
 #[derive(Debug)]
@@ -57,6 +59,8 @@ impl Clock for WrongWall {
         self.0.sleep_until(until)
     }
 }
+/// Another client.
+const OTHER: Signer = Signer { id: "AKIAOTHERIDENTITY", secret: "another-secret-of-tests", ..SIGNER };
 
 /// A gateway at work.
 struct House {
@@ -78,13 +82,13 @@ async fn house(config: GatewayConfig) -> House {
 }
 
 async fn house_over(config: GatewayConfig, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> House {
-    let key = AccessKey {
-        id: SIGNER.id.into(),
-        secret: SIGNER.secret.into(),
+    let key = |signer: Signer| AccessKey {
+        id: signer.id.into(),
+        secret: signer.secret.into(),
         permissions: Permissions::ReadWrite,
         buckets: Buckets::All,
     };
-    let keys = Keys::new([key], ["open".to_owned()]);
+    let keys = Keys::new([SIGNER, OTHER].map(key), ["open".to_owned()]);
     let gateway = Gateway::new(config, store, keys, clock).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

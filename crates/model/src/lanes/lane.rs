@@ -1,6 +1,6 @@
 //! One lane: who waits in it, and who passes when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::Turn;
@@ -29,7 +29,13 @@ pub struct Ticket {
     pub(super) id: u64,
     pub(super) lane: usize,
     pub(super) priority: Priority,
+    pub(super) client: Client,
+    pub(super) round: u64,
 }
+
+/// A client, told from others by a number. Clients that have the same number are one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Client(pub u64);
 
 /// How fast a lane is to go for requests of a priority; `None` where they go before everybody.
 pub(super) trait Shares: Fn(Priority) -> Option<Share> {}
@@ -38,8 +44,8 @@ impl<F: Fn(Priority) -> Option<Share>> Shares for F {}
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub carried: Carried,
-    /// By priority, each in the order in which they came.
-    queues: [BTreeMap<u64, Waiting>; 2],
+    /// By priority.
+    queues: [Queue; 2],
     /// What may pass at once; less than nothing where more has passed.
     credit: f64,
     /// Until when it has grown.
@@ -54,6 +60,45 @@ pub(super) struct Lane {
 struct Waiting {
     amount: f64,
     since: Duration,
+    ticket: Ticket,
+}
+
+/// Clients take turns: each round has one request of each client that waits. A client that comes anew joins the round
+/// that is passing.
+#[derive(Debug, Default)]
+struct Queue {
+    /// By round, and in one in the order in which they came.
+    waiting: BTreeMap<(u64, u64), Waiting>,
+    /// How many of a client wait, and the round of the last.
+    clients: HashMap<Client, (usize, u64)>,
+    /// The round of the latest that has passed.
+    round: u64,
+}
+
+impl Queue {
+    fn insert(&mut self, mut ticket: Ticket, amount: f64, since: Duration) -> Ticket {
+        let (count, last) = self.clients.entry(ticket.client).or_insert((0, 0));
+        ticket.round = if *count == 0 { self.round } else { self.round.max(*last + 1) };
+        (*count, *last) = (*count + 1, ticket.round);
+        self.waiting.insert((ticket.round, ticket.id), Waiting { amount, since, ticket });
+        ticket
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> bool {
+        let is_found = self.waiting.remove(&(ticket.round, ticket.id)).is_some();
+        if is_found && let Some((count, _)) = self.clients.get_mut(&ticket.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(&ticket.client);
+            }
+        }
+        is_found
+    }
+
+    fn pass(&mut self, ticket: Ticket) {
+        self.round = self.round.max(ticket.round);
+        self.remove(ticket);
+    }
 }
 
 impl Lane {
@@ -70,8 +115,7 @@ impl Lane {
             self.pass(ticket.priority, amount, now);
             return Turn::Now;
         }
-        self.queues[ticket.priority as usize].insert(ticket.id, Waiting { amount, since: now });
-        Turn::Waits(ticket)
+        Turn::Waits(self.queues[ticket.priority as usize].insert(ticket, amount, now))
     }
 
     /// So much has passed before everybody who waits here: they have that much less.
@@ -83,12 +127,13 @@ impl Lane {
     }
 
     /// Who passes now.
-    pub fn next(&mut self, lane: usize, shares: impl Shares, now: Duration) -> Option<Ticket> {
-        let (priority, id, head) = self.heads().find(|(priority, _, head)| {
-            let Some(pace) = self.pace(&shares, *priority, now) else { return true };
+    pub fn next(&mut self, shares: impl Shares, now: Duration) -> Option<Ticket> {
+        let head = self.heads().find(|head| {
+            let Some(pace) = self.pace(&shares, head.ticket.priority, now) else { return true };
             self.credit_at(pace.rate, now) >= 0.0 || now >= self.patience(head, pace.rate)
         })?;
-        self.queues[priority as usize].remove(&id);
+        let priority = head.ticket.priority;
+        self.queues[priority as usize].pass(head.ticket);
         if let Some(pace) = self.pace(&shares, priority, now) {
             self.grow(pace, now);
             if !pace.share.is_felt {
@@ -96,13 +141,13 @@ impl Lane {
             }
             self.pass(priority, head.amount, now);
         }
-        Some(Ticket { id, lane, priority })
+        Some(head.ticket)
     }
 
     /// When somebody may pass, if nothing else happens.
     pub fn wake(&self, shares: impl Shares, now: Duration) -> Option<Duration> {
-        let due = self.heads().map(|(priority, _, head)| {
-            let Some(Pace { rate, .. }) = self.pace(&shares, priority, now) else { return now };
+        let due = self.heads().map(|head| {
+            let Some(Pace { rate, .. }) = self.pace(&shares, head.ticket.priority, now) else { return now };
             let paid = self.at + seconds(-self.credit / rate);
             paid.min(self.patience(&head, rate))
         });
@@ -111,12 +156,17 @@ impl Lane {
 
     /// Somebody waits no longer.
     pub fn leave(&mut self, ticket: Ticket) {
-        self.queues[ticket.priority as usize].remove(&ticket.id);
+        self.queues[ticket.priority as usize].remove(ticket);
     }
 
     /// Who waits.
     pub fn waiting(&self) -> usize {
-        self.queues.iter().map(BTreeMap::len).sum()
+        self.queues.iter().map(|queue| queue.waiting.len()).sum()
+    }
+
+    /// Requests of a client that wait.
+    pub fn waiting_of(&self, client: Client) -> usize {
+        self.queues.iter().filter_map(|queue| queue.clients.get(&client)).map(|(count, _)| count).sum()
     }
 
     /// Bytes of a turn; `None` where the lane goes as fast as it can.
@@ -127,7 +177,7 @@ impl Lane {
     }
 
     /// The first of each queue, in the order in which they are let pass.
-    fn heads(&self) -> impl Iterator<Item = (Priority, u64, Waiting)> {
+    fn heads(&self) -> impl Iterator<Item = Waiting> {
         let is_normals_turn = self.in_a_row >= IN_A_ROW;
         let order = if is_normals_turn {
             [Priority::Normal, Priority::High]
@@ -135,8 +185,8 @@ impl Lane {
             [Priority::High, Priority::Normal]
         };
         order.into_iter().filter_map(|priority| {
-            let (id, head) = self.queues[priority as usize].first_key_value()?;
-            Some((priority, *id, *head))
+            let (_, head) = self.queues[priority as usize].waiting.first_key_value()?;
+            Some(*head)
         })
     }
 

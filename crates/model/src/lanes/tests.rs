@@ -228,10 +228,58 @@ fn whoever_is_next_passes_whatever_goes_before_it() {
     assert!(now > since + 50 * MILLI);
 }
 
+/// Small requests of clients wait behind one that is small and first; those that pass within a second, in order.
+fn order(lanes: &mut Lanes, mut now: Duration, clients: &[u64]) -> Vec<u64> {
+    let first = lanes.enter(put(Priority::High, 1), now).unwrap();
+    lanes.turn(&first, 1, now);
+    let mut waiting = BTreeMap::new();
+    for client in clients {
+        let request = lanes.enter_for(Client(*client), put(Priority::Normal, 1), now).unwrap();
+        match lanes.turn(&request, 1, now) {
+            Turn::Waits(ticket) => drop(waiting.insert(ticket, *client)),
+            Turn::Now => panic!("it waits"),
+        }
+    }
+    let mut passed = Vec::new();
+    while !waiting.is_empty() {
+        now = lanes.wake(now).unwrap() + MILLI;
+        passed.extend(lanes.next(now).map(|ticket| waiting.remove(&ticket).unwrap()));
+    }
+    passed
+}
+
+#[test]
+fn clients_take_turns_in_a_lane() {
+    let (mut lanes, now) = learned();
+    lanes.options.most_waiting = 100;
+    let passed = order(&mut lanes, now, &[1, 1, 1, 1, 2, 1, 2, 3]);
+    assert_eq!(passed, [1, 2, 3, 1, 2, 1, 1, 1]);
+    assert_eq!(order(&mut lanes, now, &[1, 1, 1]), [1, 1, 1]);
+}
+
+#[test]
+fn a_client_with_many_requests_leaves_room_for_others() {
+    let (mut lanes, now) = learned();
+    lanes.options.most_waiting = 16;
+    let kind = put(Priority::Normal, 1 << 20);
+    let mut waits_for = |client| {
+        let mut waiting = 0;
+        while let Ok(request) = lanes.enter_for(Client(client), kind, now) {
+            waiting += usize::from(lanes.turn(&request, 64 << 10, now) != Turn::Now);
+        }
+        waiting
+    };
+    assert_eq!(
+        [waits_for(1), waits_for(2), waits_for(3)],
+        [14, 2, 0],
+        "a third has room when others have passed"
+    );
+}
+
 /// What happens to lanes.
 #[derive(Debug, Clone)]
 enum Event {
-    Enter { is_high: bool, is_write: bool, bytes: u64 },
+    Enter { client: u64, is_high: bool, is_write: bool, bytes: u64 },
     Turn(usize, u64),
     Carried(usize, u64),
     Leave(usize),
@@ -241,11 +289,8 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        (any::<bool>(), any::<bool>(), 0_u64..1 << 21).prop_map(|(is_high, is_write, bytes)| Event::Enter {
-            is_high,
-            is_write,
-            bytes
-        }),
+        (0_u64..3, any::<bool>(), any::<bool>(), 0_u64..1 << 21)
+            .prop_map(|(client, is_high, is_write, bytes)| Event::Enter { client, is_high, is_write, bytes }),
         (0_usize..8, 0_u64..1 << 20).prop_map(|(which, bytes)| Event::Turn(which, bytes)),
         (0_usize..8, 0_u64..1 << 20).prop_map(|(which, bytes)| Event::Carried(which, bytes)),
         (0_usize..8).prop_map(Event::Leave),
@@ -267,10 +312,11 @@ proptest! {
         for event in events {
             let nth = |which: usize| which % requests.len().max(1);
             match event {
-                Event::Enter { is_high, is_write, bytes } => {
+                Event::Enter { client, is_high, is_write, bytes } => {
                     let operation = if is_write { Operation::Put } else { Operation::Get };
                     let priority = if is_high { Priority::High } else { Priority::Normal };
-                    requests.extend(lanes.enter(Kind::new(operation, priority, bytes), now));
+                    let kind = Kind::new(operation, priority, bytes);
+                    requests.extend(lanes.enter_for(Client(client), kind, now));
                 }
                 Event::Turn(which, bytes) => {
                     let request = requests.get(nth(which));

@@ -17,7 +17,7 @@ use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin, Render};
 use tradewind_volume::{Observed, Planned};
 
-use super::limits::raise_file_limit;
+use super::limits::{OpenFiles, raise_file_limit};
 use super::signals::Signals;
 use super::{Ended, SettingsFlags};
 use crate::assemble::Served;
@@ -154,7 +154,14 @@ async fn serve(
         store = planned;
     }
     let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
-    let gateway = Gateway::new(assemble::gateway_config(&settings)?, store.clone(), keys, clock.clone())?;
+    let mut config = assemble::gateway_config(&settings)?;
+    if let Some(plan) = &plan {
+        // Who has all the memory that one client may have leaves others connections, too.
+        config.min_window_bytes = config.memory_bytes / plan.connections.max(1);
+    }
+    let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.connections))?;
+    files.bound(&mut config.limits)?;
+    let gateway = Gateway::new(config, store.clone(), keys, clock.clone())?;
 
     // Admin outlives S3, so that a shutdown can be watched.
     let stop_admin = CancellationToken::new();
@@ -163,7 +170,7 @@ async fn serve(
         async move { gateway.serve(s3, stop).await }
     });
     let watch = observation(&gateway, served, known, &stop);
-    let watching = tokio::spawn(admin::serve(admin, watch, stop_admin.clone()));
+    let watching = tokio::spawn(admin::serve(admin, watch, files.admin_connections(), stop_admin.clone()));
     let expire_after = settings.scalars.uploads.expire_after.value.0;
     let expiring = (!expire_after.is_zero()).then(|| {
         let expiry =

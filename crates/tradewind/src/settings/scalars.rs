@@ -104,7 +104,7 @@ scalars! {
         tls_key: Option<PathBuf> = "",
         /// Threads that run requests; by default one a processor.
         workers: Option<NonZeroUsize> = "",
-        /// Connections at once; more are answered 503.
+        /// Connections at once. A new one takes the place of an idle one, or is answered 503.
         max_connections: NonZeroUsize = "10000",
         /// How long requests in flight may take to finish at shutdown.
         shutdown_grace: Span = "30s",
@@ -122,7 +122,8 @@ scalars! {
         /// A connection without a request.
         idle_time: Span = "2m",
         /// A client that is waited for must move `slow_client_size` in this time; 1 MiB, where that is
-        /// more, if all the while other requests wait for memory.
+        /// more, if all the while other clients wait for its memory. Then it must move `slow_client_size` each second
+        /// if they need it.
         slow_client_time: Span = "30s",
         /// See `slow_client_time`.
         slow_client_size: ByteSize = "4KiB",

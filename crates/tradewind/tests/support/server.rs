@@ -34,6 +34,8 @@ pub struct Start {
     pub environment: Vec<(String, String)>,
     /// Where its log goes.
     pub log: PathBuf,
+    /// Files that it may open, if fewer than this process.
+    pub open_files: Option<u32>,
 }
 
 impl Start {
@@ -48,6 +50,7 @@ impl Start {
                 ("TRADEWIND_SECRET_KEY".to_owned(), root.secret),
             ],
             log: log.to_owned(),
+            open_files: None,
         }
     }
 
@@ -61,10 +64,26 @@ impl Start {
         self
     }
 
+    /// The binary, with its limit of open files.
+    fn command(&self) -> Command {
+        let binary = tradewind();
+        let Some(open_files) = self.open_files else { return binary };
+        let mut shell = Command::new("sh");
+        shell
+            .arg("-c")
+            .arg(format!("ulimit -n {open_files} && exec \"$0\" \"$@\""))
+            .arg(binary.get_program());
+        for (name, _) in binary.get_envs() {
+            shell.env_remove(name);
+        }
+        shell
+    }
+
     /// Starts it and waits until it serves.
     pub fn start(&self) -> io::Result<Server> {
         let log = File::options().create(true).append(true).open(&self.log)?;
-        let mut child = tradewind()
+        let mut child = self
+            .command()
             .arg("serve")
             .arg("--data")
             .arg(&self.data)
@@ -125,6 +144,24 @@ impl Server {
     /// What it has printed.
     pub fn printed(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
+    }
+
+    /// Bytes of its memory that lie in RAM now.
+    pub fn resident(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// The most bytes of its memory that ever lay in RAM.
+    pub fn peak_resident(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> u64 {
+        let process = self.child.as_ref().expect("it runs").id();
+        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux says so");
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
+        kib << 10
     }
 
     /// What it has logged, this start and earlier ones into the same file.

@@ -1,5 +1,5 @@
-//! The memory for what is fetched ahead, of all requests together: a part of the budget that requests are admitted to. Nobody waits
-//! for it; who gets none hands bytes on as they come.
+//! The memory for what is fetched ahead, of all requests together: what a request's window has more than it needs, and a part of
+//! the budget that requests are admitted to. Nobody waits for it; who gets none hands bytes on as they come.
 //!
 //! A request may hold as much as is left (Choudhury and Hahne 1998): one alone has half of all, of many each has its part, and whoever
 //! comes next finds some. So clients that read slowly cannot keep all of it. Whoever has taken something may hold so much more, up to
@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use tradewind_core::{Reservation, Window};
+
+/// What a request needs of its window for bytes that are handed on as they come.
+const PASSING: usize = 512 << 10;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -62,8 +65,8 @@ impl Shares {
         self.ahead.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).ok()?;
         self.held.fetch_add(bytes, Ordering::AcqRel);
         let counted = Counted { ahead: self.ahead.clone(), held: self.held.clone(), bytes };
-        // Out of what is free for all: what is being admitted may have taken that.
-        let memory = self.window.try_reserve(usize::try_from(bytes).ok()?)?;
+        // What is being admitted may have taken it.
+        let memory = self.window.try_reserve_beside(usize::try_from(bytes).ok()?, PASSING)?;
         Some(Share { memory, counted })
     }
 }

@@ -4,7 +4,9 @@
 //! Who goes away gives its place back, and hands the watch on; who does not come back from it loses it.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
 use std::future::Future;
+use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use futures::future::select;
 use tokio::sync::Notify;
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_model::lanes::{Entered, Kind, Lanes, LanesOptions, Ticket, Turn};
+use tradewind_model::lanes::{Client, Entered, Kind, Lanes, LanesOptions, Ticket, Turn};
 
 /// Timers are no finer.
 const GRAIN: Duration = Duration::from_micros(100);
@@ -24,6 +26,7 @@ const OVERDUE: Duration = Duration::from_millis(20);
 pub(super) struct Turns {
     state: Mutex<State>,
     clock: Arc<dyn Clock>,
+    clients: RandomState,
 }
 
 #[derive(Debug)]
@@ -41,6 +44,7 @@ pub(super) struct Request {
     /// `None` once it has ended.
     entered: Option<Entered>,
     kind: Kind,
+    client: Client,
     /// How long the store was waited for, and since when it is.
     waited: Duration,
     since: Option<Duration>,
@@ -57,17 +61,23 @@ struct Waiting {
 impl Turns {
     pub fn new(options: LanesOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
         let state = State { lanes: Lanes::new(options), waiting: BTreeMap::new(), watch: None };
-        Arc::new(Self { state: Mutex::new(state), clock })
+        Arc::new(Self { state: Mutex::new(state), clock, clients: RandomState::new() })
     }
 
-    /// Lets a request into its lane. [`Overloaded`](Reason::Overloaded) where too many wait there.
-    pub fn enter(self: &Arc<Self>, kind: Kind) -> Result<Request> {
-        let entered = self.lock().lanes.enter(kind, self.clock.now()).map_err(|full| {
+    /// The client with this id of an access key; all without one are the same.
+    pub fn client(&self, id: Option<&str>) -> Client {
+        Client(self.clients.hash_one(id))
+    }
+
+    /// Lets a request into its lane. [`Overloaded`](Reason::Overloaded) where too many wait there, or too many of this
+    /// client.
+    pub fn enter(self: &Arc<Self>, client: Client, kind: Kind) -> Result<Request> {
+        let entered = self.lock().lanes.enter_for(client, kind, self.clock.now()).map_err(|full| {
             let message = format!("{} requests wait for their turn already; try again later", full.waiting);
             Error::new(Reason::Overloaded, message)
         })?;
         let (waited, since) = (Duration::ZERO, None);
-        Ok(Request { turns: self.clone(), entered: Some(entered), kind, waited, since })
+        Ok(Request { turns: self.clone(), entered: Some(entered), kind, client, waited, since })
     }
 
     /// Who waits, and who is under way.
@@ -169,7 +179,7 @@ impl Request {
     pub fn grow(&mut self, kind: Kind) -> Result<()> {
         if kind.size > self.kind.size || self.kind.is_guessed {
             let (waited, since) = (self.waited, self.since);
-            let other = self.turns.enter(kind)?;
+            let other = self.turns.enter(self.client, kind)?;
             *self = other;
             (self.waited, self.since) = (waited, since);
         }

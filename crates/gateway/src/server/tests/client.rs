@@ -1,13 +1,18 @@
 //! A client that can misbehave: it writes what it is told and reads what comes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use super::House;
-use crate::sigv4::testing::SIGNER;
+use crate::config::TlsIdentity;
+use crate::sigv4::testing::{SIGNER, Signer};
 
 pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
@@ -42,12 +47,23 @@ pub(super) fn signed(
     headers: &[(&str, &str)],
     payload: &str,
 ) -> (String, [u8; 32]) {
+    signed_by(&SIGNER, method, target, headers, payload)
+}
+
+/// Like [`signed`], by another client.
+pub(super) fn signed_by(
+    signer: &Signer,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    payload: &str,
+) -> (String, [u8; 32]) {
     let mut request = Request::builder().method(method).uri(target).header("host", "localhost");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let mut request = request.body(()).unwrap();
-    let signature = SIGNER.sign(&mut request, payload);
+    let signature = signer.sign(&mut request, payload);
     (head(&request), signature)
 }
 
@@ -65,6 +81,14 @@ pub(super) struct Client(pub(super) TcpStream);
 impl Client {
     pub(super) async fn new(house: &House) -> Self {
         Self(TcpStream::connect(house.address).await.unwrap())
+    }
+
+    /// One for which the kernel takes little, from another address of this machine.
+    pub(super) async fn small(house: &House, from: [u8; 4]) -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        Self(socket.connect(house.address).await.unwrap())
     }
 
     pub(super) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -144,4 +168,28 @@ impl Client {
         self.send(body).await;
         self.answer(method == "HEAD").await.expect("an answer")
     }
+}
+
+/// The server's identity in tests.
+pub(super) fn tls_identity() -> TlsIdentity {
+    TlsIdentity {
+        certificates_pem: include_bytes!("localhost.cert.pem").to_vec(),
+        key_pem: include_bytes!("localhost.key.pem").to_vec(),
+    }
+}
+
+/// A connection over TLS that trusts it.
+pub(super) async fn connect_tls(house: &House) -> TlsStream<TcpStream> {
+    let certificate = CertificateDer::from_pem_slice(&tls_identity().certificates_pem).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let socket = Client::new(house).await.0;
+    let name = "localhost".try_into().unwrap();
+    tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, socket).await.unwrap()
 }

@@ -4,33 +4,55 @@ use std::time::{Duration, Instant};
 use tradewind_core::SystemClock;
 use tradewind_core::context::Deadline;
 
-use super::client::{Client, UNSIGNED, signed};
-use super::{config, house};
+use super::client::{Client, UNSIGNED, signed, tls_identity};
+use super::{House, config, house};
 
 const SHORT: Duration = Duration::from_millis(200);
+
+/// A connection in the middle of a PUT.
+async fn busy(house: &House) -> Client {
+    let mut client = Client::new(house).await;
+    client.ask("PUT", "/bucket", &[], b"").await;
+    let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "4")], UNSIGNED);
+    client.send(head).await;
+    client.send("te").await;
+    tokio::time::sleep(SHORT).await;
+    client
+}
 
 #[tokio::test]
 async fn connections_over_the_limit_are_turned_away() {
     let house = house(config(|limits| limits.connections = 1)).await;
-    let mut first = Client::new(&house).await;
-    assert_eq!(first.ask("GET", "/", &[], b"").await.status, 200);
+    let mut first = busy(&house).await;
     let mut second = Client::new(&house).await;
     let answer = second.answer(false).await.unwrap();
     assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
     assert!(second.is_closed().await);
-    assert_eq!(first.ask("GET", "/", &[], b"").await.status, 200);
+    first.send("xt").await;
+    assert_eq!(first.answer(false).await.unwrap().status, 200);
     drop(first);
     tokio::time::sleep(SHORT).await;
     assert_eq!(Client::new(&house).await.ask("GET", "/", &[], b"").await.status, 200);
 }
 
 #[tokio::test]
+async fn an_idle_connection_makes_room_for_a_new_one() {
+    let house = house(config(|limits| limits.connections = 3)).await;
+    let mut first = busy(&house).await;
+    for _ in 0..20 {
+        let mut client = Client::new(&house).await;
+        assert_eq!(client.ask("GET", "/", &[], b"").await.status, 200);
+        // It stays open, as the client sees it.
+        std::mem::forget(client);
+    }
+    first.send("xt").await;
+    assert_eq!(first.answer(false).await.unwrap().status, 200);
+}
+
+#[tokio::test]
 async fn a_tls_client_over_the_limit_is_not_spoken_to_in_plain_text() {
     let mut config = config(|limits| limits.connections = 1);
-    config.tls = Some(crate::config::TlsIdentity {
-        certificates_pem: include_bytes!("localhost.cert.pem").to_vec(),
-        key_pem: include_bytes!("localhost.key.pem").to_vec(),
-    });
+    config.tls = Some(tls_identity());
     let house = house(config).await;
     let _first = Client::new(&house).await;
     tokio::time::sleep(SHORT).await;

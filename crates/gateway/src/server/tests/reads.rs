@@ -1,6 +1,6 @@
 use http::Request;
 
-use super::client::{Client, head, signed};
+use super::client::{Client, connect_tls, head, signed, tls_identity};
 use super::{config, house};
 use crate::sigv4::testing::SIGNER;
 
@@ -132,28 +132,12 @@ async fn a_wrong_hash_of_nothing_is_refused() {
 
 #[tokio::test]
 async fn tls() {
-    use std::sync::Arc;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    let certificate = include_bytes!("localhost.cert.pem");
     let mut config = config(|_| ());
-    config.tls = Some(crate::config::TlsIdentity {
-        certificates_pem: certificate.to_vec(),
-        key_pem: include_bytes!("localhost.key.pem").to_vec(),
-    });
+    config.tls = Some(tls_identity());
     let house = house(config).await;
-    let mut roots = rustls::RootCertStore::empty();
-    use rustls_pki_types::pem::PemObject as _;
-    roots.add(rustls_pki_types::CertificateDer::from_pem_slice(certificate).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let socket = Client::new(&house).await.0;
-    let name = "localhost".try_into().unwrap();
-    let mut socket = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, socket).await.unwrap();
+    let mut socket = connect_tls(&house).await;
     let (head, _) = signed("GET", "/", &[("connection", "close")], super::client::UNSIGNED);
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut answer = String::new();

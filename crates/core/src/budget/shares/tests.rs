@@ -1,0 +1,256 @@
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use proptest::prelude::*;
+
+use super::super::{Account, Budget, GRAIN, Tenant, Window};
+use crate::clock::SystemClock;
+use crate::deadline::Deadline;
+use crate::error::Result;
+use crate::testing::SimulatedClock;
+
+/// As many windows as 128 MiB has of 512 KiB.
+const WINDOWS: usize = 256;
+const WINDOW: usize = 128 * GRAIN;
+
+type Waiting = Pin<Box<dyn Future<Output = Result<Arc<Window>>>>>;
+
+fn budget() -> Budget {
+    Budget::new(WINDOWS * WINDOW)
+}
+
+fn account() -> Account {
+    Account::new(&Tenant::default())
+}
+
+/// A request that has asked once.
+fn ask(budget: &Budget, account: &Account, bytes: usize) -> Waiting {
+    let (budget, account) = (budget.clone(), account.clone());
+    let mut asked: Waiting =
+        Box::pin(
+            async move { budget.admit_for(&account, bytes, &Deadline::none(SystemClock::shared())).await },
+        );
+    // A second poll of what has ended would panic: such a request is replaced by one that has its window.
+    match asked.as_mut().now_or_never() {
+        Some(window) => Box::pin(std::future::ready(window)),
+        None => asked,
+    }
+}
+
+fn take(waiting: &mut Waiting) -> Option<Arc<Window>> {
+    waiting.as_mut().now_or_never().map(Result::unwrap)
+}
+
+/// An account that asks for so many windows: those it gets, and those it waits for.
+fn greedy(budget: &Budget, account: &Account, windows: usize) -> (Vec<Arc<Window>>, Vec<Waiting>) {
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for _ in 0..windows {
+        let mut asked = ask(budget, account, WINDOW);
+        match take(&mut asked) {
+            Some(window) => held.push(window),
+            None => waiting.push(asked),
+        }
+    }
+    (held, waiting)
+}
+
+#[test]
+fn an_account_alone_holds_seven_eighths() {
+    let budget = budget();
+    let (held, waiting) = greedy(&budget, &account(), 400);
+    assert_eq!((held.len(), waiting.len()), (WINDOWS * 7 / 8, 400 - WINDOWS * 7 / 8));
+    drop(waiting);
+    assert_eq!(budget.waiting(), 0);
+}
+
+#[test]
+fn another_tenant_finds_room_at_once() {
+    let budget = budget();
+    let (_held, _waiting) = greedy(&budget, &account(), 10_000);
+    let other = account();
+    let (held, _) = greedy(&budget, &other, 40);
+    assert!(held.len() >= 24, "{} windows", held.len());
+}
+
+#[test]
+fn another_account_of_a_tenant_finds_room_at_once() {
+    let (budget, tenant) = (budget(), Tenant::default());
+    let (_held, _waiting) = greedy(&budget, &Account::new(&tenant), 10_000);
+    let (held, _) = greedy(&budget, &Account::new(&tenant), 40);
+    assert!(held.len() >= 12, "{} windows", held.len());
+    let (held, _) = greedy(&budget, &account(), 40);
+    assert!(held.len() >= 12, "another tenant has as much: {}", held.len());
+}
+
+#[test]
+fn accounts_of_one_tenant_take_one_share() {
+    let (budget, tenant) = (budget(), Tenant::default());
+    let all: Vec<_> = (0..100).map(|_| greedy(&budget, &Account::new(&tenant), 50)).collect();
+    let held: usize = all.iter().map(|(held, _)| held.len()).sum();
+    assert!(held <= WINDOWS * 15 / 16, "{held} windows");
+    assert!(take(&mut ask(&budget, &account(), WINDOW)).is_some());
+}
+
+#[test]
+fn a_newcomer_goes_before_tenants_that_hold_some() {
+    let budget = budget();
+    let mut all: Vec<_> = (0..100).map(|_| greedy(&budget, &account(), 20)).collect();
+    all.retain(|(held, _)| !held.is_empty());
+    assert!(all.len() > 2 && budget.free() < WINDOW, "{} tenants hold nearly all", all.len());
+    let mut asked = ask(&budget, &account(), WINDOW);
+    assert!(take(&mut asked).is_none());
+    drop(all[1].0.pop());
+    assert!(take(&mut asked).is_some());
+}
+
+#[test]
+fn the_tenant_that_holds_least_is_next() {
+    let budget = Budget::new(8 * WINDOW);
+    let own = budget.try_admit(8 * WINDOW).unwrap();
+    let (much, little) = (account(), account());
+    let mut first = ask(&budget, &much, WINDOW);
+    let mut second = ask(&budget, &much, WINDOW);
+    let mut third = ask(&budget, &little, WINDOW);
+    own.keep(7 * WINDOW);
+    let _one = take(&mut first).expect("the oldest, while both hold nothing");
+    own.keep(6 * WINDOW);
+    assert!(take(&mut second).is_none());
+    let _other = take(&mut third).expect("it holds less");
+    own.keep(1);
+    assert!(take(&mut second).is_some());
+}
+
+#[test]
+fn requests_of_one_account_stay_in_order() {
+    let budget = Budget::new(8 * WINDOW);
+    let one = account();
+    let own = budget.try_admit(8 * WINDOW - GRAIN).unwrap();
+    let mut large = ask(&budget, &one, WINDOW);
+    let mut small = ask(&budget, &one, GRAIN);
+    assert!(take(&mut small).is_none(), "it would fit, and the large one before it would wait for ever");
+    drop(own);
+    assert!(take(&mut large).is_some() && take(&mut small).is_some());
+}
+
+#[test]
+fn a_large_request_is_not_overtaken_by_larger_holders() {
+    let budget = Budget::new(8 * WINDOW);
+    let busy = account();
+    let own = budget.try_admit(7 * WINDOW).unwrap();
+    let _some = ask(&budget, &busy, GRAIN);
+    let mut large = ask(&budget, &account(), WINDOW);
+    let mut more = ask(&budget, &busy, GRAIN);
+    assert!(take(&mut large).is_none() && take(&mut more).is_none());
+    own.keep(6 * WINDOW);
+    assert!(take(&mut large).is_some() && take(&mut more).is_some());
+}
+
+#[test]
+fn a_dropped_request_does_not_block_others() {
+    let budget = Budget::new(8 * WINDOW);
+    let _own = budget.try_admit(7 * WINDOW).unwrap();
+    let large = ask(&budget, &account(), 2 * WINDOW);
+    let mut small = ask(&budget, &account(), GRAIN);
+    assert!(take(&mut small).is_none());
+    drop(large);
+    assert!(take(&mut small).is_some());
+    assert_eq!((budget.waiting(), budget.waited()), (0, 2));
+}
+
+#[test]
+fn memory_granted_to_a_dropped_request_is_freed() {
+    let budget = Budget::new(WINDOW);
+    let own = budget.try_admit(WINDOW).unwrap();
+    let asked = ask(&budget, &account(), WINDOW);
+    drop(own);
+    assert_eq!(budget.free(), 0, "it is granted");
+    drop(asked);
+    assert_eq!(budget.free(), WINDOW);
+}
+
+#[test]
+fn extra_reservations_count_for_the_account() {
+    let budget = budget();
+    let one = account();
+    let window = budget.try_admit_for(&one, WINDOW).unwrap();
+    let extra = std::iter::from_fn(|| window.try_reserve(WINDOW + 1)).take(400).collect::<Vec<_>>();
+    assert!(one.held() <= WINDOWS * WINDOW * 7 / 8, "{} bytes", one.held());
+    assert!(take(&mut ask(&budget, &account(), WINDOW)).is_some());
+    drop((window, extra));
+    assert_eq!((one.held(), one.tenant_held(), budget.free()), (0, 0, budget.capacity()));
+}
+
+#[test]
+fn demands_list_accounts_that_waited_long_enough() {
+    let clock = SimulatedClock::new();
+    let budget = Budget::new(8 * WINDOW);
+    let (_own, one) = (budget.try_admit(8 * WINDOW), account());
+    let deadline = Deadline::none(clock.clone());
+    let mut asked = Box::pin(budget.admit_for(&one, WINDOW, &deadline));
+    assert!(asked.as_mut().now_or_never().is_none());
+    let now = crate::Clock::now(&*clock);
+    let half = Duration::from_millis(500);
+    assert!(budget.demands(now, half).is_empty());
+    let found = budget.demands(now + half, half);
+    assert_eq!((found.len(), found[0].bytes, found[0].waited), (1, WINDOW, half));
+    drop(asked);
+    assert!(budget.demands(now + half, half).is_empty());
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Ask { account: usize, grains: usize },
+    Keep { at: usize, grains: usize },
+    Drop { at: usize },
+    GiveUp { at: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..6_usize, 1..400_usize).prop_map(|(account, grains)| Step::Ask { account, grains }),
+        1 => (any::<usize>(), 0..200_usize).prop_map(|(at, grains)| Step::Keep { at, grains }),
+        3 => any::<usize>().prop_map(|at| Step::Drop { at }),
+        1 => any::<usize>().prop_map(|at| Step::GiveUp { at }),
+    ];
+    proptest::collection::vec(step, 1..200)
+}
+
+proptest! {
+    #[test]
+    fn all_memory_returns_and_all_requests_are_served(steps in steps(), capacity in 100..3000_usize) {
+        let budget = Budget::new(capacity * GRAIN);
+        let tenants = [Tenant::default(), Tenant::default(), Tenant::default()];
+        let accounts: Vec<Account> = (0..6).map(|n| Account::new(&tenants[n / 2])).collect();
+        let (mut held, mut waiting) = (Vec::<Arc<Window>>::new(), VecDeque::<Waiting>::new());
+        for step in steps {
+            match step {
+                Step::Ask { account, grains } => {
+                    waiting.push_back(ask(&budget, &accounts[account], grains * GRAIN));
+                }
+                Step::Keep { at, grains } if !held.is_empty() => held[at % held.len()].keep(grains * GRAIN),
+                Step::Drop { at } if !held.is_empty() => drop(held.swap_remove(at % held.len())),
+                Step::GiveUp { at } if !waiting.is_empty() => drop(waiting.remove(at % waiting.len())),
+                _ => {}
+            }
+            waiting.retain_mut(|asked| take(asked).map(|window| held.push(window)).is_none());
+            let sum: usize = held.iter().map(|window| window.size()).sum();
+            prop_assert_eq!(sum + budget.free(), budget.capacity());
+            prop_assert_eq!(accounts.iter().map(Account::held).sum::<usize>(), sum);
+            prop_assert_eq!(budget.waiting(), waiting.len());
+            prop_assert!(!held.is_empty() || waiting.is_empty(), "all memory is free and a request waits");
+        }
+        while !waiting.is_empty() {
+            let had = held.len();
+            held.clear();
+            waiting.retain_mut(|asked| take(asked).map(|window| held.push(window)).is_none());
+            prop_assert!(!held.is_empty(), "{had} windows were given back and no request was served");
+        }
+        held.clear();
+        prop_assert_eq!(budget.free(), budget.capacity());
+        prop_assert!(accounts.iter().all(|account| account.held() == 0 && account.tenant_held() == 0));
+    }
+}

@@ -1,0 +1,115 @@
+//! Files that the process has open, of those that it may open. Connections of clients must leave enough of them to the
+//! store and the admin listener.
+
+use std::fs;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where systems show a process its open files: Linux, and others.
+const DIRECTORIES: [&str; 2] = ["/proc/self/fd", "/dev/fd"];
+
+/// The number of files that the process has open now.
+pub fn open_files() -> io::Result<usize> {
+    let mut failed = io::ErrorKind::NotFound.into();
+    for directory in DIRECTORIES {
+        match count(directory) {
+            Ok(count) => return Ok(count),
+            Err(e) => failed = e,
+        }
+    }
+    Err(failed)
+}
+
+fn count(directory: &str) -> io::Result<usize> {
+    // Linux says it as the directory's size since 6.2.
+    let size = fs::metadata(directory)?.len();
+    match usize::try_from(size) {
+        Ok(count) if count > 0 && directory == DIRECTORIES[0] => Ok(count),
+        // The directory itself is open while it is read.
+        _ => Ok(fs::read_dir(directory)?.count().saturating_sub(1)),
+    }
+}
+
+/// Files that the process may have open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DescriptorLimit {
+    /// All of them.
+    pub limit: usize,
+    /// Those that connections leave to the store and the admin listener.
+    pub reserve: usize,
+}
+
+/// As many connections may eat into the reserve, as long as half of what is left stays free: a store that has grown into
+/// it can still be reached.
+const MIN_CONNECTIONS: usize = 8;
+
+impl DescriptorLimit {
+    /// Connections that there may be while so many other files are open.
+    #[must_use]
+    pub fn connections(&self, others: usize) -> usize {
+        let left = self.limit.saturating_sub(others);
+        left.saturating_sub(self.reserve).max(MIN_CONNECTIONS.min(left / 2))
+    }
+}
+
+/// The files that connections and everything else have open.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    /// `None` if there are enough for all.
+    limit: Option<DescriptorLimit>,
+    /// Those that are no connections, as of the last look.
+    others: AtomicUsize,
+}
+
+impl Descriptors {
+    pub(crate) fn new(limit: Option<DescriptorLimit>) -> Self {
+        let descriptors = Self { limit, others: AtomicUsize::new(0) };
+        descriptors.look(0);
+        descriptors
+    }
+
+    /// Counts open files while there are so many connections; returns how many of these are too many.
+    pub(crate) fn look(&self, connections: usize) -> usize {
+        let Some(limit) = self.limit else { return 0 };
+        // Where they cannot be counted, nothing changes.
+        let Ok(open) = open_files() else { return 0 };
+        let others = open.saturating_sub(connections);
+        self.others.store(others, Ordering::Relaxed);
+        connections.saturating_sub(limit.connections(others))
+    }
+
+    /// Returns true if there is room for so many connections.
+    pub(crate) fn have_room_for(&self, connections: usize) -> bool {
+        let others = self.others.load(Ordering::Relaxed);
+        self.limit.is_none_or(|limit| connections <= limit.connections(others))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn open_files_are_counted() {
+        let before = open_files().unwrap();
+        let files: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();
+        // Other tests open and close some at the same time.
+        assert!(open_files().unwrap().abs_diff(before + files.len()) < 40);
+        assert!(count(DIRECTORIES[1]).unwrap().abs_diff(before + files.len()) < 40);
+    }
+
+    #[test]
+    fn other_open_files_take_the_room_of_connections() {
+        let limit = DescriptorLimit { limit: 64, reserve: 24 };
+        let connections = [0, 17, 30, 35, 47, 60, 63, 100].map(|others| limit.connections(others));
+        assert_eq!(connections, [40, 23, 10, 8, 8, 2, 0, 0]);
+        let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1 << 20, reserve: 100 }));
+        assert_eq!(descriptors.look(0), 0);
+        assert!(descriptors.have_room_for(1000) && !descriptors.have_room_for(1 << 20));
+        let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1, reserve: 1 }));
+        assert!(!descriptors.have_room_for(1));
+        assert!(descriptors.look(open_files().unwrap()) > 0);
+        assert!(Descriptors::new(None).have_room_for(1 << 30));
+    }
+}

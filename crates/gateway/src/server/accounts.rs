@@ -1,0 +1,127 @@
+//! The accounts that requests take memory on: one for each pair of identity and peer. All anonymous callers are one
+//! identity. An account is forgotten some time after its last connection.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tradewind_core::{Account, Tenant};
+
+use super::peer::Peer;
+use crate::auth::Identity;
+
+/// Unused accounts are looked for when there are this many more than after the last search.
+const MIN_GROWTH: usize = 64;
+
+/// All accounts of a gateway.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the id of the access key; `None` for anonymous callers.
+    tenants: HashMap<Option<Arc<str>>, TenantAccounts>,
+    accounts: usize,
+    next_search: usize,
+}
+
+#[derive(Debug, Default)]
+struct TenantAccounts {
+    tenant: Tenant,
+    by_peer: HashMap<Peer, Account>,
+}
+
+impl Accounts {
+    /// The account of an identity's requests from a peer.
+    pub(crate) fn find(&self, identity: &Identity, peer: Peer) -> Account {
+        let mut state = self.0.lock();
+        if state.accounts >= state.next_search {
+            state.forget_unused();
+        }
+        let TenantAccounts { tenant, by_peer } = state.tenants.entry(identity.client()).or_default();
+        if let Some(account) = by_peer.get(&peer) {
+            return account.clone();
+        }
+        let account = Account::new(tenant);
+        by_peer.insert(peer, account.clone());
+        state.accounts += 1;
+        account
+    }
+}
+
+impl State {
+    fn forget_unused(&mut self) {
+        self.tenants.retain(|_, tenant| {
+            tenant.by_peer.retain(|_, account| !account.is_unused());
+            !tenant.by_peer.is_empty()
+        });
+        self.accounts = self.tenants.values().map(|tenant| tenant.by_peer.len()).sum();
+        self.next_search = 2 * self.accounts + MIN_GROWTH;
+    }
+}
+
+/// The account that a connection used last: most connections have one identity.
+#[derive(Debug, Default)]
+pub(crate) struct LastAccount(Mutex<Option<(Arc<Identity>, Account)>>);
+
+impl LastAccount {
+    /// Like [`Accounts::find`], and remembered.
+    pub(crate) fn find(&self, accounts: &Accounts, identity: &Arc<Identity>, peer: Peer) -> Account {
+        let mut last = self.0.lock();
+        if let Some((known, account)) = &*last
+            && Arc::ptr_eq(known, identity)
+        {
+            return account.clone();
+        }
+        let account = accounts.find(identity, peer);
+        *last = Some((identity.clone(), account.clone()));
+        account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::auth::{Buckets, Permissions};
+    use tradewind_core::Budget;
+
+    fn peer(last: u32) -> Peer {
+        IpAddr::V4(Ipv4Addr::from_bits(last)).into()
+    }
+
+    fn key(id: &str) -> Arc<Identity> {
+        Arc::new(Identity::key(id.into(), Permissions::ReadWrite, Buckets::All))
+    }
+
+    #[test]
+    fn an_identity_has_one_tenant_and_an_account_per_peer() {
+        let (accounts, budget) = (Accounts::default(), Budget::new(1 << 20));
+        let (one, other) = (key("one"), key("other"));
+        let first = accounts.find(&one, peer(1));
+        let _window = budget.try_admit_for(&first, 4096).unwrap();
+        // Keys may be replaced while requests of the old set go on.
+        assert_eq!(accounts.find(&key("one"), peer(1)).held(), 4096);
+        let second = accounts.find(&one, peer(2));
+        assert_eq!((second.held(), second.tenant_held()), (0, 4096));
+        assert_eq!(accounts.find(&other, peer(1)).tenant_held(), 0);
+        let last = LastAccount::default();
+        assert_eq!(last.find(&accounts, &one, peer(1)).held(), 4096);
+        assert_eq!(last.find(&accounts, &one, peer(1)).held(), 4096);
+        assert_eq!(last.find(&accounts, &other, peer(1)).held(), 0);
+    }
+
+    #[test]
+    fn unused_accounts_are_forgotten() {
+        let (accounts, one) = (Accounts::default(), key("one"));
+        let kept = accounts.find(&one, peer(0));
+        for n in 1..10_000 {
+            accounts.find(&one, peer(n));
+        }
+        assert!(accounts.0.lock().accounts < 1000);
+        let budget = Budget::new(1 << 20);
+        let _window = budget.try_admit_for(&kept, 4096).unwrap();
+        assert_eq!(accounts.find(&one, peer(0)).held(), 4096, "one in use is not");
+    }
+}

@@ -1,0 +1,142 @@
+use std::net::IpAddr;
+
+use super::super::buffers::Buffers;
+use super::*;
+use crate::config::GatewayConfig;
+
+struct Open {
+    connections: Connections,
+    buffers: Arc<Buffers>,
+    next: u64,
+    now: Duration,
+}
+
+fn peer(last: u8) -> Peer {
+    IpAddr::from([192, 0, 2, last]).into()
+}
+
+impl Open {
+    fn new() -> Self {
+        let buffers = Buffers::new(&GatewayConfig::default());
+        Self { connections: Connections::default(), buffers, next: 0, now: Duration::from_secs(1) }
+    }
+
+    fn open(&mut self, last: u8, phase: Phase) -> Arc<Watch> {
+        let watch = Arc::new(Watch::new(peer(last), self.buffers.clone()));
+        watch.set_phase(phase);
+        watch.set_waits_since(self.now);
+        self.now += Duration::from_secs(1);
+        self.next += 1;
+        self.connections.insert(self.next, watch.clone());
+        watch
+    }
+
+    fn make_room(&mut self, last: u8) -> bool {
+        self.now += Duration::from_secs(1);
+        self.connections.make_room(peer(last), self.now)
+    }
+}
+
+fn is_told(watch: &Watch) -> bool {
+    watch.when_idle() == WhenIdle::Leave || watch.command() == Command::TurnAway
+}
+
+#[test]
+fn the_longest_idle_connection_makes_room() {
+    let mut open = Open::new();
+    let busy = open.open(1, Phase::Working);
+    let old = open.open(1, Phase::Idle);
+    let young = open.open(1, Phase::Idle);
+    assert!(open.make_room(1));
+    assert_eq!([&busy, &old, &young].map(|watch| is_told(watch)), [false, true, false]);
+    assert!(open.make_room(1) && is_told(&young));
+    assert!(!open.make_room(1), "one that works is not given up");
+    assert_eq!(open.connections.leaving(), 2);
+    open.connections.remove(2);
+    open.connections.remove(3);
+    assert_eq!(open.connections.leaving(), 0);
+}
+
+#[test]
+fn a_connection_without_any_request_goes_before_a_used_one() {
+    let mut open = Open::new();
+    let used = open.open(1, Phase::Idle);
+    used.begin_request(false);
+    used.end_request();
+    let unused = open.open(1, Phase::Idle);
+    assert!(open.make_room(1) && is_told(&unused) && !is_told(&used));
+    assert!(open.make_room(1) && is_told(&used));
+}
+
+#[test]
+fn the_peer_with_most_connections_makes_room() {
+    let mut open = Open::new();
+    let good = open.open(1, Phase::Idle);
+    let many: Vec<_> = (0..100).map(|_| open.open(2, Phase::Head)).collect();
+    for _ in 0..90 {
+        assert!(open.make_room(3));
+    }
+    let told = many.iter().filter(|watch| is_told(watch)).count();
+    assert_eq!((told, is_told(&good)), (90, false));
+    assert!(is_told(&many[0]) && !is_told(&many[99]), "the oldest first");
+}
+
+#[test]
+fn a_peer_with_many_takes_no_place_of_others() {
+    let mut open = Open::new();
+    let good = open.open(1, Phase::Idle);
+    let _many: Vec<_> = (0..100).map(|_| open.open(2, Phase::Working)).collect();
+    assert!(!open.make_room(2) && !is_told(&good));
+    let idle = open.open(2, Phase::Idle);
+    assert!(open.make_room(2) && is_told(&idle) && !is_told(&good));
+}
+
+#[test]
+fn requests_go_in_the_order_of_what_is_lost() {
+    let mut open = Open::new();
+    let phases = [Phase::Working, Phase::Admission, Phase::Body, Phase::Head, Phase::Idle, Phase::Working];
+    let all = phases.map(|phase| open.open(2, phase));
+    for expected in [4, 3, 2, 1] {
+        assert!(open.make_room(1));
+        assert!(is_told(&all[expected]), "{expected}");
+        assert_eq!(all.iter().filter(|watch| is_told(watch)).count(), 5 - expected);
+    }
+    assert!(!open.make_room(1));
+}
+
+#[test]
+fn a_connection_that_gets_a_request_stays() {
+    let mut open = Open::new();
+    let idle = open.open(1, Phase::Idle);
+    assert!(open.make_room(1) && open.connections.leaving() == 1);
+    idle.begin_request(false);
+    open.connections.withdraw(1);
+    assert_eq!((open.connections.leaving(), idle.when_idle()), (0, WhenIdle::Stay));
+    idle.end_request();
+    assert!(open.make_room(1) && is_told(&idle));
+}
+
+#[test]
+fn a_connection_that_has_ended_makes_no_room() {
+    let mut open = Open::new();
+    let _first = open.open(1, Phase::Idle);
+    let second = open.open(1, Phase::Idle);
+    let _third = open.open(1, Phase::Idle);
+    assert!(open.make_room(1));
+    open.connections.remove(2);
+    assert!(open.make_room(1) && !is_told(&second));
+    assert!(!open.make_room(1));
+}
+
+#[test]
+fn searches_are_as_rare_as_there_are_many_connections() {
+    let mut open = Open::new();
+    for _ in 0..999 {
+        open.open(1, Phase::Working);
+    }
+    let now = open.now;
+    assert!(!open.connections.make_room(peer(1), now));
+    let _idle = open.open(1, Phase::Idle);
+    assert!(!open.connections.make_room(peer(1), now + SEARCH_TIME * 500));
+    assert!(open.connections.make_room(peer(1), now + SEARCH_TIME * 1000));
+}

@@ -1,0 +1,169 @@
+//! Memory that connections take beside the budget.
+
+use std::time::{Duration, Instant};
+
+use super::client::{Client, UNSIGNED, connect_tls, signed, tls_identity};
+use super::{House, config, house};
+use crate::config::GatewayConfig;
+
+/// The beginning of a head of 35,000 bytes.
+fn unfinished() -> String {
+    format!("GET /open/key HTTP/1.1\r\nhost: a\r\nlong: {}", "v".repeat(35_000))
+}
+
+/// Four slots for large heads.
+fn small_memory() -> GatewayConfig {
+    GatewayConfig { memory_bytes: 4 << 20, ..config(|_| ()) }
+}
+
+/// How many of these connections are still open.
+async fn open(clients: &mut [Client]) -> usize {
+    let mut open = 0;
+    for client in clients {
+        let mut byte = [0; 1];
+        let read = client.0.peek(&mut byte);
+        open += usize::from(tokio::time::timeout(Duration::from_millis(5), read).await.is_err());
+    }
+    open
+}
+
+async fn with_unfinished(house: &House, count: usize) -> Vec<Client> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let mut client = Client::new(house).await;
+        let head = unfinished();
+        // It may be turned away while it sends.
+        let _sent = tokio::io::AsyncWriteExt::write_all(&mut client.0, head.as_bytes()).await;
+        all.push(client);
+    }
+    all
+}
+
+#[tokio::test]
+async fn large_unfinished_heads_are_few() {
+    let house = house(small_memory()).await;
+    let mut clients = with_unfinished(&house, 100).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(open(&mut clients).await, 4);
+    assert_eq!(open(&mut clients[96..]).await, 4, "the latest");
+    let begun = Instant::now();
+    assert_eq!(Client::new(&house).await.ask("GET", "/", &[], b"").await.status, 200);
+    assert!(begun.elapsed() < Duration::from_millis(500));
+}
+
+#[tokio::test]
+async fn an_unfinished_head_is_told_why_it_is_turned_away() {
+    let house = house(small_memory()).await;
+    let mut first = with_unfinished(&house, 1).await.remove(0);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let _others = with_unfinished(&house, 4).await;
+    let answer = first.answer(false).await.expect("an answer");
+    assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
+    assert!(first.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_large_head_is_served_beside_unfinished_ones() {
+    let house = house(small_memory()).await;
+    let _clients = with_unfinished(&house, 20).await;
+    let mut client = Client::new(&house).await;
+    let long = "v".repeat(20_000);
+    for _ in 0..3 {
+        let answer = client.ask("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
+        assert_eq!(answer.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn small_unfinished_heads_need_no_slot() {
+    let house = house(small_memory()).await;
+    let mut clients = Vec::new();
+    for _ in 0..50 {
+        let mut client = Client::new(&house).await;
+        client.send(&unfinished()[..8000]).await;
+        clients.push(client);
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(open(&mut clients).await, 50);
+}
+
+#[tokio::test]
+async fn a_connection_that_was_parked_serves_on() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/open", &[], b"").await;
+    assert_eq!(client.ask("PUT", "/open/key", &[], &vec![1; 1 << 20]).await.status, 200);
+    assert_eq!(house.gateway.0.buffers.grown(), 1, "it keeps its buffer for a while");
+    tokio::time::sleep(Duration::from_millis(4500)).await;
+    assert_eq!(house.gateway.0.buffers.grown(), 0);
+    assert_eq!(client.ask("PUT", "/open/key", &[], &vec![2; 1 << 20]).await.status, 200);
+    assert_eq!(client.ask("GET", "/open/key", &[], b"").await.body, vec![2; 1 << 20]);
+    // A head in two parts, and the beginning of a next request behind a whole one.
+    let (head, _) = signed("GET", "/open", &[], UNSIGNED);
+    client.send(&head[..20]).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.send(format!("{}{}", &head[20..], &head[..20])).await;
+    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    client.send(&head[20..]).await;
+    assert_eq!(client.answer(false).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn more_grown_buffers_than_permits_are_given_up_at_once() {
+    let mut config = config(|_| ());
+    config.memory_bytes = 500 << 10;
+    let house = house(config).await;
+    let mut client = Client::new(&house).await;
+    client.ask("PUT", "/open", &[], b"").await;
+    for n in 0..5_u8 {
+        let body = vec![n; 400_000];
+        assert_eq!(client.ask("PUT", "/open/key", &[], &body).await.status, 200);
+        assert_eq!(client.ask("GET", "/open/key", &[], b"").await.body, body);
+        assert_eq!(house.gateway.0.buffers.grown(), 0);
+    }
+    // Requests that are sent without waiting for the answers before them are all answered.
+    let (put, _) = signed("PUT", "/open/key", &[("content-length", "100000")], UNSIGNED);
+    let (get, _) = signed("GET", "/open/key", &[], UNSIGNED);
+    let mut all = put.into_bytes();
+    all.extend(vec![9; 100_000]);
+    all.extend(get.repeat(3).bytes());
+    client.send(all).await;
+    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    for _ in 0..3 {
+        assert_eq!(client.answer(false).await.unwrap().body, vec![9; 100_000]);
+    }
+}
+
+#[tokio::test]
+async fn a_parked_connection_ends_at_shutdown() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    assert_eq!(client.ask("GET", "/", &[], b"").await.status, 200);
+    tokio::time::sleep(Duration::from_millis(4500)).await;
+    house.shutdown.cancel();
+    assert!(client.is_closed().await);
+    tokio::time::timeout(Duration::from_secs(5), house.served).await.expect("the end").unwrap();
+}
+
+#[tokio::test]
+async fn a_parked_tls_connection_serves_on() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let mut config = config(|_| ());
+    config.tls = Some(tls_identity());
+    let house = house(config).await;
+    let mut socket = connect_tls(&house).await;
+    let (put, _) = signed("PUT", "/open", &[("content-length", "0")], UNSIGNED);
+    let (get, _) = signed("GET", "/open/key", &[], UNSIGNED);
+    for (head, status) in [(&put, "200"), (&get, "404"), (&get, "404")] {
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = tokio::time::timeout(Duration::from_secs(5), socket.read(&mut answer)).await;
+        let read = read.expect("an answer").unwrap();
+        assert!(answer[..read].starts_with(format!("HTTP/1.1 {status}").as_bytes()));
+        // The rest of it, which may come apart from its head.
+        tokio::time::sleep(Duration::from_millis(2200)).await;
+        let _rest = tokio::time::timeout(Duration::from_millis(50), socket.read(&mut answer)).await;
+        tokio::time::sleep(Duration::from_millis(2200)).await;
+    }
+}
