@@ -51,6 +51,11 @@ fn last_log(root: &Path) -> PathBuf {
     segments(root, "log").pop().unwrap()
 }
 
+/// A segment's number.
+fn number(segment: &Path) -> u32 {
+    u32::from_str_radix(segment.file_stem().unwrap().to_str().unwrap(), 16).unwrap()
+}
+
 fn lost(root: &Path) -> Loss {
     check(root).unwrap().loss.expect("something is lost")
 }
@@ -90,7 +95,7 @@ async fn lost_end_of_log_is_named_and_must_be_accepted() {
         let root = place.path().join("store");
         changed(&root).await;
         assert!(check(&root).unwrap().is_sound());
-        let last = u32::from_str_radix(last_log(&root).file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+        let last = number(&last_log(&root));
         strike.hit(&last_log(&root));
         assert_refused(&root, what);
         let loss = lost(&root);
@@ -111,6 +116,7 @@ async fn lost_end_of_log_is_named_and_must_be_accepted() {
         desk.assert_holds("gone", b"old").await;
         desk.assert_absent("new").await;
         desk.put("after", "after").await;
+        assert!(number(&last_log(&root)) > last, "{what}: the file that was lost may be found");
         // What was accepted once is settled.
         let root = desk.close().await;
         let desk = Desk::open(&root, small()).unwrap();
@@ -269,9 +275,11 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         let cut_segment = segments(&root, "log").remove(1);
         cut(&cut_segment, 32);
         spoil(&root);
+        let is_index_there = root.join("index").exists();
         let loss = lost(&root);
         assert_eq!((loss.proof, loss.ranges.len(), loss.ranges[0].from), (LossProof::Log, 1, 32), "{what}");
         assert_refused(&root, what);
+        assert_eq!(root.join("index").exists(), is_index_there, "{what}: a refusal removes nothing");
         let desk = Desk::open(&root, accepting()).unwrap();
         assert_eq!(
             desk.store.recovery().loss.as_ref().map(|loss| loss.proof),
@@ -280,7 +288,39 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         );
         desk.assert_holds("third", b"third").await;
         desk.assert_holds("k", b"old").await;
+        // What was accepted once is settled, for an index made anew as well.
+        let root = desk.close().await;
+        let report = check(&root).unwrap();
+        assert!(report.is_sound(), "{what}: {report:?}");
+        assert_eq!(reindex(&root, false).unwrap().loss, None, "{what}");
+        std::fs::remove_dir_all(root.join("index")).unwrap();
+        let report = check(&root).unwrap();
+        assert!(report.is_sound(), "{what}: {report:?}");
+        let desk = Desk::open(&root, small()).unwrap();
+        assert!(desk.store.recovery().reindexed && desk.store.recovery().loss.is_none(), "{what}");
     }
+}
+
+/// Whatever is left of a record that the cut went through was lost with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn accepted_cut_through_a_record_leaves_a_sound_store() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    let desk = Desk::open(&root, small()).unwrap();
+    desk.put("third", "third").await;
+    desk.close().await;
+    let cut_segment = segments(&root, "log").remove(1);
+    cut(&cut_segment, cut_segment.metadata().unwrap().len() - 60);
+    assert_refused(&root, "through a record");
+    let root = Desk::open(&root, accepting()).unwrap().close().await;
+    assert!(check(&root).unwrap().is_sound());
+    assert_eq!(reindex(&root, false).unwrap().loss, None);
+    assert!(check(&root).unwrap().is_sound());
+    // More of it is another loss.
+    cut(&cut_segment, 32);
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    assert_refused(&root, "a shorter one");
 }
 
 #[tokio::test(flavor = "multi_thread")]

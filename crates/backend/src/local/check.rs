@@ -1,7 +1,7 @@
 //! Looking a store over from outside: verifying everything, counting, making the index anew. The store must not be
 //! open elsewhere. Verifying and counting change nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -255,10 +255,18 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
             }
         }
     }
+    let mut voided = HashSet::new();
+    for entry in store.index.view().prefix(&[keys::space::VOID]) {
+        voided.insert(Position::unpack(keys::number(&entry?.0)?));
+    }
     for (segment, from, to) in gaps {
         let is_durable = durable.get(&segment.number).is_some_and(|until| from < *until);
-        // What a crash tore was never acknowledged, and a void says so.
-        if is_durable && store.index.get(&keys::void(Position::new(segment.number, from)))?.is_none() {
+        // What a crash tore was never acknowledged, and a void says so. Nor is the rest of a record news that was cut
+        // with an end whose loss was accepted.
+        let is_known = voided.contains(&Position::new(segment.number, from))
+            || (to >= segment.bytes()
+                && voided.contains(&Position::accepted_end(segment.number, segment.bytes())));
+        if is_durable && !is_known {
             report.damage.push(Damage {
                 what: segment.path.display().to_string(),
                 why: format!("bytes {from} to {to} of the log are damaged"),
@@ -267,7 +275,7 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     }
     if report.loss.is_none() {
         // An index of an earlier version does not know where each segment ended.
-        let gaps = Gaps::find_in_log(&store.log, durable);
+        let gaps = Gaps::find_in_log(&store.log, durable, |end| voided.contains(&end));
         report.loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
     }
     Ok(())

@@ -81,12 +81,23 @@ impl Gaps {
         Ok(Self::lacking(log, known))
     }
 
-    /// Compares what later records call durable with the files that are there. Of a file that is not there the log
-    /// alone cannot tell whether a compaction removed it.
-    pub fn find_in_log(log: &Log, durable_ends: impl IntoIterator<Item = (u32, u32)>) -> Self {
+    /// Compares what later records call durable with the files that are there, but for ends that were accepted. Of a
+    /// file that is not there the log alone cannot tell whether a compaction removed it.
+    pub fn find_in_log(
+        log: &Log,
+        durable_ends: impl IntoIterator<Item = (u32, u32)>,
+        is_accepted: impl Fn(Position) -> bool,
+    ) -> Self {
         let durable = durable_ends.into_iter().filter(|(segment, _)| log.segments.get(*segment).is_some());
         let durable = durable.map(|(segment, until)| (segment, Known { until, is_live: true }));
-        Self::lacking(log, durable.collect())
+        let mut gaps = Self::lacking(log, durable.collect());
+        gaps.0.retain(|segment, gap| !is_accepted(Position::accepted_end(*segment, gap.from)));
+        gaps
+    }
+
+    /// The positions that say of these gaps, found in the log, that they were accepted.
+    pub fn accepted_ends(&self) -> impl Iterator<Item = Position> {
+        self.0.iter().map(|(segment, gap)| Position::accepted_end(*segment, gap.from))
     }
 
     fn lacking(log: &Log, known: BTreeMap<u32, Known>) -> Self {

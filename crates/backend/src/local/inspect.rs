@@ -122,7 +122,7 @@ impl Prepared {
         };
         let index = Index::open(&directory.join("rebuilt"))?;
         let known = Survey::of(log, Coverage::NOTHING)?;
-        let gaps = Gaps::find_in_log(log, known.durable_ends());
+        let gaps = Gaps::find_in_log(log, known.durable_ends(), |end| known.is_voided(end));
         let loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
         reindex(log, &index, &known, &mut Recovery::default())?;
         Ok(Self { index, state, loss, doubt: None })

@@ -78,6 +78,14 @@ impl Layout {
         before >= DOUBTS_TO_GIVE_UP as u64
     }
 
+    /// Keeps later starts from opening the index that is there.
+    pub fn give_up_index(&self) {
+        let path = Trust::doubts(&self.index());
+        if let Err(e) = std::fs::write(&path, [b'.'; DOUBTS_TO_GIVE_UP]) {
+            tracing::warn!(error = %e, path = %path.display(), "a start may open the unreadable index again");
+        }
+    }
+
     /// The index is open, or another one takes its place.
     pub fn end_opening(&self) {
         // What stays is one doubt too many: at worst the index is made anew for nothing.

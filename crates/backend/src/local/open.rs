@@ -29,7 +29,7 @@ use super::options::LocalOptions;
 use super::record::Bucket;
 use super::recovery::Recovery;
 use super::reindex::reindex;
-use super::repair::Unsaid;
+use super::repair::{Legacy, Unsaid};
 use super::replay::{Survey, apply_with_coverage};
 use super::segment::Segments;
 use super::shared::Shared;
@@ -119,10 +119,27 @@ struct Ready {
 enum Found {
     Ready(Box<Ready>),
     Nothing,
+    /// Its making was interrupted.
+    Empty(Index),
     /// It is of no use, and why.
-    Outdated(String),
-    Lost(Loss),
-    Doubtful(Loss),
+    Outdated(Index, String),
+    Lost(Index, Loss),
+    Doubtful(Index, Loss),
+}
+
+/// An index that another one is to take the place of.
+#[derive(Default)]
+struct Former {
+    /// `None` if it must not be read.
+    index: Option<Index>,
+    /// The loss that it proves.
+    loss: Option<Loss>,
+}
+
+impl From<Index> for Former {
+    fn from(index: Index) -> Self {
+        Self { index: Some(index), loss: None }
+    }
 }
 
 /// What an index is made ready from, and how.
@@ -141,52 +158,79 @@ impl Opening<'_> {
         // The library panics on some of what it did not write, wherever it is read.
         let found = catch_unwind(AssertUnwindSafe(|| self.open_index(recovery)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
-        let mut loss = None;
-        match found {
+        let former = match found {
             Ok(Found::Ready(ready)) if *index_use == IndexUse::Keep => return Ok(*ready),
-            // Closed before another one takes its place.
-            Ok(Found::Ready(ready)) => loss = find_damaged(&ready.index, log)?,
-            Ok(Found::Nothing) if log.segments.is_empty() => {}
-            Ok(Found::Nothing) => tracing::warn!(
-                "there is no index; it is made anew from the log; without it nobody knows whether the log lost its end"
-            ),
-            Ok(Found::Outdated(why)) => {
-                tracing::error!(why, "the index is not of this log; it is made anew from it");
+            Ok(Found::Ready(ready)) => {
+                Former { loss: find_damaged(&ready.index, log)?, ..Former::from(ready.index) }
             }
-            Ok(Found::Lost(found)) => loss = Some(found),
-            Ok(Found::Doubtful(found)) => tracing::warn!(
-                doubt = %found,
-                "the index is an older copy, or parts of the log are lost, which cannot be told apart; the index is \
-                 made anew from the log"
-            ),
+            Ok(Found::Nothing) if log.segments.is_empty() => Former::default(),
+            Ok(Found::Nothing) => {
+                tracing::warn!(
+                    "there is no index; it is made anew from the log; without it nobody knows whether the log lost \
+                     its end"
+                );
+                Former::default()
+            }
+            Ok(Found::Empty(index)) => {
+                tracing::warn!("the making of the index was interrupted; it is made anew from the log");
+                Former::from(index)
+            }
+            Ok(Found::Outdated(index, why)) => {
+                tracing::error!(why, "the index is not of this log; it is made anew from it");
+                Former::from(index)
+            }
+            Ok(Found::Lost(index, loss)) => Former { loss: Some(loss), ..Former::from(index) },
+            Ok(Found::Doubtful(index, doubt)) => {
+                tracing::warn!(
+                    doubt = %doubt,
+                    "the index is an older copy, or parts of the log are lost, which cannot be told apart; the index \
+                     is made anew from the log"
+                );
+                Former::from(index)
+            }
             Err(e) if e.reason() == Reason::CorruptData => {
                 tracing::error!(
                     error = ?e,
                     "the index cannot be used; it is made anew from the log; without it nobody knows whether the log \
                      lost its end"
                 );
+                // The library may have dropped what it could not read, and would take the rest for whole.
+                layout.give_up_index();
+                Former::default()
             }
             Err(e) => return Err(e),
-        }
+        };
         *recovery = Recovery::default();
-        let known = Survey::of(log, Coverage::NOTHING)?;
-        if loss.is_none() {
-            // It proves nothing, and must not be opened again: the library may have dropped what it could not read,
-            // and would take the rest for whole.
-            layout.remove_index()?;
-            let gaps = Gaps::find_in_log(log, known.durable_ends());
-            loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
+        self.replace(former, recovery)
+    }
+
+    /// Makes the index anew. The one that is there stays where a loss is not accepted.
+    fn replace(&self, former: Former, recovery: &mut Recovery) -> Result<Ready> {
+        let Self { layout, log, .. } = self;
+        let Former { index, mut loss } = former;
+        let mut known = Survey::of(log, Coverage::NOTHING)?;
+        let legacy = index.as_ref().map(|index| Legacy::of(index, log)).transpose()?;
+        let mut legacy = legacy.unwrap_or_default();
+        let is_accepted = |end| known.is_voided(end) || legacy.has_accepted(end);
+        let cuts = Gaps::find_in_log(log, known.durable_ends(), is_accepted);
+        if loss.is_none() && !cuts.is_empty() {
+            loss = Some(cuts.as_loss(LossProof::Log));
         }
         if let Some(loss) = loss {
             self.accept(&loss)?;
             recovery.loss = Some(loss);
         }
+        legacy.accept(cuts.accepted_ends());
+        legacy.raise(&mut known.coverage);
+        // Closed before another one takes its place.
+        drop(index);
         layout.remove_index()?;
         // Of the index that is gone.
         layout.end_opening();
         let index = Index::open(&layout.index())?;
+        legacy.enter(&index, known.coverage)?;
         let coverage = if log.segments.is_empty() {
-            Coverage::NOTHING
+            known.coverage
         } else {
             recovery.reindexed = true;
             reindex(log, &index, &known, recovery)?
@@ -231,10 +275,14 @@ impl Opening<'_> {
         let index = opened?;
         Ok(match bring_up(&index, log, recovery)? {
             Fit::Current(coverage) => Found::Ready(Box::new(settle(layout, index, log, coverage)?)),
-            Fit::Empty => Found::Nothing,
-            Fit::Outdated(why) => Found::Outdated(why),
-            Fit::Lost(loss) => Found::Lost(loss),
-            Fit::Doubtful(loss) => Found::Doubtful(loss),
+            Fit::Empty if Legacy::is_in(&index)? => Found::Empty(index),
+            // The library leaves this of an index that lost files, and finds parts of it when it is opened again.
+            Fit::Empty => {
+                return Err(Error::new(Reason::CorruptData, "it does not say what it covers"));
+            }
+            Fit::Outdated(why) => Found::Outdated(index, why),
+            Fit::Lost(loss) => Found::Lost(index, loss),
+            Fit::Doubtful(doubt) => Found::Doubtful(index, doubt),
         })
     }
 }
@@ -253,7 +301,9 @@ fn settle(layout: &Layout, index: Index, log: &Log, mut coverage: Coverage) -> R
 /// committed must not be given out again after a crash.
 fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     let reserved = Coverage { next_id: coverage.next_id + ID_MARGIN, ..coverage };
-    apply_with_coverage(index.changes(), reserved)?;
+    let mut changes = index.changes();
+    changes.remove(keys::NUMBERS);
+    apply_with_coverage(changes, reserved)?;
     index.checkpoint()
 }
 

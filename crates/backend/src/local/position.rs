@@ -17,6 +17,17 @@ impl Position {
         Self { segment, offset }
     }
 
+    /// What a void names to say that a lost end of a segment was accepted, by the length of the file that was left.
+    /// No record begins there: a file that is put back later is whole.
+    pub const fn accepted_end(segment: u32, bytes: u32) -> Self {
+        Self { segment, offset: bytes | 1 }
+    }
+
+    /// Whether it is such an end, and no place of a record.
+    pub const fn is_accepted_end(self) -> bool {
+        self.offset % 2 == 1
+    }
+
     /// Both in one number, which orders as the position does.
     pub const fn pack(self) -> u64 {
         (self.segment as u64) << 32 | self.offset as u64

@@ -141,6 +141,11 @@ impl Survey {
         !self.voided.contains(&at) && !self.torn.contains(&at)
     }
 
+    /// Whether a void names this position.
+    pub fn is_voided(&self, at: Position) -> bool {
+        self.voided.contains(&at)
+    }
+
     /// Each segment that records call durable up to some offset, with that offset.
     pub fn durable_ends(&self) -> impl Iterator<Item = (u32, u32)> {
         self.durable_in.iter().map(|(segment, end)| (*segment, *end))

@@ -14,6 +14,7 @@ pub(crate) mod space {
     pub const DELETED: u8 = b'd';
     pub const EXTENT: u8 = b'x';
     pub const META: u8 = b'm';
+    pub const NUMBERS: u8 = b'n';
     pub const OBJECT: u8 = b'o';
     pub const PART: u8 = b'p';
     pub const RECLAIM: u8 = b'r';
@@ -28,6 +29,9 @@ pub(crate) mod space {
 const NEWEST: u64 = 0;
 
 pub(crate) const META: [u8; 1] = [space::META];
+
+/// The numbers that come next, in an index that is being made and covers nothing yet.
+pub(crate) const NUMBERS: [u8; 1] = [space::NUMBERS];
 
 /// The newest version of an object.
 pub(crate) fn object(bucket: BucketId, key: &str) -> Vec<u8> {

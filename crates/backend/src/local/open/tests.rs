@@ -198,3 +198,89 @@ fn an_index_that_broke_in_use_is_made_anew() {
         assert!(seq_of(&local, "a").is_some());
     }
 }
+
+/// A store of two log segments, as an earlier version left it: the index does not know where they end.
+fn of_an_earlier_version(root: &Path) {
+    for contents in [[("a", 1), ("b", 2)], [("c", 3), ("d", 4)], [("e", 5), ("f", 6)]] {
+        let (local, _) = open(root);
+        put(&local, &contents);
+    }
+    let index = Index::open(&root.join("index")).unwrap();
+    let mut changes = index.changes();
+    for entry in index.view().prefix(&[keys::space::SEGMENT]) {
+        let (key, value) = entry.unwrap();
+        let entry = SegmentEntry::decode(&value).unwrap();
+        changes.put(key.to_vec(), SegmentEntry { end: 0, ..entry }.encode());
+    }
+    changes.apply().unwrap();
+    index.checkpoint().unwrap();
+}
+
+fn logs(root: &Path) -> Vec<std::path::PathBuf> {
+    let files = std::fs::read_dir(root.join("segments")).unwrap();
+    let mut logs: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
+    logs.sort();
+    logs
+}
+
+fn cut(path: &Path, bytes: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+#[test]
+fn refused_reindex_keeps_a_good_index() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path();
+    of_an_earlier_version(root);
+    cut(&logs(root)[0], 32);
+    let refused = reindex_store(root, false).unwrap_err();
+    assert!(refused.message().contains("--accept-loss"), "{refused}");
+    let (local, recovery) = open(root);
+    assert!(!recovery.reindexed);
+    assert!(seq_of(&local, "a").is_some(), "the index that is left still knows what was lost");
+    drop(local);
+    assert!(reindex_store(root, true).unwrap().loss.is_some());
+    assert_eq!(reindex_store(root, false).unwrap().loss, None);
+}
+
+/// The start stops when the old index is gone and the new one not ready.
+#[test]
+fn stop_in_an_accepted_rebuild_forgets_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path();
+    of_an_earlier_version(root);
+    let first = logs(root).remove(0);
+    cut(&first, 32);
+    let layout = Layout::open(root).unwrap();
+    let log = Log::open(&layout.segments(), layout.salt, Purpose::Work).unwrap();
+    let old = Index::open(&layout.index()).unwrap();
+    let numbers = old.coverage().unwrap().unwrap();
+    let mut legacy = Legacy::of(&old, &log).unwrap();
+    legacy.accept([Position::accepted_end(1, 32)]);
+    drop(old);
+    layout.remove_index().unwrap();
+    legacy.enter(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
+    drop((log, layout));
+    let (local, recovery) = open(root);
+    assert!(recovery.reindexed && recovery.loss.is_none());
+    assert!(local.shared.next_id.load(Ordering::Acquire) >= numbers.next_id);
+    assert_eq!(seq_of(&local, "a"), None);
+    drop(local);
+    assert_eq!(reindex_store(root, false).unwrap().loss, None);
+}
+
+/// Each start reserves numbers far ahead: those of what was lost are not near those of what is left.
+#[test]
+fn numbers_of_what_was_lost_are_not_given_out_again() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path();
+    let mut lost = 0;
+    for contents in [[("a", 1)], [("b", 2)], [("c", 3)], [("d", 4)], [("e", 5)]] {
+        let (local, _) = open(root);
+        lost = put(&local, &contents)[0];
+    }
+    logs(root)[1..].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    assert!(reindex_store(root, true).unwrap().loss.is_some());
+    let (local, _) = open(root);
+    assert!(put(&local, &[("f", 6)])[0] > lost);
+}
