@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use super::segment::{Segment, SegmentKind};
+
 /// Names kept of each kind; further ones are counted only.
 const MAX_NAMES: usize = 100_000;
 /// Names in a message.
@@ -107,6 +109,16 @@ impl Loss {
             buckets: Names::default(),
             other_records: 0,
         }
+    }
+
+    /// True if what compaction copied out of a segment is not among what is lost: the segment may go. A copy of a log
+    /// record is in a later log segment.
+    pub(super) fn spares_copies_of(&self, segment: &Segment) -> bool {
+        let is_later = |range: &LostRange| range.segment > segment.number;
+        self.names_nothing()
+            || (segment.kind == SegmentKind::Log
+                && !self.ranges.is_empty()
+                && !self.ranges.iter().any(is_later))
     }
 
     /// True if no record and no data is known to be lost.

@@ -31,7 +31,7 @@ use super::recovery::Recovery;
 use super::reindex::reindex;
 use super::repair::{Legacy, Unsaid};
 use super::replay::{Survey, apply_with_coverage};
-use super::segment::Segments;
+use super::segment::{Segment, Segments};
 use super::shared::Shared;
 use super::space::Space;
 use super::upkeep::MOST_LIVE;
@@ -134,11 +134,13 @@ struct Former {
     index: Option<Index>,
     /// The loss that it proves.
     loss: Option<Loss>,
+    /// A loss, or else the index is an older copy.
+    doubt: Option<Loss>,
 }
 
 impl From<Index> for Former {
     fn from(index: Index) -> Self {
-        Self { index: Some(index), loss: None }
+        Self { index: Some(index), loss: None, doubt: None }
     }
 }
 
@@ -186,7 +188,7 @@ impl Opening<'_> {
                     "the index is an older copy, or parts of the log are lost, which cannot be told apart; the index \
                      is made anew from the log"
                 );
-                Former::from(index)
+                Former { doubt: Some(doubt), ..Former::from(index) }
             }
             Err(e) if e.reason() == Reason::CorruptData => {
                 tracing::error!(
@@ -207,7 +209,7 @@ impl Opening<'_> {
     /// Makes the index anew. The one that is there stays where a loss is not accepted.
     fn replace(&self, former: Former, recovery: &mut Recovery) -> Result<Ready> {
         let Self { layout, log, .. } = self;
-        let Former { index, mut loss } = former;
+        let Former { index, mut loss, doubt } = former;
         let mut known = Survey::of(log, Coverage::NOTHING)?;
         let legacy = index.as_ref().map(|index| Legacy::of(index, log)).transpose()?;
         let mut legacy = legacy.unwrap_or_default();
@@ -222,8 +224,16 @@ impl Opening<'_> {
         }
         legacy.accept(cuts.accepted_ends());
         legacy.raise(&mut known.coverage);
-        // Closed before another one takes its place.
-        drop(index);
+        if let Some(index) = index {
+            let is_emptied = |segment: &Segment| {
+                [&recovery.loss, &doubt].into_iter().flatten().all(|loss| loss.spares_copies_of(segment))
+            };
+            if remove_retired(layout, &index, &log.segments, is_emptied)? > 0 {
+                let numbers = known.coverage;
+                known = Survey::of(log, Coverage::NOTHING)?;
+                known.coverage.raise_numbers(numbers);
+            }
+        }
         layout.remove_index()?;
         // Of the index that is gone.
         layout.end_opening();
@@ -289,7 +299,7 @@ impl Opening<'_> {
 
 /// Does and reads what is left to do and to read.
 fn settle(layout: &Layout, index: Index, log: &Log, mut coverage: Coverage) -> Result<Ready> {
-    remove_retired(layout, &index, &log.segments)?;
+    remove_retired(layout, &index, &log.segments, |_| true)?;
     let last = log.numbers.last().copied().unwrap_or(0).max(coverage.covered.segment);
     coverage.next_segment = coverage.next_segment.max(last + 1);
     reserve_numbers(&index, coverage)?;
@@ -307,9 +317,15 @@ fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     index.checkpoint()
 }
 
-/// Removes segments that were emptied before the last stop.
-fn remove_retired(layout: &Layout, index: &Index, segments: &Segments) -> Result<()> {
+/// Removes segments that were emptied before the last stop, and of which that still holds. Returns how many there were.
+fn remove_retired(
+    layout: &Layout,
+    index: &Index,
+    segments: &Segments,
+    is_emptied: impl Fn(&Segment) -> bool,
+) -> Result<u64> {
     let mut changes = index.changes();
+    let mut removed = 0;
     for entry in index.view().prefix(&[keys::space::SEGMENT]) {
         let (key, value) = entry?;
         if !SegmentEntry::decode(&value)?.retired {
@@ -317,12 +333,17 @@ fn remove_retired(layout: &Layout, index: &Index, segments: &Segments) -> Result
         }
         let number = segment_number(&key)?;
         if let Some(segment) = segments.get(number) {
+            if !is_emptied(&segment) {
+                continue;
+            }
             index.checkpoint()?;
             segments.unlink(&layout.segments(), &segment)?;
+            removed += 1;
         }
         changes.remove(keys::segment(number));
     }
-    changes.apply()
+    changes.apply()?;
+    Ok(removed)
 }
 
 pub(super) fn read_buckets(index: &Index) -> Result<BTreeMap<String, Bucket>> {

@@ -112,9 +112,7 @@ impl Legacy {
     /// Raises what comes next over what was used.
     pub fn raise(&self, coverage: &mut Coverage) {
         if let Some(numbers) = self.numbers {
-            coverage.next_id = coverage.next_id.max(numbers.next_id);
-            coverage.next_bucket = coverage.next_bucket.max(numbers.next_bucket);
-            coverage.next_segment = coverage.next_segment.max(numbers.next_segment);
+            coverage.raise_numbers(numbers);
         }
     }
 

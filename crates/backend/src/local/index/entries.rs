@@ -317,6 +317,13 @@ impl Coverage {
     pub const NOTHING: Self =
         Self { covered: Position::new(0, 0), next_id: 1, next_bucket: 1, next_segment: 0 };
 
+    /// Raises the numbers that come next to those of another coverage, where they are higher.
+    pub fn raise_numbers(&mut self, other: Self) {
+        self.next_id = self.next_id.max(other.next_id);
+        self.next_bucket = self.next_bucket.max(other.next_bucket);
+        self.next_segment = self.next_segment.max(other.next_segment);
+    }
+
     pub fn encode(self) -> Vec<u8> {
         let mut out = vec![COVERAGE_VERSION];
         put_varint(&mut out, self.covered.pack());

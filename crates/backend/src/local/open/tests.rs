@@ -199,6 +199,36 @@ fn an_index_that_broke_in_use_is_made_anew() {
     }
 }
 
+/// Marks a segment as compaction does before it removes the file.
+fn retire(root: &Path, number: u32) {
+    let index = Index::open(&root.join("index")).unwrap();
+    let value = index.get(&keys::segment(number)).unwrap().unwrap();
+    let mut changes = index.changes();
+    let entry = SegmentEntry { retired: true, ..SegmentEntry::decode(&value).unwrap() };
+    changes.put(keys::segment(number), entry.encode());
+    changes.apply().unwrap();
+    index.checkpoint().unwrap();
+}
+
+/// A stop left files that compaction had emptied. Taken in once more, they bring back what was deleted.
+#[test]
+fn accepted_rebuild_removes_segments_that_were_emptied() {
+    let cases = [("copies may be lost", 1, 3, true), ("copies are there", 3, 2, false)];
+    for (what, emptied, lost, stays) in cases {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path();
+        for contents in [[("a", 1)], [("b", 2)], [("c", 3)], [("d", 4)]] {
+            let (local, _) = open(root);
+            put(&local, &contents);
+        }
+        let files = logs(root);
+        retire(root, emptied);
+        std::fs::remove_file(&files[lost - 1]).unwrap();
+        assert!(reindex_store(root, true).unwrap().loss.is_some(), "{what}");
+        assert_eq!(files[emptied as usize - 1].exists(), stays, "{what}");
+    }
+}
+
 /// A store of two log segments, as an earlier version left it: the index does not know where they end.
 fn of_an_earlier_version(root: &Path) {
     for contents in [[("a", 1), ("b", 2)], [("c", 3), ("d", 4)], [("e", 5), ("f", 6)]] {
