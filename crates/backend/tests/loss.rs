@@ -412,13 +412,47 @@ async fn older_index_with_a_compacted_deletion_is_a_doubt_only() {
     std::fs::remove_dir_all(root.join("index")).unwrap();
     copy(&place.path().join("index"), &root.join("index"));
     let report = check(&root).unwrap();
-    assert!(report.loss.is_none(), "{report:?}");
+    assert!(report.loss.is_none() && !report.is_sound(), "{report:?}");
     assert_eq!(report.doubt.map(|doubt| doubt.objects.first), Some(vec!["bucket/a".to_owned()]));
     let desk = Desk::open(&root, small()).unwrap();
     assert!(desk.store.recovery().reindexed);
+    assert!(root.join("index.doubtful/keyspaces").is_dir());
     desk.assert_absent("a").await;
     desk.assert_holds("b", &pattern(1000, 2)).await;
     desk.assert_holds("c", &pattern(1000, 3)).await;
+}
+
+/// A process was killed long after the index was last written, and then a segment was lost. An older copy of the index
+/// looks the same where compaction removed that segment, so the store opens; but the proof stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn segment_lost_behind_the_index_is_a_doubt_and_is_kept() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    copy(&root.join("index"), &place.path().join("index"));
+    let mut desk = Desk::open(&root, small()).unwrap();
+    for key in ["lost", "second", "third"] {
+        desk.put(key, "x").await;
+        desk = desk.reopen().await;
+    }
+    desk.close().await;
+    std::fs::remove_dir_all(root.join("index")).unwrap();
+    copy(&place.path().join("index"), &root.join("index"));
+    let logs = segments(&root, "log");
+    let lost = &logs[logs.len() - 3];
+    std::fs::remove_file(lost).unwrap();
+    let report = check(&root).unwrap();
+    assert!(!report.is_sound() && report.loss.is_none(), "{report:?}");
+    assert_eq!(report.damage, []);
+    let ranges: Vec<_> = report.doubt.unwrap().ranges.iter().map(|range| range.segment).collect();
+    assert_eq!(ranges, [number(lost)]);
+    let desk = Desk::open(&root, small()).unwrap();
+    assert!(desk.store.recovery().reindexed);
+    desk.assert_absent("lost").await;
+    desk.assert_holds("third", b"x").await;
+    let root = desk.close().await;
+    assert!(check(&root).unwrap().is_sound(), "what was told once is not told again");
+    assert!(root.join("index.doubtful/keyspaces").is_dir());
 }
 
 /// What an index of an earlier version did not know is no gap, and what it did know still proves a loss.

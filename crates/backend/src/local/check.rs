@@ -45,21 +45,22 @@ pub struct CheckReport {
     pub parts: u64,
     /// Payload bytes read and verified.
     pub bytes: u64,
-    /// What is bad. The store is sound if this is empty and nothing is lost.
+    /// What is bad. The store is sound if this is empty, and there is neither a loss nor a doubt.
     pub damage: Vec<Damage>,
     /// Acknowledged changes that are not there any more.
     pub loss: Option<Loss>,
-    /// A loss, or else the index is an older copy: which of the two cannot be told.
+    /// A loss, or else the index is an older copy: which of the two cannot be told. A start goes on, and keeps that
+    /// index aside.
     pub doubt: Option<Loss>,
     /// The state of the index. Unless it is good, a loss at the end of the log cannot be excluded.
     pub index: IndexState,
 }
 
 impl CheckReport {
-    /// Returns true if everything can be served as it was written, and nothing is known to be lost.
+    /// Returns true if everything can be served as it was written, and nothing is known, or suspected, to be lost.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.damage.is_empty() && self.loss.is_none()
+        self.damage.is_empty() && self.loss.is_none() && self.doubt.is_none()
     }
 }
 

@@ -6,7 +6,7 @@ use super::evidence::{Gaps, Verdict};
 use super::index::Index;
 use super::index::entries::Coverage;
 use super::log::Log;
-use super::loss::Loss;
+use super::loss::{Loss, LossProof, LostRange};
 use super::recovery::Recovery;
 use super::replay::{Mode, Survey, take_log};
 
@@ -20,7 +20,7 @@ pub(super) enum Fit {
     Outdated(String),
     /// It knows of acknowledged changes that are not there any more. It was not changed.
     Lost(Loss),
-    /// Either that, or it is an older copy. It was not changed.
+    /// Either that, or it is an older copy.
     Doubtful(Loss),
 }
 
@@ -37,15 +37,23 @@ pub(super) fn bring_up(index: &Index, log: &Log, recovery: &mut Recovery) -> Res
             }
         });
     }
-    // Segments made after the index was last written: none can have gone without its being told.
-    let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
-    for (expected, number) in (coverage.next_segment..).zip(newer) {
-        if *number != expected {
-            let why = format!("segment {expected:08x} came and went after the index was written");
-            return Ok(Fit::Outdated(why));
-        }
+    // Segments made after the index was last written: compaction tells the index before it removes one.
+    let missing = missing_numbers(log, coverage.next_segment);
+    if !missing.is_empty() {
+        return Ok(Fit::Doubtful(Loss::new(LossProof::Index, missing)));
     }
     take_in_tail(index, coverage, log, recovery)
+}
+
+/// The segments from a number on that are not there though later ones are.
+fn missing_numbers(log: &Log, from: u32) -> Vec<LostRange> {
+    let mut missing = Vec::new();
+    let mut expected = from;
+    for number in log.numbers.iter().filter(|number| **number >= from) {
+        missing.extend((expected..*number).map(|segment| LostRange { segment, from: 0, until: None }));
+        expected = number.saturating_add(1);
+    }
+    missing
 }
 
 /// Takes in the log behind what the index covers.
@@ -61,7 +69,7 @@ pub(super) fn take_in_tail(
     // What was taken in may refer to a segment that was made, filled and removed after this index was written.
     let gaps = Gaps::find(index, known.coverage, log)?.counting();
     if !gaps.is_empty() {
-        return Ok(Fit::Outdated(format!("the log refers to what the index never knew: {gaps}")));
+        return Ok(Fit::Doubtful(gaps.as_loss(LossProof::Index)));
     }
     Ok(Fit::Current(known.coverage))
 }

@@ -110,13 +110,31 @@ struct Prepared {
     doubt: Option<Loss>,
 }
 
+/// Why a store's index is not looked at any further: a start would make another one, and so does whoever looks.
+enum Useless {
+    State(IndexState),
+    /// It is an older copy, or this is lost.
+    Doubtful(Loss),
+}
+
+impl From<IndexState> for Useless {
+    fn from(state: IndexState) -> Self {
+        Self::State(state)
+    }
+}
+
 impl Prepared {
     fn new(root: &Path, log: &Log, directory: &Path) -> Result<Self> {
+        let mut doubt = None;
         let kept = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let state = match kept {
             Ok(Ok(prepared)) => return Ok(prepared),
-            Ok(Err(state)) => state,
+            Ok(Err(Useless::State(state))) => state,
+            Ok(Err(Useless::Doubtful(found))) => {
+                doubt = Some(found);
+                IndexState::Outdated("it is an older copy, or parts of the log are lost".to_owned())
+            }
             Err(e) if e.reason() == Reason::CorruptData => IndexState::Unreadable(e.message().to_owned()),
             Err(e) => return Err(e),
         };
@@ -125,40 +143,40 @@ impl Prepared {
         let gaps = Gaps::find_in_log(log, known.durable_ends(), |end| known.is_voided(end));
         let loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
         reindex(log, &index, &known, &mut Recovery::default())?;
-        Ok(Self { index, state, loss, doubt: None })
+        Ok(Self { index, state, loss, doubt })
     }
 
     /// Opens a copy of the store's index; else why it is of no use.
-    fn from_index(root: &Path, log: &Log, directory: &Path) -> Result<Result<Self, IndexState>> {
+    fn from_index(root: &Path, log: &Log, directory: &Path) -> Result<Result<Self, Useless>> {
         let (original, copy) = (root.join("index"), directory.join("index"));
         if !original.exists() {
-            return Ok(Err(IndexState::Missing));
+            return Ok(Err(IndexState::Missing.into()));
         }
         let doubts = std::fs::metadata(Trust::doubts(&original)).map_or(0, |found| found.len());
         if doubts >= DOUBTS_TO_GIVE_UP as u64 {
             let why = "it broke in use, or took the process down";
-            return Ok(Err(IndexState::Unreadable(why.to_owned())));
+            return Ok(Err(IndexState::Unreadable(why.to_owned()).into()));
         }
         let failed = |e| io_error("the index could not be copied", e);
         copy_index(&original.canonicalize().map_err(failed)?, &copy).map_err(failed)?;
         let index = Index::open(&copy)?;
         let mut recovery = Recovery::default();
-        let (loss, doubt) = match bring_up(&index, log, &mut recovery)? {
-            Fit::Current(_) => (None, None),
+        let loss = match bring_up(&index, log, &mut recovery)? {
+            Fit::Current(_) => None,
             Fit::Empty => {
-                return Ok(Err(IndexState::Unreadable("it does not say what it covers".to_owned())));
+                return Ok(Err(IndexState::Unreadable("it does not say what it covers".to_owned()).into()));
             }
-            Fit::Outdated(why) => return Ok(Err(IndexState::Outdated(why))),
-            Fit::Lost(loss) => (Some(loss), None),
-            Fit::Doubtful(loss) => (None, Some(loss)),
+            Fit::Outdated(why) => return Ok(Err(IndexState::Outdated(why).into())),
+            Fit::Lost(loss) => Some(loss),
+            Fit::Doubtful(doubt) => return Ok(Err(Useless::Doubtful(doubt))),
         };
-        if (loss.is_some() || doubt.is_some())
+        if loss.is_some()
             && let Some(coverage) = index.coverage()?
         {
             // What is left is verified as it would be served.
             take_in_tail(&index, coverage, log, &mut recovery)?;
         }
-        Ok(Ok(Self { index, state: IndexState::Good, loss, doubt }))
+        Ok(Ok(Self { index, state: IndexState::Good, loss, doubt: None }))
     }
 }
 

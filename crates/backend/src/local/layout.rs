@@ -111,6 +111,20 @@ impl Layout {
         remove().map_err(|e| io_error("the old index could not be removed", e))
     }
 
+    /// Puts the index directory aside, for the user to look at or remove, in the place of one that was put there
+    /// before.
+    pub fn put_index_aside(&self) -> Result<()> {
+        let (index, aside) = (self.index(), self.root.join("index.doubtful"));
+        let put = || -> std::io::Result<()> {
+            if aside.exists() {
+                std::fs::remove_dir_all(&aside)?;
+            }
+            std::fs::rename(&index, &aside)?;
+            sync_directory(&self.root)
+        };
+        put().map_err(|e| io_error(&format!("the index could not be moved to {}", aside.display()), e))
+    }
+
     /// Removes what a stop left of an index that was being removed.
     pub fn remove_old_index(&self) {
         let old = self.old_index();

@@ -186,7 +186,7 @@ impl Opening<'_> {
                 tracing::warn!(
                     doubt = %doubt,
                     "the index is an older copy, or parts of the log are lost, which cannot be told apart; the index \
-                     is made anew from the log"
+                     is made anew from the log, and the one that was there is kept as index.doubtful"
                 );
                 Former { doubt: Some(doubt), ..Former::from(index) }
             }
@@ -234,7 +234,11 @@ impl Opening<'_> {
                 known.coverage.raise_numbers(numbers);
             }
         }
-        layout.remove_index()?;
+        if doubt.is_some() {
+            layout.put_index_aside()?;
+        } else {
+            layout.remove_index()?;
+        }
         // Of the index that is gone.
         layout.end_opening();
         let index = Index::open(&layout.index())?;

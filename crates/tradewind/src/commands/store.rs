@@ -126,8 +126,11 @@ fn check(inspecting: &Inspecting) -> anyhow::Result<Ended> {
     let mut text = loss.as_ref().map(loss_as_text).unwrap_or_default();
     text.extend(damage.iter().map(|bad| format!("bad: {}: {}\n", bad.what, bad.why)));
     if let Some(doubt) = &doubt {
-        text +=
-            &format!("note: either the index is an older copy of another time, or this is lost: {doubt}\n");
+        text += &format!(
+            "doubt: either the index is an older copy, as from a backup, and this went since; or this is lost: \
+             {doubt}; put missing segments back if there are any; a start makes the index anew and keeps this one \
+             as index.doubtful\n"
+        );
     }
     if let Some(note) = index_note(&index) {
         text += &format!("note: {note}; that the end of the log is lost cannot be excluded without it\n");
@@ -136,6 +139,9 @@ fn check(inspecting: &Inspecting) -> anyhow::Result<Ended> {
     let mut outcome = Vec::new();
     if loss.is_some() {
         outcome.push("acknowledged changes are lost".to_owned());
+    }
+    if doubt.is_some() {
+        outcome.push("acknowledged changes may be lost".to_owned());
     }
     if !damage.is_empty() {
         outcome.push(format!("{} bad", damage.len()));
