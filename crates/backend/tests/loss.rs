@@ -508,6 +508,27 @@ async fn temporary_index_is_refused_inside_of_the_store_and_removed() {
     assert_eq!(state_of_files(&root), before);
 }
 
+/// Journals are copied, whatever the directory is called; what is looked at never changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_of_an_index_behind_symbolic_links_changes_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    changed(&root).await;
+    let elsewhere = place.path().join("tables");
+    std::fs::rename(root.join("index"), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, root.join("index")).unwrap();
+    let before = state_of_files(&elsewhere);
+    assert!(check(&root).unwrap().is_sound());
+    assert_eq!(state_of_files(&elsewhere), before);
+    let keyspaces = place.path().join("keyspaces");
+    std::fs::rename(elsewhere.join("keyspaces"), &keyspaces).unwrap();
+    std::os::unix::fs::symlink(&keyspaces, elsewhere.join("keyspaces")).unwrap();
+    let before = (state_of_files(&elsewhere), state_of_files(&keyspaces));
+    let report = check(&root).unwrap();
+    assert!(report.is_sound() && report.index == IndexState::Good, "{report:?}");
+    assert_eq!((state_of_files(&elsewhere), state_of_files(&keyspaces)), before);
+}
+
 /// A mount that is gone when dropped.
 struct Mount(PathBuf);
 

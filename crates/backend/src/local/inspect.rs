@@ -28,7 +28,9 @@ use super::recovery::Recovery;
 use super::reindex::reindex;
 use super::replay::Survey;
 
-/// Directory of an index's tables.
+/// The library's directory of key spaces. Each has a directory in it, and its tables in another one in that.
+const KEYSPACES: &str = "keyspaces";
+/// Directory of a key space's tables.
 const TABLES: &str = "tables";
 /// Runs of zeros of this length are left out of a copy: journals are allocated ahead.
 const COPY_BLOCK_BYTES: usize = 64 << 10;
@@ -182,19 +184,33 @@ impl Prepared {
 
 /// Makes a copy of an index that can be opened and changed while the original stays as it is.
 fn copy_index(from: &Path, to: &Path) -> std::io::Result<()> {
+    copy_directory(from, to, Path::new(""))
+}
+
+/// Copies a directory of an index; `inside` is its path from the index's own directory.
+fn copy_directory(from: &Path, to: &Path, inside: &Path) -> std::io::Result<()> {
     std::fs::create_dir(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            copy_index(&source, &target)?;
-        } else if from.file_name().is_some_and(|name| name == TABLES) {
+        // Of what a symbolic link points to.
+        if std::fs::metadata(&source)?.is_dir() {
+            copy_directory(&source, &target, &inside.join(entry.file_name()))?;
+        } else if holds_tables(inside) {
             std::os::unix::fs::symlink(&source, &target)?;
         } else {
             copy_sparse(&source, &target)?;
         }
     }
     Ok(())
+}
+
+/// Whether a directory inside of an index holds tables: `keyspaces/*/tables`, or one below.
+fn holds_tables(inside: &Path) -> bool {
+    let mut names = inside.iter();
+    names.next().is_some_and(|name| name == KEYSPACES)
+        && names.next().is_some()
+        && names.next().is_some_and(|name| name == TABLES)
 }
 
 fn copy_sparse(from: &Path, to: &Path) -> std::io::Result<()> {
