@@ -2,9 +2,9 @@
 
 use tradewind_core::error::Result;
 
-use super::evidence::{Gaps, Verdict};
-use super::index::Index;
-use super::index::entries::Coverage;
+use super::evidence::{Gaps, Verdict, segment_number};
+use super::index::entries::{Coverage, SegmentEntry};
+use super::index::{Index, keys};
 use super::log::Log;
 use super::loss::{Loss, LossProof, LostRange};
 use super::recovery::Recovery;
@@ -72,4 +72,20 @@ pub(super) fn take_in_tail(
         return Ok(Fit::Doubtful(gaps.as_loss(LossProof::Index)));
     }
     Ok(Fit::Current(known.coverage))
+}
+
+/// Gives an end to the entries of segments that an earlier version left without one: where their files end now. No
+/// segment is written to after a start.
+pub(super) fn note_ends(index: &Index, log: &Log) -> Result<()> {
+    let mut changes = index.changes();
+    for entry in index.view().prefix(&[keys::space::SEGMENT]) {
+        let (key, value) = entry?;
+        let entry = SegmentEntry::decode(&value)?;
+        let file = log.segments.get(segment_number(&key)?);
+        if let Some(segment) = file.filter(|_| entry.end == 0 && !entry.retired) {
+            log.make_segment_durable(&segment)?;
+            changes.put(key.to_vec(), SegmentEntry { end: segment.bytes(), ..entry }.encode());
+        }
+    }
+    changes.apply()
 }

@@ -16,7 +16,7 @@ use super::buffers::Buffers;
 use super::bulk::BulkWriter;
 use super::commit::{Committer, LogWriter};
 use super::evidence::{Gaps, find_damaged, segment_number};
-use super::fit::{Fit, bring_up};
+use super::fit::{Fit, bring_up, note_ends};
 use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, SegmentEntry};
 use super::index::{Index, keys};
 use super::io::{IoThreads, io_error};
@@ -288,7 +288,10 @@ impl Opening<'_> {
         layout.end_opening();
         let index = opened?;
         Ok(match bring_up(&index, log, recovery)? {
-            Fit::Current(coverage) => Found::Ready(Box::new(settle(layout, index, log, coverage)?)),
+            Fit::Current(coverage) => {
+                note_ends(&index, log)?;
+                Found::Ready(Box::new(settle(layout, index, log, coverage)?))
+            }
             Fit::Empty if Legacy::is_in(&index)? => Found::Empty(index),
             // The library leaves this of an index that lost files, and finds parts of it when it is opened again.
             Fit::Empty => {

@@ -314,3 +314,15 @@ fn numbers_of_what_was_lost_are_not_given_out_again() {
     let (local, _) = open(root);
     assert!(put(&local, &[("f", 6)])[0] > lost);
 }
+
+#[test]
+fn index_of_an_earlier_version_proves_later_losses() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path();
+    of_an_earlier_version(root);
+    drop(open(root));
+    cut(&logs(root)[0], 32);
+    let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
+    let refused = Local::open(root, options, SystemClock::shared()).map(drop).unwrap_err();
+    assert!(refused.message().contains("bucket 1"), "{refused}");
+}
