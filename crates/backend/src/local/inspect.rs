@@ -26,6 +26,7 @@ use super::open::read_buckets;
 use super::record::BucketId;
 use super::recovery::Recovery;
 use super::reindex::reindex;
+use super::repair::Legacy;
 use super::replay::Survey;
 
 /// The library's directory of key spaces. Each has a directory in it, and its tables in another one in that.
@@ -115,6 +116,8 @@ struct Prepared {
 /// Why a store's index is not looked at any further: a start would make another one, and so does whoever looks.
 enum Useless {
     State(IndexState),
+    /// Its making was interrupted.
+    Empty(Legacy),
     /// It is an older copy, or this is lost.
     Doubtful(Loss),
 }
@@ -127,12 +130,16 @@ impl From<IndexState> for Useless {
 
 impl Prepared {
     fn new(root: &Path, log: &Log, directory: &Path) -> Result<Self> {
-        let mut doubt = None;
+        let (mut doubt, mut legacy) = (None, Legacy::default());
         let kept = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let state = match kept {
             Ok(Ok(prepared)) => return Ok(prepared),
             Ok(Err(Useless::State(state))) => state,
+            Ok(Err(Useless::Empty(found))) => {
+                legacy = found;
+                IndexState::Unreadable("it does not say what it covers".to_owned())
+            }
             Ok(Err(Useless::Doubtful(found))) => {
                 doubt = Some(found);
                 IndexState::Outdated("it is an older copy, or parts of the log are lost".to_owned())
@@ -142,8 +149,10 @@ impl Prepared {
         };
         let index = Index::open(&directory.join("rebuilt"))?;
         let known = Survey::of(log, Coverage::NOTHING)?;
-        let gaps = Gaps::find_in_log(log, known.durable_ends(), |end| known.is_voided(end));
+        let is_accepted = |end| known.is_voided(end) || legacy.has_accepted(end);
+        let gaps = Gaps::find_in_log(log, known.durable_ends(), is_accepted);
         let loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
+        legacy.enter(&index, known.coverage)?;
         reindex(log, &index, &known, &mut Recovery::default())?;
         Ok(Self { index, state, loss, doubt })
     }
@@ -165,6 +174,9 @@ impl Prepared {
         let mut recovery = Recovery::default();
         let loss = match bring_up(&index, log, &mut recovery)? {
             Fit::Current(_) => None,
+            Fit::Empty if Legacy::is_in(&index)? => {
+                return Ok(Err(Useless::Empty(Legacy::of(&index, log)?)));
+            }
             Fit::Empty => {
                 return Ok(Err(IndexState::Unreadable("it does not say what it covers".to_owned()).into()));
             }

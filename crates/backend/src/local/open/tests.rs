@@ -291,6 +291,7 @@ fn stop_in_an_accepted_rebuild_forgets_nothing() {
     layout.remove_index().unwrap();
     legacy.enter(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
     drop((log, layout));
+    assert!(check(root).unwrap().is_sound());
     let (local, recovery) = open(root);
     assert!(recovery.reindexed && recovery.loss.is_none());
     assert!(local.shared.next_id.load(Ordering::Acquire) >= numbers.next_id);
