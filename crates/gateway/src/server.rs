@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 use crate::s3::{Operations, Options};
 use crate::sigv4::Verifier;
 use accounts::Accounts;
-use buffers::{Buffers, HEAD_OVERRUN_BYTES};
+use buffers::Buffers;
 use connections::Connections;
 use peer::Peer;
 use watch::{Command, Phase, Watch};
@@ -79,7 +79,8 @@ impl Gateway {
         http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
         // An unfinished head is held before anybody is known to have sent it. What is a little over the
         // limit still comes here, to be answered in S3's words.
-        http.max_header_size(config.limits.header_bytes + HEAD_OVERRUN_BYTES);
+        let buffers = Buffers::new(&config);
+        http.max_header_size(buffers.max_head_bytes());
         // hyper's own limit is 100 and needs no allocation; any other one does, on every request.
         if config.limits.headers != 100 {
             http.max_headers(config.limits.headers);
@@ -100,7 +101,7 @@ impl Gateway {
             tls,
             connections: Connections::default(),
             descriptors: Descriptors::new(config.limits.descriptors),
-            buffers: Buffers::new(&config),
+            buffers,
             config,
         })))
     }

@@ -35,6 +35,7 @@ const MIN_SLOTS: usize = 4;
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Buffers {
+    max_head_bytes: usize,
     slots: usize,
     slot_bytes: usize,
     heads: Mutex<Heads>,
@@ -89,14 +90,21 @@ impl Buffers {
     pub(crate) fn new(config: &GatewayConfig) -> Arc<Self> {
         // A buffer doubles when it is full. TLS keeps as much again.
         let copies = if config.tls.is_some() { 4 } else { 2 };
-        let slot_bytes = copies * (config.limits.header_bytes + HEAD_OVERRUN_BYTES + HEAD_FREE_BYTES);
+        let max_head_bytes = config.limits.header_bytes + HEAD_OVERRUN_BYTES;
+        let slot_bytes = copies * (max_head_bytes + HEAD_FREE_BYTES);
         Arc::new(Self {
+            max_head_bytes,
             slots: (config.memory_bytes / HEADS_PART / slot_bytes).max(MIN_SLOTS),
             slot_bytes,
             heads: Mutex::default(),
             permits: config.memory_bytes / GROWN_PART / BUFFER_BYTES,
             grown: AtomicUsize::new(0),
         })
+    }
+
+    /// Bytes from which on a head is refused.
+    pub(crate) const fn max_head_bytes(&self) -> usize {
+        self.max_head_bytes
     }
 
     /// Bytes that a large head counts for.

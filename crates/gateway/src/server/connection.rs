@@ -1,7 +1,7 @@
 //! One connection: TLS where asked for, then HTTP/1.1 by hyper until it is over or told to go.
 //!
 //! A connection that has nothing to do is *parked*: it keeps its socket and gives up its buffers, until there is
-//! something to read.
+//! something worth reading.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::watch::{Command, Phase, Wait, Watch, WhenIdle};
-use super::watched::{Readable, Replayed, Watched};
+use super::watched::{Awaited, Replayed, Watched};
 use super::{Registered, service};
 
 /// The most bytes read of a connection at a time, and the most that hyper keeps of one.
@@ -45,10 +45,11 @@ pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: Sock
     let socket = Watched::new(socket, watch.clone());
     match &shared.tls {
         None => serve_http(registered, socket, peer).await,
-        Some(tls) => match until_closed(watch, tls.accept(socket)).await {
+        // Boxed: what TLS needs would be a part of every connection's task.
+        Some(tls) => match Box::pin(until_closed(watch, tls.accept(socket))).await {
             Some(Ok(socket)) => {
                 watch.end_request();
-                serve_http(registered, socket, peer).await;
+                Box::pin(serve_http(registered, socket, peer)).await;
             }
             Some(Err(e)) => tracing::debug!(%peer, error = %e, "the TLS handshake failed"),
             None => tracing::debug!(%peer, "the TLS handshake took too long"),
@@ -71,7 +72,7 @@ async fn until_closed<F: Future>(watch: &Watch, work: F) -> Option<F::Output> {
 
 async fn serve_http<T>(registered: &Registered, socket: T, peer: SocketAddr)
 where
-    T: Readable + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: Awaited + AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Registered { shared, watch, .. } = registered;
     let service = service_fn(|request| {
@@ -80,8 +81,13 @@ where
     });
     let mut stream = Replayed { stream: socket, first: Bytes::new() };
     loop {
-        if stream.first.is_empty() && !until_readable(registered, &mut stream.stream).await {
-            shut_down(&mut stream).await;
+        if !until_request(registered, &mut stream).await {
+            if watch.command() == Command::TurnAway {
+                shared.metrics.refuse_connection();
+                turn_away(watch, &mut stream).await;
+            } else {
+                shut_down(&mut stream).await;
+            }
             return;
         }
         watch.set_buffers_dropped();
@@ -102,7 +108,10 @@ where
                 return Poll::Ready(Ended::Over(ended));
             }
             match watch.when_idle() {
-                WhenIdle::Park if watch.is_idle() && !finishing => return Poll::Ready(Ended::Parked),
+                WhenIdle::Park if finishing => {}
+                WhenIdle::Park if watch.is_idle() || T::AWAITS_HEADS && watch.is_in_small_head() => {
+                    return Poll::Ready(Ended::Parked);
+                }
                 WhenIdle::Leave if watch.is_idle() => return Poll::Ready(Ended::Left),
                 WhenIdle::Leave => shared.connections.withdraw(registered.id),
                 WhenIdle::Park | WhenIdle::Stay => {}
@@ -124,7 +133,8 @@ where
             }
         };
         let (io, unread) = (rest.io.into_inner(), rest.read_buf);
-        let first = if io.first.is_empty() { unread } else { [unread, io.first].concat().into() };
+        // Without what else is in the library's buffer.
+        let first = [unread, io.first].concat().into();
         stream = Replayed { stream: io.stream, first };
         match ended {
             Ended::Parked => watch.set_buffers_dropped(),
@@ -141,15 +151,23 @@ where
     }
 }
 
-/// Waits until there is something to read. Returns false if the connection is told to go instead.
-async fn until_readable(registered: &Registered, stream: &mut impl Readable) -> bool {
+/// Waits until there is something worth reading. Returns false if the connection is told to go instead.
+async fn until_request<T: Awaited>(registered: &Registered, stream: &mut Replayed<T>) -> bool {
     let watch = &registered.watch;
     std::future::poll_fn(|cx| {
         watch.waker.register(cx.waker());
-        if watch.command() != Command::Serve || watch.when_idle() == WhenIdle::Leave {
+        if watch.command() != Command::Serve {
             return Poll::Ready(false);
         }
-        stream.poll_readable(cx).map(|()| true)
+        if stream.stream.poll_request(cx, &stream.first).is_ready() {
+            return Poll::Ready(true);
+        }
+        match watch.when_idle() {
+            WhenIdle::Leave if watch.is_idle() => return Poll::Ready(false),
+            WhenIdle::Leave => registered.shared.connections.withdraw(registered.id),
+            WhenIdle::Park | WhenIdle::Stay => {}
+        }
+        Poll::Pending
     })
     .await
 }

@@ -28,7 +28,7 @@ const MAX_WAIT_TIME: Duration = Duration::from_millis(500);
 /// How often connections are looked at while requests wait for memory, or little is free.
 const MAX_PRESSED_TICK: Duration = Duration::from_millis(250);
 
-/// A connection that has waited this long for its next request gives up its buffers.
+/// A connection that has waited this long for its next request, or for the rest of a head, gives up its buffers.
 const PARK_TIME: Duration = Duration::from_secs(2);
 
 /// The times that follow from the limits: shorter ones have shorter ticks.
@@ -90,7 +90,8 @@ impl Judge {
                 watch.tell(command);
             }
             watch.set_waits_since(note.since);
-            if note.wait == Wait::Request && !note.was_asked_to_park && note.waited(now) >= PARK_TIME {
+            let may_park = matches!(note.wait, Wait::Request | Wait::Head);
+            if may_park && !note.was_asked_to_park && note.waited(now) >= PARK_TIME {
                 note.was_asked_to_park = true;
                 watch.ask(WhenIdle::Park);
             }

@@ -187,7 +187,9 @@ impl Watch {
 
     /// The connection has given up its buffers.
     pub(crate) fn set_buffers_dropped(&self) {
-        self.is_grown.store(false, Ordering::Relaxed);
+        if self.slot() == Slot::None {
+            self.is_grown.store(false, Ordering::Relaxed);
+        }
         if self.has_permit.swap(false, Ordering::Relaxed) {
             self.buffers.release_permit();
         }
@@ -220,13 +222,23 @@ impl Watch {
                 if left > 0 {
                     return Some(left);
                 }
-                self.is_grown.store(true, Ordering::Relaxed);
-                self.buffers.take_slot(self).then_some(HEAD_FREE_BYTES)
+                self.take_slot().then_some(HEAD_FREE_BYTES)
             }
             _ if self.reads_large_body.load(Ordering::Relaxed) => Some(usize::MAX),
             // A small body, the beginning of one that is not admitted yet, or that of a next request.
             _ => Some(HEAD_FREE_BYTES),
         }
+    }
+
+    /// Returns true if there is a slot for a large head; otherwise the waker is called when there is.
+    pub(crate) fn take_slot(self: &Arc<Self>) -> bool {
+        self.is_grown.store(true, Ordering::Relaxed);
+        self.buffers.take_slot(self)
+    }
+
+    /// Bytes from which on a head is refused whatever follows.
+    pub(crate) fn max_head_bytes(&self) -> usize {
+        self.buffers.max_head_bytes()
     }
 
     /// Bytes came.
@@ -285,6 +297,11 @@ impl Watch {
     /// Returns true if the connection waits for a request and has sent all answers.
     pub(crate) fn is_idle(&self) -> bool {
         self.waits_for() == Wait::Request
+    }
+
+    /// Returns true if the connection waits for the rest of a small head.
+    pub(crate) fn is_in_small_head(&self) -> bool {
+        self.waits_for() == Wait::Head && self.slot() == Slot::None
     }
 
     /// Withdraws what the connection was asked for.

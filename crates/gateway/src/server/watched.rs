@@ -8,33 +8,120 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut as _, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use memchr::memmem;
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
+use super::buffers::HEAD_FREE_BYTES;
 use super::watch::{Phase, Watch};
 
 /// The most bytes thrown away while lingering.
 const LINGER_BYTES: u64 = 64 << 20;
 
-/// A stream that can be asked whether there is something to read, without reading it.
-pub(crate) trait Readable {
-    /// Ready once there are bytes, or the end of the stream. Sometimes ready without either.
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+/// A stream that can be waited for without reading from it.
+pub(crate) trait Awaited {
+    /// Whether a request's head can be waited for as well, and not only its first byte.
+    const AWAITS_HEADS: bool;
+
+    /// Ready once there is something worth reading: a whole head, of which `first` was read already; one so large that
+    /// it takes more than the first buffer; what is no head; the end of the stream, or an error.
+    fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()>;
 }
 
-impl Readable for Watched<TcpStream> {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.socket.poll_read_ready(cx).map(|_| ())
+/// Nothing is read: what the client has sent lies in the kernel until the head is whole.
+impl Awaited for Watched<TcpStream> {
+    const AWAITS_HEADS: bool = true;
+
+    fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
+        let Self { socket, watch, .. } = self;
+        let max_head = watch.max_head_bytes();
+        if Progress::of(first, &[], max_head) == Progress::Enough {
+            return Poll::Ready(());
+        }
+        loop {
+            if ready!(socket.poll_read_ready(cx)).is_err() {
+                return Poll::Ready(());
+            }
+            let mut found = Progress::Nothing;
+            // A failed look makes the runtime wait for more than there is now.
+            let looked = socket.try_io(Interest::READABLE, || {
+                let mut bytes = [0; HEAD_FREE_BYTES];
+                let (_, length) = recv(&*socket, &mut bytes, RecvFlags::PEEK)?;
+                found = if length == 0 {
+                    Progress::Enough
+                } else {
+                    Progress::of(first, &bytes[..length], max_head)
+                };
+                if found == Progress::Some { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match found {
+                Progress::Nothing if looked.is_ok() => return Poll::Ready(()),
+                Progress::Nothing => {}
+                Progress::Some => watch.set_phase(Phase::Head),
+                Progress::Large => {
+                    watch.set_phase(Phase::Head);
+                    return if watch.take_slot() { Poll::Ready(()) } else { Poll::Pending };
+                }
+                Progress::Enough => return Poll::Ready(()),
+            }
+            if looked.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
+                return Poll::Ready(());
+            }
+        }
     }
 }
 
-impl Readable for TlsStream<Watched<TcpStream>> {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (socket, session) = self.get_mut();
+impl Awaited for TlsStream<Watched<TcpStream>> {
+    const AWAITS_HEADS: bool = false;
+
+    fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
+        let (Watched { socket, .. }, session) = self.get_mut();
         // Not while there are bytes that were decrypted and not read.
-        if session.wants_read() { socket.poll_readable(cx) } else { Poll::Ready(()) }
+        if !first.is_empty() || !session.wants_read() {
+            return Poll::Ready(());
+        }
+        // The runtime may take a socket for readable that is not: it is asked.
+        let mut byte = [0; 1];
+        socket.poll_peek(cx, &mut ReadBuf::new(&mut byte)).map(|_| ())
+    }
+}
+
+/// What there is of a request's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// No byte.
+    Nothing,
+    /// The beginning.
+    Some,
+    /// A beginning that needs a slot.
+    Large,
+    /// All of it; or what is no head, or too large for one, and is answered so.
+    Enough,
+}
+
+impl Progress {
+    fn of(first: &[u8], then: &[u8], max_head: usize) -> Self {
+        let joined;
+        let bytes = if first.is_empty() {
+            then
+        } else {
+            joined = [first, then].concat();
+            &joined
+        };
+        let Some(begin) = bytes.iter().find(|byte| !matches!(byte, b'\r' | b'\n')) else {
+            return if bytes.len() < HEAD_FREE_BYTES { Self::Some } else { Self::Enough };
+        };
+        let is_whole = memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some();
+        if is_whole || !begin.is_ascii_alphabetic() || bytes.len() >= max_head {
+            Self::Enough
+        } else if bytes.len() >= HEAD_FREE_BYTES {
+            Self::Large
+        } else {
+            Self::Some
+        }
     }
 }
 
@@ -168,5 +255,32 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Replayed<T> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_worth_reading() {
+        let large = format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(HEAD_FREE_BYTES));
+        for (first, then, progress) in [
+            ("", "G", Progress::Some),
+            ("", "\r\n", Progress::Some),
+            ("", "GET / HTTP/1.1\r\nhost: a\r\n", Progress::Some),
+            ("", "GET / HTTP/1.1\r\nhost: a\r\n\r\n", Progress::Enough),
+            ("", "\r\nGET / HTTP/1.1\nhost: a\n\n", Progress::Enough),
+            ("GET / HTTP/1.1\r\nhost: a\r", "\n\r\n", Progress::Enough),
+            ("GET / HTTP/1.1\r\nhost: a\r\n\r", "", Progress::Some),
+            ("GET / HTTP/1.1\r\n\r\n", "", Progress::Enough),
+            ("", "\x16\x03\x01", Progress::Enough),
+            ("", &large, Progress::Large),
+            (&large, "", Progress::Large),
+        ] {
+            let found = Progress::of(first.as_bytes(), then.as_bytes(), 32 << 10);
+            assert_eq!(found, progress, "{first:?} {then:?}");
+        }
+        assert_eq!(Progress::of(b"GET /", b"long", 9), Progress::Enough);
     }
 }

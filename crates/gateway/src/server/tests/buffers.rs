@@ -88,6 +88,28 @@ async fn small_unfinished_heads_need_no_slot() {
 }
 
 #[tokio::test]
+async fn a_head_in_many_pieces_is_served() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    let long = "v".repeat(9000);
+    for headers in [&[][..], &[("x-amz-meta-long", long.as_str())]] {
+        let (head, _) = signed("GET", "/", headers, UNSIGNED);
+        // Slower than a connection is parked, at the beginning and at the end.
+        let (begin, rest) = head.split_at(10);
+        let (middle, end) = rest.split_at(rest.len() - 10);
+        client.send(begin).await;
+        tokio::time::sleep(Duration::from_millis(3200)).await;
+        for piece in middle.as_bytes().chunks(1000) {
+            client.send(piece).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(3200)).await;
+        client.send(end).await;
+        assert_eq!(client.answer(false).await.expect("an answer").status, 200);
+    }
+}
+
+#[tokio::test]
 async fn a_connection_that_was_parked_serves_on() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
