@@ -131,6 +131,7 @@ impl Gateway {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some(ended) = tasks.join_next() => log_end(ended),
+                () = shared.connections.room_made(), if shared.connections.is_making_room() => {}
                 accepted = listener.accept(), if !shared.connections.is_making_room() => match accepted {
                     Ok((socket, peer)) => {
                         next_id += 1;

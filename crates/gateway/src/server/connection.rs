@@ -95,6 +95,11 @@ where
         let mut finishing = false;
         let ended = std::future::poll_fn(|cx| {
             watch.waker.register(cx.waker());
+            if watch.command() == Command::TurnAway && watch.is_at_work() {
+                // It was told so while it waited, and does no more.
+                watch.finish_instead();
+                shared.connections.withdraw(registered.id);
+            }
             match watch.command() {
                 Command::Serve => {}
                 command @ (Command::TurnAway | Command::Close) => return Poll::Ready(Ended::Told(command)),

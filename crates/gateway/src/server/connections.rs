@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::peer::Peer;
 use super::watch::{Command, Phase, Wait, Watch, WhenIdle};
@@ -35,6 +36,8 @@ const SEARCH_TIME: Duration = Duration::from_micros(2);
 pub(crate) struct Connections {
     table: Mutex<Table>,
     leaving: AtomicUsize,
+    /// Told when one less is leaving.
+    left: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +80,12 @@ enum Cost {
     Admission,
 }
 
+/// A connection that is to make room, and what it was doing when it was chosen.
+struct Candidate {
+    entry: Arc<Entry>,
+    cost: Cost,
+}
+
 impl Entry {
     fn cost(&self) -> Option<Cost> {
         match (self.watch.waits_for(), self.watch.phase()) {
@@ -116,7 +125,7 @@ impl Connections {
                 table.by_peer.remove(&peer);
             }
         }
-        drop(table);
+        // Before anybody else finds it among the candidates, where it could be told to leave once more.
         self.set(&entry, Stay::Gone);
     }
 
@@ -158,14 +167,21 @@ impl Connections {
             table.next_search = now + SEARCH_TIME * u32::try_from(table.all.len()).unwrap_or(u32::MAX);
             found = table.take_candidate(newcomer);
         }
-        let Some(entry) = found else { return false };
-        entry.set(Stay::Leaving);
+        let Some(Candidate { entry, cost }) = found else { return false };
+        // Counted before it can be taken back.
         self.leaving.fetch_add(1, Ordering::AcqRel);
-        match entry.cost() {
-            Some(Cost::Unused | Cost::Idle) => entry.watch.ask(WhenIdle::Leave),
-            _ => entry.watch.tell(Command::TurnAway),
+        entry.set(Stay::Leaving);
+        match cost {
+            Cost::Unused | Cost::Idle => entry.watch.ask(WhenIdle::Leave),
+            // Where the store has begun to work on it meanwhile, the connection takes it back.
+            Cost::NoRequest | Cost::Waiting | Cost::Admission => entry.watch.tell(Command::TurnAway),
         }
         true
+    }
+
+    /// Completes when less connections are leaving than when this was called, or soon after.
+    pub(crate) async fn room_made(&self) {
+        self.left.notified().await;
     }
 
     /// A connection that was to make room has got a request: it stays.
@@ -180,6 +196,7 @@ impl Connections {
     fn set(&self, entry: &Entry, stay: Stay) {
         if entry.set(stay) {
             self.leaving.fetch_sub(1, Ordering::AcqRel);
+            self.left.notify_one();
         }
     }
 }
@@ -189,21 +206,23 @@ impl Table {
         self.by_peer.get(&peer).copied().unwrap_or(0)
     }
 
-    fn may_replace(&self, newcomer: Option<Peer>, entry: &Entry) -> bool {
+    fn may_replace(&self, newcomer: Option<Peer>, entry: &Entry, cost: Cost) -> bool {
         let peer = entry.watch.peer;
         // With the new one. One that is not known is taken for a peer without connections.
         let (has, wants) = (self.count(peer), newcomer.map_or(0, |newcomer| self.count(newcomer)) + 1);
-        match entry.cost() {
-            None => false,
-            Some(Cost::Unused | Cost::Idle) => newcomer == Some(peer) || has >= wants,
-            Some(_) => has > wants,
+        match cost {
+            Cost::Unused | Cost::Idle => newcomer == Some(peer) || has >= wants,
+            Cost::NoRequest | Cost::Waiting | Cost::Admission => has > wants,
         }
     }
 
-    fn take_candidate(&mut self, newcomer: Option<Peer>) -> Option<Arc<Entry>> {
-        let may = |entry: &Arc<Entry>| entry.stays() && self.may_replace(newcomer, entry);
-        let at = self.candidates.iter().position(may)?;
-        self.candidates.remove(at)
+    fn take_candidate(&mut self, newcomer: Option<Peer>) -> Option<Candidate> {
+        let may = |(at, entry): (usize, &Arc<Entry>)| {
+            let cost = entry.cost().filter(|_| entry.stays())?;
+            self.may_replace(newcomer, entry, cost).then_some((at, cost))
+        };
+        let (at, cost) = self.candidates.iter().enumerate().find_map(may)?;
+        Some(Candidate { entry: self.candidates.remove(at)?, cost })
     }
 
     fn search(&mut self) {

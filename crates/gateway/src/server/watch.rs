@@ -279,6 +279,18 @@ impl Watch {
         self.waker.wake();
     }
 
+    /// Takes back [`Command::TurnAway`]: the connection finishes its request instead, and closes then.
+    pub(crate) fn finish_instead(&self) {
+        let [told, instead] = [Command::TurnAway, Command::Finish].map(|command| command as u8);
+        // It may be told to close meanwhile, which stands.
+        let _ = self.command.compare_exchange(told, instead, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Returns true if the store works on a request: neither the client nor memory is waited for.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.waits_for() == Wait::Nothing && self.phase() == Phase::Working
+    }
+
     /// Asks the connection, unless it was asked for more.
     pub(crate) fn ask(&self, when_idle: WhenIdle) {
         self.when_idle.fetch_max(when_idle as u8, Ordering::AcqRel);

@@ -140,3 +140,63 @@ fn searches_are_as_rare_as_there_are_many_connections() {
     assert!(!open.connections.make_room(peer(1), now + SEARCH_TIME * 500));
     assert!(open.connections.make_room(peer(1), now + SEARCH_TIME * 1000));
 }
+
+/// A connection that ends at the moment when it is told to make room is counted once, and no more when it is gone.
+#[test]
+fn connections_that_end_while_they_are_told_are_not_counted_for_ever() {
+    let buffers = Buffers::new(&GatewayConfig::default());
+    let connections = Connections::default();
+    let now = std::sync::atomic::AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (connections, buffers) = (&connections, &buffers);
+            scope.spawn(move || {
+                for n in 0..20_000 {
+                    let watch = Arc::new(Watch::new(peer(1), buffers.clone()));
+                    watch.set_phase(Phase::Idle);
+                    let id = n * 2 + thread;
+                    connections.insert(id, watch);
+                    connections.remove(id);
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..40_000 {
+                let now = now.fetch_add(1, Ordering::Relaxed);
+                connections.make_room(peer(1), Duration::from_secs(now));
+            }
+        });
+    });
+    assert_eq!(connections.leaving(), 0);
+}
+
+#[tokio::test]
+async fn who_waits_for_room_is_woken_when_a_connection_stays() {
+    let mut open = Open::new();
+    for _ in 0..MAX_LEAVING {
+        open.open(1, Phase::Idle);
+        assert!(open.make_room(1));
+    }
+    assert!(open.connections.is_making_room());
+    let mut made = std::pin::pin!(open.connections.room_made());
+    assert!(futures::poll!(&mut made).is_pending());
+    open.connections.withdraw(1);
+    assert!(futures::poll!(&mut made).is_ready() && !open.connections.is_making_room());
+}
+
+#[test]
+fn a_request_that_the_store_works_on_is_finished() {
+    let mut open = Open::new();
+    let watch = open.open(1, Phase::Admission);
+    open.open(1, Phase::Working);
+    assert!(open.make_room(2));
+    assert_eq!(watch.command(), Command::TurnAway);
+    assert!(!watch.is_at_work());
+    watch.set_phase(Phase::Working);
+    assert!(watch.is_at_work());
+    watch.finish_instead();
+    assert_eq!(watch.command(), Command::Finish);
+    watch.tell(Command::Close);
+    watch.finish_instead();
+    assert_eq!(watch.command(), Command::Close);
+}
