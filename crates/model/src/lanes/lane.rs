@@ -1,6 +1,6 @@
 //! One lane: who waits in it, and who passes when.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use super::Turn;
@@ -64,7 +64,8 @@ struct Waiting {
 }
 
 /// Clients take turns: each round has one request of each client that waits. A client that comes anew joins the round
-/// that is passing.
+/// that is passing, unless it has had its turn in that round: then it joins the next one. So a round ends, however fast
+/// its clients come back.
 #[derive(Debug, Default)]
 struct Queue {
     /// By round, and in one in the order in which they came.
@@ -73,12 +74,15 @@ struct Queue {
     clients: HashMap<Client, (usize, u64)>,
     /// The round of the latest that has passed.
     round: u64,
+    /// Clients that have had their turn in that round. Emptied when the next round begins.
+    served: HashSet<Client>,
 }
 
 impl Queue {
     fn insert(&mut self, mut ticket: Ticket, amount: f64, since: Duration) -> Ticket {
+        let earliest = self.round + u64::from(self.served.contains(&ticket.client));
         let (count, last) = self.clients.entry(ticket.client).or_insert((0, 0));
-        ticket.round = if *count == 0 { self.round } else { self.round.max(*last + 1) };
+        ticket.round = if *count == 0 { earliest } else { earliest.max(*last + 1) };
         (*count, *last) = (*count + 1, ticket.round);
         self.waiting.insert((ticket.round, ticket.id), Waiting { amount, since, ticket });
         ticket
@@ -96,7 +100,11 @@ impl Queue {
     }
 
     fn pass(&mut self, ticket: Ticket) {
-        self.round = self.round.max(ticket.round);
+        if ticket.round > self.round {
+            self.round = ticket.round;
+            self.served.clear();
+        }
+        self.served.insert(ticket.client);
         self.remove(ticket);
     }
 }

@@ -258,6 +258,41 @@ fn clients_take_turns_in_a_lane() {
 }
 
 #[test]
+fn clients_that_ask_again_at_once_share_evenly() {
+    let (mut lanes, mut now) = learned();
+    let first = lanes.enter(put(Priority::High, 1), now).unwrap();
+    lanes.turn(&first, 1, now);
+    lanes.options.most_waiting = 100;
+    let mut waiting = BTreeMap::new();
+    let ask = |lanes: &mut Lanes, waiting: &mut BTreeMap<_, _>, client: u64, now| {
+        let request = lanes.enter_for(Client(client), put(Priority::Normal, 1), now).unwrap();
+        match lanes.turn(&request, 1, now) {
+            Turn::Waits(ticket) => drop(waiting.insert(ticket, (client, request))),
+            Turn::Now => panic!("it waits"),
+        }
+    };
+    for client in [1, 2, 3, 3, 3, 3] {
+        ask(&mut lanes, &mut waiting, client, now);
+    }
+    let mut passed = BTreeMap::<u64, usize>::new();
+    for _ in 0..300 {
+        // A request that goes first keeps the lane contended.
+        assert_eq!(lanes.turn(&first, 1, now), Turn::Now);
+        let ticket = loop {
+            now = now.max(lanes.wake(now).unwrap()) + Duration::from_micros(1);
+            if let Some(ticket) = lanes.next(now) {
+                break ticket;
+            }
+        };
+        let (client, request) = waiting.remove(&ticket).unwrap();
+        *passed.entry(client).or_default() += 1;
+        lanes.end(request, now, None);
+        ask(&mut lanes, &mut waiting, client, now);
+    }
+    assert!([1, 2, 3].iter().all(|client| (90..=110).contains(&passed[client])), "{passed:?}");
+}
+
+#[test]
 fn a_client_with_many_requests_leaves_room_for_others() {
     let (mut lanes, now) = learned();
     lanes.options.most_waiting = 16;
