@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Reason, Result};
-use shares::{Grant, Shares};
+use shares::{Grant, Purpose, Shares};
 
 pub use shares::{Account, Demand, Tenant};
 
@@ -115,16 +115,16 @@ impl Budget {
     /// Reserves a window for optional work, only if no request has to wait for it.
     #[must_use]
     pub fn try_admit(&self, bytes: usize) -> Option<Arc<Window>> {
-        self.try_admit_for(&self.0.own, bytes)
+        Some(Window::new(self.try_take(&self.0.own, self.grains(bytes), Purpose::Optional)?))
     }
 
     /// Reserves a window of `bytes` (at most the whole budget) if that is possible without waiting.
     #[must_use]
     pub fn try_admit_for(&self, account: &Account, bytes: usize) -> Option<Arc<Window>> {
-        Some(Window::new(self.try_take(account, self.grains(bytes))?))
+        Some(Window::new(self.try_take(account, self.grains(bytes), Purpose::Admission)?))
     }
 
-    /// Takes `bytes` out of what is free; never waits. `None`: do with less.
+    /// Takes `bytes` out of what is free, only if no request has to wait for it; never waits. `None`: do with less.
     #[must_use]
     pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         self.try_reserve_for(&self.0.own, bytes)
@@ -132,11 +132,11 @@ impl Budget {
 
     fn try_reserve_for(&self, account: &Account, bytes: usize) -> Option<Reservation> {
         let grains = bytes.div_ceil(GRAIN).max(1);
-        Some(Reservation { bytes, held: Held::Extra(self.try_take(account, grains)?) })
+        Some(Reservation { bytes, held: Held::Extra(self.try_take(account, grains, Purpose::Optional)?) })
     }
 
-    fn try_take(&self, account: &Account, grains: usize) -> Option<Permit> {
-        let is_taken = self.0.shares.lock().try_take(account, grains);
+    fn try_take(&self, account: &Account, grains: usize, purpose: Purpose) -> Option<Permit> {
+        let is_taken = self.0.shares.lock().try_take(account, grains, purpose);
         is_taken.then(|| self.permit(account.clone(), grains))
     }
 

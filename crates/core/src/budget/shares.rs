@@ -101,6 +101,15 @@ struct Rank {
     held: usize,
 }
 
+/// What memory is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A request cannot start without it. It is served in the order of ranks.
+    Admission,
+    /// The caller can do without it. Every waiting request goes first.
+    Optional,
+}
+
 /// What the requests of one account wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
@@ -151,15 +160,19 @@ impl Shares {
         self.free
     }
 
-    /// Takes `grains` for an account if they are free, within its share, and no waiting request goes first.
-    pub(super) fn try_take(&mut self, account: &Account, grains: usize) -> bool {
+    /// Takes `grains` for an account if they are free, within its share, and no waiting request goes first. A waiting
+    /// request beyond its own share goes before nobody but its account.
+    pub(super) fn try_take(&mut self, account: &Account, grains: usize, purpose: Purpose) -> bool {
         if grains > self.free || !self.is_within_share(account, grains) {
             return false;
         }
         if !self.lines.is_empty() {
             let is_behind_own = self.lines.iter().any(|line| line.account.is(account));
-            let first = self.first().map(|index| self.lines[index].account.rank());
-            if is_behind_own || first.is_some_and(|first| first <= account.rank()) {
+            let goes_first = |first: usize| match purpose {
+                Purpose::Admission => self.lines[first].account.rank() <= account.rank(),
+                Purpose::Optional => true,
+            };
+            if is_behind_own || self.first().is_some_and(goes_first) {
                 return false;
             }
         }

@@ -185,6 +185,25 @@ fn extra_reservations_count_for_the_account() {
 }
 
 #[test]
+fn optional_memory_is_refused_while_a_request_waits() {
+    let budget = Budget::new(8 * WINDOW);
+    let (more, less) = (account(), account());
+    let _held = budget.try_admit_for(&more, 2 * GRAIN).unwrap();
+    let window = budget.try_admit_for(&less, GRAIN).unwrap();
+    let own = budget.try_admit(7 * WINDOW).unwrap();
+    let mut asked = ask(&budget, &more, WINDOW - 2 * GRAIN);
+    assert!(take(&mut asked).is_none(), "a grain is missing");
+    let half = WINDOW / 2;
+    assert!(window.try_reserve(half).is_none() && window.try_reserve_beside(half, GRAIN).is_none());
+    assert!(budget.try_admit(GRAIN).is_none() && budget.try_reserve(GRAIN).is_none());
+    assert!(window.try_reserve(GRAIN).is_some(), "it is in the window");
+    assert!(budget.try_admit_for(&less, half).is_some(), "an admission of an account that holds less");
+    own.keep(6 * WINDOW);
+    assert!(take(&mut asked).is_some());
+    assert!(window.try_reserve(half).is_some(), "no request waits");
+}
+
+#[test]
 fn demands_list_accounts_that_waited_long_enough() {
     let clock = SimulatedClock::new();
     let budget = Budget::new(8 * WINDOW);
