@@ -2,19 +2,22 @@
 //! The large ones are counted here.
 //!
 //! - A request head beyond [`HEAD_FREE_BYTES`] needs a *slot* until its request is admitted to the budget or over.
-//!   There are few. Who needs one waits for it without reading on, and the holder whose head is the oldest is turned
-//!   away: a head that makes progress is whole long before it is the oldest.
+//!   There are few. Who needs one waits for it without reading on, and a holder is turned away: the oldest of the peer
+//!   that holds most, unless the peer that waits would then hold as many; then it is the oldest of that peer itself. A
+//!   head that makes progress is whole long before it is the oldest, and a whole one is turned away last. A slot that
+//!   becomes free goes to the peer that holds fewest.
 //! - A connection whose buffer has grown may keep it for its next request only with a *permit*. Others get a new
 //!   buffer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use super::connection::BUFFER_BYTES;
-use super::watch::{Command, Watch};
+use super::peer::Peer;
+use super::watch::{Command, Phase, Watch};
 use crate::config::GatewayConfig;
 
 /// Bytes of a head that need no slot: one byte less than what the HTTP library reads at first, so that its buffer does
@@ -45,18 +48,31 @@ pub(crate) struct Buffers {
 
 #[derive(Debug, Default)]
 struct Heads {
-    /// By ticket, oldest first.
-    holders: BTreeMap<u64, Holder>,
-    waiting: VecDeque<Arc<Watch>>,
-    /// Holders that were turned away and are not gone.
-    leaving: usize,
+    /// Those that hold slots or wait for them.
+    peers: HashMap<Peer, PeerHeads>,
+    /// Slots that are held.
+    held: usize,
+    /// Connections that wait for slots.
+    waiting: usize,
+    /// The tickets of holders that were turned away and are not gone.
+    leaving: HashSet<u64>,
     last_ticket: u64,
 }
 
+/// The large heads of one peer.
+#[derive(Debug, Default)]
+struct PeerHeads {
+    /// Holders that were not turned away, by ticket, oldest first.
+    staying: BTreeMap<u64, Arc<Watch>>,
+    /// Oldest first.
+    waiting: VecDeque<Waiting>,
+}
+
 #[derive(Debug)]
-struct Holder {
+struct Waiting {
+    /// Smaller numbers came earlier.
+    order: u64,
     watch: Arc<Watch>,
-    is_leaving: bool,
 }
 
 /// What a connection has of the slots.
@@ -121,13 +137,12 @@ impl Buffers {
             Slot::Waiting => return false,
             Slot::None => {}
         }
-        if heads.holders.len() < self.slots {
+        if heads.held < self.slots {
             heads.give(watch.clone());
             return true;
         }
-        watch.set_slot(Slot::Waiting);
-        heads.waiting.push_back(watch.clone());
-        heads.turn_away_oldest();
+        heads.wait(watch.clone());
+        heads.make_room_for(watch.peer);
         false
     }
 
@@ -139,16 +154,12 @@ impl Buffers {
         let mut heads = self.heads.lock();
         match watch.slot() {
             Slot::None => return,
-            Slot::Waiting => heads.waiting.retain(|waiting| !std::ptr::eq(&**waiting, watch)),
-            Slot::Held(ticket) => {
-                if heads.holders.remove(&ticket).is_some_and(|holder| holder.is_leaving) {
-                    heads.leaving -= 1;
-                }
-            }
+            Slot::Waiting => heads.leave_queue(watch),
+            Slot::Held(ticket) => heads.take_back(watch, ticket),
         }
         watch.set_slot(Slot::None);
-        while heads.holders.len() < self.slots {
-            let Some(next) = heads.waiting.pop_front() else { break };
+        while heads.held < self.slots {
+            let Some(next) = heads.pop_next() else { break };
             heads.give(next.clone());
             next.waker.wake();
         }
@@ -175,18 +186,79 @@ impl Buffers {
 impl Heads {
     fn give(&mut self, watch: Arc<Watch>) {
         self.last_ticket += 1;
+        self.held += 1;
         watch.set_slot(Slot::Held(self.last_ticket));
-        self.holders.insert(self.last_ticket, Holder { watch, is_leaving: false });
+        self.peers.entry(watch.peer).or_default().staying.insert(self.last_ticket, watch);
     }
 
-    /// As many holders as there are requests waiting for slots.
-    fn turn_away_oldest(&mut self) {
-        let needed = self.waiting.len().saturating_sub(self.leaving);
-        let staying = self.holders.values_mut().filter(|holder| !holder.is_leaving);
-        for holder in staying.take(needed) {
-            holder.is_leaving = true;
-            self.leaving += 1;
-            holder.watch.tell(Command::TurnAway);
+    fn take_back(&mut self, watch: &Watch, ticket: u64) {
+        self.held -= 1;
+        if !self.leaving.remove(&ticket)
+            && let Some(heads) = self.peers.get_mut(&watch.peer)
+        {
+            heads.staying.remove(&ticket);
+        }
+        self.forget_if_unused(watch.peer);
+    }
+
+    fn wait(&mut self, watch: Arc<Watch>) {
+        self.last_ticket += 1;
+        self.waiting += 1;
+        watch.set_slot(Slot::Waiting);
+        let waiting = &mut self.peers.entry(watch.peer).or_default().waiting;
+        waiting.push_back(Waiting { order: self.last_ticket, watch });
+    }
+
+    fn leave_queue(&mut self, watch: &Watch) {
+        self.waiting -= 1;
+        if let Some(heads) = self.peers.get_mut(&watch.peer) {
+            heads.waiting.retain(|waiting| !std::ptr::eq(&*waiting.watch, watch));
+        }
+        self.forget_if_unused(watch.peer);
+    }
+
+    /// Takes the next connection out of the queue: the oldest of the peer that holds fewest.
+    fn pop_next(&mut self) -> Option<Arc<Watch>> {
+        let place = |heads: &PeerHeads| Some((heads.staying.len(), heads.waiting.front()?.order));
+        let next = self.peers.values_mut().filter(|heads| !heads.waiting.is_empty());
+        let next = next.min_by_key(|heads| place(heads))?.waiting.pop_front()?;
+        self.waiting -= 1;
+        Some(next.watch)
+    }
+
+    /// Turns away one holder, if there are not as many leaving as there are connections waiting. A peer's connection
+    /// has just begun to wait.
+    fn make_room_for(&mut self, peer: Peer) {
+        if self.leaving.len() >= self.waiting {
+            return;
+        }
+        let max_staying = self.peers.values().map(|heads| heads.staying.len()).max().unwrap_or(0);
+        let Some(own) = self.peers.get(&peer) else { return };
+        let (own_staying, own_waiting) = (own.staying.len(), own.waiting.len());
+        // A peer that has nothing yet is let in even where every other has one slot: those may be stuck.
+        let is_from_others =
+            max_staying > own_staying + own_waiting || (own_staying == 0 && own_waiting == 1);
+        let is_candidate = |(candidate, heads): &(&Peer, &PeerHeads)| {
+            if is_from_others { heads.staying.len() == max_staying } else { **candidate == peer }
+        };
+        let candidates = self.peers.iter().filter(is_candidate).flat_map(|(_, heads)| &heads.staying);
+        let is_whole = |watch: &Watch| !matches!(watch.phase(), Phase::Idle | Phase::Head);
+        let Some((&ticket, watch)) = candidates.min_by_key(|(ticket, watch)| (is_whole(watch), **ticket))
+        else {
+            return;
+        };
+        let watch = watch.clone();
+        self.leaving.insert(ticket);
+        if let Some(heads) = self.peers.get_mut(&watch.peer) {
+            heads.staying.remove(&ticket);
+        }
+        watch.tell(Command::TurnAway);
+        self.forget_if_unused(watch.peer);
+    }
+
+    fn forget_if_unused(&mut self, peer: Peer) {
+        if self.peers.get(&peer).is_some_and(|heads| heads.staying.is_empty() && heads.waiting.is_empty()) {
+            self.peers.remove(&peer);
         }
     }
 }
@@ -200,14 +272,32 @@ mod tests {
     }
 
     fn watch(buffers: &Arc<Buffers>) -> Arc<Watch> {
-        Arc::new(Watch::new(std::net::IpAddr::from([127, 0, 0, 1]).into(), buffers.clone()))
+        watch_of(1, buffers)
+    }
+
+    /// A connection of a peer, told from others by a number.
+    fn watch_of(peer: u8, buffers: &Arc<Buffers>) -> Arc<Watch> {
+        Arc::new(Watch::new(std::net::IpAddr::from([127, 0, 0, peer]).into(), buffers.clone()))
+    }
+
+    /// Connections of a peer that hold all slots.
+    fn hold_all(peer: u8, buffers: &Arc<Buffers>) -> Vec<Arc<Watch>> {
+        let holders: Vec<_> = (0..buffers.slots).map(|_| watch_of(peer, buffers)).collect();
+        assert!(holders.iter().all(|holder| buffers.take_slot(holder)));
+        holders
+    }
+
+    /// Ends the connections that were turned away.
+    fn end_turned_away(holders: &[Arc<Watch>], buffers: &Buffers) {
+        for holder in holders.iter().filter(|holder| holder.command() == Command::TurnAway) {
+            buffers.release_slot(holder);
+        }
     }
 
     #[test]
     fn the_oldest_holder_makes_room_for_the_next() {
         let buffers = buffers();
-        let holders: Vec<_> = (0..buffers.slots).map(|_| watch(&buffers)).collect();
-        assert!(holders.iter().all(|holder| buffers.take_slot(holder)));
+        let holders = hold_all(1, &buffers);
         let (next, last) = (watch(&buffers), watch(&buffers));
         assert!(!buffers.take_slot(&next) && !buffers.take_slot(&next));
         assert_eq!((holders[0].command(), holders[1].command()), (Command::TurnAway, Command::Serve));
@@ -219,7 +309,61 @@ mod tests {
         buffers.release_slot(&last);
         buffers.release_slot(&holders[1]);
         assert!(buffers.take_slot(&watch(&buffers)), "its slot is free");
-        assert_eq!((buffers.heads.lock().leaving, holders[2].command()), (0, Command::Serve));
+        assert_eq!((buffers.heads.lock().leaving.len(), holders[2].command()), (0, Command::Serve));
+    }
+
+    #[test]
+    fn a_peer_with_many_heads_evicts_only_its_own() {
+        let buffers = buffers();
+        let mut greedy = hold_all(1, &buffers);
+        let mut open_more = |count| {
+            for _ in 0..count {
+                greedy.push(watch_of(1, &buffers));
+                buffers.take_slot(&greedy[greedy.len() - 1]);
+            }
+            greedy.clone()
+        };
+        open_more(3);
+        let single = watch_of(2, &buffers);
+        assert!(!buffers.take_slot(&single), "all slots are held");
+        let opened = open_more(3);
+        let left = opened.iter().find(|holder| holder.command() == Command::TurnAway).unwrap();
+        buffers.release_slot(left);
+        assert!(buffers.take_slot(&single), "it goes before older ones of a peer that holds many");
+        for _ in 0..5 {
+            let opened = open_more(buffers.slots);
+            end_turned_away(&opened, &buffers);
+        }
+        assert_eq!(single.command(), Command::Serve);
+        open_more(0).iter().for_each(|holder| buffers.release_slot(holder));
+        buffers.release_slot(&single);
+        let heads = buffers.heads.lock();
+        assert_eq!((heads.held, heads.waiting, heads.leaving.len(), heads.peers.len()), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn whole_heads_are_turned_away_last() {
+        let buffers = buffers();
+        let holders = hold_all(1, &buffers);
+        let (partial, whole) = (&holders[2], [&holders[0], &holders[1]]);
+        holders.iter().for_each(|holder| holder.set_phase(Phase::Admission));
+        partial.set_phase(Phase::Head);
+        assert!(!buffers.take_slot(&watch_of(2, &buffers)));
+        assert_eq!((partial.command(), whole[0].command()), (Command::TurnAway, Command::Serve));
+        assert!(!buffers.take_slot(&watch_of(3, &buffers)));
+        assert_eq!((whole[0].command(), whole[1].command()), (Command::TurnAway, Command::Serve));
+    }
+
+    #[test]
+    fn a_new_peer_is_let_in_where_each_holds_one_slot() {
+        let buffers = buffers();
+        let peers = 1..=u8::try_from(buffers.slots).unwrap();
+        let holders: Vec<_> = peers.map(|peer| watch_of(peer, &buffers)).collect();
+        assert!(holders.iter().all(|holder| buffers.take_slot(holder)));
+        let (next, more) = (watch_of(255, &buffers), watch_of(255, &buffers));
+        assert!(!buffers.take_slot(&next) && !buffers.take_slot(&more));
+        let turned_away = holders.iter().filter(|holder| holder.command() == Command::TurnAway);
+        assert_eq!((turned_away.count(), holders[0].command()), (1, Command::TurnAway));
     }
 
     #[test]
