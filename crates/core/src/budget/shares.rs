@@ -160,8 +160,8 @@ impl Shares {
         self.free
     }
 
-    /// Takes `grains` for an account if they are free, within its share, and no waiting request goes first. A waiting
-    /// request beyond its own share goes before nobody but its account.
+    /// Takes `grains` for an account if they are free, within its share, and no waiting request goes first. Where a
+    /// waiting request is beyond its account's share, it only goes before that account.
     pub(super) fn try_take(&mut self, account: &Account, grains: usize, purpose: Purpose) -> bool {
         if grains > self.free || !self.is_within_share(account, grains) {
             return false;
