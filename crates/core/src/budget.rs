@@ -227,6 +227,8 @@ impl fmt::Debug for Permit {
 /// context or a buffer carved from it) is gone.
 pub struct Window {
     size: AtomicUsize,
+    /// Bytes of the permit that are not a part of the window.
+    overhead: AtomicUsize,
     min_size: AtomicUsize,
     left: AtomicUsize,
     freed: Notify,
@@ -237,7 +239,8 @@ impl Window {
     fn new(permit: Permit) -> Arc<Self> {
         let size = permit.grains.load(Ordering::Relaxed) * GRAIN;
         let [size, left] = [size, size].map(AtomicUsize::new);
-        Arc::new(Self { size, min_size: AtomicUsize::new(0), left, freed: Notify::new(), permit })
+        let [overhead, min_size] = [0, 0].map(AtomicUsize::new);
+        Arc::new(Self { size, overhead, min_size, left, freed: Notify::new(), permit })
     }
 
     /// Whose it is.
@@ -246,10 +249,29 @@ impl Window {
         &self.permit.account
     }
 
-    /// Bytes of the window in all.
+    /// Bytes of the window in all, without the overhead.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the budget that the request holds: the window and the overhead.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.permit.grains.load(Ordering::Acquire) * GRAIN
+    }
+
+    /// Moves `bytes` (rounded down to the grain, at most what is left) from the window to the request's overhead: memory
+    /// that the request holds until the window is dropped. The overhead does not count in [`size`](Self::size) or
+    /// [`left`](Self::left), so nobody waits for it, and [`keep`](Self::keep) does not give it back.
+    pub fn add_overhead(&self, bytes: usize) {
+        // What `keep` gives back at the same time is not left.
+        let _shares = self.permit.budget.0.shares.lock();
+        let bytes = bytes.min(self.left()) / GRAIN * GRAIN;
+        if self.take(bytes) {
+            self.overhead.fetch_add(bytes, Ordering::AcqRel);
+            self.size.fetch_sub(bytes, Ordering::AcqRel);
+        }
     }
 
     /// Makes [`keep`](Self::keep) leave at least `bytes`: for a request that holds more than memory while it goes on.
@@ -262,6 +284,7 @@ impl Window {
     pub fn keep(&self, bytes: usize) {
         let Permit { budget, account, grains } = &self.permit;
         let needed = bytes.max(self.min_size.load(Ordering::Acquire)).div_ceil(GRAIN).max(1);
+        let needed = needed.saturating_add(self.overhead.load(Ordering::Acquire) / GRAIN);
         if needed >= grains.load(Ordering::Acquire) {
             return;
         }
@@ -385,6 +408,8 @@ impl<T: AsRef<[u8]>> AsRef<[u8]> for Attached<T> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
     use crate::clock::SystemClock;
 
@@ -467,6 +492,25 @@ mod tests {
         window.set_min_size(0);
         window.keep(GRAIN);
         assert_eq!((window.size(), budget.free()), (GRAIN, 7 * GRAIN));
+    }
+
+    #[tokio::test]
+    async fn overhead_is_neither_waited_for_nor_given_back() {
+        let budget = Budget::new(16 * GRAIN);
+        let window = budget.admit(12 * GRAIN, &no_deadline()).await.unwrap();
+        window.add_overhead(4 * GRAIN + 1);
+        assert_eq!((window.size(), window.left(), window.held()), (8 * GRAIN, 8 * GRAIN, 12 * GRAIN));
+        let all = window.reserve_own(100 * GRAIN).now_or_never().expect("the whole window is left");
+        assert_eq!(all.bytes(), 8 * GRAIN);
+        drop(all);
+        window.keep(2 * GRAIN);
+        assert_eq!((window.size(), window.left(), window.held()), (2 * GRAIN, 2 * GRAIN, 6 * GRAIN));
+        assert_eq!(budget.free(), 10 * GRAIN);
+        let all = window.reserve_own(8 * GRAIN).now_or_never().expect("what was kept is left");
+        assert_eq!(all.bytes(), 2 * GRAIN);
+        drop(all);
+        drop(window);
+        assert_eq!(budget.free(), 16 * GRAIN);
     }
 
     #[tokio::test]

@@ -1,11 +1,10 @@
 //! How much memory a request gets and how long it may take, decided from its head alone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, header};
-use tradewind_core::{ByteRange, Reservation, Window};
+use tradewind_core::{ByteRange, Window};
 
 use crate::config::Limits;
 
@@ -27,21 +26,10 @@ pub(super) struct Grant {
     pub(super) patience: Duration,
 }
 
-/// A request's memory.
-pub(super) struct Memory {
-    pub(super) window: Arc<Window>,
-    /// The part of it that a large head takes.
-    _head: Option<Reservation>,
-}
-
-impl Memory {
-    /// A window that was granted with `head_bytes` more for a large head.
-    pub(super) fn new(window: Arc<Window>, grant: Grant, head_bytes: usize) -> Self {
-        // A small budget has less than was asked for. What the request needs goes first.
-        let spare = window.size().saturating_sub(grant.window_bytes).min(head_bytes);
-        let head = if spare > 0 { window.try_reserve(spare) } else { None };
-        Self { window, _head: head }
-    }
+/// Sets aside what a large head takes of a window that was granted with `head_bytes` more. A small budget has less than
+/// was asked for: what the request needs (`window_bytes`) goes first.
+pub(super) fn set_head_aside(window: &Window, window_bytes: usize, head_bytes: usize) {
+    window.add_overhead(window.size().saturating_sub(window_bytes).min(head_bytes));
 }
 
 /// Decides. `length` is the body's, where it is known.
@@ -84,7 +72,25 @@ fn read_window(parts: &Parts) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt as _;
     use http::Request;
+    use tradewind_core::Budget;
+
+    #[tokio::test]
+    async fn a_window_beside_a_large_head_can_be_reserved_whole() {
+        let (window_bytes, head_bytes) = (64 << 10, 80 << 10);
+        let budget = Budget::new(1 << 20);
+        let window = budget.try_admit(window_bytes + head_bytes).unwrap();
+        set_head_aside(&window, window_bytes, head_bytes);
+        // A small range of a small object: the store reads the object whole.
+        let read = window.reserve_own(128 << 10).now_or_never().expect("nobody else holds any of it");
+        assert_eq!(read.bytes(), window_bytes);
+        drop(read);
+        let small = Budget::new(96 << 10);
+        let window = small.try_admit(window_bytes + head_bytes).unwrap();
+        set_head_aside(&window, window_bytes, head_bytes);
+        assert_eq!((window.size(), window.held()), (window_bytes, 96 << 10), "the request goes first");
+    }
 
     #[test]
     fn windows() {

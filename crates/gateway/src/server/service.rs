@@ -14,11 +14,12 @@ use hyper::body::Incoming;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 use tradewind_core::Context;
+use tradewind_core::budget::GRAIN;
 use tradewind_core::context::Deadline;
-use tradewind_core::{ErrorKind, Reason};
+use tradewind_core::{ErrorKind, Reason, Window};
 
 use super::Shared;
-use super::admission::{self, Grant, Memory};
+use super::admission::{self, Grant};
 use super::buffers::{HEAD_FREE_BYTES, Slot};
 use super::watch::{Phase, Watch};
 use crate::auth::{Authenticated, Identity};
@@ -112,7 +113,7 @@ struct Exchange {
     id: RequestId,
     has_large_body: bool,
     /// Kept until the answer is out, whatever the store does with it, but not behind a failure.
-    memory: OnceLock<Memory>,
+    memory: OnceLock<Arc<Window>>,
 }
 
 impl Exchange {
@@ -194,7 +195,9 @@ impl Exchange {
         let after = |patience| Deadline::after(clock.clone(), patience).with_cancellation(cancel.clone());
         let account = self.watch.account(accounts, identity);
         let head_bytes = if self.watch.slot() == Slot::None { 0 } else { buffers.slot_bytes() };
-        let bytes = grant.window_bytes.max(config.min_window_bytes) + head_bytes;
+        let head_bytes = head_bytes.next_multiple_of(GRAIN);
+        let window_bytes = grant.window_bytes.max(config.min_window_bytes);
+        let bytes = window_bytes + head_bytes;
         let window = match budget.try_admit_for(&account, bytes) {
             Some(window) => window,
             None => {
@@ -206,8 +209,9 @@ impl Exchange {
         };
         self.watch.set_admitted(&window, self.has_large_body);
         window.set_min_size(config.min_window_bytes);
-        let memory = self.memory.get_or_init(|| Memory::new(window, grant, head_bytes));
-        Ok(Context::new(after(grant.patience), memory.window.clone()).of_client(identity.client()))
+        admission::set_head_aside(&window, window_bytes, head_bytes);
+        let window = self.memory.get_or_init(|| window);
+        Ok(Context::new(after(grant.patience), window.clone()).of_client(identity.client()))
     }
 
     fn refuse(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
@@ -361,7 +365,7 @@ struct Counted {
     metrics: Arc<OperationMetrics>,
     shared: Arc<Shared>,
     watch: Arc<Watch>,
-    _memory: Option<Memory>,
+    _memory: Option<Arc<Window>>,
     started: Duration,
     status: StatusCode,
     body_bytes: u64,

@@ -252,3 +252,15 @@ async fn one_window_serves_many() {
     }
     assert_eq!(tokio::time::timeout(Duration::from_secs(60), all.join_all()).await.unwrap().len(), 32);
 }
+
+#[tokio::test]
+async fn a_small_range_behind_a_large_head_is_answered() {
+    let house = house(config(|_| ())).await;
+    let mut client = Client::new(&house).await;
+    assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
+    assert_eq!(client.ask("PUT", "/bucket/key", &[], &vec![1; 100 << 10]).await.status, 200);
+    let long = "v".repeat(9 << 10);
+    let headers = [("range", "bytes=0-99"), ("x-long", long.as_str())];
+    let answer = client.ask("GET", "/bucket/key", &headers, b"").await;
+    assert_eq!((answer.status, answer.body.len()), (206, 100));
+}
