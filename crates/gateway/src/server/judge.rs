@@ -90,6 +90,9 @@ impl Judge {
                 watch.tell(command);
             }
             watch.set_waits_since(note.since);
+            if note.wait == Wait::Write {
+                watch.refresh_untaken();
+            }
             let may_park = matches!(note.wait, Wait::Request | Wait::Head);
             if may_park && !note.was_asked_to_park && note.waited(now) >= PARK_TIME {
                 note.was_asked_to_park = true;
@@ -147,7 +150,7 @@ fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Hold
     let (going, mut stalled): (Vec<Holder>, Vec<Holder>) =
         holders.into_iter().partition(|holder| holder.watch.command() >= Command::FailBody);
     // These were told before, and their memory is on its way back.
-    let mut freed: usize = going.iter().map(|holder| holder.window.size()).sum();
+    let mut freed: usize = going.iter().map(|holder| holder.window.held()).sum();
     stalled.retain(|holder| holder.stalled >= stall);
     stalled.sort_by_cached_key(|holder| {
         let account = holder.window.account();
@@ -156,7 +159,7 @@ fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Hold
     stalled.retain(|holder| {
         let is_needed = freed < needed_of(holder);
         if is_needed {
-            freed += holder.window.size();
+            freed += holder.window.held();
         }
         is_needed
     });
@@ -212,7 +215,10 @@ impl Notes {
         let (wait, requests, moved) = (watch.waits_for(), watch.requests(), watch.moved());
         let is_on_client = matches!(wait, Wait::Body | Wait::Write);
         let is_new = requests != self.requests;
-        if is_new || !is_on_client || moved.wrapping_sub(self.progress.moved) >= limits.slow_client_bytes {
+        // What went to the kernel counts until the connection is blocked.
+        self.moved = self.moved.min(moved);
+        self.progress.moved = self.progress.moved.min(moved);
+        if is_new || !is_on_client || moved - self.progress.moved >= limits.slow_client_bytes {
             self.progress = Progress { moved, at: now };
         }
         if is_wanted {
@@ -221,7 +227,7 @@ impl Notes {
         let is_pressed = now < self.pressed_until;
         let enough =
             if is_pressed { limits.slow_client_bytes.max(PRESSED_BYTES) } else { limits.slow_client_bytes };
-        let has_progress = is_on_client && moved.wrapping_sub(self.moved) >= enough;
+        let has_progress = is_on_client && moved - self.moved >= enough;
         if wait != self.wait || is_new || has_progress || wait == Wait::Nothing {
             *self = Self { wait, requests, moved, since: now, was_asked_to_park: false, ..*self };
             return None;

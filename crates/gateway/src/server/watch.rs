@@ -81,6 +81,8 @@ pub(crate) struct Watch {
     phase: AtomicU8,
     requests: AtomicU32,
     moved: AtomicU64,
+    /// Of the bytes that went, those that lay in the kernel when the connection was last blocked.
+    untaken: AtomicU64,
     write_blocked: AtomicBool,
     body_unread: AtomicBool,
     command: AtomicU8,
@@ -110,6 +112,7 @@ impl Watch {
             phase: AtomicU8::new(Phase::Head as u8),
             requests: AtomicU32::new(0),
             moved: AtomicU64::new(0),
+            untaken: AtomicU64::new(0),
             write_blocked: AtomicBool::new(false),
             body_unread: AtomicBool::new(false),
             command: AtomicU8::new(Command::Serve as u8),
@@ -252,6 +255,16 @@ impl Watch {
         self.head_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// The connection is blocked in a write, and this many bytes lie in the kernel that the client has not taken.
+    pub(super) fn note_untaken(&self, bytes: u64) {
+        self.untaken.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Has a connection that is blocked in a write look again at what its client has taken.
+    pub(super) fn refresh_untaken(&self) {
+        self.waker.wake();
+    }
+
     /// Bytes went, or (`None`) could not.
     pub(crate) fn note_write(&self, bytes: Option<usize>) {
         match bytes {
@@ -325,8 +338,15 @@ impl Watch {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// Bytes that came and went. While the connection is blocked in a write, those count that the client has taken: the
+    /// kernel lets a connection write again only after a large part of its buffer is empty, and a steady client would
+    /// seem to pause. So the number may fall when a connection becomes blocked.
     pub(super) fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+        let moved = self.moved.load(Ordering::Relaxed);
+        if !self.write_blocked.load(Ordering::Relaxed) {
+            return moved;
+        }
+        moved.saturating_sub(self.untaken.load(Ordering::Relaxed))
     }
 
     pub(super) fn waits_since(&self) -> Duration {

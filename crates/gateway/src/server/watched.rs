@@ -2,13 +2,16 @@
 //! close: after an answer to a request whose body was not read, the client may go on sending for a while before the
 //! socket goes, so that it reads the answer instead of a reset.
 
+use std::ffi::c_int;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut as _, Bytes};
 use memchr::memmem;
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -152,18 +155,32 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     }
 }
 
-impl<T: AsyncWrite + AsyncRead + Unpin> Watched<T> {
+impl<T: AsFd> Watched<T> {
     fn noted(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &result {
             Poll::Ready(Ok(bytes)) => self.watch.note_write(Some(*bytes)),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.watch.note_write(None),
+            Poll::Pending => {
+                // A socket that cannot say it counts as empty: then what went to the kernel is what moved.
+                self.watch.note_untaken(untaken(&self.socket).unwrap_or(0));
+                self.watch.note_write(None);
+            }
         }
         result
     }
 }
 
-impl<T: AsyncWrite + AsyncRead + Unpin> AsyncWrite for Watched<T> {
+/// The opcode of `SIOCOUTQ`, where Linux has its generic numbers.
+const SIOCOUTQ: Opcode = 0x5411;
+
+/// Bytes written to a socket that the other side has not acknowledged.
+fn untaken(socket: impl AsFd) -> io::Result<u64> {
+    // SAFETY: `SIOCOUTQ` writes one `int`, and `Getter` gives it room for that.
+    let bytes = unsafe { ioctl(socket, Getter::<SIOCOUTQ, c_int>::new()) }?;
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
+impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.noted(result)

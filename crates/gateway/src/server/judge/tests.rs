@@ -134,6 +134,44 @@ fn a_stall_is_counted_while_the_client_is_waited_for() {
     assert_eq!(at(8, &|_| ()), SECOND);
 }
 
+#[test]
+fn what_a_blocked_client_takes_of_the_kernel_is_progress() {
+    let watch = watch();
+    watch.begin_request(false);
+    let mut notes = Notes::new(Duration::ZERO);
+    let mut stalled_at = |second: u32, untaken: u64| {
+        watch.note_untaken(untaken);
+        watch.note_write(None);
+        notes.judge(&watch, second * SECOND, &limits(), false);
+        notes.stalled(second * SECOND)
+    };
+    watch.note_write(Some(2000));
+    assert_eq!(stalled_at(1, 1000), Duration::ZERO, "a thousand were taken at once");
+    assert_eq!(stalled_at(2, 900), Duration::ZERO);
+    assert_eq!(stalled_at(3, 801), SECOND, "a drip is no progress");
+    assert_eq!(stalled_at(4, 800), Duration::ZERO);
+    // Much goes to the kernel at once, and the client has taken none of it.
+    watch.note_write(Some(5000));
+    assert_eq!(stalled_at(5, 5800), SECOND);
+    assert_eq!(stalled_at(6, 5700), Duration::ZERO);
+}
+
+#[test]
+fn bytes_that_only_the_kernel_took_are_no_measure() {
+    let watch = watch();
+    watch.begin_request(false);
+    watch.note_write(Some(5000));
+    let mut notes = Notes::new(Duration::ZERO);
+    notes.judge(&watch, SECOND, &limits(), false);
+    watch.note_untaken(4000);
+    watch.note_write(None);
+    notes.judge(&watch, 2 * SECOND, &limits(), false);
+    assert_eq!(notes.stalled(2 * SECOND), SECOND);
+    watch.note_untaken(3900);
+    notes.judge(&watch, 3 * SECOND, &limits(), false);
+    assert_eq!(notes.stalled(3 * SECOND), Duration::ZERO, "from what it had taken on");
+}
+
 fn account() -> Account {
     Account::new(&Tenant::default())
 }

@@ -12,19 +12,22 @@ const MAX_TIME: Duration = Duration::from_secs(1);
 const HERE: [u8; 4] = [127, 0, 0, 1];
 const THERE: [u8; 4] = [127, 0, 0, 2];
 
+/// More than the kernel takes of an answer.
+const LARGE_BYTES: usize = 16 << 20;
+
 /// Sixteen windows of a read.
 fn small_memory() -> GatewayConfig {
     GatewayConfig { memory_bytes: 8 << 20, ..config(|_| ()) }
 }
 
-/// With an object of 16 MiB that anybody may read, and a small one.
+/// With an object of `LARGE_BYTES` that anybody may read, and a small one.
 async fn filled(config: GatewayConfig) -> House {
     let house = house(config).await;
     let mut client = Client::new(&house).await;
     for bucket in ["open", "good"] {
         assert_eq!(client.ask("PUT", &format!("/{bucket}"), &[], b"").await.status, 200);
     }
-    assert_eq!(client.ask("PUT", "/open/large", &[], &vec![1; 16 << 20]).await.status, 200);
+    assert_eq!(client.ask("PUT", "/open/large", &[], &vec![1; LARGE_BYTES]).await.status, 200);
     assert_eq!(client.ask("PUT", "/good/small", &[], &vec![1; 64 << 10]).await.status, 200);
     house
 }
@@ -133,7 +136,7 @@ async fn a_reader_that_goes_on_keeps_its_memory_beside_stalled_ones() {
     let mut reader = Client::small(&house, HERE).await;
     reader.send(&read).await;
     let _stuck = stuck(&house, 40, HERE, &open_read()).await;
-    let mut left = 16 << 20;
+    let mut left = LARGE_BYTES;
     let mut piece = vec![0; 256 << 10];
     // Slower than the server could, over some seconds of pressure.
     while left > 0 {
@@ -151,4 +154,43 @@ async fn one_client_alone_uses_nearly_all_memory() {
     let _stuck = stuck(&house, 40, HERE, &read).await;
     let budget = house.gateway.budget();
     assert!(budget.free() <= budget.capacity() / 8 + (512 << 10), "{budget:?}");
+}
+
+/// Reads at a steady 300 KB/s for this time, then as fast as it can. Returns the bytes that came until the answer was
+/// whole, or the connection was cut.
+async fn read_steadily(client: &mut Client, over: Duration) -> usize {
+    let (begun, mut total) = (Instant::now(), 0);
+    let mut piece = vec![0; 15_000];
+    while total < LARGE_BYTES {
+        let read = tokio::io::AsyncReadExt::read(&mut client.0, &mut piece).await.unwrap_or(0);
+        if read == 0 {
+            break;
+        }
+        total += read;
+        if begun.elapsed() < over {
+            tokio::time::sleep(Duration::from_micros(read as u64 * 10 / 3)).await;
+        }
+    }
+    total
+}
+
+#[tokio::test]
+async fn a_steady_reader_under_pressure_is_not_cut_off() {
+    let house = filled(small_memory()).await;
+    let (read, _) = signed_by(&OTHER, "GET", "/open/large", &[], UNSIGNED);
+    let mut readers = tokio::task::JoinSet::new();
+    for _ in 0..12 {
+        let mut client = Client::new(&house).await;
+        client.send(&read).await;
+        readers.spawn(async move { read_steadily(&mut client, 5 * MAX_TIME).await });
+    }
+    let mut still = Client::new(&house).await;
+    still.send(&read).await;
+    tokio::time::sleep(MAX_TIME / 2).await;
+    // They hold less than the readers and wait for more: whoever stalls makes way.
+    let (write, _) = signed("PUT", "/good/key", &[("content-length", "1000000")], UNSIGNED);
+    let _others = stuck(&house, 12, HERE, &write).await;
+    let came = readers.join_all().await;
+    assert!(came.iter().all(|bytes| *bytes >= LARGE_BYTES), "some were cut off: {came:?}");
+    assert!(read_steadily(&mut still, Duration::ZERO).await < LARGE_BYTES, "it read nothing");
 }
