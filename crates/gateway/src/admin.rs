@@ -42,8 +42,8 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// Serves until `shutdown`, at most `connections` (at least one) at once. Another one takes the place of the oldest:
-/// connections that nobody uses keep no health check out.
+/// Serves until `shutdown`, at most `connections` (at least one) at once. A new connection replaces the oldest one:
+/// unused connections must not keep health checks out.
 pub async fn serve(listener: TcpListener, admin: Admin, connections: usize, shutdown: CancellationToken) {
     let mut tasks = JoinSet::new();
     let mut open = VecDeque::<AbortHandle>::new();

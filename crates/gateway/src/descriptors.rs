@@ -39,12 +39,12 @@ pub struct DescriptorLimit {
     pub reserve: usize,
 }
 
-/// As many connections may eat into the reserve, as long as half of what is left stays free: a store that has grown into
-/// it can still be reached.
+/// This many connections may use the reserve, as long as half of the remaining files stay free: a store that has grown
+/// into the reserve can still be reached.
 const MIN_CONNECTIONS: usize = 8;
 
 impl DescriptorLimit {
-    /// Connections that there may be while so many other files are open.
+    /// The number of connections allowed while `others` other files are open.
     #[must_use]
     pub fn connections(&self, others: usize) -> usize {
         let left = self.limit.saturating_sub(others);
@@ -57,28 +57,28 @@ impl DescriptorLimit {
 pub(crate) struct Descriptors {
     /// `None` if there are enough for all.
     limit: Option<DescriptorLimit>,
-    /// Those that are no connections, as of the last look.
+    /// Open files other than connections, as of the last count.
     others: AtomicUsize,
 }
 
 impl Descriptors {
     pub(crate) fn new(limit: Option<DescriptorLimit>) -> Self {
         let descriptors = Self { limit, others: AtomicUsize::new(0) };
-        descriptors.look(0);
+        descriptors.count_open(0);
         descriptors
     }
 
-    /// Counts open files while there are so many connections; returns how many of these are too many.
-    pub(crate) fn look(&self, connections: usize) -> usize {
+    /// Counts open files, of which `connections` are connections. Returns the number of excess connections.
+    pub(crate) fn count_open(&self, connections: usize) -> usize {
         let Some(limit) = self.limit else { return 0 };
-        // Where they cannot be counted, nothing changes.
+        // If they cannot be counted, the last count stays.
         let Ok(open) = open_files() else { return 0 };
         let others = open.saturating_sub(connections);
         self.others.store(others, Ordering::Relaxed);
         connections.saturating_sub(limit.connections(others))
     }
 
-    /// Returns true if there is room for so many connections.
+    /// Returns true if `connections` connections are allowed.
     pub(crate) fn have_room_for(&self, connections: usize) -> bool {
         let others = self.others.load(Ordering::Relaxed);
         self.limit.is_none_or(|limit| connections <= limit.connections(others))
@@ -105,11 +105,11 @@ mod tests {
         let connections = [0, 17, 30, 35, 47, 60, 63, 100].map(|others| limit.connections(others));
         assert_eq!(connections, [40, 23, 10, 8, 8, 2, 0, 0]);
         let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1 << 20, reserve: 100 }));
-        assert_eq!(descriptors.look(0), 0);
+        assert_eq!(descriptors.count_open(0), 0);
         assert!(descriptors.have_room_for(1000) && !descriptors.have_room_for(1 << 20));
         let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1, reserve: 1 }));
         assert!(!descriptors.have_room_for(1));
-        assert!(descriptors.look(open_files().unwrap()) > 0);
+        assert!(descriptors.count_open(open_files().unwrap()) > 0);
         assert!(Descriptors::new(None).have_room_for(1 << 30));
     }
 }

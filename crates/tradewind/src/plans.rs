@@ -57,7 +57,7 @@ pub struct ServedPlan {
     pub plan: Plan,
     /// What it follows from.
     pub source: Source,
-    /// The most connections to the service.
+    /// The maximum number of connections to the service.
     pub connections: usize,
     /// Bytes that are fetched ahead, for all.
     ahead_bytes: u64,

@@ -242,7 +242,7 @@ fn settings_show_names_sources_and_hides_secrets() {
     assert_eq!(find("root_key.id")["value"], "somebody");
 }
 
-/// So many connections that are opened and not used.
+/// Opens `count` connections that are not used.
 fn unused(server: &Server, count: usize) -> Vec<TcpStream> {
     (0..count).map(|_| TcpStream::connect(server.endpoint).unwrap()).collect()
 }

@@ -26,8 +26,8 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
     ("response-expires", header::EXPIRES),
 ];
 
-/// A body of no more bytes leaves the store however slowly the client reads: the socket takes it.
-const PASSED_ON: u64 = 256 << 10;
+/// A body of at most this size leaves the store however slowly the client reads: the socket takes it.
+const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 
 /// What a store reads besides the bytes that it is asked for: their head, and what else is in the blocks that they begin and end in.
 const BESIDE: usize = 128 << 10;
@@ -48,7 +48,7 @@ pub(super) async fn get(site: &Site, call: &Call) -> Result<Plain> {
 /// Gives back the memory that a read turns out not to need, so that others need not wait for it: what is asked for does not say how large
 /// the object is.
 pub(crate) fn keep_for(context: &Context, span: Span) {
-    if span.length <= PASSED_ON {
+    if span.length <= MAX_BUFFERED_BYTES {
         context.window.set_min_size(0);
     }
     let bytes = usize::try_from(span.length).unwrap_or(usize::MAX);

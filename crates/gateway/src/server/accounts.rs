@@ -60,7 +60,7 @@ impl State {
     }
 }
 
-/// The account that a connection used last: most connections have one identity.
+/// A connection's latest account. Connections rarely change their identity.
 #[derive(Debug, Default)]
 pub(crate) struct LastAccount(Mutex<Option<(Arc<Identity>, Account)>>);
 

@@ -28,11 +28,11 @@ content-length: 125\r\nconnection: close\r\n\r\n\
 <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
 <Error><Code>SlowDown</Code><Message>There are too many connections.</Message></Error>";
 
-/// How a connection's HTTP ended, or was left off.
+/// The end, or the suspension, of a connection's HTTP.
 enum Ended {
-    /// By itself.
+    /// It ended by itself.
     Over(hyper::Result<()>),
-    /// By this command.
+    /// It was told to end by this command.
     Told(Command),
     /// It waits for a request, and gives up its buffers.
     Parked,

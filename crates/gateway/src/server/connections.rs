@@ -1,4 +1,4 @@
-//! The connections that are open, and who makes room when there may be no more.
+//! The open connections, and the choice of the one that makes room for a new one at the limit.
 //!
 //! The limit is the configured number, or the files that the process may still have open. At the limit a new connection
 //! takes the place of another one, of the peer that has most:
@@ -27,8 +27,8 @@ const MAX_LEAVING: usize = 8;
 /// Connections found in one search for those that could make room.
 const MAX_CANDIDATES: usize = 64;
 
-/// A search looks at all connections, and the next one comes this long for each of them after it: new connections that
-/// nobody can make room for do not keep the server busy.
+/// The minimum time between searches, per open connection: a search visits all of them, and new connections that cannot
+/// be accepted must not keep the server busy.
 const SEARCH_TIME: Duration = Duration::from_micros(2);
 
 /// The open connections of a gateway.
@@ -55,7 +55,7 @@ struct Entry {
     stay: AtomicU8,
 }
 
-/// What becomes of a connection.
+/// The state of a connection with regard to making room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Stay {
@@ -65,7 +65,7 @@ enum Stay {
     Gone,
 }
 
-/// How cheap it is to lose a connection. Cheaper ones first.
+/// The cost of losing a connection, cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cost {
     /// It has never sent anything.
@@ -134,7 +134,7 @@ impl Connections {
         self.table.lock().all.iter().map(|(id, entry)| (*id, entry.watch.clone())).collect()
     }
 
-    /// How many there are.
+    /// The number of open connections.
     pub(crate) fn count(&self) -> usize {
         self.table.lock().all.len()
     }
@@ -154,7 +154,7 @@ impl Connections {
         self.make_room_for(Some(newcomer), now)
     }
 
-    /// Has a connection make room for whatever the process needs: no new connection can be told from another.
+    /// Has a connection make room for other files of the process, or for a connection that cannot be accepted.
     pub(crate) fn make_room_for_any(&self, now: Duration) -> bool {
         self.make_room_for(None, now)
     }

@@ -15,8 +15,8 @@ use super::Shared;
 use super::watch::{Command, Wait, Watch, WhenIdle};
 use crate::config::Limits;
 
-/// What a client must move in the slow client's time while others wait for memory: about what its own
-/// request holds of it.
+/// The bytes that a client must move in the slow client's time while others wait for its memory: about as many as its
+/// request holds.
 const PRESSED_BYTES: u64 = 1 << 20;
 
 /// A connection that holds memory and did not move the slow client's bytes in this time is stalled.
@@ -25,7 +25,7 @@ const MAX_STALL_TIME: Duration = Duration::from_secs(1);
 /// A request that has waited this long for memory is in need: stalled connections lose theirs.
 const MAX_WAIT_TIME: Duration = Duration::from_millis(500);
 
-/// How often connections are looked at while requests wait for memory, or little is free.
+/// The longest time between passes while requests wait for memory, or little is free.
 const MAX_PRESSED_TICK: Duration = Duration::from_millis(250);
 
 /// A connection that has waited this long for its next request, or for the rest of a head, gives up its buffers.
@@ -118,13 +118,13 @@ impl Judge {
 /// were accepted.
 fn keep_descriptors(shared: &Shared, now: Duration) {
     let connections = &shared.connections;
-    let over = shared.descriptors.look(connections.count());
+    let over = shared.descriptors.count_open(connections.count());
     while over > connections.leaving() && !connections.is_making_room() && connections.make_room_for_any(now)
     {
     }
 }
 
-/// Returns true if somebody waits for memory who holds no more than this window's tenant.
+/// Returns true if a tenant that holds no more than this window's tenant waits for memory.
 fn is_wanted(window: &Window, demands: &[Demand]) -> bool {
     let held = window.account().tenant_held();
     demands.iter().any(|demand| demand.tenant_held <= held)
@@ -134,11 +134,11 @@ fn is_wanted(window: &Window, demands: &[Demand]) -> bool {
 struct Holder {
     watch: Arc<Watch>,
     window: Arc<Window>,
-    /// How long it has moved next to nothing although it could; zero while it waits for the store.
+    /// The time without progress of the client; zero while the store is waited for.
     stalled: Duration,
 }
 
-/// Those that are to lose their memory: so many stalled ones as the requests in need make necessary.
+/// Selects the stalled holders that lose their memory: as many as the requests in need require.
 fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Holder> {
     if in_need.is_empty() {
         return Vec::new();
@@ -173,8 +173,8 @@ struct Notes {
     requests: u32,
     moved: u64,
     since: Duration,
-    /// Until when its client must move as much as while somebody waits for its memory. A pause shorter than half the
-    /// slow client's time does not end that.
+    /// The end of the time in which the client must move more because others wait for its memory. A pause shorter than
+    /// half the slow client's time does not end it.
     pressed_until: Duration,
     progress: Progress,
     /// It was told already, in this wait for a request.
@@ -209,8 +209,8 @@ impl Notes {
         now.saturating_sub(self.progress.at)
     }
 
-    /// Looks at a connection at a tick and says what it must be told. Since nobody is cut off who was not slow for the
-    /// whole of a time, a moment's pressure cuts off nobody.
+    /// Updates the notes at a tick and returns the command that the connection must get. Only a client that was slow for
+    /// the whole of its time gets one: a moment's pressure is not enough.
     fn judge(&mut self, watch: &Watch, now: Duration, limits: &Limits, is_wanted: bool) -> Option<Command> {
         let (wait, requests, moved) = (watch.waits_for(), watch.requests(), watch.moved());
         let is_on_client = matches!(wait, Wait::Body | Wait::Write);

@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Close,
 }
 
-/// What a connection is asked to do while it waits for a request. One that has a request in flight does not.
+/// A request to a connection, granted once the connection is idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum WhenIdle {
@@ -63,7 +63,7 @@ pub(crate) enum WhenIdle {
     Leave,
 }
 
-/// What of its client a connection waits for.
+/// The action of its client that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Nothing,
@@ -217,7 +217,7 @@ impl Watch {
         self.body_unread.load(Ordering::Relaxed)
     }
 
-    /// How many bytes may be read now at the most. `None`: none until the waker is called.
+    /// The number of bytes that may be read now. `None`: none until the waker is called.
     pub(crate) fn read_limit(self: &Arc<Self>) -> Option<usize> {
         match self.phase() {
             Phase::Idle | Phase::Head => {
@@ -310,7 +310,7 @@ impl Watch {
         self.waker.wake();
     }
 
-    /// What the connection was asked to do as soon as it is idle.
+    /// The pending request for when the connection is idle.
     pub(crate) fn when_idle(&self) -> WhenIdle {
         match self.when_idle.load(Ordering::Acquire) {
             0 => WhenIdle::Stay,
@@ -329,7 +329,7 @@ impl Watch {
         self.waits_for() == Wait::Head && self.slot() == Slot::None
     }
 
-    /// Withdraws what the connection was asked for.
+    /// Withdraws the pending request.
     pub(crate) fn stay(&self) {
         self.when_idle.store(WhenIdle::Stay as u8, Ordering::Release);
     }

@@ -26,7 +26,7 @@ const LINGER_BYTES: u64 = 64 << 20;
 
 /// A stream that can be waited for without reading from it.
 pub(crate) trait Awaited {
-    /// Whether a request's head can be waited for as well, and not only its first byte.
+    /// True if the stream can wait for a complete head, and not only for its first byte.
     const AWAITS_HEADS: bool;
 
     /// Ready once there is something worth reading: a whole head, of which `first` was read already; one so large that
@@ -92,7 +92,7 @@ impl Awaited for TlsStream<Watched<TcpStream>> {
     }
 }
 
-/// What there is of a request's head.
+/// The state of a request's head in the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// No byte.

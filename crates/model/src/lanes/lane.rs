@@ -70,7 +70,7 @@ struct Waiting {
 struct Queue {
     /// By round, and in one in the order in which they came.
     waiting: BTreeMap<(u64, u64), Waiting>,
-    /// How many of a client wait, and the round of the last.
+    /// The number of waiting requests of each client, and the round of its last.
     clients: HashMap<Client, (usize, u64)>,
     /// The round of the latest that has passed.
     round: u64,

@@ -1,5 +1,5 @@
 //! Limits of the process: files that it may open. Every connection is one, and so is whatever the store has open.
-//! What the store and the admin listener need is kept from connections, or a client that opens many of them could
+//! Connections leave the files that the store and the admin listener need, or a client that opens many of them could
 //! keep the store from writing.
 
 use anyhow::{Context as _, bail};
@@ -87,10 +87,10 @@ impl OpenFiles {
         Ok(())
     }
 
-    /// A limit that has room for so many connections.
+    /// A limit that leaves room for `connections` connections.
     fn needed(&self, connections: usize) -> usize {
         let files = connections.saturating_add(self.open);
-        // What is kept grows with the limit.
+        // The reserve grows with the limit.
         let limit = files.saturating_add(files / (RESERVE_PART - 1)).saturating_add(RESERVE_PART);
         files.saturating_add(self.reserve(limit))
     }

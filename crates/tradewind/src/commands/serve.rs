@@ -156,7 +156,7 @@ async fn serve(
     let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
     let mut config = assemble::gateway_config(&settings)?;
     if let Some(plan) = &plan {
-        // Who has all the memory that one client may have leaves others connections, too.
+        // So that a share of the memory is a share of the connections as well.
         config.min_window_bytes = config.memory_bytes / plan.connections.max(1);
     }
     let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.connections))?;

@@ -146,12 +146,12 @@ impl Server {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Bytes of its memory that lie in RAM now.
+    /// Its resident memory in bytes.
     pub fn resident(&self) -> u64 {
         self.status("VmRSS:")
     }
 
-    /// The most bytes of its memory that ever lay in RAM.
+    /// The peak of [`resident`](Self::resident).
     pub fn peak_resident(&self) -> u64 {
         self.status("VmHWM:")
     }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use tradewind_core::{Reservation, Window};
 
-/// What a request needs of its window for bytes that are handed on as they come.
-const PASSING: usize = 512 << 10;
+/// The part of a request's window that is left for bytes that are handed on as they come.
+const MIN_REST_BYTES: usize = 512 << 10;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ impl Shares {
         self.ahead.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).ok()?;
         self.held.fetch_add(bytes, Ordering::AcqRel);
         let counted = Counted { ahead: self.ahead.clone(), held: self.held.clone(), bytes };
-        // What is being admitted may have taken it.
-        let memory = self.window.try_reserve_beside(usize::try_from(bytes).ok()?, PASSING)?;
+        // Admissions may have taken it.
+        let memory = self.window.try_reserve_beside(usize::try_from(bytes).ok()?, MIN_REST_BYTES)?;
         Some(Share { memory, counted })
     }
 }

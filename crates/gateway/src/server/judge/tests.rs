@@ -29,7 +29,7 @@ fn verdict(watch: &Watch, each_second: impl FnMut(&Watch)) -> Option<(u32, Comma
     verdict_pressed(watch, |_| false, each_second)
 }
 
-/// Like [`verdict`], where somebody waits for the connection's memory at those seconds.
+/// Like [`verdict`], with other clients waiting for the connection's memory at the given seconds.
 fn verdict_pressed(
     watch: &Watch,
     is_wanted: impl Fn(u32) -> bool,
@@ -205,7 +205,7 @@ fn as_many_stalled_lose_their_memory_as_is_needed() {
         all.extend(holders(&budget, &much, 20, 2 * SECOND));
         all
     };
-    assert_eq!(chosen(all(), &[demand(&account(), 3)]), [20; 3], "those of who holds most");
+    assert_eq!(chosen(all(), &[demand(&account(), 3)]), [20; 3], "those of the largest holder");
     assert_eq!(chosen(all(), &[demand(&account(), 22)]), [[20; 20].as_slice(), &[5; 2]].concat());
     assert_eq!(chosen(all(), &[]), [0; 0]);
 }

@@ -16,7 +16,7 @@ fn small_memory() -> GatewayConfig {
     GatewayConfig { memory_bytes: 4 << 20, ..config(|_| ()) }
 }
 
-/// How many of these connections are still open.
+/// The number of these connections that are still open.
 async fn open(clients: &mut [Client]) -> usize {
     let mut open = 0;
     for client in clients {

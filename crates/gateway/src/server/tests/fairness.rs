@@ -6,7 +6,7 @@ use super::client::{Client, UNSIGNED, signed, signed_by};
 use super::{House, OTHER, config, house};
 use crate::config::GatewayConfig;
 
-/// As long as a well-behaved request may take beside the others.
+/// The longest time that a well-behaved request may take next to the others.
 const MAX_TIME: Duration = Duration::from_secs(1);
 
 const HERE: [u8; 4] = [127, 0, 0, 1];
@@ -32,7 +32,7 @@ async fn filled(config: GatewayConfig) -> House {
     house
 }
 
-/// So many connections that send this and do nothing more.
+/// Opens `count` connections that send this and do nothing more.
 async fn stuck(house: &House, count: usize, from: [u8; 4], sent: &str) -> Vec<Client> {
     let mut all = Vec::new();
     for _ in 0..count {
