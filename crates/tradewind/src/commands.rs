@@ -198,7 +198,11 @@ fn report(error: &anyhow::Error) -> ExitCode {
         }
         return ExitCode::from(2);
     }
-    let _ = writeln!(stderr, "tradewind: {}", printable(&told(error)));
+    // What is misused may be a list, a line for each. Elsewhere a line break is one of somebody's name.
+    let text = told(error);
+    let lines: Vec<&str> = if error.is::<Misused>() { text.lines().collect() } else { vec![&text] };
+    let lines: Vec<_> = lines.into_iter().map(printable).collect();
+    let _ = writeln!(stderr, "tradewind: {}", lines.join("\n"));
     let otherwise = if error.is::<Unknown>() || error.is::<Misused>() { 2 } else { 1 };
     ExitCode::from(error.downcast_ref::<Stopped>().map_or(otherwise, |Stopped(caught)| caught.exit_status()))
 }

@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 use tradewind_backend::local::{self, CheckReport, IndexState, Loss, LossProof, Names, StoreStats};
 
+use tradewind_core::printable;
+
 use super::Ended;
 use crate::settings::ByteSize;
 
@@ -124,12 +126,13 @@ fn check(inspecting: &Inspecting) -> anyhow::Result<Ended> {
         "index": index_as_json(&index),
     });
     let mut text = loss.as_ref().map(loss_as_text).unwrap_or_default();
-    text.extend(damage.iter().map(|bad| format!("bad: {}: {}\n", bad.what, bad.why)));
+    text.extend(damage.iter().map(|bad| format!("bad: {}: {}\n", printable(&bad.what), printable(&bad.why))));
     if let Some(doubt) = &doubt {
         text += &format!(
             "doubt: either the index is an older copy, as from a backup, and this went since; or this is lost: \
-             {doubt}; put missing segments back if there are any; a start makes the index anew and keeps this one \
-             as index.doubtful\n"
+             {}; put missing segments back if there are any; a start makes the index anew and keeps this one \
+             as index.doubtful\n",
+            printable(&doubt.to_string())
         );
     }
     if let Some(note) = index_note(&index) {
@@ -201,7 +204,7 @@ fn loss_as_text(loss: &Loss) -> String {
     let mut text: String = loss.ranges.iter().map(|range| format!("lost: {range}\n")).collect();
     let mut list = |names: &Names, one: &str, all: &str| {
         for name in names.first.iter().take(MAX_PRINTED_NAMES) {
-            text += &format!("lost: {one} {name}\n");
+            text += &format!("lost: {one} {}\n", printable(name));
         }
         if names.count > MAX_PRINTED_NAMES as u64 {
             text += &format!("lost: and others, {} {all} in all (--json lists more)\n", names.count);
@@ -292,7 +295,7 @@ fn reindex(Reindexing { arguments, accept_loss }: &Reindexing) -> anyhow::Result
 
 #[cfg(test)]
 mod tests {
-    use super::about;
+    use super::*;
 
     #[test]
     fn sizes_to_read() {
@@ -301,5 +304,25 @@ mod tests {
         {
             assert_eq!(about(bytes), text);
         }
+    }
+
+    #[test]
+    fn control_characters_of_lost_keys_are_escaped() {
+        let names = |names: &[&str]| Names {
+            count: names.len() as u64,
+            first: names.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let loss = Loss {
+            proof: LossProof::Index,
+            ranges: Vec::new(),
+            objects: names(&["b/\u{1b}[2J"]),
+            objects_with_older_records: 0,
+            deletions: names(&["b/\nforged"]),
+            unreadable: names(&[]),
+            buckets: names(&[]),
+            other_records: 0,
+        };
+        let text = loss_as_text(&loss);
+        assert!(text.contains("b/\\u{1b}[2J\n") && text.contains("b/\\nforged\n"), "{text}");
     }
 }
