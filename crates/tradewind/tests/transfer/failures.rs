@@ -10,15 +10,15 @@ use crate::support::caller::Caller;
 
 /// What a listing of a bucket says that is not there.
 pub const NO_BUCKET_LISTED: &str =
-    "s3://nowhere/: GET s3://nowhere on HOST: bucket \"nowhere\" does not exist (NoSuchBucket)";
+    "s3://nowhere/: GET s3://nowhere on HOST: The specified bucket does not exist (NoSuchBucket)";
 
 #[test]
 fn what_is_not_there() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("file", "x");
-    let bucket = "bucket \"nowhere\" does not exist (NoSuchBucket)";
-    let key = "key \"none\" does not exist (NoSuchKey)";
+    let bucket = "The specified bucket does not exist (NoSuchBucket)";
+    let key = "The specified key does not exist (NoSuchKey)";
     let get = |why: &str| format!("GET s3://bucket/none on HOST: {why}");
     caller.fails(&["ls", "s3://nowhere"], &[&format!("GET s3://nowhere on HOST: {bucket}")]);
     caller.fails(&["ls", "s3://bucket/none"], &["there is nothing at s3://bucket/none"]);
@@ -79,7 +79,7 @@ fn what_is_not_meant() {
     caller.fails(&["mb", "s3://bucket"], &["bucket \"bucket\" exists already"]);
     caller.fails(
         &["rb", "s3://bucket"],
-        &["DELETE s3://bucket on HOST: bucket \"bucket\" still holds objects (BucketNotEmpty)"],
+        &["DELETE s3://bucket on HOST: The bucket you tried to delete is not empty (BucketNotEmpty)"],
     );
     assert_eq!(scene.names(), ["dir/a"]);
 }
