@@ -134,13 +134,8 @@ async fn what_is_dead_in_full_segments_is_freed_where_space_is_short() {
         [(8_000, 1 << 20), (100_000, 1 << 20), (8_000, 64 << 20), (100_000, 64 << 20)]
     {
         let Some(disk) = Disk::mount(96) else { return };
-        let options = LocalOptions {
-            segment_bytes,
-            reserve_bytes: 64 << 20,
-            compact_below: 0.5,
-            compact_bytes_per_second: 1,
-            ..options()
-        };
+        let options =
+            LocalOptions { segment_bytes, reserve_bytes: 64 << 20, compact_below: 0.5, ..options() };
         let desk = Desk::with(&disk.root(), options).await;
         let mut stored = fill(&desk, size, 0).await.1;
         let gone: Vec<_> = stored.keys().step_by(5).cloned().collect();

@@ -62,13 +62,8 @@ impl Control {
         self.state.lock().stop
     }
 
-    /// Sleeps, but not past a stop or a kick. True where the thread shall go on.
-    fn sleep(&self, time: Duration) -> bool {
-        self.rest(time, time, || false)
-    }
-
-    /// Sleeps, but not past a stop or a kick, nor, looking every `step`, past what is urgent. True where the
-    /// thread shall go on.
+    /// Sleeps for `time`, or until a stop, a kick, or `is_urgent`, which is checked every `step`. Returns false if the
+    /// thread must stop.
     fn rest(&self, time: Duration, step: Duration, is_urgent: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! How fast upkeep may write.
+//! Rate limit for the bytes that upkeep writes.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,10 @@ use crate::local::space::Space;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Shorter sleeps are saved up.
 const WORTH_SLEEPING: Duration = Duration::from_millis(20);
-/// From this shortage on the pace does not count.
+/// From this shortage on the rate limit does not apply.
 const HURRY_ABOVE: f64 = 0.75;
+/// Interval at which a sleep checks for a shortage.
+const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Spreads writing over time.
 pub(super) struct Pace {
@@ -24,8 +26,8 @@ impl Pace {
         Self { bytes_per_second: bytes_per_second.max(1), begun: Instant::now(), bytes: 0 }
     }
 
-    /// Counts bytes and sleeps while they are ahead of time, unless writes are about to be refused. False where
-    /// the thread shall stop.
+    /// Counts bytes and sleeps until the rate allows them. Does not sleep, or stops sleeping, once writes are about to be
+    /// refused. Returns false if the thread must stop.
     pub fn spend(&mut self, bytes: u64, control: &Control, space: &Space) -> bool {
         self.bytes += bytes;
         #[expect(clippy::cast_precision_loss, reason = "a duration")]
@@ -39,10 +41,75 @@ impl Pace {
         if ahead < WORTH_SLEEPING {
             return !control.stopped();
         }
-        if space.shortage() > HURRY_ABOVE {
+        let is_short = || space.shortage() > HURRY_ABOVE;
+        if is_short() || !control.rest(ahead, SHORTAGE_CHECK_INTERVAL, is_short) || is_short() {
             *self = Self::new(self.bytes_per_second);
-            return !control.stopped();
         }
-        control.sleep(ahead)
+        !control.stopped()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::layout::Layout;
+
+    /// A rate at which a spent byte means a sleep of one second.
+    const BYTES_PER_SECOND: u64 = 1;
+    const SPENT_BYTES: u64 = 1 << 30;
+
+    fn space() -> (Space, tempfile::TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::open_or_create(&directory.path().join("store")).unwrap();
+        (Space::open(&layout, 8 << 20).unwrap(), directory)
+    }
+
+    /// A rejected large write counts as a shortage until upkeep has run. Returns false on an empty device, where no
+    /// compaction could make room for it.
+    fn cause_shortage(space: &Space) -> bool {
+        space.admit_whole(space.free().unwrap()).unwrap_err();
+        let is_short = space.shortage() > HURRY_ABOVE;
+        if !is_short {
+            println!("skipped: the device is empty");
+        }
+        is_short
+    }
+
+    #[test]
+    fn shortage_lifts_the_rate_limit() {
+        let (space, _directory) = space();
+        if !cause_shortage(&space) {
+            return;
+        }
+        let mut pace = Pace::new(BYTES_PER_SECOND);
+        for _ in 0..3 {
+            assert!(pace.spend(SPENT_BYTES, &Control::default(), &space));
+        }
+    }
+
+    #[test]
+    fn shortage_during_a_sleep_ends_it() {
+        let (space, _directory) = space();
+        let control = Control::default();
+        std::thread::scope(|scope| {
+            let paced = scope.spawn(|| Pace::new(BYTES_PER_SECOND).spend(SPENT_BYTES, &control, &space));
+            std::thread::sleep(SHORTAGE_CHECK_INTERVAL);
+            assert!(!paced.is_finished(), "there is space: the rate limit applies");
+            let is_short = cause_shortage(&space);
+            control.state.lock().stop = !is_short;
+            assert_eq!(paced.join().unwrap(), is_short);
+        });
+    }
+
+    #[test]
+    fn stop_ends_a_sleep() {
+        let (space, _directory) = space();
+        let control = Control::default();
+        std::thread::scope(|scope| {
+            let paced = scope.spawn(|| Pace::new(BYTES_PER_SECOND).spend(SPENT_BYTES, &control, &space));
+            control.state.lock().stop = true;
+            control.changed.notify_all();
+            assert!(!paced.join().unwrap());
+        });
     }
 }
