@@ -1,5 +1,5 @@
-//! An object's bytes on their way out: a stream of reference-counted buffers. A buffer may carry a
-//! [`Reservation`](crate::Reservation); dropping the buffer gives its memory back to the window.
+//! The body of an object that is read: a stream of reference-counted buffers. A buffer may carry a
+//! [`Reservation`](crate::Reservation); dropping the buffer returns its memory to the window.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use futures::stream::{BoxStream, Stream, StreamExt};
 
 use crate::error::Result;
 
-/// A body of known length. Yields exactly that many bytes or an error; after an error it is over.
+/// A body of known length. Yields exactly that many bytes or an error; an error ends it.
 /// Dropping it cancels whatever feeds it.
 pub struct Body {
     length: u64,
-    source: Source,
+    source: BodySource,
 }
 
-enum Source {
+enum BodySource {
     One(Option<Bytes>),
     Stream(BoxStream<'static, Result<Bytes>>),
 }
@@ -26,12 +26,12 @@ impl Body {
     /// A body in one buffer: the common case for small objects, without an allocation.
     #[must_use]
     pub fn from_bytes(bytes: Bytes) -> Self {
-        Self { length: bytes.len() as u64, source: Source::One(Some(bytes)) }
+        Self { length: bytes.len() as u64, source: BodySource::One(Some(bytes)) }
     }
 
-    /// A body from a stream that yields `length` bytes in all.
+    /// A body from a stream that yields `length` bytes in total.
     pub fn from_stream(length: u64, stream: impl Stream<Item = Result<Bytes>> + Send + 'static) -> Self {
-        Self { length, source: Source::Stream(stream.boxed()) }
+        Self { length, source: BodySource::Stream(stream.boxed()) }
     }
 
     /// Bytes in the whole body.
@@ -40,11 +40,11 @@ impl Body {
         self.length
     }
 
-    /// The whole body where it is in one buffer, else the body back.
+    /// Returns the bytes if the whole body is in one buffer, else the body itself.
     pub fn into_bytes(self) -> Result<Bytes, Self> {
         match self.source {
-            Source::One(bytes) => Ok(bytes.unwrap_or_default()),
-            Source::Stream(_) => Err(self),
+            BodySource::One(bytes) => Ok(bytes.unwrap_or_default()),
+            BodySource::Stream(_) => Err(self),
         }
     }
 
@@ -63,8 +63,8 @@ impl Stream for Body {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         match &mut self.source {
-            Source::One(bytes) => Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(Ok)),
-            Source::Stream(stream) => stream.as_mut().poll_next(cx),
+            BodySource::One(bytes) => Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(Ok)),
+            BodySource::Stream(stream) => stream.as_mut().poll_next(cx),
         }
     }
 }

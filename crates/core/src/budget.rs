@@ -1,10 +1,10 @@
 //! One memory budget for all buffers. A request reserves its whole *window* once, at admission, and
 //! waits only there, while it holds nothing: so requests can never wait for each other's memory.
-//! Inside, layers carve [`Reservation`]s out of the window, or out of what is free globally, without
-//! ever waiting; where neither has room they work with less. A request that turns out to need less keeps less of its window.
+//! Inside, layers carve [`Reservation`]s out of the window, or out of the free budget, without ever waiting; if neither
+//! suffices, they work with less. A request that turns out to need less shrinks its window.
 //!
-//! Clients share the budget by [`Account`]: none of them can hold so much of it that another finds nothing, and the
-//! requests of one do not stand in line behind those of another ([`shares`]).
+//! Clients share the budget by [`Account`]: no client can starve another, and the requests of one do not queue behind
+//! those of another ([`shares`]).
 
 mod shares;
 
@@ -23,17 +23,17 @@ use shares::{Grant, Purpose, Shares};
 
 pub use shares::{Account, Demand, Tenant};
 
-/// The grain of the budget in bytes.
+/// The unit of allocation in bytes.
 pub const GRAIN: usize = 4096;
 
 /// The budget: a fixed number of bytes, shared by accounts.
 #[derive(Clone)]
-pub struct Budget(Arc<Shared>);
+pub struct Budget(Arc<BudgetInner>);
 
-struct Shared {
+struct BudgetInner {
     capacity: usize,
     shares: Mutex<Shares>,
-    /// The account of the process itself, for requests without another one.
+    /// The account of the process itself, for requests without another account.
     own: Account,
     waiting: AtomicUsize,
     waited: AtomicU64,
@@ -44,7 +44,7 @@ impl Budget {
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let grains = (bytes / GRAIN).max(1);
-        Self(Arc::new(Shared {
+        Self(Arc::new(BudgetInner {
             capacity: grains * GRAIN,
             shares: Mutex::new(Shares::new(grains)),
             own: Account::unlimited(),
@@ -71,22 +71,22 @@ impl Budget {
         self.0.waiting.load(Ordering::Relaxed)
     }
 
-    /// Admissions so far that had to wait.
+    /// The number of admissions so far that had to wait.
     #[must_use]
     pub fn waited(&self) -> u64 {
         self.0.waited.load(Ordering::Relaxed)
     }
 
-    /// What waiting requests ask for, one entry for each account whose oldest request has waited for `at_least`. `now`
-    /// is the time of the clock that the deadlines of admissions are on.
+    /// The demand of waiting requests, one entry for each account whose oldest request has waited for `min_wait`. `now`
+    /// is the current time of the clock that admission deadlines use.
     #[must_use]
-    pub fn demands(&self, now: Duration, at_least: Duration) -> Vec<Demand> {
-        if self.waiting() == 0 { Vec::new() } else { self.0.shares.lock().demands(now, at_least) }
+    pub fn demands(&self, now: Duration, min_wait: Duration) -> Vec<Demand> {
+        if self.waiting() == 0 { Vec::new() } else { self.0.shares.lock().demands(now, min_wait) }
     }
 
     /// Reserves a window of `bytes` (at most the whole budget), waiting for it until the deadline.
     /// Called once per request, at admission, by a caller that holds no memory of this budget.
-    /// Dropping the future gives up the place in the queue. No share bounds what is admitted so.
+    /// Dropping the future gives up the place in the queue. No share limits these requests.
     pub async fn admit(&self, bytes: usize, deadline: &Deadline) -> Result<Arc<Window>> {
         self.admit_for(&self.0.own, bytes, deadline).await
     }
@@ -124,7 +124,8 @@ impl Budget {
         Some(Window::new(self.try_take(account, self.grains(bytes), Purpose::Admission)?))
     }
 
-    /// Takes `bytes` out of what is free, only if no request has to wait for it; never waits. `None`: do with less.
+    /// Takes `bytes` of the free budget, only if no request has to wait for it; never waits. On `None`, use less
+    /// memory.
     #[must_use]
     pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         self.try_reserve_for(&self.0.own, bytes)
@@ -132,7 +133,8 @@ impl Budget {
 
     fn try_reserve_for(&self, account: &Account, bytes: usize) -> Option<Reservation> {
         let grains = bytes.div_ceil(GRAIN).max(1);
-        Some(Reservation { bytes, held: Held::Extra(self.try_take(account, grains, Purpose::Optional)?) })
+        let permit = self.try_take(account, grains, Purpose::Optional)?;
+        Some(Reservation { bytes, origin: Origin::Budget(permit) })
     }
 
     fn try_take(&self, account: &Account, grains: usize, purpose: Purpose) -> Option<Permit> {
@@ -151,7 +153,7 @@ impl Budget {
         (WaitingRequest { budget, account, ticket, granted }, grants)
     }
 
-    /// Hands out what was granted. A request that has just gone gives it back at once.
+    /// Delivers the grants. If a request has been dropped in between, its permit is released at once.
     fn deliver(&self, grants: Vec<Grant>) {
         for (sender, account, grains) in grants {
             let _gone = sender.send(self.permit(account, grains));
@@ -182,7 +184,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// A request in line. Dropping it gives up the place.
+/// A queued request. Dropping it leaves the queue.
 struct WaitingRequest {
     budget: Budget,
     account: Account,
@@ -197,14 +199,14 @@ impl Drop for WaitingRequest {
         let grants = {
             let mut shares = shared.shares.lock();
             shares.leave(&self.account, self.ticket);
-            // This one may have been in the way of others.
+            // This request may have blocked others.
             shares.grant_all()
         };
         self.budget.deliver(grants);
     }
 }
 
-/// Memory taken for an account. Given back on drop.
+/// Memory taken for an account. Released on drop.
 struct Permit {
     budget: Budget,
     account: Account,
@@ -243,13 +245,13 @@ impl Window {
         Arc::new(Self { size, overhead, min_size, left, freed: Notify::new(), permit })
     }
 
-    /// Whose it is.
+    /// The account that the memory is charged to.
     #[must_use]
     pub const fn account(&self) -> &Account {
         &self.permit.account
     }
 
-    /// Bytes of the window in all, without the overhead.
+    /// The total size of the window in bytes, without the overhead.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size.load(Ordering::Acquire)
@@ -261,11 +263,11 @@ impl Window {
         self.permit.grains.load(Ordering::Acquire) * GRAIN
     }
 
-    /// Moves `bytes` (rounded down to the grain, at most what is left) from the window to the request's overhead: memory
-    /// that the request holds until the window is dropped. The overhead does not count in [`size`](Self::size) or
-    /// [`left`](Self::left), so nobody waits for it, and [`keep`](Self::keep) does not give it back.
+    /// Moves `bytes` (rounded down to the grain, at most what is left) from the window to the request's overhead:
+    /// memory that the request holds until the window is dropped. The overhead does not count in [`size`](Self::size)
+    /// or [`left`](Self::left), so no reservation waits for it, and [`keep`](Self::keep) does not release it.
     pub fn add_overhead(&self, bytes: usize) {
-        // What `keep` gives back at the same time is not left.
+        // The lock excludes `keep`, which releases bytes that `left` still counts.
         let _shares = self.permit.budget.0.shares.lock();
         let bytes = bytes.min(self.left()) / GRAIN * GRAIN;
         if self.take(bytes) {
@@ -274,13 +276,13 @@ impl Window {
         }
     }
 
-    /// Makes [`keep`](Self::keep) leave at least `bytes`: for a request that holds more than memory while it goes on.
+    /// Makes [`keep`](Self::keep) leave at least `bytes`: for a request that holds more than memory while it runs.
     pub fn set_min_size(&self, bytes: usize) {
         self.min_size.store(bytes, Ordering::Release);
     }
 
-    /// Gives back what is more than `bytes`, once a request is known to need no more than that: others need not wait for it. What
-    /// is carved out stays. The window does not grow again.
+    /// Shrinks the window to `bytes` and releases the rest, once a request is known to need no more. Bytes that are
+    /// carved out stay reserved. The window never grows again.
     pub fn keep(&self, bytes: usize) {
         let Permit { budget, account, grains } = &self.permit;
         let needed = bytes.max(self.min_size.load(Ordering::Acquire)).div_ceil(GRAIN).max(1);
@@ -294,7 +296,7 @@ impl Window {
             let taken = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
                 Some(left - over.min(left / GRAIN) * GRAIN)
             });
-            // What it was before: `Err` is what a closure that never says no cannot bring about.
+            // The value before. The closure never returns `None`, so `Err` does not occur.
             let (Ok(left) | Err(left)) = taken;
             let over = over.min(left / GRAIN);
             grains.fetch_sub(over, Ordering::AcqRel);
@@ -303,7 +305,7 @@ impl Window {
             shares.grant_all()
         };
         budget.deliver(grants);
-        // Whoever waits for more than there is now takes what there is.
+        // Waiters for more than the new size now take the new size.
         self.freed.notify_waiters();
     }
 
@@ -313,20 +315,20 @@ impl Window {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Carves `bytes` out of the window, else out of what is free in the whole budget within the share of the request's
-    /// account; never waits. `None`: do with less.
+    /// Carves `bytes` out of the window, else out of the free budget within the share of the request's account; never
+    /// waits. On `None`, use less memory.
     #[must_use]
     pub fn try_reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         if self.take(bytes) {
-            return Some(Reservation { bytes, held: Held::Window(self.clone()) });
+            return Some(Reservation { bytes, origin: Origin::Window(self.clone()) });
         }
         self.permit.budget.try_reserve_for(&self.permit.account, bytes)
     }
 
-    /// Like [`try_reserve`](Self::try_reserve), but `rest` bytes of the window stay: they are for what must go on first.
+    /// Like [`try_reserve`](Self::try_reserve), but leaves `rest` bytes of the window for work that must not wait.
     #[must_use]
     pub fn try_reserve_beside(self: &Arc<Self>, bytes: usize, rest: usize) -> Option<Reservation> {
-        // Whoever carves out some at the same time is the same request.
+        // The check may race with another reservation, but only with one of the same request.
         if self.left() >= bytes.saturating_add(rest) {
             return self.try_reserve(bytes);
         }
@@ -334,15 +336,15 @@ impl Window {
     }
 
     /// Carves `bytes` (at most the window) out of the window, waiting until this request's own
-    /// buffers come back. That cannot deadlock: they belong to whoever reads this response or
-    /// writes this request, and nobody else's memory is waited for.
+    /// buffers are released. That cannot deadlock: the buffers belong to the reader of this response or
+    /// the writer of this request, and no other request's memory is waited for.
     pub async fn reserve_own(self: &Arc<Self>, bytes: usize) -> Reservation {
         loop {
             let freed = self.freed.notified();
-            // Less may be kept meanwhile.
+            // The window may have shrunk since the last iteration.
             let bytes = bytes.min(self.size());
             if self.take(bytes) {
-                return Reservation { bytes, held: Held::Window(self.clone()) };
+                return Reservation { bytes, origin: Origin::Window(self.clone()) };
             }
             freed.await;
         }
@@ -359,27 +361,27 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Bytes carved out of a window (or of the free budget). Given back on drop.
+/// Bytes carved out of a window or of the free budget. Released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     bytes: usize,
-    held: Held,
+    origin: Origin,
 }
 
 #[derive(Debug)]
-enum Held {
+enum Origin {
     Window(Arc<Window>),
-    Extra(#[expect(dead_code, reason = "held for its drop")] Permit),
+    Budget(#[expect(dead_code, reason = "held for its drop")] Permit),
 }
 
 impl Reservation {
-    /// How many bytes.
+    /// The number of bytes reserved.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// A buffer that gives the reservation back when its last reference is dropped.
+    /// A buffer that releases the reservation when its last reference is dropped.
     #[must_use]
     pub fn attach(self, buffer: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(Attached { buffer, _reservation: self })
@@ -388,7 +390,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Held::Window(window) = &self.held {
+        if let Origin::Window(window) = &self.origin {
             window.left.fetch_add(self.bytes, Ordering::AcqRel);
             window.freed.notify_one();
         }
@@ -423,7 +425,7 @@ mod tests {
         let window = budget.admit(2 * GRAIN, &no_deadline()).await.unwrap();
         let first = window.try_reserve(2 * GRAIN).unwrap();
         let extra = window.try_reserve(2 * GRAIN).unwrap();
-        assert!(window.try_reserve(1).is_none(), "neither window nor budget has room");
+        assert!(window.try_reserve(1).is_none(), "neither window nor budget has free memory");
         drop(extra);
         assert_eq!(budget.free(), 2 * GRAIN);
         let bytes = first.attach(vec![0_u8; 10]);
@@ -437,12 +439,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_needed_is_given_back_and_what_is_carved_out_is_not() {
+    async fn shrinking_releases_only_bytes_not_carved_out() {
         let budget = Budget::new(8 * GRAIN);
         let window = budget.admit(8 * GRAIN, &no_deadline()).await.unwrap();
         let carved = window.reserve_own(3 * GRAIN).await;
-        let nobody = no_deadline();
-        let mut waiting = std::pin::pin!(budget.admit(4 * GRAIN, &nobody));
+        let deadline = no_deadline();
+        let mut waiting = std::pin::pin!(budget.admit(4 * GRAIN, &deadline));
         assert!(futures::poll!(&mut waiting).is_pending());
         window.keep(3 * GRAIN + 1);
         assert_eq!((window.size(), window.left()), (4 * GRAIN, GRAIN));
@@ -453,7 +455,7 @@ mod tests {
             (3 * GRAIN, 0, GRAIN),
             "what is carved out stays"
         );
-        // Whoever waits for more than there is takes what there is.
+        // A waiter for more than the window takes the whole window.
         let mut more = std::pin::pin!(window.reserve_own(8 * GRAIN));
         assert!(futures::poll!(&mut more).is_pending());
         drop(carved);
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reservation_beside_the_rest_leaves_it() {
+    async fn try_reserve_beside_leaves_the_rest_of_the_window() {
         let budget = Budget::new(8 * GRAIN);
         let window = budget.admit(4 * GRAIN, &no_deadline()).await.unwrap();
         let _first = window.try_reserve_beside(2 * GRAIN, 2 * GRAIN).unwrap();
@@ -495,7 +497,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn overhead_is_neither_waited_for_nor_given_back() {
+    async fn overhead_is_neither_reservable_nor_released_by_shrinking() {
         let budget = Budget::new(16 * GRAIN);
         let window = budget.admit(12 * GRAIN, &no_deadline()).await.unwrap();
         window.add_overhead(4 * GRAIN + 1);
@@ -514,15 +516,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_could_do_without_takes_what_is_left_and_no_turn() {
+    async fn try_admit_takes_free_memory_without_queueing() {
         let budget = Budget::new(4 * GRAIN);
         let held = budget.admit(3 * GRAIN, &no_deadline()).await.unwrap();
         assert!(budget.try_admit(2 * GRAIN).is_none());
         assert_eq!(budget.try_admit(GRAIN).unwrap().left(), GRAIN);
-        let nobody = no_deadline();
-        let mut waiting = std::pin::pin!(budget.admit(2 * GRAIN, &nobody));
+        let deadline = no_deadline();
+        let mut waiting = std::pin::pin!(budget.admit(2 * GRAIN, &deadline));
         assert!(futures::poll!(&mut waiting).is_pending());
-        assert!(budget.try_admit(GRAIN).is_none(), "who waits comes first");
+        assert!(budget.try_admit(GRAIN).is_none(), "a waiting request goes first");
         drop(held);
         assert_eq!((waiting.await.unwrap().size(), budget.free()), (2 * GRAIN, 2 * GRAIN));
         assert_eq!(budget.waited(), 1);

@@ -1,5 +1,5 @@
-//! Checksums of whole objects and of blocks. S3's ten algorithms, how each is written, how CRCs of
-//! neighbouring pieces combine (so that payload is read once), and S3's composite form.
+//! Checksums of whole objects and of blocks: S3's ten algorithms, their text forms, the combination of CRCs of
+//! adjacent pieces (so that payload is read once), and S3's composite form.
 //!
 //! MD5 as a checksum is stored and compared like the others. It is not the MD5 of an entity tag or of
 //! `Content-MD5`, even where the values are equal.
@@ -17,10 +17,10 @@ use crc_fast::CrcAlgorithm;
 pub use self::hasher::Hasher;
 use crate::error::{Error, Reason, Result};
 
-/// Bytes in the longest value.
+/// The size of the longest value.
 const MAX_VALUE_BYTES: usize = 64;
 
-/// What headers that carry a value begin with.
+/// The prefix of headers that carry a value.
 const HEADER_PREFIX: &str = "x-amz-checksum-";
 
 /// A checksum algorithm of S3.
@@ -30,7 +30,7 @@ pub enum Algorithm {
     Crc32,
     /// CRC-32C (Castagnoli), 4 bytes.
     Crc32c,
-    /// CRC-64/NVME, 8 bytes: what this project keeps for every object.
+    /// CRC-64/NVME, 8 bytes: the default checksum of objects.
     Crc64Nvme,
     /// SHA-1, 20 bytes.
     Sha1,
@@ -97,10 +97,10 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm whose values a header of this name, in lower case, carries.
+    /// The algorithm of a header, given the header's name in lower case.
     #[must_use]
     pub fn from_header(name: &str) -> Option<Self> {
-        // Nearly all names end here.
+        // Rejects nearly all names.
         name.strip_prefix(HEADER_PREFIX)?;
         Self::ALL.into_iter().find(|algorithm| algorithm.header() == name)
     }
@@ -118,14 +118,14 @@ impl Algorithm {
         }
     }
 
-    /// Whether values of neighbouring pieces combine into the value of the whole.
+    /// Returns true if values of adjacent pieces combine into the value of the whole.
     #[must_use]
     pub const fn is_crc(self) -> bool {
         matches!(self, Self::Crc32 | Self::Crc32c | Self::Crc64Nvme)
     }
 
-    /// Whether an object made of parts can have this checksum over `scope`. Only CRCs of parts combine into one of the
-    /// whole, and S3 has no composite CRC-64/NVME.
+    /// Returns true if a multipart object can have this checksum over `scope`. Only CRCs of parts combine into a CRC of
+    /// the whole, and S3 has no composite CRC-64/NVME.
     #[must_use]
     pub const fn supports(self, scope: ChecksumScope) -> bool {
         match scope {
@@ -134,7 +134,7 @@ impl Algorithm {
         }
     }
 
-    /// The scope of an object made of parts where the client names none.
+    /// The scope for a multipart object if the client names none.
     #[must_use]
     pub const fn default_scope(self) -> ChecksumScope {
         match self {
@@ -149,12 +149,12 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|a| a.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
-            Error::of_request(Reason::InvalidArgument, format!("checksum algorithm {text:?} is not known"))
+            Error::of_request(Reason::InvalidArgument, format!("unknown checksum algorithm {text:?}"))
         })
     }
 }
 
-/// What a checksum of a multipart object was computed over.
+/// The data that a checksum of a multipart object was computed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChecksumScope {
     /// The object's bytes.
@@ -164,7 +164,7 @@ pub enum ChecksumScope {
 }
 
 impl ChecksumScope {
-    /// As S3 writes it.
+    /// The name as S3 writes it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -179,7 +179,7 @@ impl FromStr for ChecksumScope {
 
     fn from_str(text: &str) -> Result<Self> {
         [Self::FullObject, Self::Composite].into_iter().find(|scope| scope.name() == text).ok_or_else(|| {
-            Error::of_request(Reason::InvalidArgument, format!("checksum type {text:?} is not known"))
+            Error::of_request(Reason::InvalidArgument, format!("unknown checksum type {text:?}"))
         })
     }
 }
@@ -188,7 +188,7 @@ impl FromStr for ChecksumScope {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Checksum {
     algorithm: Algorithm,
-    /// Zeros behind the value.
+    /// The value, padded with zeros.
     bytes: [u8; MAX_VALUE_BYTES],
 }
 
@@ -226,7 +226,7 @@ impl Checksum {
         hasher.finish()
     }
 
-    /// Which algorithm.
+    /// The algorithm.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
@@ -244,7 +244,7 @@ impl Checksum {
         BASE64.encode(self.bytes())
     }
 
-    /// The checksum of two neighbouring pieces, from theirs; `None` unless both are of one CRC.
+    /// The checksum of two adjacent pieces, from theirs; `None` unless both use the same CRC algorithm.
     #[must_use]
     pub fn combine(&self, next: &Self, next_length: u64) -> Option<Self> {
         if self.algorithm != next.algorithm {
@@ -268,7 +268,7 @@ impl Checksum {
         hasher.finish()
     }
 
-    /// From a number of at most eight bytes.
+    /// From a number, for algorithms with at most eight bytes.
     fn from_number(algorithm: Algorithm, value: u64) -> Self {
         Self::padded(algorithm, &value.to_be_bytes()[8 - algorithm.size()..])
     }
@@ -315,8 +315,8 @@ pub fn crc64nvme(data: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, data)
 }
 
-/// Puts CRC-64/NVMEs of neighbouring pieces together where the pieces that follow have one length, the
-/// size of a block: some 60 ns a piece.
+/// Combines CRC-64/NVMEs of adjacent pieces. Fast if the second piece has the length of a block, for which the shift is
+/// precomputed.
 #[derive(Debug, Clone, Copy)]
 pub struct Crc64Blocks {
     length: u64,
@@ -330,8 +330,8 @@ impl Crc64Blocks {
         Self { length, shift: combine::CRC64_NVME.shift(length) }
     }
 
-    /// The checksum of two neighbouring pieces, from theirs. A second piece of another length costs some
-    /// microseconds.
+    /// The checksum of two adjacent pieces, from theirs. A second piece of another length needs a new shift, which
+    /// takes microseconds.
     #[must_use]
     pub const fn combine(&self, first: u64, second: u64, second_length: u64) -> u64 {
         if first == 0 {
@@ -350,7 +350,8 @@ mod tests {
 
     #[test]
     fn known_values() {
-        // The check values of the CRC catalogue, of FIPS 180 and RFC 1321, and of the reference implementation of xxHash.
+        // The check values of the CRC catalogue, of FIPS 180 and RFC 1321, and of the reference implementation of
+        // xxHash.
         let check = |a, s: &[u8]| hex(Checksum::of(a, s).bytes());
         assert_eq!(check(Algorithm::Crc32, b"123456789"), "cbf43926");
         assert_eq!(check(Algorithm::Crc32c, b"123456789"), "e3069283");

@@ -1,6 +1,6 @@
-//! The class of an object and of ranges within it: what the client says its data is (class paper,
-//! section III). Classes are carried and persisted with the object from the first format on; what a
-//! class *gets* is policy and lives elsewhere.
+//! The class of an object and of ranges within it: the client's statement about its data (class paper,
+//! section III). Classes are persisted with the object since the first format; how a class is
+//! *treated* is policy and lives elsewhere.
 
 use crate::error::{Error, Reason, Result};
 
@@ -41,8 +41,8 @@ pub struct ClassRange {
     pub class: Class,
 }
 
-/// The classes of one object: at most one for the whole and any number for ranges, which win over
-/// the whole's where they lie.
+/// The classes of one object: at most one for the whole, and any number for ranges, which override
+/// the class of the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Classes {
     /// The class of the object as a whole.
@@ -52,18 +52,18 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// The most ranges one object carries.
+    /// The limit of ranges per object.
     pub const MAX_RANGES: usize = 1024;
     /// Bytes in a sector.
     pub const SECTOR_BYTES: u64 = 512;
 
-    /// Whether nothing was said.
+    /// Returns true if there are no classes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.object.is_none() && self.ranges.is_empty()
     }
 
-    /// Reads the value of `X-DSS-Object-Class`: a decimal classifier.
+    /// Parses the value of `X-DSS-Object-Class`: a decimal classifier.
     pub fn parse_object(header: &str) -> Result<Class> {
         let text = header.trim();
         let value = if text.bytes().all(|b| b.is_ascii_digit()) { text.parse::<u8>().ok() } else { None };
@@ -75,9 +75,9 @@ impl Classes {
         })
     }
 
-    /// Reads the value of `X-DSS-Range-Class`: `offset-length-class` in sectors, comma separated.
+    /// Parses the value of `X-DSS-Range-Class`: `offset-length-class` in sectors, comma-separated.
     pub fn parse_ranges(header: &str) -> Result<Vec<ClassRange>> {
-        let refuse = |why: &str| {
+        let reject = |why: &str| {
             Err(Error::of_request(Reason::InvalidArgument, format!("range class {header:?}: {why}")))
         };
         let mut ranges = Vec::new();
@@ -86,27 +86,27 @@ impl Classes {
             let (Some(offset), Some(length), Some(class), None) =
                 (fields.next(), fields.next(), fields.next(), fields.next())
             else {
-                return refuse("each range is offset-length-class in sectors of 512 bytes");
+                return reject("each range is offset-length-class in sectors of 512 bytes");
             };
             let (Ok(first_sector), Ok(sectors)) = (offset.parse::<u32>(), length.parse::<u32>()) else {
-                return refuse("offset and length are numbers of sectors");
+                return reject("offset and length are numbers of sectors");
             };
             if sectors == 0 || first_sector.checked_add(sectors).is_none() {
-                return refuse("a range must hold at least one sector and end below 2^32");
+                return reject("a range must hold at least one sector and end below 2^32");
             }
             ranges.push(ClassRange { first_sector, sectors, class: Self::parse_object(class)? });
         }
         ranges.sort_by_key(|r| r.first_sector);
         if ranges.windows(2).any(|w| w[0].first_sector + w[0].sectors > w[1].first_sector) {
-            return refuse("ranges must not overlap");
+            return reject("ranges must not overlap");
         }
         if ranges.len() > Self::MAX_RANGES {
-            return refuse("too many ranges");
+            return reject("too many ranges");
         }
         Ok(ranges)
     }
 
-    /// The value of `X-DSS-Range-Class`, or `None` where there are no ranges.
+    /// The value of `X-DSS-Range-Class`, or `None` if there are no ranges.
     #[must_use]
     pub fn format_ranges(&self) -> Option<String> {
         if self.ranges.is_empty() {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_classes_are_refused() {
+    fn invalid_classes_are_rejected() {
         for bad in ["32", "-1", "", "x", "+3", "1.0", "256"] {
             assert!(Classes::parse_object(bad).is_err(), "{bad}");
         }

@@ -1,5 +1,5 @@
-//! Time as an argument. Production uses [`SystemClock`]; tests and the simulator use a clock they
-//! turn by hand. Raw clocks are not read anywhere else.
+//! Time as an argument. Production uses [`SystemClock`]; tests and the simulator advance a clock
+//! by hand. Raw clocks are not read anywhere else.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 
-/// Wall time: milliseconds since 1970 UTC, as objects carry it.
+/// Wall time in milliseconds since 1970 UTC, the unit of objects' times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Timestamp(i64);
 
@@ -24,14 +24,14 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole seconds since 1970, rounded down: the grain of HTTP dates.
+    /// Whole seconds since 1970, rounded down: the resolution of HTTP dates.
     #[must_use]
     pub const fn seconds(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// The nearest time from 1970 to the end of 9999: those are all that HTTP dates can say. Others arise from a clock
-    /// that is wrong, or come from another store.
+    /// The nearest time from 1970 to the end of 9999, the range of HTTP dates. Times outside of it come from a wrong
+    /// clock or from another store.
     #[must_use]
     pub const fn within_calendar(self) -> Self {
         /// The last millisecond of 9999.
@@ -43,7 +43,7 @@ impl Timestamp {
         }
     }
 
-    /// As the standard library's time.
+    /// Converts to the standard library's type.
     #[must_use]
     pub fn to_system_time(self) -> SystemTime {
         let offset = Duration::from_millis(self.0.unsigned_abs());
@@ -86,7 +86,7 @@ impl SystemClock {
         Self { origin: Instant::now() }
     }
 
-    /// The same, shared.
+    /// A new clock as a shared trait object.
     #[must_use]
     pub fn shared() -> Arc<dyn Clock> {
         Arc::new(Self::new())

@@ -1,4 +1,4 @@
-//! Conditions on reads and writes, evaluated by the store and by nobody else: a write's at the
+//! Conditions on reads and writes. Only the store evaluates them: a write's at the
 //! commit's linearization point, a read's against the same snapshot that supplies the bytes.
 //! RFC 9110 section 13 and S3's conditional requests.
 
@@ -23,7 +23,7 @@ pub enum Precondition {
 }
 
 impl Precondition {
-    /// Whether the condition holds for the current state (`None`: the key does not exist).
+    /// Returns `Ok` if the condition holds for the current state (`None`: the key does not exist).
     pub fn check(&self, key: &str, current: Option<(&ETag, Generation)>) -> Result<()> {
         let failed = |why: &str| Err(Error::new(Reason::PreconditionFailed, format!("key {key:?} {why}")));
         match (self, current) {
@@ -34,7 +34,7 @@ impl Precondition {
             (Self::Matches(_), Some(_)) => failed("has another ETag"),
             (Self::Is(wanted), Some((_, generation))) if *wanted == generation => Ok(()),
             (Self::Is(_), _) => {
-                Err(Error::new(Reason::Conflict, format!("key {key:?} was changed meanwhile")))
+                Err(Error::new(Reason::Conflict, format!("key {key:?} was changed concurrently")))
             }
         }
     }
@@ -50,7 +50,7 @@ pub enum ETagMatch {
 }
 
 impl ETagMatch {
-    /// Reads the header: `*` or a comma separated list of tags, quoted or not.
+    /// Parses the header: `*` or a comma-separated list of tags, quoted or not.
     #[must_use]
     pub fn parse(header: &str) -> Self {
         if header.trim() == "*" {
@@ -81,14 +81,14 @@ pub struct ReadConditions {
 }
 
 impl ReadConditions {
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Evaluates in RFC 9110's order: a true `If-Match` silences `If-Unmodified-Since`, a given
-    /// `If-None-Match` silences `If-Modified-Since`. Times compare at a second's grain.
+    /// Evaluates the conditions in RFC 9110's order: a true `If-Match` overrides `If-Unmodified-Since`, and
+    /// `If-None-Match`, if present, overrides `If-Modified-Since`. Times compare in whole seconds.
     pub fn check(&self, etag: &ETag, modified: Timestamp) -> Result<()> {
         let failed = || Err(Error::new(Reason::PreconditionFailed, "a read condition did not hold"));
         match (&self.if_match, self.if_unmodified_since) {

@@ -1,5 +1,5 @@
-//! What travels with a request through every layer: its deadline, its cancellation, its memory
-//! window and who asks.
+//! The context of a request, passed through every layer: its deadline, its cancellation, its memory
+//! window and its client.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use crate::budget::Window;
 pub use crate::deadline::Deadline;
 use crate::error::Result;
 
-/// What travels with a request. Cheap to clone.
+/// The context of a request. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// When the request is over, done or not. Enforced by every store and layer.
+    /// The deadline and cancellation of the request. Enforced by every store and layer.
     pub deadline: Deadline,
     /// The request's memory, reserved at admission.
     pub window: Arc<Window>,
-    /// The id of the access key of whoever asks; `None` for nobody in particular. What it may do was found out before: this
-    /// is for layers that treat clients differently.
+    /// The access key id of the client, if any. For layers that treat clients differently; authorization is already
+    /// done.
     pub client: Option<Arc<str>>,
 }
 
@@ -27,7 +27,7 @@ impl Context {
         Self { deadline, window, client: None }
     }
 
-    /// The same, asked by a client.
+    /// Sets the client.
     #[must_use]
     pub fn of_client(self, client: Option<Arc<str>>) -> Self {
         Self { client, ..self }

@@ -1,4 +1,4 @@
-//! When a request is over, done or not: a point in time or the caller's cancellation.
+//! The end of a request, done or not: a point in time or the caller's cancellation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,20 +35,20 @@ impl Deadline {
         Self { clock, at: Some(at), cancelled: None }
     }
 
-    /// The same, also ended by `token`.
+    /// Adds cancellation by `token`.
     #[must_use]
     pub fn with_cancellation(mut self, token: CancellationToken) -> Self {
         self.cancelled = Some(token);
         self
     }
 
-    /// The clock the deadline is on.
+    /// The clock that the deadline refers to.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// An error where the deadline has passed or the caller has cancelled.
+    /// Returns an error if the deadline has passed or the caller has cancelled.
     pub fn check(&self) -> Result<()> {
         if self.cancelled.as_ref().is_some_and(CancellationToken::is_cancelled) {
             return Err(cancelled());
@@ -59,8 +59,8 @@ impl Deadline {
         Ok(())
     }
 
-    /// Awaits `work`, but not past the deadline or cancellation: then `work` is dropped. It lies in the future that is
-    /// answered once, so that layers of guards do not multiply what a request takes.
+    /// Awaits `work`, but not past the deadline or cancellation: then `work` is dropped. The returned future contains
+    /// `work` only once, so that nested guards do not multiply the size of a request's future.
     pub fn guard<'a, F>(&'a self, work: F) -> impl Future<Output = Result<F::Output>> + use<'a, F>
     where
         F: Future,
@@ -69,7 +69,7 @@ impl Deadline {
         Guarded { work, end, deadline: self, is_checked: false }
     }
 
-    /// Waits until the request is over, and answers why.
+    /// Waits until the deadline passes or the caller cancels, and returns the error for it.
     async fn end(&self) -> Error {
         let time_out = async {
             match self.at {
@@ -92,7 +92,7 @@ impl Deadline {
 }
 
 pin_project! {
-    /// Work, and the end that may come before its own.
+    /// A future that is dropped when `end` resolves first.
     struct Guarded<'a, F, E> {
         #[pin]
         work: F,

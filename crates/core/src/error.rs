@@ -8,12 +8,12 @@ use std::fmt;
 /// The result of every call through the port.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do about an error.
+/// The class of an error, which names the action of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The thing addressed is not there: do not retry, create it or give up.
+    /// The thing addressed does not exist: do not retry, create it or give up.
     NotFound,
-    /// A condition the caller set did not hold at the linearization point: read again, decide anew.
+    /// A condition the caller set did not hold at the linearization point: read again, decide again.
     Precondition,
     /// The request itself is wrong: correct it.
     Invalid,
@@ -21,7 +21,7 @@ pub enum ErrorKind {
     Denied,
     /// The store is there and healthy but cannot take this now: retry later, with backoff.
     Busy,
-    /// The store cannot be used now (full, read-only, out of reach, out of time): a retry elsewhere
+    /// The store cannot be used now (full, read-only, unreachable, out of time): a retry elsewhere
     /// or later may succeed. A write may or may not have been applied.
     Unavailable,
     /// Stored bytes are not what was written: do not retry here, read another replica.
@@ -31,8 +31,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same request may succeed if it is simply sent again. Retryability is decided
-    /// here and nowhere else. A retry of a write that is not idempotent needs more than this: see
+    /// Returns true if the same request may succeed when it is simply sent again. Retryability is
+    /// decided here and nowhere else. A retry of a write that is not idempotent needs more than this: see
     /// [`Reason::DeadlineExceeded`].
     #[must_use]
     pub const fn is_retryable(self) -> bool {
@@ -42,7 +42,7 @@ impl ErrorKind {
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident => $kind:ident,)*) => {
-        /// What happened, one level finer than [`ErrorKind`]. Each reason belongs to one kind.
+        /// The cause, one level finer than [`ErrorKind`]. Each reason belongs to one kind.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Reason { $($(#[$doc])* $name,)* }
 
@@ -64,7 +64,7 @@ reasons! {
     NoSuchBucket => NotFound,
     /// The object does not exist.
     NoSuchKey => NotFound,
-    /// The multipart upload does not exist: completed, aborted or never begun.
+    /// The multipart upload does not exist: completed, aborted or never created.
     NoSuchUpload => NotFound,
     /// A write or read precondition (`If-Match`, `If-None-Match`, ...) did not hold.
     PreconditionFailed => Precondition,
@@ -74,21 +74,21 @@ reasons! {
     BucketExists => Precondition,
     /// The bucket still holds objects.
     BucketNotEmpty => Precondition,
-    /// A concurrent change to the same object got in between; nothing was applied.
+    /// A concurrent change to the same object intervened; nothing was applied.
     Conflict => Precondition,
-    /// A bucket name that the rules refuse.
+    /// A bucket name that the rules forbid.
     InvalidBucketName => Invalid,
     /// A key that the store cannot hold.
     InvalidKey => Invalid,
     /// A key over the store's length limit (1,024 bytes of UTF-8).
     KeyTooLong => Invalid,
-    /// A range that starts at or behind the object's end.
+    /// A range that starts at or after the object's end.
     InvalidRange => Invalid,
-    /// The body's checksum or MD5 is not the one the caller promised.
+    /// The body's checksum or MD5 is not the one the caller declared.
     BadDigest => Invalid,
-    /// The body ended before the promised length.
+    /// The body ended before the declared length.
     IncompleteBody => Invalid,
-    /// The body is larger than the store or the promise allows.
+    /// The body is larger than the store or the declared length allows.
     EntityTooLarge => Invalid,
     /// A part other than the last is under 5 MiB.
     EntityTooSmall => Invalid,
@@ -106,13 +106,13 @@ reasons! {
     InvalidRequest => Invalid,
     /// The caller's credentials do not allow it.
     AccessDenied => Denied,
-    /// The store's device has no room left for this write; deletes still work.
+    /// The store's device has no space left for this write; deletes still work.
     Full => Unavailable,
-    /// The store stopped taking writes after a failed sync; reads go on until it is reopened.
+    /// The store accepts no writes after a failed sync until it is reopened; reads still work.
     ReadOnly => Unavailable,
-    /// The deadline passed. A commit that was already under way may still be applied.
+    /// The deadline passed. A commit that was already in flight may still be applied.
     DeadlineExceeded => Unavailable,
-    /// The caller cancelled. A commit that was already under way may still be applied.
+    /// The caller cancelled. A commit that was already in flight may still be applied.
     Cancelled => Unavailable,
     /// The store is shutting down.
     ShuttingDown => Unavailable,
@@ -128,15 +128,15 @@ reasons! {
     Defect => Internal,
 }
 
-/// An error of the port: reason, a message that says what happened and what to do, and the cause.
+/// An error of the port: the reason, a message that says what happened and what to do, and the source.
 ///
-/// The message is for the operator of the store: it may name files, peers and what they said. Only that of an error made
-/// by [`Error::of_request`] is for clients, too.
+/// The message is for the operator of the store: it may name files and peers, and quote peers. Only the message of an
+/// error created by [`Error::of_request`] is also for clients.
 pub struct Error {
     reason: Reason,
     was_retried: bool,
-    is_for_all: bool,
-    is_of_request: bool,
+    affects_whole_bucket: bool,
+    is_for_client: bool,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -147,8 +147,8 @@ impl Error {
         Self {
             reason,
             was_retried: false,
-            is_for_all: false,
-            is_of_request: false,
+            affects_whole_bucket: false,
+            is_for_client: false,
             message: message.into(),
             source: None,
         }
@@ -163,80 +163,79 @@ impl Error {
         Self { source: Some(source.into()), ..Self::new(reason, message) }
     }
 
-    /// An error that the request alone explains. Its message repeats what the client sent or may ask for, and names
-    /// nothing of where objects lie: an edge shows it to the client.
+    /// An error that the request alone explains, with a message that an edge shows to the client. The message may
+    /// repeat what the client sent, but must not reveal where objects are stored.
     pub fn of_request(reason: Reason, message: impl Into<String>) -> Self {
-        Self { is_of_request: true, ..Self::new(reason, message) }
+        Self { is_for_client: true, ..Self::new(reason, message) }
     }
 
-    /// The same failure in other words; what can be done about it stays what it was.
+    /// This error with another message for the operator. The reason and the marks stay; this error becomes the source.
     #[must_use]
     pub fn retold(self, message: impl Into<String>) -> Self {
-        let Self { reason, was_retried, is_for_all, .. } = self;
-        Self { was_retried, is_for_all, ..Self::with_source(reason, message, self) }
+        let Self { reason, was_retried, affects_whole_bucket, .. } = self;
+        Self { was_retried, affects_whole_bucket, ..Self::with_source(reason, message, self) }
     }
 
-    /// The same, of the last of several attempts: whoever gets it need not try again.
+    /// Marks the error of the last of several attempts: the caller need not retry.
     #[must_use]
     pub fn after_retries(mut self) -> Self {
         self.was_retried = true;
         self
     }
 
-    /// Whether what failed was tried as often as it is worth.
+    /// Returns true if the operation was already retried as often as is worthwhile.
     #[must_use]
     pub const fn was_retried(&self) -> bool {
         self.was_retried
     }
 
-    /// The same, of what every other request of the caller's would get too: keys that the store does not know, a clock
-    /// that is wrong.
+    /// Marks an error that every other request of the caller would get too: unknown access keys, a wrong clock.
     #[must_use]
     pub fn for_all(mut self) -> Self {
-        self.is_for_all = true;
+        self.affects_whole_bucket = true;
         self
     }
 
-    /// Whether other requests to the same bucket would fail as this one did.
+    /// Returns true if other requests to the same bucket would fail like this one.
     #[must_use]
     pub fn is_for_all(&self) -> bool {
-        self.is_for_all || self.reason == Reason::NoSuchBucket
+        self.affects_whole_bucket || self.reason == Reason::NoSuchBucket
     }
 
-    /// Whether it is of this moment or of whoever asks, and so says nothing of what was asked for.
+    /// Returns true if the error is transient or due to the caller, and so reveals nothing about the object requested.
     #[must_use]
     pub fn says_nothing(&self) -> bool {
         self.kind().is_retryable() || self.is_for_all()
     }
 
-    /// Whether what was begun may go on another time: the failure may pass by itself, or with other keys.
+    /// Returns true if the operation may be resumed later: the failure may pass by itself or with other access keys.
     #[must_use]
     pub const fn may_go_on(&self) -> bool {
         self.kind().is_retryable() || matches!(self.kind(), ErrorKind::Denied)
     }
 
-    /// What the caller can do.
+    /// The kind, which names what the caller can do.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.reason.kind()
     }
 
-    /// What happened.
+    /// The reason, which names what happened.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The message, without the cause.
+    /// The message, without the source.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The message, if it is for the client, too: see [`Self::of_request`].
+    /// The message, if it is also for the client: see [`Self::of_request`].
     #[must_use]
     pub fn client_message(&self) -> Option<&str> {
-        self.is_of_request.then_some(&self.message)
+        self.is_for_client.then_some(&self.message)
     }
 
     /// The bucket does not exist.

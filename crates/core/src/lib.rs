@@ -1,7 +1,7 @@
-//! The ground floor: the words every other crate speaks and the one port, [`ObjectStore`], through
+//! The core vocabulary of all crates, and the one port, [`ObjectStore`], through
 //! which every front door reaches every store.
 //!
-//! Nothing here does I/O. Decisions that more than one store has to make in the same way (does a
+//! Nothing here does I/O. Decisions that several stores must make in the same way (does a
 //! precondition hold, what belongs on a page of a listing, is this key legal) are pure functions
 //! here, so that leaves and layers cannot drift apart.
 

@@ -1,4 +1,4 @@
-//! What belongs on a page of a listing: prefix, delimiter, position and limit, decided here once for
+//! Paging of listings by prefix, delimiter, position and limit, implemented here once for
 //! every store. A store supplies an ordered, seekable cursor over one snapshot; the pager seeks past
 //! each common prefix instead of walking through it.
 
@@ -7,23 +7,23 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::object::{ETag, Generation};
 
-/// What to list.
+/// Parameters of a listing page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListRequest {
     /// Only keys that begin with this.
     pub prefix: String,
-    /// Keys that contain this behind the prefix are rolled up into one common prefix.
+    /// Keys that contain this after the prefix are rolled up into one common prefix.
     pub delimiter: Option<String>,
-    /// Only keys and common prefixes behind this one, in byte order.
+    /// Only keys and common prefixes after this one, in byte order.
     pub after: Option<String>,
-    /// The most entries on the page, keys and common prefixes together.
+    /// The limit of entries on the page, keys and common prefixes together.
     pub limit: usize,
 }
 
-/// One line of a listing.
+/// One entry of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListEntry<T> {
-    /// A key with what the listing says of it.
+    /// A key with its item.
     Key(String, T),
     /// Keys rolled up at the delimiter, which it ends with.
     CommonPrefix(String),
@@ -44,38 +44,38 @@ impl<T> ListEntry<T> {
 pub struct ListPage<T> {
     /// Keys and common prefixes.
     pub entries: Vec<ListEntry<T>>,
-    /// Where there is more: the `after` of the next page.
+    /// The `after` of the next page, if there are more entries.
     pub next: Option<String>,
 }
 
-/// What a listing says of an object.
+/// The metadata that a listing reports for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// Bytes.
+    /// Bytes in the object.
     pub size: u64,
-    /// Entity tag.
+    /// Its entity tag.
     pub etag: ETag,
-    /// When written.
+    /// When it was written.
     pub modified: Timestamp,
-    /// Which write.
+    /// The write that created this version.
     pub generation: Generation,
-    /// Which checksum is kept, and over what.
+    /// The algorithm and scope of its checksum, if reported.
     pub checksum: Option<(Algorithm, ChecksumScope)>,
 }
 
 /// An ordered, seekable view of one snapshot of a bucket's keys.
 pub trait KeyCursor {
-    /// What stands beside a key.
+    /// The value that belongs to a key.
     type Item;
 
-    /// Moves to the first key at or behind `bytes`, which need not be UTF-8.
+    /// Moves to the first key at or after `bytes`, which need not be UTF-8.
     fn seek(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// The key here and its item, moving on; `None` at the end.
+    /// Returns the current key and its item, and moves on; `None` at the end.
     fn next(&mut self) -> Result<Option<(String, Self::Item)>>;
 }
 
-/// Makes one page.
+/// Builds one page.
 pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListPage<C::Item>> {
     let mut entries = Vec::new();
     if request.limit == 0 {
@@ -88,19 +88,19 @@ pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListP
         }
         let common = common_prefix(&key, request).map(str::to_owned);
         let name = common.as_deref().unwrap_or(&key);
-        let is_behind = request.after.as_deref().is_none_or(|after| name > after);
-        if is_behind && entries.len() == request.limit {
+        let is_after = request.after.as_deref().is_none_or(|after| name > after);
+        if is_after && entries.len() == request.limit {
             let next = entries.last().map(|e: &ListEntry<C::Item>| e.name().to_owned());
             return Ok(ListPage { entries, next });
         }
         match common {
             Some(common) => {
                 cursor.seek(&successor(common.as_bytes()))?;
-                if is_behind {
+                if is_after {
                     entries.push(ListEntry::CommonPrefix(common));
                 }
             }
-            None if is_behind => entries.push(ListEntry::Key(key, item)),
+            None if is_after => entries.push(ListEntry::Key(key, item)),
             None => {}
         }
     }
@@ -124,16 +124,16 @@ fn start(request: &ListRequest) -> Vec<u8> {
             {
                 return successor(common.as_bytes());
             }
-            let mut behind = after.as_bytes().to_vec();
-            behind.push(0);
-            behind
+            let mut next = after.as_bytes().to_vec();
+            next.push(0);
+            next
         }
         _ => request.prefix.as_bytes().to_vec(),
     }
 }
 
-/// The first position behind everything that begins with `prefix`. UTF-8 never holds the byte 0xff,
-/// so that the last byte can always be counted up.
+/// The first position after everything that begins with `prefix`. UTF-8 never contains the byte 0xff,
+/// so the last byte can always be incremented.
 #[must_use]
 pub fn successor(prefix: &[u8]) -> Vec<u8> {
     let mut next = prefix.to_vec();
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// The definition, word by word: roll up, drop what is not behind `after`, cut.
+    /// The definition, step by step: roll up, then drop what is not after `after`.
     fn reference(keys: &BTreeSet<String>, request: &ListRequest) -> BTreeSet<String> {
         keys.iter()
             .filter(|k| k.starts_with(&request.prefix))
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pages_are_the_definition(
+        fn pages_match_the_definition(
             keys in prop::collection::btree_set("[ab/é]{1,6}", 0..40),
             prefix in "[ab/]{0,2}", delimiter in prop::option::of("[/a]{1,2}"), after in prop::option::of("[ab/é]{0,4}"),
             limit in 1_usize..5,

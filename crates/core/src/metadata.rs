@@ -1,10 +1,10 @@
-//! What an object carries besides its bytes: content headers, user metadata, tags and classes.
-//! Stores keep all of it and give it back unchanged; only tags can be changed without a new write.
+//! Metadata of an object: content headers, user metadata, tags and classes.
+//! Stores return all of it unchanged; only tags can be changed without a new write.
 
 use crate::class::Classes;
 use crate::error::{Error, Reason, Result};
 
-/// The content headers of HTTP that S3 keeps with an object.
+/// The HTTP content headers that S3 stores with an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SystemHeaders {
     /// `Content-Type`.
@@ -21,12 +21,12 @@ pub struct SystemHeaders {
     pub expires: Option<String>,
     /// `x-amz-website-redirect-location`.
     pub website_redirect: Option<String>,
-    /// `x-amz-storage-class`, where it is not `STANDARD`.
+    /// `x-amz-storage-class`, if it is not `STANDARD`.
     pub storage_class: Option<String>,
 }
 
 impl SystemHeaders {
-    /// The values, in the order in which the fields stand here.
+    /// The values, in the order of the fields.
     #[must_use]
     pub const fn values(&self) -> [&Option<String>; 8] {
         [
@@ -41,7 +41,7 @@ impl SystemHeaders {
         ]
     }
 
-    /// The places of the values, in the same order.
+    /// Mutable references to the values, in the order of the fields.
     #[must_use]
     pub const fn values_mut(&mut self) -> [&mut Option<String>; 8] {
         [
@@ -57,10 +57,10 @@ impl SystemHeaders {
     }
 }
 
-/// User metadata: names without the `x-amz-meta-` prefix, lowercase, in order of name.
+/// User metadata: lowercase names without the `x-amz-meta-` prefix, sorted by name.
 pub type UserMetadata = Vec<(String, String)>;
 
-/// The most bytes of user metadata, names and values together, as S3 has it.
+/// The limit of user metadata, names and values together, as in S3.
 pub const MAX_USER_METADATA_BYTES: usize = 2048;
 
 /// Everything an object carries besides its bytes.
@@ -77,8 +77,8 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Refuses user metadata over [`MAX_USER_METADATA_BYTES`], and content headers without a value: HTTP does not
-    /// tell them from absent ones.
+    /// Rejects user metadata over [`MAX_USER_METADATA_BYTES`], and content headers with an empty value, which HTTP does
+    /// not distinguish from absent ones.
     pub fn check(&self) -> Result<()> {
         if self.headers.values().into_iter().flatten().any(String::is_empty) {
             return Err(Error::of_request(
@@ -102,28 +102,28 @@ impl Metadata {
 pub struct Tags(Vec<(String, String)>);
 
 impl Tags {
-    /// The most tags of one object.
+    /// The limit of tags per object.
     pub const MAX: usize = 10;
 
     /// Checks count, lengths (128 and 256 characters), characters and distinctness.
     pub fn new(tags: Vec<(String, String)>) -> Result<Self> {
-        let refuse = |why: String| Err(Error::of_request(Reason::InvalidTag, why));
+        let reject = |why: String| Err(Error::of_request(Reason::InvalidTag, why));
         if tags.len() > Self::MAX {
-            return refuse(format!("an object has at most {} tags, not {}", Self::MAX, tags.len()));
+            return reject(format!("an object has at most {} tags, not {}", Self::MAX, tags.len()));
         }
         for (i, (key, value)) in tags.iter().enumerate() {
             if key.is_empty() || key.chars().count() > 128 {
-                return refuse(format!("tag key {key:?} must have 1 to 128 characters"));
+                return reject(format!("tag key {key:?} must have 1 to 128 characters"));
             }
             if value.chars().count() > 256 {
-                return refuse(format!("the value of tag {key:?} must have at most 256 characters"));
+                return reject(format!("the value of tag {key:?} must have at most 256 characters"));
             }
             let legal = |c: char| c.is_alphanumeric() || c.is_whitespace() || "+-=._:/@".contains(c);
             if !key.chars().all(legal) || !value.chars().all(legal) {
-                return refuse(format!("tag {key:?} has a character that is not allowed"));
+                return reject(format!("tag {key:?} has a character that is not allowed"));
             }
             if tags[..i].iter().any(|(other, _)| other == key) {
-                return refuse(format!("tag key {key:?} is given twice"));
+                return reject(format!("tag key {key:?} is given twice"));
             }
         }
         Ok(Self(tags))
@@ -135,7 +135,7 @@ impl Tags {
         &self.0
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no tags.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -53,20 +53,21 @@ impl PartNumber {
     }
 }
 
-/// What a new upload will become.
+/// Parameters of a new upload.
 #[derive(Debug, Clone, Default)]
 pub struct CreateUpload {
     /// The object's metadata.
     pub metadata: Metadata,
-    /// The checksum its parts carry, and how the object's is made of them. `None`: a CRC-64/NVME of
-    /// the whole is kept. One of the full object that cannot be made of parts (any but a CRC) is an
-    /// [`InvalidRequest`](Reason::InvalidRequest). Parts get this checksum whatever their own stage
-    /// asks for, so that a completion never lacks one.
+    /// The checksum of its parts, and the scope of the object's checksum. `None`: a CRC-64/NVME of
+    /// the whole is stored. A full-object checksum that cannot be combined from parts (any but a CRC) is an
+    /// [`InvalidRequest`](Reason::InvalidRequest). Parts get this checksum in addition to those that their own
+    /// staging requests, so that a completion never lacks one.
     pub checksum: Option<(Algorithm, ChecksumScope)>,
 }
 
 impl CreateUpload {
-    /// Refuses a checksum of the whole that cannot be made of the parts' checksums, and the pair that S3 has not.
+    /// Rejects a full-object checksum that cannot be combined from the parts' checksums, and the composite CRC-64/NVME,
+    /// which S3 does not have.
     pub fn check(&self) -> Result<()> {
         self.metadata.check()?;
         let Some((algorithm, scope)) = self.checksum else { return Ok(()) };
@@ -76,22 +77,22 @@ impl CreateUpload {
         let name = algorithm.name();
         let why = match scope {
             ChecksumScope::FullObject => {
-                format!("a {name} of the whole object cannot be made of its parts'; use COMPOSITE")
+                format!("a full-object {name} cannot be combined from those of the parts; use COMPOSITE")
             }
-            ChecksumScope::Composite => format!("a {name} is one of the whole object; use FULL_OBJECT"),
+            ChecksumScope::Composite => format!("a {name} cannot be composite; use FULL_OBJECT"),
         };
         Err(Error::of_request(Reason::InvalidRequest, why))
     }
 }
 
-/// An upload that was begun.
+/// An unfinished upload.
 #[derive(Debug, Clone)]
 pub struct UploadInfo {
     /// Its id.
     pub id: UploadId,
     /// The key it will write.
     pub key: String,
-    /// When it was begun.
+    /// When it was created.
     pub initiated: Timestamp,
     /// The object's metadata.
     pub metadata: Metadata,
@@ -104,7 +105,7 @@ pub struct UploadInfo {
 pub struct PartInfo {
     /// Its number.
     pub number: PartNumber,
-    /// Bytes.
+    /// Bytes in the part.
     pub size: u64,
     /// Its entity tag.
     pub etag: ETag,
@@ -121,7 +122,7 @@ pub struct PartsPage {
     pub upload: UploadInfo,
     /// Parts in ascending order.
     pub parts: Vec<PartInfo>,
-    /// Where there are more: the `after` of the next page.
+    /// The `after` of the next page, if there are more parts.
     pub next: Option<PartNumber>,
 }
 
@@ -130,13 +131,13 @@ pub struct PartsPage {
 pub struct CompletePart {
     /// Its number.
     pub number: PartNumber,
-    /// The tag that its upload answered.
+    /// The entity tag returned when it was uploaded.
     pub etag: ETag,
-    /// Its checksum, where the client names it.
+    /// Its checksum, if the client names it.
     pub checksum: Option<Checksum>,
 }
 
-/// The order to make an object of parts.
+/// Parameters of a completion.
 #[derive(Debug, Clone, Default)]
 pub struct CompleteUpload {
     /// The parts, in ascending order.
@@ -150,7 +151,7 @@ pub struct CompleteUpload {
 }
 
 /// Checks the parts named at completion against those committed, in S3's order of errors. `committed`
-/// answers by number. Returns them in order.
+/// looks a part up by number. Returns the parts in order.
 pub fn match_parts<T: Clone>(
     named: &[CompletePart],
     committed: impl Fn(PartNumber) -> Option<(PartInfo, T)>,
@@ -191,12 +192,12 @@ pub fn match_parts<T: Clone>(
     Ok(parts)
 }
 
-/// The checksum of the whole object from its parts'. `None` where a part lacks one.
+/// The checksum of the whole object from those of its parts. `None` if a part lacks one.
 #[must_use]
 pub fn checksum_of_parts(algorithm: Algorithm, scope: ChecksumScope, parts: &[PartInfo]) -> Option<Checksum> {
-    let of_part = |p: &PartInfo| p.checksums.iter().find(|c| c.algorithm() == algorithm).copied();
+    let checksum = |p: &PartInfo| p.checksums.iter().find(|c| c.algorithm() == algorithm).copied();
     let values: Vec<(Checksum, u64)> =
-        parts.iter().map(|p| Some((of_part(p)?, p.size))).collect::<Option<_>>()?;
+        parts.iter().map(|p| Some((checksum(p)?, p.size))).collect::<Option<_>>()?;
     match scope {
         ChecksumScope::Composite => Some(Checksum::composite(algorithm, values.iter().map(|(c, _)| c))),
         ChecksumScope::FullObject => {
@@ -207,18 +208,18 @@ pub fn checksum_of_parts(algorithm: Algorithm, scope: ChecksumScope, parts: &[Pa
     }
 }
 
-/// What uploads to list.
+/// Parameters of a page of uploads.
 #[derive(Debug, Clone, Default)]
 pub struct ListUploads {
     /// Only keys that begin with this.
     pub prefix: String,
-    /// Roll up behind the prefix at this.
+    /// Keys that contain this after the prefix are rolled up into one common prefix.
     pub delimiter: Option<String>,
-    /// Only behind this key (and, with `after_upload`, from this key on).
+    /// Only uploads of keys after this one (with `after_upload`, including this key).
     pub after_key: Option<String>,
-    /// Within `after_key`, only uploads behind this one. Ignored without `after_key`.
+    /// Within `after_key`, only uploads after this one. Ignored without `after_key`.
     pub after_upload: Option<UploadId>,
-    /// The most entries on the page.
+    /// The limit of entries on the page.
     pub limit: usize,
 }
 
@@ -227,18 +228,18 @@ pub struct ListUploads {
 pub struct UploadsPage {
     /// Uploads and common prefixes, in order of key, then of initiation.
     pub entries: Vec<ListEntry<UploadInfo>>,
-    /// Where there is more: `after_key` and `after_upload` of the next page.
+    /// `after_key` and `after_upload` of the next page, if there are more entries.
     pub next: Option<(String, Option<UploadId>)>,
 }
 
-/// Makes one page of a bucket's uploads, given in order of key, then of initiation. An upload that
+/// Builds one page of a bucket's uploads, given in order of key, then of initiation. The upload that
 /// the position names may have ended since: then all uploads of its key are shown (again), so that
-/// none is lost to whoever aborts one page before asking for the next.
+/// a client that aborts one page before it requests the next misses none.
 #[must_use]
 pub fn page_uploads(uploads: impl IntoIterator<Item = UploadInfo>, request: &ListUploads) -> UploadsPage {
     let with_prefix = uploads.into_iter().filter(|upload| upload.key.starts_with(&request.prefix));
     let mut uploads = with_prefix.peekable();
-    let of_marker_key = uploads_behind_marker(&mut uploads, request);
+    let of_marker_key = uploads_after_marker(&mut uploads, request);
     let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
     let mut next = None;
     for upload in of_marker_key.into_iter().chain(uploads) {
@@ -263,23 +264,23 @@ pub fn page_uploads(uploads: impl IntoIterator<Item = UploadInfo>, request: &Lis
     UploadsPage { entries, next }
 }
 
-/// Takes what stands before the request's position, and returns the uploads of the position's own
-/// key that are behind its upload (all of them, where that upload is gone).
-fn uploads_behind_marker<I: Iterator<Item = UploadInfo>>(
+/// Consumes the uploads before the request's position, and returns those of the position's own
+/// key that are after its upload (all of them if that upload has ended).
+fn uploads_after_marker<I: Iterator<Item = UploadInfo>>(
     uploads: &mut std::iter::Peekable<I>,
     request: &ListUploads,
 ) -> Vec<UploadInfo> {
-    let mut behind = Vec::new();
-    let Some(after) = request.after_key.as_deref() else { return behind };
+    let mut later = Vec::new();
+    let Some(after) = request.after_key.as_deref() else { return later };
     let is_before = |upload: &UploadInfo| common_prefix(&upload.key, request).unwrap_or(&upload.key) <= after;
     while let Some(upload) = uploads.next_if(is_before) {
         match &request.after_upload {
-            Some(marker) if upload.key == after && upload.id == *marker => behind.clear(),
-            Some(_) if upload.key == after => behind.push(upload),
+            Some(marker) if upload.key == after && upload.id == *marker => later.clear(),
+            Some(_) if upload.key == after => later.push(upload),
             _ => {}
         }
     }
-    behind
+    later
 }
 
 /// The common prefix that a key, which begins with the request's prefix, is rolled up into, if any.
@@ -314,17 +315,17 @@ mod tests {
     }
 
     #[test]
-    fn a_page_behind_an_upload_that_ended_loses_none() {
-        // Whoever aborts each page before asking for the next must still see every upload.
+    fn page_after_an_ended_upload_misses_none() {
+        // A client that aborts each page before it requests the next must still see every upload.
         let left = [upload("a", "3"), upload("a", "4"), upload("b", "5")];
-        let behind = |id: &str| ListUploads {
+        let after = |id: &str| ListUploads {
             after_key: Some("a".to_owned()),
             after_upload: Some(UploadId(id.to_owned())),
             limit: 10,
             ..ListUploads::default()
         };
-        assert_eq!(ids(&page_uploads(left.clone(), &behind("2"))), ["3", "4", "5"]);
-        assert_eq!(ids(&page_uploads(left.clone(), &behind("3"))), ["4", "5"]);
-        assert_eq!(ids(&page_uploads(left, &behind("4"))), ["5"]);
+        assert_eq!(ids(&page_uploads(left.clone(), &after("2"))), ["3", "4", "5"]);
+        assert_eq!(ids(&page_uploads(left.clone(), &after("3"))), ["4", "5"]);
+        assert_eq!(ids(&page_uploads(left, &after("4"))), ["5"]);
     }
 }

@@ -6,40 +6,40 @@ use std::sync::Arc;
 
 use crate::error::{Error, Reason, Result};
 
-/// The longest key, in bytes of UTF-8, as S3 has it.
+/// The longest key, in bytes of UTF-8, as in S3.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The name of a bucket: 3 to 63 characters of `a-z`, `0-9`, `-` and `.`, as S3 has it.
+/// The name of a bucket: 3 to 63 characters of `a-z`, `0-9`, `-` and `.`, as in S3.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketName(Arc<str>);
 
 impl BucketName {
     /// Checks a name against the rules for general purpose buckets.
     pub fn new(name: &str) -> Result<Self> {
-        let refuse = |why: &str| {
+        let reject = |why: &str| {
             Err(Error::of_request(
                 Reason::InvalidBucketName,
                 format!("bucket name {name:?} is not valid: {why}"),
             ))
         };
         if !(3..=63).contains(&name.len()) {
-            return refuse("it must have 3 to 63 characters");
+            return reject("it must have 3 to 63 characters");
         }
         if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.') {
-            return refuse("only lowercase letters, digits, '-' and '.' are allowed");
+            return reject("only lowercase letters, digits, '-' and '.' are allowed");
         }
         let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
         if !edge(name.as_bytes()[0]) || !edge(name.as_bytes()[name.len() - 1]) {
-            return refuse("it must begin and end with a letter or a digit");
+            return reject("it must begin and end with a letter or a digit");
         }
         if name.contains("..") || name.contains(".-") || name.contains("-.") {
-            return refuse("'.' must stand between letters or digits");
+            return reject("'.' must stand between letters or digits");
         }
         if name.parse::<std::net::Ipv4Addr>().is_ok() {
-            return refuse("it must not look like an IP address");
+            return reject("it must not look like an IP address");
         }
         if name.starts_with("xn--") || name.ends_with("-s3alias") {
-            return refuse("it uses a reserved prefix or suffix");
+            return reject("it uses a reserved prefix or suffix");
         }
         Ok(Self(name.into()))
     }
@@ -100,7 +100,7 @@ macro_rules! text {
 text!(BucketName);
 text!(ObjectKey);
 
-/// Where an object lives: its bucket and its key.
+/// The location of an object: its bucket and its key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// The bucket.

@@ -1,4 +1,4 @@
-//! What a store says about an object it holds.
+//! Metadata that a store reports about an object: entity tag, generation, checksums.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl ETag {
         &self.0
     }
 
-    /// The MD5 in the tag, where it has the form of one.
+    /// The MD5 in the tag, if it has the form of one.
     #[must_use]
     pub fn md5(&self) -> Option<[u8; 16]> {
         let text = self.0.as_bytes();
@@ -83,12 +83,12 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// Which write of a key this is: unique within a store and growing with each write of any key. Two
+/// The identity of a write: unique within a store and growing with each write of any key. Two
 /// reads with equal generations saw the same bytes and metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation(pub u64);
 
-/// Everything a store knows of an object, but its bytes.
+/// Everything a store records about an object except its bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectInfo {
     /// Bytes in the object.
@@ -97,19 +97,19 @@ pub struct ObjectInfo {
     pub etag: ETag,
     /// When it was written.
     pub modified: Timestamp,
-    /// Which write this is.
+    /// The write that created this version.
     pub generation: Generation,
     /// Headers, user metadata, tags, classes.
     pub metadata: Metadata,
-    /// The checksums kept with it: what the writer asked for, else a CRC-64/NVME of the whole.
+    /// The checksums stored with it: those that the writer requested, else a CRC-64/NVME of the whole.
     pub checksums: Vec<Checksum>,
-    /// What `checksums` were computed over.
+    /// The data that `checksums` were computed over.
     pub scope: ChecksumScope,
-    /// The number of parts where it was written by a multipart upload.
+    /// The number of parts, if a multipart upload wrote it.
     pub parts: Option<u32>,
 }
 
-/// What the writer promised about the bytes; the store verifies it before anything is committed.
+/// Properties of the bytes that the writer declares; the store verifies them before anything is committed.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// The exact number of bytes.
@@ -121,15 +121,15 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// The same, with the size that was said when the write began where none is said now.
+    /// Uses the size declared when the write began if this has none.
     #[must_use]
-    pub fn or_size(mut self, said: Option<u64>) -> Self {
-        self.size = self.size.or(said);
+    pub fn or_size(mut self, declared: Option<u64>) -> Self {
+        self.size = self.size.or(declared);
         self
     }
 
-    /// Compares promises with what was computed. A promised algorithm that was not computed is a
-    /// defect of the caller, who did not plan it at staging.
+    /// Compares the declared values with the computed ones. A declared algorithm that was not computed is a
+    /// defect of the caller, which did not request it at staging.
     pub fn verify(&self, size: u64, md5: Option<[u8; 16]>, computed: &[Checksum]) -> Result<()> {
         if let Some(expected) = self.size {
             if size < expected {
@@ -145,25 +145,26 @@ impl Expected {
                 ));
             }
         }
-        let mut not_planned = None;
+        let mut not_requested = None;
         if let Some(expected) = self.md5 {
             match md5 {
                 Some(md5) if md5 == expected => {}
                 Some(_) => return Err(bad_digest("Content-MD5")),
-                None => not_planned = Some("Content-MD5"),
+                None => not_requested = Some("Content-MD5"),
             }
         }
         for expected in &self.checksums {
             match computed.iter().find(|c| c.algorithm() == expected.algorithm()) {
                 Some(c) if c == expected => {}
                 Some(_) => return Err(bad_digest(expected.algorithm().header())),
-                None => not_planned = Some(expected.algorithm().header()),
+                None => not_requested = Some(expected.algorithm().header()),
             }
         }
-        match not_planned {
-            Some(name) => {
-                Err(Error::new(Reason::Defect, format!("{name} is expected but was not planned at staging")))
-            }
+        match not_requested {
+            Some(name) => Err(Error::new(
+                Reason::Defect,
+                format!("{name} is expected but was not requested at staging"),
+            )),
             None => Ok(()),
         }
     }
@@ -183,12 +184,12 @@ pub struct Committed {
     pub etag: ETag,
     /// Bytes written.
     pub size: u64,
-    /// When.
+    /// When it was written.
     pub modified: Timestamp,
-    /// Which write.
+    /// The write that this commit made.
     pub generation: Generation,
-    /// The checksums kept with it.
+    /// The checksums stored with it.
     pub checksums: Vec<Checksum>,
-    /// What they were computed over.
+    /// The data that the checksums were computed over.
     pub scope: ChecksumScope,
 }

@@ -1,20 +1,20 @@
-//! What a request learned about the store that served it. Every response carries one. `observed` tells the
-//! store model how long it was queued, and measures itself how long the caller waited.
+//! Timing of a request and the peer that served it; part of every response. The `observed` layer reports the queueing
+//! time to the store model, and measures the caller's waiting time itself.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One request as seen from this side.
+/// One request as observed by this process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Who answered: an address for remote stores, `None` for stores in this process.
+    /// The address of the peer for remote stores, `None` for stores in this process.
     pub peer: Option<Arc<str>>,
-    /// Whether the connection had served before; `None` without connections.
+    /// True if the connection had been used before; `None` for stores without connections.
     pub reused: Option<bool>,
-    /// Time spent waiting inside this process before the store was asked.
+    /// Time spent queueing in this process before the request was sent.
     pub queued: Duration,
-    /// From asking until the first byte of the answer.
+    /// Time from sending the request to the first byte of the response.
     pub first_byte: Duration,
-    /// Bytes that crossed the wire (or the device interface) so far, payload and overhead, both ways.
+    /// Bytes that crossed the wire (or the device interface) so far, payload and overhead, in both directions.
     pub wire_bytes: u64,
 }

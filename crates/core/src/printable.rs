@@ -1,10 +1,10 @@
-//! Text from elsewhere (keys, file names, messages of stores) made safe to print: control characters would move a terminal's cursor,
-//! change its title or colours, or forge lines of a log.
+//! Escaping of untrusted text (keys, file names, messages of stores) for display. Control characters could move a
+//! terminal's cursor, change its title or colours, or forge lines of a log.
 
 use std::borrow::Cow;
 
-/// The text with its control characters escaped as in a Rust string literal (`\n`, `\u{1b}`). Everything else, letters of any script
-/// among it, stays as it is. Allocates only where something is escaped.
+/// Escapes control characters as in a Rust string literal (`\n`, `\u{1b}`). Everything else, including letters of any
+/// script, is unchanged. Allocates only if something is escaped.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
@@ -21,7 +21,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Control characters of either set, separators of lines, and marks that reorder what is shown (Unicode TR 36, 3.5).
+/// Returns true for C0 and C1 control characters, line separators, and marks that reorder text (Unicode TR 36, 3.5).
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,8 +1,8 @@
 //! Sizes and durations as people write them ("128MiB", "30s", "7d"), kept as exact numbers.
 //!
-//! Units are never guessed: a bare number is refused, except 0. One letter is the binary unit, as rclone, dd and the AWS
-//! command line have it: "128M" is "128MiB", and "128MB" is not. What [`Display`](fmt::Display) prints is
-//! read back as the same value.
+//! Units are never guessed: a bare number is rejected, except 0. One letter is the binary unit, as in rclone, dd and
+//! the AWS command line: "128M" is "128MiB", and "128MB" is not. What [`Display`](fmt::Display) prints parses to the
+//! same value.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct ByteSize(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
-/// Bytes by unit. Of those that mean the same, sizes are shown with the last.
+/// Bytes by unit. Of units with the same value, the last is used for display.
 const SIZE_UNITS: &[(&str, u64)] = &[
     ("T", 1 << 40),
     ("G", 1 << 30),
@@ -32,19 +32,19 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("B", 1),
 ];
 
-/// Milliseconds by unit; "ms" stands before "m" and "s" because the longest ending wins.
+/// Milliseconds by unit.
 const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
 
 impl ByteSize {
-    /// Reads "128MiB", "128M" (the same), "5GB", "4096B".
+    /// Parses "128MiB", "128M" (the same), "5GB", "4096B".
     pub fn parse(text: &str) -> Result<Self, String> {
-        quantity(text, SIZE_UNITS, str::eq_ignore_ascii_case)
+        parse_quantity(text, SIZE_UNITS, str::eq_ignore_ascii_case)
             .map(Self)
             .map_err(|why| format!("{why}; write a size such as \"128MiB\", \"128M\" or \"5GB\""))
     }
 
-    /// The size as memory; saturates where a pointer is narrower.
+    /// The size as `usize`; saturates if `usize` is narrower.
     #[must_use]
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
@@ -52,15 +52,15 @@ impl ByteSize {
 }
 
 impl Span {
-    /// Reads "250ms", "30s", "5m", "12h", "7d".
+    /// Parses "250ms", "30s", "5m", "12h", "7d".
     pub fn parse(text: &str) -> Result<Self, String> {
-        quantity(text, TIME_UNITS, |a, b| a == b)
+        parse_quantity(text, TIME_UNITS, |a, b| a == b)
             .map(|millis| Self(Duration::from_millis(millis)))
             .map_err(|why| format!("{why}; write a duration such as \"30s\", \"5m\" or \"7d\""))
     }
 }
 
-fn quantity(text: &str, units: &[(&str, u64)], same: fn(&str, &str) -> bool) -> Result<u64, String> {
+fn parse_quantity(text: &str, units: &[(&str, u64)], same: fn(&str, &str) -> bool) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = (&text[..digits], text[digits..].trim_start());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_back() {
+    fn displayed_quantities_parse_back() {
         for bytes in [0, 1, 1000, 1024, 1536, 128 << 20, 5_000_000_000, u64::MAX] {
             assert_eq!(ByteSize::parse(&ByteSize(bytes).to_string()), Ok(ByteSize(bytes)));
         }

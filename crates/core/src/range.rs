@@ -1,9 +1,9 @@
-//! Ranges: what a caller asks for ([`ByteRange`]) and what that means for an object of a known size
+//! Byte ranges: as requested ([`ByteRange`]) and as resolved for an object of a known size
 //! ([`Span`]). RFC 9110 section 14.
 
 use crate::error::{Error, Reason, Result};
 
-/// A range as asked for, before the object's size is known.
+/// A range as requested, before the object's size is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteRange {
     /// `bytes=first-last`, both inclusive.
@@ -19,7 +19,7 @@ pub enum ByteRange {
     Suffix(u64),
 }
 
-/// A resolved range within one object: `offset..offset + length`, never behind the end.
+/// A resolved range within one object: `offset..offset + length`, never beyond the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// First byte.
@@ -29,7 +29,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The whole of an object of `size` bytes.
+    /// The span of a whole object of `size` bytes.
     #[must_use]
     pub const fn whole(size: u64) -> Self {
         Self { offset: 0, length: size }
@@ -43,8 +43,8 @@ impl Span {
 }
 
 impl ByteRange {
-    /// Reads a `Range` header. `None` where the header is to be ignored and the whole object served:
-    /// another unit, a malformed range, or several ranges (S3 serves the whole object then).
+    /// Parses a `Range` header. `None` if the header must be ignored and the whole object served:
+    /// another unit, a malformed range, or several ranges (S3 then serves the whole object).
     #[must_use]
     pub fn parse(header: &str) -> Option<Self> {
         let (unit, spec) = header.split_once('=')?;
@@ -63,23 +63,23 @@ impl ByteRange {
         }
     }
 
-    /// What the range means for an object of `size` bytes, or [`Reason::InvalidRange`] where no byte
-    /// of the object is in it.
+    /// Resolves the range for an object of `size` bytes. Fails with [`Reason::InvalidRange`] if it contains no byte of
+    /// the object.
     pub fn resolve(self, size: u64) -> Result<Span> {
-        let refuse = || {
+        let reject = || {
             Err(Error::of_request(
                 Reason::InvalidRange,
                 format!("the range holds no byte of this object, which has {size} bytes"),
             ))
         };
         match self {
-            Self::Inclusive { first, .. } | Self::From(first) if first >= size => refuse(),
+            Self::Inclusive { first, .. } | Self::From(first) if first >= size => reject(),
             Self::Inclusive { first, last } => {
                 Ok(Span { offset: first, length: last.min(size - 1) - first + 1 })
             }
             Self::From(first) => Ok(Span { offset: first, length: size - first }),
-            Self::Suffix(0) => refuse(),
-            Self::Suffix(_) if size == 0 => refuse(),
+            Self::Suffix(0) => reject(),
+            Self::Suffix(_) if size == 0 => reject(),
             Self::Suffix(length) => {
                 let length = length.min(size);
                 Ok(Span { offset: size - length, length })
@@ -88,7 +88,7 @@ impl ByteRange {
     }
 }
 
-/// Decimal digits only; a value over `u64` saturates, since it lies behind every object's end.
+/// Parses decimal digits only. A value over `u64::MAX` saturates: it is beyond every object's end.
 fn digits(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;

@@ -1,5 +1,5 @@
-//! What tests of stores share: the memory store, the conformance suite, the fault injector and a
-//! clock turned by hand. Built with the feature `testing` only; nothing in production refers to it.
+//! Test support for stores: the memory store, the conformance suite, the fault injector and a simulated
+//! clock. Built with the feature `testing` only; nothing in production refers to it.
 
 use futures::FutureExt;
 
@@ -29,7 +29,7 @@ pub fn context() -> Context {
 
 /// A context without a deadline, with a window of 1 MiB (or the whole of a smaller budget).
 ///
-/// Panics where the budget has no room for it now.
+/// Panics if the budget has no free memory for it.
 #[must_use]
 pub fn unbounded_context(budget: &Budget) -> Context {
     context_until(budget, Deadline::none(SystemClock::shared()))
@@ -37,7 +37,7 @@ pub fn unbounded_context(budget: &Budget) -> Context {
 
 /// A context with this deadline, with a window of 1 MiB (or the whole of a smaller budget).
 ///
-/// Panics where the budget has no room for it now. The deadline itself may have passed already.
+/// Panics if the budget has no free memory for it. The deadline itself may have passed already.
 #[must_use]
 pub fn context_until(budget: &Budget, deadline: Deadline) -> Context {
     let admitted = budget.admit(WINDOW_BYTES, &Deadline::none(deadline.clock().clone())).now_or_never();

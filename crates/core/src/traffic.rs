@@ -1,5 +1,5 @@
-//! What goes between here and a store: bytes on its connections, in both directions, and to which addresses. Whoever
-//! measures gives one to a store when it is opened; a store that speaks with nobody counts nothing.
+//! Traffic counters of a store's connections: bytes in both directions, connections and peer addresses. The benchmarks
+//! pass one to a store when they open it; a local store counts nothing.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Counts; they only grow.
+/// Traffic counters of a store. They only grow.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    sent: AtomicU64,
-    received: AtomicU64,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
     connections: AtomicU64,
     addresses: Mutex<BTreeSet<SocketAddr>>,
 }
 
-/// What was carried up to a moment, or between two.
+/// Counter values at one moment, or their difference between two.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// Bytes that were handed to connections: requests with their heads, and TLS around them. What TCP and IP add, and what
-    /// they send again, is not known here.
+    /// Bytes written to connections: requests with their headers, and TLS overhead. Headers and retransmissions of TCP
+    /// and IP are not included.
     pub sent: u64,
-    /// The same of bytes that came.
+    /// Bytes read from connections, counted likewise.
     pub received: u64,
-    /// Connections that were made.
+    /// Connections established.
     pub connections: u64,
 }
 
 impl Carried {
-    /// What was carried since an earlier moment.
+    /// The difference from earlier counter values.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -41,33 +41,33 @@ impl Carried {
 }
 
 impl Traffic {
-    /// A connection was made.
+    /// Records a new connection.
     pub fn connected(&self, to: SocketAddr) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.addresses.lock().insert(to);
     }
 
-    /// Bytes went out.
+    /// Records bytes sent.
     pub fn sent(&self, bytes: usize) {
-        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes came in.
+    /// Records bytes received.
     pub fn received(&self, bytes: usize) {
-        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// All that was carried so far.
+    /// The current counter values.
     #[must_use]
     pub fn carried(&self) -> Carried {
         Carried {
-            sent: self.sent.load(Ordering::Relaxed),
-            received: self.received.load(Ordering::Relaxed),
+            sent: self.sent_bytes.load(Ordering::Relaxed),
+            received: self.received_bytes.load(Ordering::Relaxed),
             connections: self.connections.load(Ordering::Relaxed),
         }
     }
 
-    /// Every address that there was a connection to.
+    /// Every address that a connection was made to.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.lock().iter().copied().collect()

@@ -1,4 +1,4 @@
-//! One window of memory, four layers, sixty-four requests: layers degrade where there is no memory
+//! One window of memory, four layers, sixty-four requests: layers degrade without memory
 //! and never wait for it, so that every request completes.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tradewind_core::{Address, Budget, Context, SystemClock};
 const WINDOW: usize = 256 << 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn one_window_carries_sixty_four_requests_through_four_layers() {
+async fn one_window_serves_64_requests_through_four_layers() {
     let store = stacked(MemoryStore::new(SystemClock::shared()), 4);
     let budget = Budget::new(WINDOW);
     store.create_bucket(&context(), &Address::parse("bucket", "k").unwrap().bucket).await.unwrap();
@@ -30,13 +30,13 @@ async fn one_window_carries_sixty_four_requests_through_four_layers() {
                 staged.write(vec![n; 100_000].into()).await.unwrap();
             }
             staged.commit(Expected::default()).await.unwrap();
-            // A slow reader: it keeps what it read, three times the window, and still gets the rest.
+            // A slow reader: it retains three times the window and still gets the rest.
             let found = store.get(&context, &address, GetRequest::default()).await.unwrap();
             let pieces: Vec<_> = found.body.map(Result::unwrap).collect().await;
             assert!(pieces.concat() == vec![n; 800_000]);
         });
     }
     let all = tokio::time::timeout(Duration::from_secs(60), requests.join_all()).await;
-    assert_eq!(all.expect("no request waits for ever").len(), 64);
-    assert_eq!(budget.free(), WINDOW, "all memory came back");
+    assert_eq!(all.expect("no request waits forever").len(), 64);
+    assert_eq!(budget.free(), WINDOW, "all memory is released");
 }

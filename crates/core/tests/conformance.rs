@@ -27,7 +27,7 @@ async fn four_layers_conform() {
 }
 
 #[test]
-fn names_are_distinct_and_told_by_theme() {
+fn case_names_are_distinct_and_have_a_theme() {
     let mut names: Vec<&str> = conformance::cases().iter().map(|case| case.name).collect();
     assert!(names.len() > 80, "{} cases", names.len());
     assert!(names.iter().all(|name| name.split('/').count() == 2));

@@ -1,11 +1,11 @@
-//! The suite can fail: each of these stores breaks one promise, and a case finds it.
+//! The suite detects faults: each of these stores violates one guarantee, and a case fails.
 
 use std::sync::Arc;
 
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, conformance};
 use tradewind_core::{ObjectStore, Reason, SystemClock};
 
-/// Whether the case panics on a memory store with this fault.
+/// Returns true if the case panics on a memory store with this fault.
 async fn finds(case: &str, operation: Operation, when: When, fault: Fault) -> bool {
     let case = conformance::cases().into_iter().find(|c| c.name == case).expect("a case of this name");
     let plan = FaultPlan::seeded(1).on(operation, when, fault);
@@ -22,8 +22,8 @@ async fn broken_bodies_are_found() {
     }
 }
 
-/// Only a call that succeeded has an acknowledgement to lose. On one thread the first of those that race for a key is the
-/// winner, and so it is the first call that loses its own.
+/// Only a successful call has an acknowledgement to lose. On one thread the first of the calls that race for a key
+/// wins, so the fault is applied to the first call.
 #[tokio::test(flavor = "current_thread")]
 async fn lost_acknowledgements_are_found() {
     let (first, lost) = (When::Nth(1), Fault::FailAfter(Reason::PreconditionFailed));

@@ -1,4 +1,4 @@
-//! The fault injector does what its plan says, exactly, and counts it.
+//! The fault injector applies exactly the faults of its plan and counts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ fn key() -> Address {
     Address::parse("bucket", "key").expect("a legal address")
 }
 
-/// A store with a bucket that follows the plan from then on.
+/// A store with a bucket, with the plan applied afterwards.
 async fn faulty(plan: FaultPlan) -> Arc<Faulty<MemoryStore>> {
     let store = Faulty::new(MemoryStore::new(SystemClock::shared()), FaultPlan::none());
-    store.create_bucket(&context(), &key().bucket).await.expect("a bucket can be made");
+    store.create_bucket(&context(), &key().bucket).await.expect("a bucket can be created");
     store.follow(plan);
     store
 }
@@ -42,7 +42,7 @@ fn reason<T>(result: Result<T>) -> Option<Reason> {
 }
 
 #[tokio::test]
-async fn before_is_not_applied_and_after_is() {
+async fn fail_before_is_not_applied_and_fail_after_is() {
     let plan = FaultPlan::none().on(Operation::Commit, When::Nth(1), Fault::FailBefore(Reason::Full)).on(
         Operation::Commit,
         When::Nth(2),
@@ -61,7 +61,7 @@ async fn before_is_not_applied_and_after_is() {
 }
 
 #[tokio::test]
-async fn a_delay_is_on_the_requests_clock() {
+async fn delay_uses_the_clock_of_the_request() {
     let delay = Fault::Delay(Duration::from_secs(60));
     let store = faulty(FaultPlan::none().on(Operation::Stage, When::Always, delay)).await;
     let clock = SimulatedClock::new();
@@ -83,7 +83,7 @@ async fn a_delay_is_on_the_requests_clock() {
 }
 
 #[tokio::test]
-async fn what_hangs_ends_when_cancelled() {
+async fn hanging_call_ends_when_cancelled() {
     let store = faulty(FaultPlan::none().on(Operation::Commit, When::Always, Fault::Hang)).await;
     let token = CancellationToken::new();
     let deadline = Deadline::none(SystemClock::shared()).with_cancellation(token.clone());
@@ -96,7 +96,7 @@ async fn what_hangs_ends_when_cancelled() {
 }
 
 #[tokio::test]
-async fn bodies_break_where_the_plan_says() {
+async fn body_faults_hit_the_planned_offset() {
     let store = faulty(FaultPlan::none()).await;
     put(&*store, &context()).await.unwrap();
     let body_with = async |fault| {

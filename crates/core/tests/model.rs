@@ -7,7 +7,7 @@ use tradewind_core::testing::{FaultPlan, Faulty, MemoryStore, conformance, stack
 use tradewind_core::{ObjectStore, SystemClock};
 
 #[tokio::test]
-async fn layers_answer_as_the_memory_store_does() {
+async fn layers_behave_like_the_memory_store() {
     for seed in 0..30 {
         let make = || {
             async {

@@ -1,8 +1,8 @@
-//! Speed and processor time of MD5 by number of streams and size of update, against the `md-5` crate.
+//! Speed and CPU time of MD5 by number of streams and size of update, compared with the `md-5` crate.
 //!
-//! Every line is the median of several runs that alternate with those of the others. "flooded" hands over all
-//! updates at once; "paced" spreads them over the streams at a given rate, one after the other, which is what a
-//! server sees. Processor time is that of the hashing threads, with the hand-over apart.
+//! Every line is the median of several runs that alternate with those of the other cases. "flooded" hands over all
+//! updates at once; "paced" distributes them over the streams in turn at a given rate, like a server. CPU time is that
+//! of the hashing threads; the feeding thread is reported separately.
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
@@ -17,7 +17,7 @@ const ROUNDS: usize = 7;
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// One figure: bytes hashed, time passed, processor time of the whole process and of the feeding thread.
+/// One run: bytes hashed, elapsed time, CPU time of the whole process and of the feeding thread.
 #[derive(Clone, Copy)]
 struct Run {
     bytes: usize,
@@ -26,7 +26,7 @@ struct Run {
     feeder: Duration,
 }
 
-/// What is measured, by name.
+/// A case to measure, with its name.
 type Case = (String, Box<dyn Fn() -> Run>);
 
 fn main() {
@@ -41,7 +41,7 @@ fn main() {
         }
         cases.push((
             format!("flooded, 1 x {} KiB, 100 idle", update / KIB),
-            Box::new(move || flood_beside_idle(update)),
+            Box::new(move || flood_with_idle_streams(update)),
         ));
         report(&cases);
     }
@@ -82,24 +82,24 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures `work`, which answers the bytes that it hashed.
+/// Measures `work`, which returns the number of bytes hashed.
 fn measure(work: impl FnOnce() -> usize) -> Run {
-    let (begun, process, feeder) =
-        (Instant::now(), processor_time(ClockId::ProcessCPUTime), processor_time(ClockId::ThreadCPUTime));
+    let (started, process, feeder) =
+        (Instant::now(), cpu_time(ClockId::ProcessCPUTime), cpu_time(ClockId::ThreadCPUTime));
     let bytes = work();
     Run {
         bytes,
-        passed: begun.elapsed(),
-        process: processor_time(ClockId::ProcessCPUTime) - process,
-        feeder: processor_time(ClockId::ThreadCPUTime) - feeder,
+        passed: started.elapsed(),
+        process: cpu_time(ClockId::ProcessCPUTime) - process,
+        feeder: cpu_time(ClockId::ThreadCPUTime) - feeder,
     }
 }
 
-fn processor_time(clock: ClockId) -> Duration {
-    Duration::try_from(clock_gettime(clock)).expect("processor time is positive")
+fn cpu_time(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).expect("CPU time is positive")
 }
 
-/// Page-aligned buffers, as a server reads into, enough of them that they do not stay in the nearest cache.
+/// Buffers like those of a server, enough of them to exceed the L1 and L2 caches.
 fn buffers(update: usize) -> Vec<Bytes> {
     (0..8 * MIB / update).map(|seed| Bytes::from(vec![seed as u8; update])).collect()
 }
@@ -137,8 +137,8 @@ fn flood(count: usize, update: usize) -> Run {
     })
 }
 
-/// One stream in a hurry among many that never send: waiting for those must not slow it.
-fn flood_beside_idle(update: usize) -> Run {
+/// One urgent stream among many idle ones, for which it must not be delayed.
+fn flood_with_idle_streams(update: usize) -> Run {
     let engine = Engine::new(1);
     let _idle: Vec<_> = (0..100).map(|_| engine.stream()).collect();
     let buffers = buffers(update);
@@ -162,10 +162,10 @@ fn pace(count: usize, update: usize, rate: usize) -> Run {
         let mut buffer = buffers.iter().cycle();
         let mut streams: Vec<_> = (0..count).map(|number| (engine.stream(), number * MIB / count)).collect();
         let mut finishes = Vec::new();
-        let begun = Instant::now();
+        let started = Instant::now();
         for number in 0..total {
             let due = Duration::from_secs_f64((number * update) as f64 / rate as f64 / 1e6);
-            let early = due.saturating_sub(begun.elapsed());
+            let early = due.saturating_sub(started.elapsed());
             if early > Duration::from_micros(60) {
                 std::thread::sleep(early);
             }

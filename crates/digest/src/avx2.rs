@@ -1,5 +1,5 @@
-//! Sixteen or eight lanes with AVX2: two shifts and an OR make a rotation, one to three operations a mixing
-//! function. Two registers side by side keep the processor busy where one would wait for its own results.
+//! Sixteen or eight lanes with AVX2: a rotation is two shifts and an OR, a mixing function one to three operations. Two
+//! independent registers keep the execution units busy where one would wait for its own results.
 
 use std::arch::x86_64::*;
 
@@ -52,7 +52,8 @@ pub(crate) mod eight {
         add(sum, _mm256_xor_si256(d, _mm256_and_si256(b, _mm256_xor_si256(c, d))))
     }
 
-    /// The two halves have no bit in common, so they may be added: the one without `b` leaves the critical path.
+    /// The two halves have no common bits, so they can be added separately: the one without `b` leaves the critical
+    /// path.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(super) fn g(sum: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m256i {

@@ -1,8 +1,8 @@
 //! Sixteen, eight or four lanes with AVX-512: a mixing function is one ternary-logic instruction, a rotation one
 //! more, so that a step is a chain of four instructions at any width.
 //!
-//! `b`, the newest value, is the first operand of the ternary logic: on Zen 4 the result follows it a cycle
-//! sooner than the others (measured: 5 cycles a step against 6).
+//! `b`, the newest value, is the first operand of the ternary logic: on Zen 4 the latency from it is one cycle shorter
+//! than from the others (5 cycles per step instead of 6).
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -37,7 +37,7 @@ macro_rules! operations {
         #[target_feature(enable = "avx512f,avx512vl")]
         fn settled(x: $vector) -> $vector {
             let mut x = x;
-            // SAFETY: the assembly is empty; it only keeps the compiler from reordering the sum that `x` is.
+            // SAFETY: the assembly is empty; it only keeps the compiler from reordering the sum in `x`.
             unsafe { asm!("/* {0} */", inout($register) x, options(pure, nomem, nostack, preserves_flags)) };
             x
         }

@@ -1,4 +1,4 @@
-//! Short messages that are all here: hashed side by side, on the spot.
+//! Digests of several complete short messages, computed in parallel lanes on the calling thread.
 
 use bytes::Bytes;
 
@@ -7,10 +7,10 @@ use crate::message::{Cutter, Segments, advance, first_run};
 use crate::scalar::{self, Block, Chain};
 use crate::stretch::{Lane, stretch};
 
-/// The MD5 digest of each message, given as buffers in order; computed here and now.
+/// The MD5 digest of each message, given as buffers in order. Computed on the calling thread.
 ///
-/// Sixteen messages of one length cost little more time than one of them with [`md5`](crate::md5): with AVX-512
-/// about 0.12 ns a byte.
+/// Sixteen messages of equal length take little more time than one of them with [`md5`](crate::md5): with AVX-512 about
+/// 0.12 ns per byte.
 #[must_use]
 pub fn md5_each(messages: &[&[Bytes]]) -> Vec<[u8; 16]> {
     each(Lanes::detect(), messages)
@@ -19,36 +19,36 @@ pub fn md5_each(messages: &[&[Bytes]]) -> Vec<[u8; 16]> {
 fn each(kernels: Lanes, messages: &[&[Bytes]]) -> Vec<[u8; 16]> {
     let mut digests = vec![[0; 16]; messages.len()];
     let length = |message: &usize| messages[*message].iter().map(Bytes::len).sum::<usize>();
-    // The longest are taken first, so that few lanes have little left to do at the end.
+    // The longest messages start first, so that lanes are well used at the end.
     let mut waiting: Vec<usize> = (0..messages.len()).collect();
     waiting.sort_by_cached_key(length);
-    let mut lanes: Vec<Whole> = Vec::with_capacity(messages.len().min(MOST_LANES));
+    let mut lanes: Vec<CompleteMessage> = Vec::with_capacity(messages.len().min(MOST_LANES));
     loop {
         let free = MOST_LANES - lanes.len();
         let newcomers = waiting.drain(waiting.len().saturating_sub(free)..);
-        lanes.extend(newcomers.map(|index| Whole::new(index, messages[index])));
+        lanes.extend(newcomers.map(|index| CompleteMessage::new(index, messages[index])));
         if lanes.is_empty() {
             return digests;
         }
         stretch(kernels, &mut lanes);
         lanes.retain(|lane| {
-            let goes_on = !lane.segments.is_empty();
-            if !goes_on {
+            let has_more = !lane.segments.is_empty();
+            if !has_more {
                 digests[lane.index] = scalar::digest(lane.chain);
             }
-            goes_on
+            has_more
         });
     }
 }
 
-/// A message to its end.
-struct Whole {
+/// A complete message in a lane.
+struct CompleteMessage {
     index: usize,
     chain: Chain,
     segments: Segments,
 }
 
-impl Whole {
+impl CompleteMessage {
     fn new(index: usize, message: &[Bytes]) -> Self {
         let mut cutter = Cutter::new();
         let mut segments = Segments::with_capacity(2 * message.len() + 2);
@@ -60,7 +60,7 @@ impl Whole {
     }
 }
 
-impl Lane for Whole {
+impl Lane for CompleteMessage {
     fn chain(&self) -> Chain {
         self.chain
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn each_message_has_its_own_digest() {
-        // Lengths around the padding, in buffers around a block's length, in numbers around the lanes.
+        // Lengths around the padding, buffers around a block's length, counts around the number of lanes.
         for kernels in Lanes::all() {
             for count in [0, 1, 2, 3, 15, 16, 17, 33, 70] {
                 let whole: Vec<Bytes> =

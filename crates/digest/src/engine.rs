@@ -1,4 +1,4 @@
-//! The threads that hash.
+//! The hashing threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::stream::Md5Stream;
 
 /// A handle to the hashing threads; clones share them.
 ///
-/// Dropping the last handle hashes what is in line, then ends and joins the threads. Streams that outlive it
-/// still give right digests, but hash on the thread that feeds them.
+/// Dropping the last handle hashes what is queued, then ends and joins the threads. Streams that outlive it still yield
+/// correct digests, but hash on the thread that feeds them.
 #[derive(Clone)]
 pub struct Engine(Arc<Threads>);
 
@@ -21,7 +21,7 @@ struct Threads {
 }
 
 impl Engine {
-    /// Starts `threads` threads, at least one. One hashes about 10 GB/s of sixteen streams with AVX-512.
+    /// Starts `threads` threads, at least one. A thread hashes sixteen streams at about 10 GB/s in total with AVX-512.
     ///
     /// # Panics
     /// If the operating system cannot start a thread.

@@ -45,8 +45,8 @@ macro_rules! kernel {
     };
 }
 
-/// The operations of `rounds!` on two registers at once, each half by the operation of the `$single` module:
-/// two independent chains of dependent instructions, which the processor overlaps.
+/// The operations of `rounds!` on two registers, each half by the operation of the `$single` module: two independent
+/// chains of dependent instructions, which the CPU overlaps.
 macro_rules! paired_operations {
     ($features:literal, $single:ident, $vector:ident) => {
         #[derive(Clone, Copy)]

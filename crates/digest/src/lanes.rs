@@ -1,13 +1,13 @@
-//! Chooses the kernel that hashes a given number of streams at the least cost on this processor.
+//! Selection of the kernel that hashes a given number of streams at the lowest cost on this CPU.
 
 use crate::scalar::{self, Block, Chain};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2, avx512, sse2};
 
-/// The most streams hashed side by side.
+/// The limit of streams hashed in parallel lanes.
 pub(crate) const MOST_LANES: usize = 16;
 
-/// The kernels of one instruction set. A value is proof that this processor has the instructions.
+/// The kernels of one instruction set. A value is proof that this CPU supports the instructions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes(Instructions);
 
@@ -15,7 +15,7 @@ pub(crate) struct Lanes(Instructions);
 enum Instructions {
     #[cfg_attr(
         target_arch = "x86_64",
-        allow(dead_code, reason = "the fallback of other processors, and of tests")
+        allow(dead_code, reason = "the fallback of other architectures, and of tests")
     )]
     General,
     #[cfg(target_arch = "x86_64")]
@@ -27,7 +27,7 @@ enum Instructions {
 }
 
 impl Lanes {
-    /// The best that this processor has.
+    /// The best kernels that this CPU supports.
     pub(crate) fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -62,8 +62,8 @@ impl Lanes {
 
     /// Hashes as many blocks as the shortest run has into each chaining value, and returns that number.
     ///
-    /// One stream goes through general registers: the measured speeds on Zen 4 (GB/s) are 0.81 there and at
-    /// most 0.74 in a lane, while two streams already make 1.47 together in lanes.
+    /// A single stream uses general registers, which on Zen 4 are faster than one lane (0.81 and 0.74 GB/s); two
+    /// streams are faster in lanes (1.47 GB/s in total).
     pub(crate) fn run(self, chains: &mut [Chain], runs: &[&[Block]]) -> usize {
         debug_assert_eq!(chains.len(), runs.len());
         let length = runs.iter().map(|run| run.len()).min().unwrap_or(0);
@@ -77,32 +77,32 @@ impl Lanes {
             }
             #[cfg(target_arch = "x86_64")]
             (Instructions::Sse2, _) => spread(chains, runs, length, |chains, runs| {
-                // SAFETY: `self` proves that the processor has the instructions.
+                // SAFETY: `self` proves that the CPU supports the instructions.
                 unsafe { sse2::run(chains, runs) }
             }),
             #[cfg(target_arch = "x86_64")]
             (Instructions::Avx2, 2..=8) => spread(chains, runs, length, |chains, runs| {
-                // SAFETY: `self` proves that the processor has the instructions.
+                // SAFETY: `self` proves that the CPU supports the instructions.
                 unsafe { avx2::eight::run(chains, runs) }
             }),
             #[cfg(target_arch = "x86_64")]
             (Instructions::Avx2, _) => spread(chains, runs, length, |chains, runs| {
-                // SAFETY: `self` proves that the processor has the instructions.
+                // SAFETY: `self` proves that the CPU supports the instructions.
                 unsafe { avx2::sixteen::run(chains, runs) }
             }),
             #[cfg(target_arch = "x86_64")]
             (Instructions::Avx512, 2..=4) => spread(chains, runs, length, |chains, runs| {
-                // SAFETY: `self` proves that the processor has the instructions.
+                // SAFETY: `self` proves that the CPU supports the instructions.
                 unsafe { avx512::four::run(chains, runs) }
             }),
             #[cfg(target_arch = "x86_64")]
             (Instructions::Avx512, 5..=8) => spread(chains, runs, length, |chains, runs| {
-                // SAFETY: `self` proves that the processor has the instructions.
+                // SAFETY: `self` proves that the CPU supports the instructions.
                 unsafe { avx512::eight::run(chains, runs) }
             }),
             #[cfg(target_arch = "x86_64")]
             (Instructions::Avx512, _) => spread(chains, runs, length, |chains, runs| {
-                // SAFETY: `self` proves that the processor has the instructions.
+                // SAFETY: `self` proves that the CPU supports the instructions.
                 unsafe { avx512::sixteen::run(chains, runs) }
             }),
         }
@@ -110,8 +110,8 @@ impl Lanes {
     }
 }
 
-/// Runs an `N`-lane kernel over the first `length` blocks, `N` streams at a time; lanes that are left over
-/// repeat the first stream of the group, and what they compute is dropped.
+/// Runs an `N`-lane kernel over the first `length` blocks, in groups of `N` streams. Unused lanes repeat the first
+/// stream of the group, and their results are discarded.
 #[cfg(target_arch = "x86_64")]
 fn spread<const N: usize>(
     chains: &mut [Chain],

@@ -1,9 +1,9 @@
-//! MD5 of many concurrent streams at a fraction of the processor time that one after the other would take.
+//! MD5 of many concurrent streams with a fraction of the CPU time of hashing them one after another.
 //!
-//! MD5 (RFC 1321) is a chain of dependent steps that leaves most of a core idle. An [`Engine`] therefore hashes
-//! up to sixteen streams side by side, one in each lane of the SIMD registers, on a few threads of its own. The
-//! caller is asynchronous code: handing over a buffer neither blocks, nor copies, nor hashes, and the digest is
-//! a future. [`md5`] and [`md5_each`] are for short messages that are cheaper to hash on the spot.
+//! MD5 (RFC 1321) is a chain of dependent steps that leaves most of a core idle. An [`Engine`] therefore hashes up to
+//! sixteen streams in parallel, one per lane of the SIMD registers, on a few dedicated threads. The caller is
+//! asynchronous code: handing over a buffer neither blocks, nor copies, nor hashes, and the digest is a future. [`md5`]
+//! and [`md5_each`] are for short messages, which are cheaper to hash on the calling thread.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -32,9 +32,9 @@ pub use each::md5_each;
 pub use engine::Engine;
 pub use stream::{Drained, Md5Finish, Md5Stream};
 
-/// The MD5 digest of `bytes`, computed here and now.
+/// The MD5 digest of `bytes`, computed on the calling thread.
 ///
-/// About 1.25 ns a byte (80 us for 64 KiB); longer inputs belong into an [`Engine`].
+/// About 1.25 ns per byte (80 us for 64 KiB); use an [`Engine`] for longer inputs.
 #[must_use]
 pub fn md5(bytes: &[u8]) -> [u8; 16] {
     let (blocks, tail) = bytes.as_chunks();

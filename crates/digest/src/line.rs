@@ -1,8 +1,9 @@
-//! The line in which streams with something to hash wait, and how the hashing threads attend to it.
+//! The queue of streams that have blocks to hash, and the loop of the hashing threads that serve it.
 //!
-//! Few threads and full lanes cost the least, so one thread attends to the line, and others help only while a
-//! full batch waits. The attendant lingers for company (see [`Patience`]) unless every stream that is alive is in
-//! line already: a stream alone never waits. While it lingers or hashes, putting a stream in line wakes nobody.
+//! Few threads with full lanes cost the least CPU time, so one thread, the leader, serves the queue, and others help
+//! only while a full batch waits. The leader delays a batch to fill more lanes (see [`Patience`]) unless every live
+//! stream is already queued: a single stream is never delayed. While the leader waits or hashes, enqueueing a stream
+//! wakes no other thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,30 +16,30 @@ use crate::pass;
 use crate::patience::Patience;
 use crate::work::Work;
 
-/// The longest that a stream for which somebody waits is kept waiting for company.
-const URGENT_WAIT: Duration = Duration::from_micros(250);
+/// The limit of the batching delay for a stream whose owner waits.
+const MAX_URGENT_WAIT: Duration = Duration::from_micros(250);
 
-/// Streams in line that are worth a second thread.
-const HELP_AT: usize = MOST_LANES;
+/// The number of queued streams from which a second thread helps.
+const MIN_HELP_STREAMS: usize = MOST_LANES;
 
-/// Streams in line, and who attends to them.
+/// The queue of streams, shared by the hashing threads.
 pub(crate) struct Line {
-    state: Mutex<State>,
-    /// The attendant lingers here.
-    company: Condvar,
-    /// Threads without work wait here.
+    state: Mutex<QueueState>,
+    /// Signals the leader that delays a batch.
+    batch_ready: Condvar,
+    /// Signals idle threads.
     work: Condvar,
 }
 
-struct State {
+struct QueueState {
     ready: VecDeque<Arc<Work>>,
-    /// Streams that exist, and those that are in a pass.
+    /// Streams that exist, and how many of them are in a pass.
     live: usize,
     in_pass: usize,
-    /// Whether a thread attends, and whether it lingers at the moment.
-    attended: bool,
-    lingers: bool,
-    /// Threads that wait for work.
+    /// True if there is a leader, and if it currently delays a batch.
+    has_leader: bool,
+    is_delaying: bool,
+    /// The number of idle threads.
     idle: usize,
     closed: bool,
     urgent_since: Option<Instant>,
@@ -47,33 +48,33 @@ struct State {
 
 impl Line {
     pub(crate) fn new() -> Self {
-        let state = State {
+        let state = QueueState {
             ready: VecDeque::new(),
             live: 0,
             in_pass: 0,
-            attended: false,
-            lingers: false,
+            has_leader: false,
+            is_delaying: false,
             idle: 0,
             closed: false,
             urgent_since: None,
             patience: Patience::new(),
         };
-        Self { state: Mutex::new(state), company: Condvar::new(), work: Condvar::new() }
+        Self { state: Mutex::new(state), batch_ready: Condvar::new(), work: Condvar::new() }
     }
 
-    /// A stream begins.
+    /// Registers a stream.
     pub(crate) fn enter(&self) {
         self.state.lock().live += 1;
     }
 
-    /// A stream ends.
+    /// Unregisters a stream.
     pub(crate) fn leave(&self) {
         let mut state = self.state.lock();
         state.live -= 1;
-        self.call_attendant(&state);
+        self.wake_leader(&state);
     }
 
-    /// Puts a claimed stream in line; hashes it here if the engine is closed.
+    /// Enqueues a claimed stream; hashes it on this thread if the engine is closed.
     pub(crate) fn put(&self, work: &Arc<Work>) {
         let mut state = self.state.lock();
         if state.closed {
@@ -84,50 +85,50 @@ impl Line {
         if work.is_urgent() {
             state.urgent_since.get_or_insert_with(Instant::now);
         }
-        let nobody = !state.attended || state.ready.len() == HELP_AT;
-        if nobody && state.idle > 0 && !state.lingers {
+        let needs_thread = !state.has_leader || state.ready.len() == MIN_HELP_STREAMS;
+        if needs_thread && state.idle > 0 && !state.is_delaying {
             self.work.notify_one();
         } else {
-            self.call_attendant(&state);
+            self.wake_leader(&state);
         }
     }
 
-    /// Somebody now waits for a stream that is in line.
+    /// Shortens the batching delay, because the owner of a queued stream waits.
     pub(crate) fn hurry(&self) {
         let mut state = self.state.lock();
         if state.urgent_since.is_none() && !state.ready.is_empty() {
             state.urgent_since = Some(Instant::now());
-            if state.lingers && state.patience.wait() > URGENT_WAIT {
-                self.company.notify_one();
+            if state.is_delaying && state.patience.wait() > MAX_URGENT_WAIT {
+                self.batch_ready.notify_one();
             }
         }
     }
 
-    fn call_attendant(&self, state: &State) {
-        if state.lingers && !state.ready.is_empty() && state.ready.len() >= state.full() {
-            self.company.notify_one();
+    fn wake_leader(&self, state: &QueueState) {
+        if state.is_delaying && !state.ready.is_empty() && state.ready.len() >= state.full() {
+            self.batch_ready.notify_one();
         }
     }
 
-    /// Lets the threads go when the line is empty.
+    /// Lets the threads end once the queue is empty.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
-        self.company.notify_all();
+        self.batch_ready.notify_all();
         self.work.notify_all();
     }
 
-    /// The life of a hashing thread.
+    /// The loop of a hashing thread.
     pub(crate) fn attend(&self, kernels: Lanes) {
         let mut batch = Vec::with_capacity(MOST_LANES);
         let mut state = self.state.lock();
         loop {
-            let attends = !state.attended;
-            if attends {
-                state.attended = true;
-                self.linger(&mut state);
+            let is_leader = !state.has_leader;
+            if is_leader {
+                state.has_leader = true;
+                self.delay_batch(&mut state);
             }
-            if state.ready.is_empty() || (!attends && state.ready.len() < HELP_AT) {
-                state.attended &= !attends;
+            if state.ready.is_empty() || (!is_leader && state.ready.len() < MIN_HELP_STREAMS) {
+                state.has_leader &= !is_leader;
                 if state.closed {
                     return;
                 }
@@ -139,7 +140,7 @@ impl Line {
             let taken = state.ready.len().min(MOST_LANES);
             batch.extend(state.ready.drain(..taken));
             state.in_pass += taken;
-            if state.ready.len() >= HELP_AT && state.idle > 0 {
+            if state.ready.len() >= MIN_HELP_STREAMS && state.idle > 0 {
                 self.work.notify_one();
             }
             MutexGuard::unlocked(&mut state, || pass::run(kernels, &mut batch));
@@ -148,26 +149,26 @@ impl Line {
                 state.urgent_since.get_or_insert_with(Instant::now);
             }
             state.ready.extend(batch.drain(..));
-            state.attended &= !attends;
+            state.has_leader &= !is_leader;
         }
     }
 
-    /// Waits for company, as long as that is worth it.
-    fn linger(&self, state: &mut MutexGuard<'_, State>) {
+    /// Delays the batch to fill more lanes, as long as that is worthwhile.
+    fn delay_batch(&self, state: &mut MutexGuard<'_, QueueState>) {
         let before = state.ready.len();
         let wait = state.patience.wait();
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut waited = false;
         while !state.closed && (state.ready.is_empty() || state.ready.len() < state.full()) {
-            let patient = begun + wait;
-            let deadline = state.urgent_since.map_or(patient, |since| patient.min(since + URGENT_WAIT));
+            let patient = started + wait;
+            let deadline = state.urgent_since.map_or(patient, |since| patient.min(since + MAX_URGENT_WAIT));
             if Instant::now() >= deadline {
                 break;
             }
             waited = true;
-            state.lingers = true;
-            self.company.wait_until(state, deadline);
-            state.lingers = false;
+            state.is_delaying = true;
+            self.batch_ready.wait_until(state, deadline);
+            state.is_delaying = false;
         }
         let taken = state.ready.len().min(MOST_LANES);
         state.urgent_since = None;
@@ -179,8 +180,9 @@ impl Line {
     }
 }
 
-impl State {
-    /// So many streams in line that no more can be hoped for, or used.
+impl QueueState {
+    /// The number of queued streams at which waiting cannot add any: all lanes are full, or all streams outside of
+    /// passes are queued.
     fn full(&self) -> usize {
         (self.live - self.in_pass.min(self.live)).clamp(1, MOST_LANES)
     }

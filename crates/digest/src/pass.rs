@@ -1,7 +1,7 @@
-//! One pass: up to sixteen streams hashed side by side for a bounded stretch.
+//! One pass: up to sixteen streams hashed in parallel, a bounded amount of each.
 //!
-//! The stretch is as long as the shortest lane allows, lanes that run dry leave, and the pass ends when every
-//! stream has had its share or when so few lanes are left that regrouping them with newcomers is cheaper.
+//! All lanes advance by the length of the shortest run. Lanes without blocks leave. The pass ends when every stream has
+//! used its share, or when so few lanes remain that regrouping them with new streams is cheaper.
 
 use std::sync::Arc;
 
@@ -11,19 +11,20 @@ use crate::scalar::{BLOCK_BYTES, Block, Chain};
 use crate::stretch::{Lane, stretch};
 use crate::work::Work;
 
-/// The most that a pass hashes of one stream: 64 KiB, 80 us for a stream alone and 130 us for sixteen.
-const SHARE_BLOCKS: usize = 64 * 1024 / BLOCK_BYTES;
+/// The limit of blocks that a pass hashes of one stream: 64 KiB, which take 80 us for one stream and 130 us for
+/// sixteen.
+const MAX_SHARE_BLOCKS: usize = 64 * 1024 / BLOCK_BYTES;
 
-struct Guest {
+struct StreamLane {
     work: Arc<Work>,
     chain: Chain,
     segments: Segments,
     share: usize,
 }
 
-/// Hashes a share of each stream in `batch`, and leaves in it those that must go back in line.
+/// Hashes a share of each stream in `batch`, and leaves in it those that must be queued again.
 pub(crate) fn run(kernels: Lanes, batch: &mut Vec<Arc<Work>>) {
-    let mut lanes: Vec<Guest> = batch.drain(..).map(Guest::new).collect();
+    let mut lanes: Vec<StreamLane> = batch.drain(..).map(StreamLane::new).collect();
     let started = lanes.len();
     retire(&mut lanes, batch);
     while !lanes.is_empty() && (lanes.len() == started || 2 * lanes.len() > started) {
@@ -35,8 +36,8 @@ pub(crate) fn run(kernels: Lanes, batch: &mut Vec<Arc<Work>>) {
     }
 }
 
-/// Takes out the lanes that have nothing left or have had their share.
-fn retire(lanes: &mut Vec<Guest>, batch: &mut Vec<Arc<Work>>) {
+/// Removes the lanes without blocks or whose share is used up.
+fn retire(lanes: &mut Vec<StreamLane>, batch: &mut Vec<Arc<Work>>) {
     let mut index = 0;
     while let Some(lane) = lanes.get(index) {
         if lane.segments.is_empty() || lane.share == 0 {
@@ -47,10 +48,10 @@ fn retire(lanes: &mut Vec<Guest>, batch: &mut Vec<Arc<Work>>) {
     }
 }
 
-impl Guest {
+impl StreamLane {
     fn new(work: Arc<Work>) -> Self {
         let (chain, segments) = work.take();
-        Self { work, chain, segments, share: SHARE_BLOCKS }
+        Self { work, chain, segments, share: MAX_SHARE_BLOCKS }
     }
 
     fn leave(self, batch: &mut Vec<Arc<Work>>) {
@@ -60,7 +61,7 @@ impl Guest {
     }
 }
 
-impl Lane for Guest {
+impl Lane for StreamLane {
     fn chain(&self) -> Chain {
         self.chain
     }

@@ -1,45 +1,44 @@
-//! How long to wait for more streams before hashing the few that are ready: a pure decision.
+//! The batching delay: how long to wait for more streams before hashing the few that are ready. A pure decision.
 //!
-//! Sixteen streams cost little more time than one, so waiting saves processor time wherever others are about to
-//! arrive. Whether they are is learned from the waits before: one that gained streams doubles the next, one that
-//! gained none halves it, down to no waiting at all.
+//! Sixteen streams take little more time than one, so waiting saves CPU time if others are about to arrive. The delay
+//! adapts: a wait that gained streams doubles the next one, a wait that gained none halves it, down to zero.
 
 use std::time::Duration;
 
 /// The longest wait.
-const LONGEST: Duration = Duration::from_millis(1);
+const MAX_WAIT: Duration = Duration::from_millis(1);
 /// The shortest wait worth a timer; below, none.
-const SHORTEST: Duration = Duration::from_micros(60);
+const MIN_WAIT: Duration = Duration::from_micros(60);
 
-/// The current length of the wait.
+/// The current batching delay.
 #[derive(Debug)]
 pub(crate) struct Patience(Duration);
 
 impl Patience {
     pub(crate) fn new() -> Self {
-        Self(LONGEST / 4)
+        Self(MAX_WAIT / 4)
     }
 
-    /// How long to wait at most; zero means not at all.
+    /// The limit of the next wait; zero for none.
     pub(crate) fn wait(&self) -> Duration {
         self.0
     }
 
-    /// Learns that after a wait `taken` streams were ready, `before` of them when it began.
+    /// Adapts to a wait after which `taken` streams were ready, `before` of them when it began.
     pub(crate) fn waited(&mut self, before: usize, taken: usize) {
         self.0 = if taken > before.max(1) {
-            (self.0 * 2).clamp(SHORTEST, LONGEST)
-        } else if self.0 >= 2 * SHORTEST {
+            (self.0 * 2).clamp(MIN_WAIT, MAX_WAIT)
+        } else if self.0 >= 2 * MIN_WAIT {
             self.0 / 2
         } else {
             Duration::ZERO
         };
     }
 
-    /// Learns that without a wait `taken` streams were ready: two that come together give waiting a new chance.
+    /// Adapts to a batch of `taken` streams without a wait: two or more that arrive together re-enable waiting.
     pub(crate) fn hurried(&mut self, taken: usize) {
         if taken > 1 {
-            self.0 = self.0.max(SHORTEST);
+            self.0 = self.0.max(MIN_WAIT);
         }
     }
 }
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_that_gain_nothing_end() {
+    fn useless_waits_shrink_to_zero() {
         let mut patience = Patience::new();
         for _ in 0..10 {
             patience.waited(1, 1);
@@ -60,13 +59,13 @@ mod tests {
     }
 
     #[test]
-    fn company_brings_patience_back() {
+    fn simultaneous_streams_restore_the_wait() {
         let mut patience = Patience(Duration::ZERO);
         patience.hurried(2);
-        assert_eq!(patience.wait(), SHORTEST);
+        assert_eq!(patience.wait(), MIN_WAIT);
         for _ in 0..10 {
             patience.waited(0, 2);
         }
-        assert_eq!(patience.wait(), LONGEST);
+        assert_eq!(patience.wait(), MAX_WAIT);
     }
 }

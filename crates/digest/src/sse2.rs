@@ -1,4 +1,4 @@
-//! Four lanes with SSE2, which every x86-64 processor has.
+//! Four lanes with SSE2, which every x86-64 CPU supports.
 
 use std::arch::x86_64::*;
 
@@ -39,7 +39,7 @@ fn f(sum: __m128i, b: __m128i, c: __m128i, d: __m128i) -> __m128i {
     add(sum, _mm_xor_si128(d, _mm_and_si128(b, _mm_xor_si128(c, d))))
 }
 
-/// The two halves have no bit in common, so they may be added: the one without `b` leaves the critical path.
+/// The two halves have no common bits, so they can be added separately: the one without `b` leaves the critical path.
 #[inline]
 #[target_feature(enable = "sse2")]
 fn g(sum: __m128i, b: __m128i, c: __m128i, d: __m128i) -> __m128i {

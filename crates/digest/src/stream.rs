@@ -1,4 +1,4 @@
-//! The owner's side of a message: feeding it, back-pressure, and the digest as a future.
+//! The owner's side of a message: updates, backpressure, and the digest as a future.
 
 use std::fmt;
 use std::future::Future;
@@ -12,9 +12,9 @@ use crate::line::Line;
 use crate::message::Cutter;
 use crate::work::Work;
 
-/// Bytes that must wait before the engine is asked to hash them: below, asking costs more than hashing. At the
-/// end of a message, what waits unasked is hashed on the spot, in 20 us at most.
-const WORTH_ASKING: usize = 16 * 1024;
+/// The minimum of queued bytes to submit to the engine: for fewer, submitting costs more than hashing. At the end of a
+/// message, a smaller rest is hashed on the calling thread, in at most 20 us.
+const MIN_SUBMIT_BYTES: usize = 16 * 1024;
 
 /// One message being hashed. Dropping it cancels it.
 pub struct Md5Stream {
@@ -22,7 +22,7 @@ pub struct Md5Stream {
     cutter: Cutter,
 }
 
-/// The digest of a message, once it is there. Dropping it cancels the message.
+/// A future of the digest of a message. Dropping it cancels the message.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Md5Finish(Ticket);
 
@@ -33,7 +33,7 @@ pub struct Drained<'a> {
     below: usize,
 }
 
-/// A stream's place in the engine.
+/// A stream's registration with the engine.
 struct Ticket {
     work: Arc<Work>,
     line: Arc<Line>,
@@ -46,21 +46,21 @@ impl Md5Stream {
         Self { ticket, cutter: Cutter::new() }
     }
 
-    /// Appends to the message. Never waits; copies nothing but the ends that do not fill a 64-byte block.
+    /// Appends to the message. Never waits; copies only the ends that do not fill a 64-byte block.
     pub fn update(&mut self, bytes: impl Into<Bytes>) {
         let segments = self.cutter.cut(bytes.into());
-        if self.ticket.work.push(segments, WORTH_ASKING) {
+        if self.ticket.work.push(segments, MIN_SUBMIT_BYTES) {
             self.ticket.line.put(&self.ticket.work);
         }
     }
 
-    /// Bytes handed over that are not hashed yet.
+    /// Bytes handed over but not yet hashed.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.ticket.work.queued_bytes()
     }
 
-    /// Resolves when fewer than `below` bytes (at least one) are queued, for back-pressure.
+    /// Resolves when fewer than `below` bytes (at least one) are queued, for backpressure.
     pub fn drained(&mut self, below: usize) -> Drained<'_> {
         Drained { ticket: &self.ticket, below: below.max(1) }
     }

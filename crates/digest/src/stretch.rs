@@ -1,4 +1,4 @@
-//! One step of lanes side by side: as many blocks of each as the shortest run allows.
+//! One step of all lanes: as many blocks of each as the shortest run has.
 
 use crate::lanes::{Lanes, MOST_LANES};
 use crate::scalar::{self, Block, Chain};
@@ -7,10 +7,10 @@ use crate::scalar::{self, Block, Chain};
 pub(crate) trait Lane {
     fn chain(&self) -> Chain;
 
-    /// Blocks that lie side by side and may be hashed now.
+    /// Contiguous blocks that may be hashed now.
     fn run(&self) -> &[Block];
 
-    /// The first `blocks` of the run were hashed.
+    /// Records that the first `blocks` of the run were hashed.
     fn advance(&mut self, chain: Chain, blocks: usize);
 }
 

@@ -1,4 +1,4 @@
-//! Turns one block from each lane into sixteen vectors, the n-th holding word n of every lane.
+//! Transposition of one block from each lane into sixteen vectors, the n-th with word n of every lane.
 
 use std::arch::x86_64::*;
 

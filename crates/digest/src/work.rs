@@ -1,8 +1,8 @@
-//! The part of a stream that its owner and the engine share: blocks that wait, the chaining value, who waits.
+//! The state of a stream shared by its owner and the engine: queued blocks, the chaining value, the waker.
 //!
-//! Invariants: while `scheduled`, the stream is in the engine's queue or in a pass, exactly once, and only that
-//! pass touches the chaining value. Otherwise whoever holds the lock may hash. Wakers are called and dropped unlocked:
-//! either may run any code of the caller, even drop the engine.
+//! Invariants: while `scheduled`, the stream is in the engine's queue or in a pass, exactly once, and only that pass
+//! changes the chaining value. Otherwise the holder of the lock may hash. Wakers are called and dropped without the
+//! lock: either may run any code of the caller, even drop the engine.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
@@ -12,27 +12,27 @@ use parking_lot::{Condvar, Mutex};
 use crate::message::{Segment, Segments};
 use crate::scalar::{self, Chain};
 
-/// What is left of a finished message that is cheaper to hash at once than to put in line again.
-const SHORT_END: usize = 1024;
+/// The rest of a finished message up to this size is cheaper to hash at once than to queue again.
+const MAX_INLINE_REST_BYTES: usize = 1024;
 
 /// A stream as the engine sees it.
 pub(crate) struct Work {
-    state: Mutex<State>,
+    state: Mutex<WorkState>,
     /// Bytes in segments that are not hashed yet.
     queued_bytes: AtomicUsize,
     cancelled: AtomicBool,
-    /// Whether someone waits for this stream.
+    /// True if the owner waits for this stream.
     urgent: AtomicBool,
     finished: Condvar,
 }
 
-struct State {
+struct WorkState {
     chain: Chain,
     segments: Segments,
     scheduled: bool,
     finishing: bool,
     digest: Option<[u8; 16]>,
-    /// Who waits for fewer than `below` queued bytes, or, when finishing, for the digest.
+    /// The task that waits for fewer than `below` queued bytes or, when finishing, for the digest.
     waker: Option<Waker>,
     below: usize,
 }
@@ -40,7 +40,7 @@ struct State {
 impl Work {
     pub(crate) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(WorkState {
                 chain: scalar::START,
                 segments: Segments::new(),
                 scheduled: false,
@@ -64,7 +64,8 @@ impl Work {
         self.urgent.load(Ordering::Relaxed)
     }
 
-    /// Appends segments. True if the caller must now schedule the stream, which is so when `enough` bytes wait.
+    /// Appends segments. Returns true if the caller must now schedule the stream, because at least `enough` bytes are
+    /// queued.
     pub(crate) fn push(&self, segments: impl IntoIterator<Item = Segment>, enough: usize) -> bool {
         let mut state = self.state.lock();
         let queued = self.append(&mut state, segments);
@@ -73,8 +74,8 @@ impl Work {
         schedule
     }
 
-    /// Answers how many bytes wait then.
-    fn append(&self, state: &mut State, segments: impl IntoIterator<Item = Segment>) -> usize {
+    /// Appends segments and returns the number of queued bytes.
+    fn append(&self, state: &mut WorkState, segments: impl IntoIterator<Item = Segment>) -> usize {
         let mut added = 0;
         for segment in segments {
             added += size_of_val(segment.blocks());
@@ -83,8 +84,8 @@ impl Work {
         self.queued_bytes.fetch_add(added, Ordering::Relaxed) + added
     }
 
-    /// Ends the message with `padding`. What is left is hashed here unless the stream is with the engine already,
-    /// in which case the answer is true and the digest comes later.
+    /// Ends the message with `padding`. Hashes the rest on this thread, unless the stream is scheduled: then returns
+    /// true, and the digest follows later.
     pub(crate) fn finish(&self, padding: impl IntoIterator<Item = Segment>) -> bool {
         let mut state = self.state.lock();
         self.append(&mut state, padding);
@@ -93,18 +94,18 @@ impl Work {
             self.urgent.store(true, Ordering::Relaxed);
             return true;
         }
-        self.hash_here(&mut state);
+        self.hash_inline(&mut state);
         false
     }
 
-    /// Hashes everything that waits, for a scheduled stream that no engine will take any more.
+    /// Hashes all queued blocks on this thread, for a scheduled stream whose engine is closed.
     pub(crate) fn run_here(&self) {
         let mut state = self.state.lock();
         state.scheduled = false;
-        self.hash_here(&mut state);
+        self.hash_inline(&mut state);
     }
 
-    /// The digest, or a promise to wake.
+    /// Returns the digest, or registers the waker.
     pub(crate) fn poll_digest(&self, waker: &Waker) -> Poll<[u8; 16]> {
         let mut state = self.state.lock();
         match state.digest {
@@ -118,7 +119,7 @@ impl Work {
         }
     }
 
-    /// Waits for the digest.
+    /// Blocks until the digest is ready.
     pub(crate) fn wait_digest(&self) -> [u8; 16] {
         let mut state = self.state.lock();
         loop {
@@ -129,20 +130,21 @@ impl Work {
         }
     }
 
-    /// Ready if fewer than `below` bytes wait, else a promise to wake.
+    /// Returns ready if fewer than `below` bytes are queued, else registers the waker.
     pub(crate) fn poll_drained(&self, below: usize, waker: &Waker) -> Poll<()> {
         let mut state = self.state.lock();
         let outdated = state.wake_later(waker);
         state.below = below;
-        // The pass subtracts, then looks at `urgent`; here it is the other way round, so one sees the other.
+        // The pass subtracts and then reads `urgent`; here the order is reversed, so at least one sees the other's
+        // write.
         self.urgent.store(true, Ordering::SeqCst);
         let drained = self.queued_bytes.load(Ordering::SeqCst) < below;
-        let needless = if drained { state.waker.take() } else { None };
+        let unneeded = if drained { state.waker.take() } else { None };
         if drained {
             self.urgent.store(false, Ordering::Relaxed);
         }
         drop(state);
-        drop((outdated, needless));
+        drop((outdated, unneeded));
         if drained { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -151,7 +153,7 @@ impl Work {
         !std::mem::replace(&mut self.state.lock().scheduled, true)
     }
 
-    /// The owner is gone: whatever waits need not be hashed.
+    /// Drops the queued blocks, because the owner is gone.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         let mut state = self.state.lock();
@@ -160,13 +162,14 @@ impl Work {
         drop(unwanted);
     }
 
-    /// Hands a scheduled stream to a pass: the chaining value and everything that waits.
+    /// Hands a scheduled stream to a pass: the chaining value and all queued segments.
     pub(crate) fn take(&self) -> (Chain, Segments) {
         let mut state = self.state.lock();
         (state.chain, std::mem::take(&mut state.segments))
     }
 
-    /// Ends a pass over this stream. True if more waits: the stream then stays scheduled and goes back in line.
+    /// Ends a pass over this stream. Returns true if more blocks are queued: the stream then stays scheduled and must
+    /// be queued again.
     pub(crate) fn give_back(&self, chain: Chain, mut rest: Segments) -> bool {
         let mut state = self.state.lock();
         state.chain = chain;
@@ -177,12 +180,12 @@ impl Work {
         }
         rest.append(&mut state.segments);
         state.segments = rest;
-        let ends_soon = state.finishing && self.queued_bytes() <= SHORT_END;
+        let ends_soon = state.finishing && self.queued_bytes() <= MAX_INLINE_REST_BYTES;
         if !state.segments.is_empty() && !ends_soon {
             return true;
         }
         state.scheduled = false;
-        self.hash_here(&mut state);
+        self.hash_inline(&mut state);
         let waker = if state.digest.is_some() { state.waker.take() } else { None };
         drop(state);
         if let Some(waker) = waker {
@@ -191,7 +194,7 @@ impl Work {
         false
     }
 
-    /// So many bytes of a scheduled stream have been hashed.
+    /// Records that `bytes` of a scheduled stream have been hashed.
     pub(crate) fn consumed(&self, bytes: usize) {
         let queued = self.queued_bytes.fetch_sub(bytes, Ordering::SeqCst) - bytes;
         if !self.urgent.load(Ordering::SeqCst) {
@@ -205,7 +208,7 @@ impl Work {
         }
     }
 
-    fn hash_here(&self, state: &mut State) {
+    fn hash_inline(&self, state: &mut WorkState) {
         while let Some(segment) = state.segments.pop_front() {
             scalar::run(&mut state.chain, segment.blocks());
             self.queued_bytes.fetch_sub(size_of_val(segment.blocks()), Ordering::Relaxed);
@@ -213,7 +216,7 @@ impl Work {
         self.complete(state);
     }
 
-    fn complete(&self, state: &mut State) {
+    fn complete(&self, state: &mut WorkState) {
         if state.finishing {
             state.digest = Some(scalar::digest(state.chain));
             self.finished.notify_all();
@@ -221,11 +224,11 @@ impl Work {
     }
 }
 
-impl State {
-    /// Remembers whom to wake; the answer, if any, is to be dropped once the lock is released.
+impl WorkState {
+    /// Registers a waker; the returned one, if any, must be dropped after the lock is released.
     fn wake_later(&mut self, waker: &Waker) -> Option<Waker> {
         match &self.waker {
-            Some(known) if known.will_wake(waker) => None,
+            Some(current) if current.will_wake(waker) => None,
             _ => self.waker.replace(waker.clone()),
         }
     }

@@ -61,7 +61,7 @@ fn every_length_around_the_padding() {
 }
 
 #[test]
-fn nothing_and_empty_updates() {
+fn empty_message_and_empty_updates() {
     let engine = Engine::new(2);
     assert_eq!(block_on(engine.stream().finish()), reference(b""));
     let mut stream = engine.stream();
@@ -128,14 +128,14 @@ fn a_thousand_streams_from_many_threads() {
 }
 
 #[test]
-fn cancelled_streams_let_go_of_their_buffers_and_of_nobody_else() {
-    struct Counted(Bytes, Arc<AtomicUsize>);
-    impl AsRef<[u8]> for Counted {
+fn cancelled_streams_release_only_their_own_buffers() {
+    struct CountedBuffer(Bytes, Arc<AtomicUsize>);
+    impl AsRef<[u8]> for CountedBuffer {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    impl Drop for Counted {
+    impl Drop for CountedBuffer {
         fn drop(&mut self) {
             self.1.fetch_sub(1, Ordering::SeqCst);
         }
@@ -149,7 +149,7 @@ fn cancelled_streams_let_go_of_their_buffers_and_of_nobody_else() {
         let mut stream = engine.stream();
         for _ in 0..4 {
             held.fetch_add(1, Ordering::SeqCst);
-            stream.update(Bytes::from_owner(Counted(bytes.clone(), Arc::clone(&held))));
+            stream.update(Bytes::from_owner(CountedBuffer(bytes.clone(), Arc::clone(&held))));
         }
         match number % 3 {
             0 => drop(stream),
@@ -202,7 +202,7 @@ impl Wake for Owner {
 }
 
 #[test]
-fn the_last_handle_may_go_on_a_hashing_thread() {
+fn last_handle_may_be_dropped_on_a_hashing_thread() {
     for _ in 0..50 {
         let engine = Engine::new(1);
         let mut stream = engine.stream();
@@ -227,7 +227,7 @@ fn the_last_handle_may_go_on_a_hashing_thread() {
 }
 
 #[test]
-fn back_pressure_keeps_the_queue_short() {
+fn backpressure_bounds_the_queue() {
     let engine = Engine::new(1);
     let bytes = content(5, 64 * 1024);
     let mut stream = engine.stream();
@@ -243,7 +243,7 @@ fn back_pressure_keeps_the_queue_short() {
 }
 
 #[test]
-fn a_little_that_waits_unasked_is_drained_when_somebody_waits() {
+fn small_rest_is_drained_when_the_owner_waits() {
     let engine = Engine::new(1);
     let _other = engine.stream();
     let mut stream = engine.stream();

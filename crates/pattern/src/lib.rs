@@ -1,9 +1,9 @@
-//! Deterministic content: what an object holds follows from its key and size alone, so that any byte of any
-//! answer can be checked without storing anything, at the cost of a memory compare.
+//! Deterministic content: an object's bytes follow from its key and size alone, so that any byte of any response can be
+//! verified without storing anything, at the cost of a memory compare.
 //!
-//! An object is a row of 4 KiB blocks. Each begins with a stamp that names object and block, so that a block of
-//! another object or from another place never passes; the rest is a slice of one pool of random bytes that
-//! stays in the processor's cache, at an offset that follows from the stamp.
+//! An object is a sequence of 4 KiB blocks. Each begins with a stamp that identifies object and block, so that a block
+//! of another object or position never matches; the rest is a slice of one pool of random bytes that stays in the CPU
+//! cache, at an offset derived from the stamp.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl Default for Content {
     }
 }
 
-/// Names one object's content; a function of its key and size.
+/// Identifies one object's content; a function of its key and size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContentId(u64);
 
@@ -44,7 +44,7 @@ impl ContentId {
 }
 
 impl Content {
-    /// Makes the pool; the same one in every process.
+    /// Generates the pool, which is the same in every process.
     #[must_use]
     pub fn new() -> Self {
         let mut state = 0x7472_6164_6577_696e;
@@ -56,7 +56,7 @@ impl Content {
         Self { pool: pool.into_boxed_slice() }
     }
 
-    /// Writes the content from `position` on into all of `out`.
+    /// Fills `out` with the content from `position` on.
     pub fn fill(&self, id: ContentId, mut position: u64, mut out: &mut [u8]) {
         let mut stamp = [0; STAMP_BYTES];
         while !out.is_empty() {
@@ -86,7 +86,7 @@ impl Content {
         None
     }
 
-    /// The longest run of expected bytes that begins at `position`: never empty, never past the block's end.
+    /// The longest run of expected bytes at `position`: never empty, never beyond the end of the block.
     fn run<'a>(&'a self, id: ContentId, position: u64, stamp: &'a mut [u8; STAMP_BYTES]) -> &'a [u8] {
         let block = position / BLOCK_BYTES;
         let within = (position % BLOCK_BYTES) as usize;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_found_where_it_is() {
+    fn every_flipped_byte_is_located() {
         let content = Content::new();
         let id = ContentId::of("a", 9000);
         let mut bytes = vec![0; 9000];
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn other_objects_and_other_blocks_do_not_pass() {
+    fn other_objects_and_blocks_differ() {
         let content = Content::new();
         let id = ContentId::of("a", 8192);
         let mut bytes = vec![0; 8192];

@@ -1,14 +1,14 @@
-//! RFC 2047 encoded words: how S3 answers metadata that is not printable ASCII. It is kept as it was sent; only the
-//! answer encodes it, and its reader decodes it.
+//! RFC 2047 encoded words, in which S3 returns metadata that is not printable ASCII. Metadata is stored as sent; it is
+//! encoded only in responses, and decoded by their reader.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::HeaderValue;
 
-/// Bytes of UTF-8 in one word: with its frame a word stays under the RFC's 75 characters.
-const WORD_BYTES: usize = 45;
+/// The limit of bytes of UTF-8 in one word: with its framing, a word stays under the RFC's 75 characters.
+const MAX_WORD_BYTES: usize = 45;
 
-/// A header value for the text: itself where it is printable ASCII, else encoded words.
+/// The header value of a text: unchanged if it is printable ASCII, else encoded words.
 #[must_use]
 pub fn encode(text: &str) -> HeaderValue {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
@@ -19,7 +19,7 @@ pub fn encode(text: &str) -> HeaderValue {
     let mut words = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let mut cut = rest.len().min(WORD_BYTES);
+        let mut cut = rest.len().min(MAX_WORD_BYTES);
         while !rest.is_char_boundary(cut) {
             cut -= 1;
         }
@@ -30,7 +30,7 @@ pub fn encode(text: &str) -> HeaderValue {
     HeaderValue::try_from(words.join(" ")).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// The text of encoded words. Anything else stays as it is.
+/// Decodes encoded words. Other text is unchanged.
 #[must_use]
 pub fn decode(text: String) -> String {
     let words: Option<Vec<Vec<u8>>> = text.split(' ').map(decode_word).collect();
@@ -75,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ascii_stays_and_the_rest_is_encoded() {
+    fn only_non_ascii_text_is_encoded() {
         assert_eq!(encode("a  b, =?x"), "a  b, =?x");
         assert_eq!(encode(""), "");
         assert_eq!(encode("Grüße"), "=?UTF-8?B?R3LDvMOfZQ==?=");
@@ -99,8 +99,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_reads_back(text in "\\PC*") {
-            // Text that looks like an encoded word is one to its reader, at S3 too.
+        fn encoded_text_decodes_to_itself(text in "\\PC*") {
+            // Text that looks like an encoded word is decoded as one, as with S3.
             prop_assume!(!text.contains("=?"));
             let value = encode(&text);
             prop_assert_eq!(decode(value.to_str().unwrap().to_owned()), text);

@@ -16,9 +16,9 @@ pub const SYSTEM: [HeaderName; 8] = [
     WEBSITE_REDIRECT,
     STORAGE_CLASS,
 ];
-/// What user metadata begins with.
+/// The prefix of user metadata headers.
 pub const USER_PREFIX: &str = "x-amz-meta-";
-/// Where a website that is served from a bucket sends the reader of this object.
+/// The redirect target of this object on a website served from the bucket.
 pub const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
 /// The storage class.
 pub const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class");
@@ -28,11 +28,11 @@ pub const OBJECT_CLASS: HeaderName = HeaderName::from_static("x-dss-object-class
 pub const RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-class");
 /// Tags, in a request.
 pub const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
-/// The number of tags, in an answer.
+/// The number of tags, in a response.
 pub const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
-/// What a checksum of a multipart object is of.
+/// The scope of the checksum of a multipart object.
 pub const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
-/// The type that S3 answers of an object that was given none.
+/// The content type that S3 returns for an object without one.
 pub const DEFAULT_TYPE: &str = "binary/octet-stream";
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod tests {
     use tradewind_core::SystemHeaders;
 
     #[test]
-    fn names_stand_in_the_order_of_their_values() {
+    fn names_are_in_the_order_of_their_values() {
         let headers = SystemHeaders {
             content_type: Some("content-type".to_owned()),
             content_encoding: Some("content-encoding".to_owned()),

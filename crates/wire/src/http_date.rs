@@ -1,13 +1,13 @@
-//! The date of HTTP headers (RFC 9110, section 5.6.7), of any time at all. The library that writes it panics on times that it
-//! cannot say, so it is called from here only: `clippy.toml` refuses it everywhere else.
+//! Dates of HTTP headers (RFC 9110, section 5.6.7), for any time. The library that formats them panics on times out of
+//! range, so it is called only here: `clippy.toml` forbids it everywhere else.
 
 use tradewind_core::Timestamp;
 
-/// A time as HTTP writes it, to the second: `Sun, 06 Nov 1994 08:49:37 GMT`. A time before 1970 or after 9999 is
-/// written as the nearest that HTTP can say.
+/// Formats a time for HTTP, in whole seconds: `Sun, 06 Nov 1994 08:49:37 GMT`. A time before 1970 or after 9999 becomes
+/// the nearest one in that range.
 #[must_use]
 pub fn http_date(time: Timestamp) -> String {
-    #[expect(clippy::disallowed_methods, reason = "within what it can say")]
+    #[expect(clippy::disallowed_methods, reason = "the time is clamped to the valid range")]
     httpdate::fmt_http_date(time.within_calendar().to_system_time())
 }
 

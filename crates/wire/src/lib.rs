@@ -1,5 +1,5 @@
-//! The S3 protocol as both of its ends speak it. The gateway verifies what the `s3` leaf signs; both take the
-//! canonical request, the keys and the dates from here, so that they cannot drift apart.
+//! The parts of the S3 protocol that client and server share. The gateway verifies what the `s3` leaf signs; both use
+//! the canonical request, the keys and the dates from here, so that they cannot drift apart.
 
 pub mod encoded_word;
 pub mod headers;

@@ -1,5 +1,5 @@
-//! AWS Signature Version 4: the text that is signed, the keys that sign it, and a client's signer. What a
-//! server makes of a signature is the gateway's.
+//! AWS Signature Version 4: the text to sign, the signing keys, and a client's signer. Verification of requests is part
+//! of the gateway.
 
 mod canonical;
 mod chunks;
@@ -16,12 +16,12 @@ pub use date::AmzDate;
 pub use key::{Sha256, SigningKey, sha256};
 pub use signer::{Credentials, Payload, Signer};
 
-/// The only algorithm.
+/// The only signing algorithm.
 pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-/// The SHA-256 of nothing, in hexadecimal.
+/// The SHA-256 of empty data, in hexadecimal.
 pub const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// What is signed of a request: its date, scope (`date/region/service/aws4_request`) and the SHA-256 of its
+/// The text to sign for a request: its date, scope (`date/region/service/aws4_request`) and the SHA-256 of its
 /// canonical text.
 #[must_use]
 pub fn string_to_sign(date: &AmzDate, scope: &str, hash: &[u8; 32]) -> Vec<u8> {

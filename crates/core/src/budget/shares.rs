@@ -1,13 +1,13 @@
-//! Who gets the budget's memory next. Pure bookkeeping under one lock: what is free, what each account holds, and
-//! the requests that wait.
+//! Fair sharing of the budget's memory. Pure bookkeeping under one lock: the free memory, what each account holds, and
+//! the waiting requests.
 //!
 //! - A **tenant** is a client identity, an **account** one of its sources (a network address). What an account holds
 //!   also counts for its tenant.
 //! - A **share** is at most [`ACCOUNT_SHARE`] or [`TENANT_SHARE`] times what stays free (Choudhury and Hahne, *Dynamic
-//!   queue length thresholds*, 1998). One tenant alone gets nearly everything; a second one still finds room at once.
+//!   queue length thresholds*, 1998). One tenant alone gets nearly everything; a second one still gets memory at once.
 //!   An equal part is always within the share, and so is the first request of an account that holds nothing.
-//! - **Order**: of the requests within their share, that of the tenant which holds least goes first, then that of the
-//!   account which holds least, then the oldest. If it does not fit, later ones wait as well. Requests of one account
+//! - **Order**: of the requests within their share, that of the tenant that holds least goes first, then that of the
+//!   account that holds least, then the oldest. If it does not fit, later ones wait as well. Requests of one account
 //!   stay in order.
 
 use std::collections::VecDeque;
@@ -19,14 +19,14 @@ use tokio::sync::oneshot;
 
 use super::{GRAIN, Permit};
 
-/// An account may hold this many times what stays free: seven eighths of the budget if it is alone.
+/// Upper bound on what an account may hold, as a multiple of what stays free: 7/8 of the budget if it is alone.
 const ACCOUNT_SHARE: usize = 7;
 
-/// A tenant may hold this many times what stays free. More than [`ACCOUNT_SHARE`], so that an account that holds all
-/// it may leaves room for the next account of its tenant.
+/// Upper bound on what a tenant may hold, as a multiple of what stays free. Larger than [`ACCOUNT_SHARE`], so that an
+/// account at its bound leaves memory for the next account of its tenant.
 const TENANT_SHARE: usize = 15;
 
-/// A client identity that shares a budget with others. Cheap to clone; clones are the same tenant. To be used with
+/// A client identity that shares a budget with others. Cheap to clone; clones are the same tenant. Must be used with
 /// one budget only.
 #[derive(Clone, Debug, Default)]
 pub struct Tenant(Arc<TenantCounts>);
@@ -35,7 +35,7 @@ pub struct Tenant(Arc<TenantCounts>);
 struct TenantCounts {
     /// Grains held. Changed under the lock of [`Shares`] only.
     held: AtomicUsize,
-    /// Accounts that hold some.
+    /// Accounts that hold memory.
     accounts: AtomicUsize,
 }
 
@@ -47,7 +47,7 @@ pub struct Account(Arc<AccountCounts>);
 struct AccountCounts {
     tenant: Tenant,
     held: AtomicUsize,
-    /// Whether shares bound it. The process's own work is exempt.
+    /// True if the account is limited to its share. The process's own work is exempt.
     is_limited: bool,
 }
 
@@ -58,7 +58,7 @@ impl Account {
         Self(Arc::new(AccountCounts { tenant: tenant.clone(), held: AtomicUsize::new(0), is_limited: true }))
     }
 
-    /// An account that no share bounds.
+    /// An account that no share limits.
     pub(super) fn unlimited() -> Self {
         let tenant = Tenant::default();
         Self(Arc::new(AccountCounts { tenant, held: AtomicUsize::new(0), is_limited: false }))
@@ -101,27 +101,27 @@ struct Rank {
     held: usize,
 }
 
-/// What memory is taken for.
+/// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A request cannot start without it. It is served in the order of ranks.
+    /// A request cannot start without the memory. Served in order of rank.
     Admission,
-    /// The caller can do without it. Every waiting request goes first.
+    /// The caller can proceed without the memory. Every waiting request goes first.
     Optional,
 }
 
-/// What the requests of one account wait for.
+/// The unmet demand of one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Bytes that all of them ask for.
+    /// Bytes that all waiting requests of the account ask for.
     pub bytes: usize,
-    /// Bytes that their tenant holds.
+    /// Bytes that the account's tenant holds.
     pub tenant_held: usize,
-    /// How long the oldest has waited.
+    /// Waiting time of the oldest request.
     pub waited: Duration,
 }
 
-/// A waiting request that has got its memory.
+/// Memory taken for a waiting request: the channel to deliver the permit, the account, and the number of grains.
 pub(super) type Grant = (oneshot::Sender<Permit>, Account, usize);
 
 /// The state of a budget, in grains.
@@ -129,22 +129,22 @@ pub(super) type Grant = (oneshot::Sender<Permit>, Account, usize);
 pub(super) struct Shares {
     capacity: usize,
     free: usize,
-    /// Tenants that hold some.
+    /// Tenants that hold memory.
     tenants: usize,
-    /// Accounts with waiting requests, in no order.
-    lines: Vec<Line>,
+    /// Accounts with waiting requests, in no particular order.
+    queues: Vec<AccountQueue>,
     last_ticket: u64,
 }
 
 #[derive(Debug)]
-struct Line {
+struct AccountQueue {
     account: Account,
     /// Oldest first, by ticket. Never empty.
-    requests: VecDeque<Waiting>,
+    requests: VecDeque<QueuedRequest>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedRequest {
     ticket: u64,
     grains: usize,
     since: Duration,
@@ -153,23 +153,23 @@ struct Waiting {
 
 impl Shares {
     pub(super) const fn new(capacity: usize) -> Self {
-        Self { capacity, free: capacity, tenants: 0, lines: Vec::new(), last_ticket: 0 }
+        Self { capacity, free: capacity, tenants: 0, queues: Vec::new(), last_ticket: 0 }
     }
 
     pub(super) const fn free(&self) -> usize {
         self.free
     }
 
-    /// Takes `grains` for an account if they are free, within its share, and no waiting request goes first. Where a
-    /// waiting request is beyond its account's share, it only goes before that account.
+    /// Takes `grains` for an account if they are free, within its share, and no waiting request goes first. A waiting
+    /// request beyond its account's share blocks only its own account.
     pub(super) fn try_take(&mut self, account: &Account, grains: usize, purpose: Purpose) -> bool {
         if grains > self.free || !self.is_within_share(account, grains) {
             return false;
         }
-        if !self.lines.is_empty() {
-            let is_behind_own = self.lines.iter().any(|line| line.account.is(account));
+        if !self.queues.is_empty() {
+            let is_behind_own = self.queues.iter().any(|queue| queue.account.is(account));
             let goes_first = |first: usize| match purpose {
-                Purpose::Admission => self.lines[first].account.rank() <= account.rank(),
+                Purpose::Admission => self.queues[first].account.rank() <= account.rank(),
                 Purpose::Optional => true,
             };
             if is_behind_own || self.first().is_some_and(goes_first) {
@@ -180,7 +180,8 @@ impl Shares {
         true
     }
 
-    /// Puts a request in its account's line, and returns its ticket. [`grant_all`](Self::grant_all) is due after it.
+    /// Puts a request in its account's queue and returns its ticket. The caller must call
+    /// [`grant_all`](Self::grant_all) next.
     pub(super) fn wait(
         &mut self,
         account: &Account,
@@ -189,23 +190,25 @@ impl Shares {
         granted: oneshot::Sender<Permit>,
     ) -> u64 {
         self.last_ticket += 1;
-        let waiting = Waiting { ticket: self.last_ticket, grains, since, granted };
-        match self.lines.iter_mut().find(|line| line.account.is(account)) {
-            Some(line) => line.requests.push_back(waiting),
-            None => self.lines.push(Line { account: account.clone(), requests: VecDeque::from([waiting]) }),
+        let request = QueuedRequest { ticket: self.last_ticket, grains, since, granted };
+        match self.queues.iter_mut().find(|queue| queue.account.is(account)) {
+            Some(queue) => queue.requests.push_back(request),
+            None => self
+                .queues
+                .push(AccountQueue { account: account.clone(), requests: VecDeque::from([request]) }),
         }
         self.last_ticket
     }
 
-    /// Removes a request that waits no longer. Nothing happens if it has been granted.
+    /// Removes a request from its queue. Does nothing if it has been granted.
     pub(super) fn leave(&mut self, account: &Account, ticket: u64) {
-        let Some(index) = self.lines.iter().position(|line| line.account.is(account)) else { return };
-        let requests = &mut self.lines[index].requests;
-        if let Ok(at) = requests.binary_search_by_key(&ticket, |waiting| waiting.ticket) {
-            requests.remove(at);
+        let Some(index) = self.queues.iter().position(|queue| queue.account.is(account)) else { return };
+        let requests = &mut self.queues[index].requests;
+        if let Ok(position) = requests.binary_search_by_key(&ticket, |request| request.ticket) {
+            requests.remove(position);
         }
         if requests.is_empty() {
-            self.lines.swap_remove(index);
+            self.queues.swap_remove(index);
         }
     }
 
@@ -214,14 +217,14 @@ impl Shares {
     pub(super) fn grant_all(&mut self) -> Vec<Grant> {
         let mut grants = Vec::new();
         while let Some(index) = self.first() {
-            let line = &mut self.lines[index];
-            if line.requests.front().is_none_or(|first| first.grains > self.free) {
+            let queue = &mut self.queues[index];
+            if queue.requests.front().is_none_or(|first| first.grains > self.free) {
                 break;
             }
-            let Some(first) = line.requests.pop_front() else { break };
-            let account = line.account.clone();
-            if line.requests.is_empty() {
-                self.lines.swap_remove(index);
+            let Some(first) = queue.requests.pop_front() else { break };
+            let account = queue.account.clone();
+            if queue.requests.is_empty() {
+                self.queues.swap_remove(index);
             }
             self.take(&account, first.grains);
             grants.push((first.granted, account, first.grains));
@@ -229,39 +232,40 @@ impl Shares {
         grants
     }
 
-    /// Takes back what an account held. [`grant_all`](Self::grant_all) is due after it.
+    /// Returns memory of an account to the free budget. The caller must call [`grant_all`](Self::grant_all) next.
     pub(super) fn release(&mut self, account: &Account, grains: usize) {
         self.free += grains;
         let AccountCounts { tenant, held, .. } = &*account.0;
-        if lower(held, grains) && lower(&tenant.0.accounts, 1) {
+        if decrement(held, grains) && decrement(&tenant.0.accounts, 1) {
             self.tenants -= 1;
         }
         tenant.0.held.fetch_sub(grains, Ordering::Relaxed);
     }
 
-    /// What accounts wait for whose oldest request has waited for `at_least`.
-    pub(super) fn demands(&self, now: Duration, at_least: Duration) -> Vec<Demand> {
-        let demand = |line: &Line| {
-            let waited = now.saturating_sub(line.requests.front()?.since);
-            let grains: usize = line.requests.iter().map(|waiting| waiting.grains).sum();
-            (waited >= at_least).then(|| Demand {
+    /// The demands of all accounts whose oldest request has waited for `min_wait`.
+    pub(super) fn demands(&self, now: Duration, min_wait: Duration) -> Vec<Demand> {
+        let demand = |queue: &AccountQueue| {
+            let waited = now.saturating_sub(queue.requests.front()?.since);
+            let grains: usize = queue.requests.iter().map(|request| request.grains).sum();
+            (waited >= min_wait).then(|| Demand {
                 bytes: grains * GRAIN,
-                tenant_held: line.account.tenant_held(),
+                tenant_held: queue.account.tenant_held(),
                 waited,
             })
         };
-        self.lines.iter().filter_map(demand).collect()
+        self.queues.iter().filter_map(demand).collect()
     }
 
-    /// The line whose oldest request is next. That request is within its share; it may have to wait for memory.
+    /// The index of the queue whose oldest request is next. That request is within its share, but may have to wait for
+    /// memory.
     fn first(&self) -> Option<usize> {
         let mut best: Option<(Rank, u64, usize)> = None;
-        for (index, line) in self.lines.iter().enumerate() {
-            let Some(waiting) = line.requests.front() else { continue };
-            if !self.is_within_share(&line.account, waiting.grains) {
+        for (index, queue) in self.queues.iter().enumerate() {
+            let Some(request) = queue.requests.front() else { continue };
+            if !self.is_within_share(&queue.account, request.grains) {
                 continue;
             }
-            let candidate = (line.account.rank(), waiting.ticket, index);
+            let candidate = (queue.account.rank(), request.ticket, index);
             if best.is_none_or(|best| candidate < best) {
                 best = Some(candidate);
             }
@@ -276,7 +280,7 @@ impl Shares {
         }
         let left = self.free.saturating_sub(grains);
         let (held, tenant_held) = (held.load(Ordering::Relaxed), tenant.0.held.load(Ordering::Relaxed));
-        // Equal parts, one of them for whoever comes next.
+        // Equal parts, one of them for the next newcomer.
         let tenant_part = self.capacity / (self.tenants + 1);
         let part = tenant_part / (tenant.0.accounts.load(Ordering::Relaxed) + 1);
         let is_within = |held: usize, share: usize| held == 0 || held + grains <= share;
@@ -297,7 +301,7 @@ impl Shares {
 }
 
 /// Subtracts, and returns true if nothing is left.
-fn lower(count: &AtomicUsize, by: usize) -> bool {
+fn decrement(count: &AtomicUsize, by: usize) -> bool {
     by > 0 && count.fetch_sub(by, Ordering::Relaxed) == by
 }
 

@@ -1,6 +1,7 @@
-//! Combining CRCs: the CRC of two pieces is the first's, moved over by the second's length, plus the
-//! second's. Moving over by n bytes is a multiplication by x^(8n) modulo the CRC's polynomial, in
-//! GF(2); all of S3's CRCs are reflected, with all ones in front and behind, which makes it that plain.
+//! Combination of CRCs: the CRC of two pieces is the first CRC, shifted by the second piece's length, plus the
+//! second CRC. A shift by n bytes is a multiplication by x^(8n) modulo the CRC's polynomial, in
+//! GF(2). No correction terms are needed, because all of S3's CRCs are reflected and have all ones as initial value and
+//! final XOR.
 
 use super::Algorithm;
 
@@ -30,7 +31,7 @@ impl Polynomial {
         let mut product = 0;
         let mut bit = 1_u64 << (self.width - 1);
         while bit != 0 {
-            // Without branches: the bits are as good as random.
+            // Without branches: the bits are unpredictable.
             product ^= b & 0_u64.wrapping_sub((a & bit != 0) as u64);
             b = (b >> 1) ^ (self.value & 0_u64.wrapping_sub(b & 1));
             bit >>= 1;
@@ -38,7 +39,7 @@ impl Polynomial {
         product
     }
 
-    /// x^(8 * bytes): multiply a CRC by it to move it over by that many bytes.
+    /// x^(8 * bytes): multiplying a CRC by it shifts the CRC by that many bytes.
     pub const fn shift(self, bytes: u64) -> u64 {
         let mut power = 1_u64 << (self.width - 1);
         // x^8, then its squares.

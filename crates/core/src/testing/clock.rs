@@ -1,4 +1,4 @@
-//! A clock turned by hand: time stands still until a test moves it, so that what depends on time
+//! A simulated clock: time stands still until a test advances it, so that timing
 //! is decided by the test and not by the machine's load.
 
 use std::collections::BTreeMap;
@@ -14,65 +14,65 @@ use parking_lot::Mutex;
 
 use crate::clock::{Clock, Timestamp};
 
-/// Noon on 2 January 2024 UTC: where wall time begins unless a test says otherwise.
-const DEFAULT_WALL: Timestamp = Timestamp::from_millis(1_704_196_800_000);
+/// The default start of wall time: noon on 2 January 2024 UTC.
+const DEFAULT_WALL_TIME: Timestamp = Timestamp::from_millis(1_704_196_800_000);
 
-/// Stands at zero until advanced. Wall time advances by the same amounts.
+/// A clock that stands at zero until advanced. Wall time advances by the same amounts.
 pub struct SimulatedClock {
     wall_origin: Timestamp,
-    hands: Arc<Mutex<Hands>>,
+    state: Arc<Mutex<ClockState>>,
 }
 
 #[derive(Default)]
-struct Hands {
+struct ClockState {
     now: Duration,
-    sleepers: BTreeMap<Moment, Waker>,
-    last: u64,
+    sleepers: BTreeMap<WakeTime, Waker>,
+    last_sleeper: u64,
 }
 
-/// When a sleeper wakes; of sleepers with the same time, the one that came first wakes first.
-type Moment = (Duration, u64);
+/// The time at which a sleeper wakes, and its sequence number: of sleepers with the same time, the first wakes first.
+type WakeTime = (Duration, u64);
 
 impl SimulatedClock {
     /// A clock at zero.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Self::starting_at(DEFAULT_WALL)
+        Self::starting_at(DEFAULT_WALL_TIME)
     }
 
-    /// A clock at zero whose wall time begins here.
+    /// A clock at zero whose wall time starts at `wall`.
     #[must_use]
     pub fn starting_at(wall: Timestamp) -> Arc<Self> {
-        Arc::new(Self { wall_origin: wall, hands: Arc::default() })
+        Arc::new(Self { wall_origin: wall, state: Arc::default() })
     }
 
-    /// Moves time on and wakes the sleepers whose time has come, in order.
+    /// Advances time and wakes the sleepers that are due, in order.
     pub fn advance(&self, by: Duration) {
-        let mut hands = self.hands.lock();
-        hands.now += by;
-        let first_later = (hands.now + Duration::from_nanos(1), 0);
-        let later = hands.sleepers.split_off(&first_later);
-        let due = std::mem::replace(&mut hands.sleepers, later);
-        drop(hands);
+        let mut state = self.state.lock();
+        state.now += by;
+        let first_later = (state.now + Duration::from_nanos(1), 0);
+        let later = state.sleepers.split_off(&first_later);
+        let due = std::mem::replace(&mut state.sleepers, later);
+        drop(state);
         due.into_values().for_each(Waker::wake);
     }
 
-    /// The moment at which the next sleeper wakes: how far a simulation can jump.
+    /// The time at which the next sleeper wakes, up to which a simulation can jump.
     #[must_use]
     pub fn next_wake(&self) -> Option<Duration> {
-        self.hands.lock().sleepers.keys().next().map(|(at, _)| *at)
+        self.state.lock().sleepers.keys().next().map(|(at, _)| *at)
     }
 
-    /// How many sleep now.
+    /// The number of sleepers.
     #[must_use]
     pub fn sleepers(&self) -> usize {
-        self.hands.lock().sleepers.len()
+        self.state.lock().sleepers.len()
     }
 }
 
 impl Clock for SimulatedClock {
     fn now(&self) -> Duration {
-        self.hands.lock().now
+        self.state.lock().now
     }
 
     fn wall(&self) -> Timestamp {
@@ -81,9 +81,9 @@ impl Clock for SimulatedClock {
     }
 
     fn sleep_until(&self, until: Duration) -> BoxFuture<'static, ()> {
-        let mut hands = self.hands.lock();
-        hands.last += 1;
-        Box::pin(Sleep { hands: self.hands.clone(), moment: (until, hands.last) })
+        let mut state = self.state.lock();
+        state.last_sleeper += 1;
+        Box::pin(Sleep { state: self.state.clone(), wake_time: (until, state.last_sleeper) })
     }
 }
 
@@ -94,26 +94,26 @@ impl fmt::Debug for SimulatedClock {
 }
 
 struct Sleep {
-    hands: Arc<Mutex<Hands>>,
-    moment: Moment,
+    state: Arc<Mutex<ClockState>>,
+    wake_time: WakeTime,
 }
 
 impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut hands = self.hands.lock();
-        if hands.now >= self.moment.0 {
+        let mut state = self.state.lock();
+        if state.now >= self.wake_time.0 {
             return Poll::Ready(());
         }
-        hands.sleepers.insert(self.moment, cx.waker().clone());
+        state.sleepers.insert(self.wake_time, cx.waker().clone());
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        self.hands.lock().sleepers.remove(&self.moment);
+        self.state.lock().sleepers.remove(&self.wake_time);
     }
 }
 

@@ -1,10 +1,10 @@
-//! The suite that every store must pass, leaf or layer: one case for each promise in the head of
-//! [`crate::store`] and for each sentence of its methods that can be seen from outside. A case gets
-//! a fresh, empty store and panics where a promise is broken.
+//! The suite that every store must pass, leaf or layer: one case for each guarantee in the head of
+//! [`crate::store`] and for each observable statement about its methods. A case gets
+//! a fresh, empty store and panics if a guarantee is violated.
 //!
 //! Cases run on a multi-threaded runtime. A store that does not own its buckets must have the two in
-//! [`BUCKETS`] mapped, empty. Cases that need more than the store's capabilities are left out, and
-//! named.
+//! [`BUCKETS`] mapped, empty. Cases that need more than the store's capabilities are skipped, and
+//! their names are printed.
 
 mod buckets;
 mod cancellation;
@@ -36,23 +36,23 @@ use crate::store::{Capabilities, Lack, ObjectStore};
 pub use desk::BUCKETS;
 pub use model::model;
 
-/// A case that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The time after which a case counts as hung.
+const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A case that takes this long is told with its time.
-const SLOW: Duration = Duration::from_millis(500);
+/// Cases that take at least this long are printed with their time.
+const SLOW_CASE: Duration = Duration::from_millis(500);
 
-/// One promise, tested on one store.
+/// A test of one guarantee on one store.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// `theme/promise`.
+    /// `theme/guarantee`.
     pub name: &'static str,
     needs: Need,
     run: fn(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()>,
 }
 
 impl Case {
-    /// Whether a store can be asked to keep this promise.
+    /// Returns true if a store with these capabilities can run the case.
     #[must_use]
     pub fn suits(&self, capabilities: &Capabilities) -> bool {
         match self.needs {
@@ -79,14 +79,14 @@ impl Case {
         }
     }
 
-    /// Runs the case on a fresh store and closes the store. Panics where the promise is broken or
-    /// where the store hangs.
+    /// Runs the case on a fresh store and closes the store. Panics if the guarantee is violated or
+    /// the store hangs.
     pub async fn run(&self, store: Arc<dyn ObjectStore>) {
-        let outcome = tokio::time::timeout(PATIENCE, async {
+        let outcome = tokio::time::timeout(CASE_TIMEOUT, async {
             (self.run)(store.clone()).await;
             store.close().await.expect("a store closes");
         });
-        assert!(outcome.await.is_ok(), "{}: the store hung for {PATIENCE:?}", self.name);
+        assert!(outcome.await.is_ok(), "{}: the store hung for {CASE_TIMEOUT:?}", self.name);
     }
 }
 
@@ -96,7 +96,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// What a store must be able to do for a case to make sense.
+/// A capability that a case requires.
 #[derive(Clone, Copy)]
 enum Need {
     Nothing,
@@ -144,32 +144,33 @@ pub fn cases() -> Vec<Case> {
     themes.into_iter().flatten().copied().collect()
 }
 
-/// Runs every case that suits, one after another, each on a store of its own, and prints each name.
+/// Runs every suitable case in sequence, each on a fresh store, and prints the name of each.
 pub async fn run(make: impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>) {
     let clock = SystemClock::new();
     for case in cases() {
         let store = make().await;
         if case.suits(store.capabilities()) {
             say(&format!("conformance: {}", case.name));
-            let begun = clock.now();
+            let started = clock.now();
             case.run(store).await;
-            let took = clock.now() - begun;
-            if took >= SLOW {
+            let took = clock.now() - started;
+            if took >= SLOW_CASE {
                 say(&format!("  took {took:.1?}"));
             }
         } else {
-            say(&format!("conformance: {} left out: {} cannot", case.name, store.capabilities().kind));
+            let kind = store.capabilities().kind;
+            say(&format!("conformance: {} skipped: {kind} lacks a capability", case.name));
             store.close().await.expect("a store closes");
         }
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the test harness shows it with the test that failed")]
+#[expect(clippy::print_stdout, reason = "the test harness prints it with the failed test")]
 fn say(line: &str) {
     println!("{line}");
 }
 
-/// The cases of a theme: async functions of a `Desk`, with what they need of the store.
+/// The cases of a theme: async functions of a `Desk`, with the capabilities that they need.
 macro_rules! theme {
     ($theme:literal: $($case:ident $(needs $need:ident)?,)*) => {
         pub(super) const CASES: &[$crate::testing::conformance::Case] = &[$(

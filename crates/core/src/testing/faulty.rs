@@ -1,7 +1,7 @@
-//! The fault injector: a layer that does to chosen calls what networks, devices and crashes do. A
-//! [`FaultPlan`] decides, purely; this layer carries it out and counts. What the wrapped store did
-//! or did not apply is exact: a call that fails *before* never reaches it, one that fails *after*
-//! was answered by it.
+//! The fault injector: a layer that applies faults of networks, devices and crashes to chosen calls. A
+//! [`FaultPlan`] decides as a pure function; this layer applies the faults and counts them. It is certain whether the
+//! wrapped store applied a call: one that fails *before* never reaches it, one that fails *after*
+//! was completed by it.
 
 mod body;
 mod plan;
@@ -43,24 +43,24 @@ pub struct Faulty<S: ?Sized> {
 }
 
 impl<S: ObjectStore + ?Sized> Faulty<S> {
-    /// `inner` with the plan's faults.
+    /// Wraps `inner` with the plan's faults.
     pub fn new(inner: Arc<S>, plan: FaultPlan) -> Arc<Self> {
         let injector = Injector { plan: Mutex::new(plan), tally: Mutex::default() };
         Arc::new(Self { inner, injector: Arc::new(injector) })
     }
 
-    /// Follows another plan from the next call on. Counting goes on.
+    /// Replaces the plan from the next call on. Counts are kept.
     pub fn follow(&self, plan: FaultPlan) {
         *self.injector.plan.lock() = plan;
     }
 
-    /// How many calls of an operation were made.
+    /// The number of calls of an operation.
     #[must_use]
     pub fn calls(&self, operation: Operation) -> u64 {
         self.injector.tally.lock().get(&operation).map_or(0, |tally| tally.calls)
     }
 
-    /// How many calls of an operation a fault befell.
+    /// The number of calls of an operation that got a fault.
     #[must_use]
     pub fn injected(&self, operation: Operation) -> u64 {
         self.injector.tally.lock().get(&operation).map_or(0, |tally| tally.faults.len() as u64)
@@ -101,18 +101,18 @@ impl Injector {
         fault
     }
 
-    /// Carries `work` out, or what the plan has for it.
+    /// Performs `work` with the fault that the plan assigns to it, if any.
     async fn call<T>(
         &self,
         context: &Context,
         operation: Operation,
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        self.befall(context, self.decide(operation), operation, work).await
+        self.apply_fault(context, self.decide(operation), operation, work).await
     }
 
-    /// Carries `work` out, or what a fault makes of it.
-    async fn befall<T>(
+    /// Performs `work` under a fault.
+    async fn apply_fault<T>(
         &self,
         context: &Context,
         fault: Option<Fault>,
@@ -180,19 +180,19 @@ impl<S: ObjectStore + ?Sized> Faulty<S> {
         Box::new(FaultyStaged { inner, injector: self.injector.clone(), context: context.clone(), commit })
     }
 
-    /// The body with the fault that the plan has for it. A delay or a hang comes before its first byte.
+    /// The body with the fault that the plan assigns to it. A delay or a hang precedes its first byte.
     fn body(&self, context: &Context, body: Body) -> Body {
         let Some(fault) = self.injector.decide(Operation::Body) else { return body };
-        let at_once = match fault {
+        let fault = match fault {
             Fault::FailBefore(reason) => Fault::FailAt(0, reason),
             Fault::FailAfter(reason) => Fault::FailAt(u64::MAX, reason),
-            Fault::Delay(_) | Fault::Hang => return self.late(context, body, fault),
+            Fault::Delay(_) | Fault::Hang => return self.delayed(context, body, fault),
             _ => fault,
         };
-        body::spoil(body, at_once)
+        body::spoil(body, fault)
     }
 
-    fn late(&self, context: &Context, body: Body, fault: Fault) -> Body {
+    fn delayed(&self, context: &Context, body: Body, fault: Fault) -> Body {
         let context = context.clone();
         let length = body.length();
         let wait = async move {
@@ -219,8 +219,8 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
     }
 
     fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
-        let said = self.injector.plan.lock().round_trip;
-        said.or_else(|| self.inner.round_trip(bucket))
+        let planned = self.injector.plan.lock().round_trip;
+        planned.or_else(|| self.inner.round_trip(bucket))
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -271,7 +271,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
             return Ok(Deleted { existed: true });
         }
         let deleted = self.inner.delete(context, address, precondition);
-        self.injector.befall(context, fault, Operation::Delete, deleted).await
+        self.injector.apply_fault(context, fault, Operation::Delete, deleted).await
     }
 
     async fn list(
@@ -287,7 +287,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
             return Ok(ListPage { entries: Vec::new(), next: None });
         }
         let listed = self.inner.list(context, bucket, &request);
-        self.injector.befall(context, fault, Operation::List, listed).await
+        self.injector.apply_fault(context, fault, Operation::List, listed).await
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {

@@ -1,7 +1,7 @@
-//! The memory store: a map under one lock, and the reference that every other store is compared
-//! with. Each operation takes the lock once and does all of its work under it, so that every
-//! operation is atomic and the order in which the lock is taken is the linearization. Bodies are
-//! streamed in small pieces although they lie in one buffer, so that callers meet real streams.
+//! The memory store: a map under one lock, and the reference for every other store.
+//! Each operation takes the lock once and does all of its work under it, so that every
+//! operation is atomic and the order of the lock is the linearization. Bodies are
+//! streamed in small pieces although they are in one buffer, so that callers are tested with real streams.
 
 mod object;
 mod state;
@@ -73,7 +73,7 @@ impl MemoryStore {
         Arc::new(Self { clock, capabilities, state: Arc::default() })
     }
 
-    /// The state, where the request is still alive and the store open.
+    /// Locks the state. Fails if the request is over or the store closed.
     fn open(&self, context: &Context) -> Result<MutexGuard<'_, State>> {
         lock(&self.state, context)
     }
@@ -269,7 +269,7 @@ impl MemoryStore {
     }
 }
 
-/// Bytes that nobody sees yet: a buffer. Dropping it is all there is to aborting.
+/// A staged write: a buffer, invisible until the commit. Dropping it aborts.
 struct MemoryStaged {
     state: Arc<Mutex<State>>,
     clock: Arc<dyn Clock>,

@@ -1,7 +1,7 @@
-//! The smallest real layer: it forwards every call, and passes bodies and writes on through buffers
-//! that it carves out of the request's window, or as they are where there is no memory. Stacked, it
-//! shows that a store keeps its guarantees under layers, and that layers degrade instead of waiting. It remembers how many
-//! requests it was told to expect.
+//! The smallest real layer: it forwards every call, and copies bodies and writes into buffers
+//! carved out of the request's window, or passes them unchanged if there is no memory. Stacked, it
+//! tests that a store keeps its guarantees under layers, and that layers degrade instead of waiting. It records the
+//! highest concurrency hint that it received.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,28 +34,28 @@ use crate::store::{
 #[derive(Debug)]
 pub struct Passthrough<S: ?Sized> {
     inner: Arc<S>,
-    expected: AtomicUsize,
+    max_hint: AtomicUsize,
 }
 
 impl<S: ObjectStore + ?Sized> Passthrough<S> {
     /// A layer over `inner`.
     pub fn new(inner: Arc<S>) -> Arc<Self> {
-        Arc::new(Self { inner, expected: AtomicUsize::new(0) })
+        Arc::new(Self { inner, max_hint: AtomicUsize::new(0) })
     }
 
-    /// The most requests that were to be expected at a time.
+    /// The highest concurrency passed to [`ObjectStore::expect_requests`].
     pub fn expected(&self) -> usize {
-        self.expected.load(Ordering::Relaxed)
+        self.max_hint.load(Ordering::Relaxed)
     }
 }
 
-/// `layers` layers over `inner`.
+/// Stacks `layers` layers on `inner`.
 pub fn stacked(inner: Arc<dyn ObjectStore>, layers: usize) -> Arc<dyn ObjectStore> {
     (0..layers).fold(inner, |below, _| Passthrough::new(below))
 }
 
-/// The same bytes in memory of the window, where it has room; else as they are.
-fn carry(window: &Arc<Window>, bytes: Bytes) -> Bytes {
+/// Copies the bytes into memory of the window if it has any left, else returns them unchanged.
+fn copy_into_window(window: &Arc<Window>, bytes: Bytes) -> Bytes {
     match window.try_reserve(bytes.len()) {
         Some(reservation) => reservation.attach(bytes.to_vec()),
         None => bytes,
@@ -76,7 +76,7 @@ impl PassingStaged {
 #[async_trait]
 impl Staged for PassingStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        self.inner.write(carry(&self.window, bytes)).await
+        self.inner.write(copy_into_window(&self.window, bytes)).await
     }
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
@@ -90,9 +90,9 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
         self.inner.capabilities()
     }
 
-    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
-        self.expected.fetch_max(requests, Ordering::Relaxed);
-        self.inner.expect_requests(bucket, requests);
+    fn expect_requests(&self, bucket: &BucketName, concurrency: usize) {
+        self.max_hint.fetch_max(concurrency, Ordering::Relaxed);
+        self.inner.expect_requests(bucket, concurrency);
     }
 
     fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
@@ -123,7 +123,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
         let found = self.inner.get(context, address, request).await?;
         let window = context.window.clone();
         let length = found.body.length();
-        let body = found.body.map(move |piece| piece.map(|bytes| carry(&window, bytes)));
+        let body = found.body.map(move |piece| piece.map(|bytes| copy_into_window(&window, bytes)));
         Ok(Found {
             info: found.info,
             span: found.span,

@@ -1,5 +1,5 @@
-//! The canonical request: the one text that client and server both derive from a request and sign.
-//! S3's variant: the path is encoded once, whatever way the client encoded it on the wire.
+//! The canonical request: the text that client and server both derive from a request and sign. In S3's variant, the
+//! path is encoded once, however the client encoded it on the wire.
 
 use std::ops::Range;
 
@@ -7,36 +7,36 @@ use http::{HeaderMap, Method};
 
 use super::hex::digit;
 
-/// Why a request has no canonical form.
+/// The reason for which a request has no canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotCanonical {
     /// Two hexadecimal digits must follow each `%`.
     #[error("a percent sign in the path or the query is not followed by two hexadecimal digits")]
     Escape,
-    /// A name that is signed but not there.
-    #[error("a header that is signed is not there")]
+    /// A signed header is missing.
+    #[error("a signed header is missing")]
     MissingHeader,
-    /// A moment that four digits of a year cannot say.
+    /// A time outside of the years with four digits.
     #[error("the time cannot be written as a date")]
     Date,
-    /// A character that no header can have.
-    #[error("the access key or the token holds a character that no header can have")]
+    /// A character that is not allowed in headers.
+    #[error("the access key or the token contains a character that is not allowed in headers")]
     Header,
 }
 
-/// The request's parts that are signed.
+/// The signed parts of a request.
 pub struct Signed<'a> {
     /// The method.
     pub method: &'a Method,
-    /// As on the wire.
+    /// The path as on the wire.
     pub path: &'a str,
-    /// As on the wire.
+    /// The query as on the wire.
     pub query: Option<&'a str>,
-    /// All of them.
+    /// All headers of the request.
     pub headers: &'a HeaderMap,
-    /// Names joined by `;`.
+    /// The names of the signed headers, joined by `;`.
     pub names: &'a str,
-    /// The hash of the body, or the word instead of it.
+    /// The hash of the body, or the keyword in its place.
     pub payload: &'a [u8],
 }
 
@@ -47,7 +47,7 @@ impl Signed<'_> {
         let mut text = Vec::with_capacity(512 + self.path.len() + self.query.map_or(0, str::len));
         text.extend_from_slice(self.method.as_str().as_bytes());
         text.push(b'\n');
-        encode(self.path.as_bytes(), Place::Path, &mut text)?;
+        encode(self.path.as_bytes(), EncodingTarget::Path, &mut text)?;
         if self.path.is_empty() {
             text.push(b'/');
         }
@@ -67,7 +67,7 @@ impl Signed<'_> {
     }
 
     fn write_header(&self, name: &str, text: &mut Vec<u8>) -> Result<(), NotCanonical> {
-        // A name that is signed but not there was taken away on the way.
+        // A signed header that is missing was removed in transit.
         let mut values = self.headers.get_all(name).iter();
         let first = values.next().ok_or(NotCanonical::MissingHeader)?;
         text.extend_from_slice(name.as_bytes());
@@ -82,7 +82,7 @@ impl Signed<'_> {
     }
 }
 
-/// Trims a value and folds runs of blanks within it into one.
+/// Trims a value and folds each run of blanks within it into one.
 fn write_folded(value: &[u8], text: &mut Vec<u8>) {
     let blank = |c: &u8| matches!(c, b' ' | b'\t');
     let value = value.trim_ascii();
@@ -109,9 +109,9 @@ fn write_query(query: &str, text: &mut Vec<u8>) -> Result<(), NotCanonical> {
             continue;
         }
         let start = encoded.len();
-        encode(name.as_bytes(), Place::Query, &mut encoded)?;
+        encode(name.as_bytes(), EncodingTarget::Query, &mut encoded)?;
         let middle = encoded.len();
-        encode(value.as_bytes(), Place::Query, &mut encoded)?;
+        encode(value.as_bytes(), EncodingTarget::Query, &mut encoded)?;
         pairs.push((start..middle, middle..encoded.len()));
     }
     pairs.sort_by(|a, b| {
@@ -131,15 +131,15 @@ fn write_query(query: &str, text: &mut Vec<u8>) -> Result<(), NotCanonical> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// `/` stays, also where it came encoded.
+enum EncodingTarget {
+    /// `/` stays, even if it was percent-encoded.
     Path,
     /// `+` is a space.
     Query,
 }
 
-/// Brings text that is encoded in any way into the one canonical encoding.
-fn encode(text: &[u8], place: Place, out: &mut Vec<u8>) -> Result<(), NotCanonical> {
+/// Converts text in any encoding into the canonical one.
+fn encode(text: &[u8], place: EncodingTarget, out: &mut Vec<u8>) -> Result<(), NotCanonical> {
     let mut at = 0;
     while at < text.len() {
         let run = text[at..].iter().position(|c| !is_unreserved(*c)).unwrap_or(text.len() - at);
@@ -148,7 +148,7 @@ fn encode(text: &[u8], place: Place, out: &mut Vec<u8>) -> Result<(), NotCanonic
         let Some(&c) = text.get(at) else { break };
         let (byte, length) = match c {
             b'%' => (percent_byte(&text[at..]).ok_or(NotCanonical::Escape)?, 3),
-            b'+' if place == Place::Query => (b' ', 1),
+            b'+' if place == EncodingTarget::Query => (b' ', 1),
             other => (other, 1),
         };
         at += length;
@@ -157,8 +157,8 @@ fn encode(text: &[u8], place: Place, out: &mut Vec<u8>) -> Result<(), NotCanonic
     Ok(())
 }
 
-fn push(byte: u8, place: Place, out: &mut Vec<u8>) {
-    if is_unreserved(byte) || (byte == b'/' && place == Place::Path) {
+fn push(byte: u8, place: EncodingTarget, out: &mut Vec<u8>) {
+    if is_unreserved(byte) || (byte == b'/' && place == EncodingTarget::Path) {
         out.push(byte);
     } else {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
@@ -168,12 +168,12 @@ fn push(byte: u8, place: Place, out: &mut Vec<u8>) {
 
 /// Adds a key to a path in its canonical encoding: slashes stay.
 pub fn encode_path(key: &str, out: &mut Vec<u8>) {
-    key.bytes().for_each(|byte| push(byte, Place::Path, out));
+    key.bytes().for_each(|byte| push(byte, EncodingTarget::Path, out));
 }
 
 /// Adds a name or a value to a query in its canonical encoding.
 pub fn encode_query(text: &str, out: &mut Vec<u8>) {
-    text.bytes().for_each(|byte| push(byte, Place::Query, out));
+    text.bytes().for_each(|byte| push(byte, EncodingTarget::Query, out));
 }
 
 const fn percent_byte(text: &[u8]) -> Option<u8> {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encoded(text: &str, place: Place) -> String {
+    fn encoded(text: &str, place: EncodingTarget) -> String {
         let mut out = Vec::new();
         encode(text.as_bytes(), place, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -203,11 +203,11 @@ mod tests {
 
     #[test]
     fn encodings() {
-        assert_eq!(encoded("/b/a b+c~%7e%2f%c3%a9=", Place::Path), "/b/a%20b%2Bc~~/%C3%A9%3D");
-        assert_eq!(encoded("a/b+c%2B", Place::Query), "a%2Fb%20c%2B");
+        assert_eq!(encoded("/b/a b+c~%7e%2f%c3%a9=", EncodingTarget::Path), "/b/a%20b%2Bc~~/%C3%A9%3D");
+        assert_eq!(encoded("a/b+c%2B", EncodingTarget::Query), "a%2Fb%20c%2B");
         for bad in ["%", "%2", "%zz", "abc%"] {
             assert_eq!(
-                encode(bad.as_bytes(), Place::Path, &mut Vec::new()).unwrap_err(),
+                encode(bad.as_bytes(), EncodingTarget::Path, &mut Vec::new()).unwrap_err(),
                 NotCanonical::Escape
             );
         }
@@ -235,7 +235,7 @@ mod tests {
         #[test]
         fn encoding_is_idempotent(bytes in prop::collection::vec(any::<u8>(), 0..50)) {
             let raw: String = bytes.iter().map(|b| format!("%{b:02x}")).collect();
-            for place in [Place::Path, Place::Query] {
+            for place in [EncodingTarget::Path, EncodingTarget::Query] {
                 let once = encoded(&raw, place);
                 prop_assert_eq!(encoded(&once, place), once);
             }

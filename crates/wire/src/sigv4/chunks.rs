@@ -1,5 +1,5 @@
-//! The signatures of a body's chunks: each signs its chunk and the signature before it, the first one the request's own.
-//! <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html>.
+//! The signatures of a body's chunks: each signs its chunk and the signature before it, the first one the request's
+//! own. <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html>.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::date::AmzDate;
 use super::hex::to_hex;
 use super::key::SigningKey;
 
-/// Makes or verifies one chain of signatures.
+/// Creates or verifies one chain of signatures.
 pub struct ChunkSigner {
     key: Arc<SigningKey>,
     /// `date\nscope\n`.
@@ -18,7 +18,7 @@ pub struct ChunkSigner {
 }
 
 impl ChunkSigner {
-    /// A chain that begins behind `seed`, the request's signature, of this date and scope.
+    /// A chain that starts from `seed`, the request's signature, with this date and scope.
     #[must_use]
     pub fn new(key: Arc<SigningKey>, date: &AmzDate, scope: &str, seed: &[u8; 32]) -> Self {
         let middle = [date.text().as_slice(), b"\n", scope.as_bytes(), b"\n"].concat();
@@ -31,14 +31,14 @@ impl ChunkSigner {
         self.previous
     }
 
-    /// Whether this is the next chunk's signature.
+    /// Returns true if this is the next chunk's signature.
     #[must_use]
     pub fn chunk(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
         let text = self.text_of_chunk(hash);
         self.step(&text, signature)
     }
 
-    /// Whether this is the trailers' signature.
+    /// Returns true if this is the trailers' signature.
     #[must_use]
     pub fn trailer(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
         let text =
@@ -81,7 +81,7 @@ mod tests {
 
     /// The example in Amazon's description: 66,560 times `a` in two chunks.
     #[test]
-    fn the_signatures_of_the_documentation() {
+    fn signatures_match_the_documentation() {
         let scope = "20130524/us-east-1/s3/aws4_request";
         let key = SigningKey::derive("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", scope);
         let date = AmzDate::parse(b"20130524T000000Z").unwrap();

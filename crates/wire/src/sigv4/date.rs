@@ -2,7 +2,7 @@
 
 use tradewind_core::Timestamp;
 
-/// A moment at a second's grain, with the text it was written as.
+/// A time in whole seconds, with its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AmzDate {
     text: [u8; 16],
@@ -10,7 +10,7 @@ pub struct AmzDate {
 }
 
 impl AmzDate {
-    /// Reads the text, refusing moments that no calendar has.
+    /// Parses the text. `None` if the time does not exist in the calendar.
     #[inline]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text: [u8; 16] = text.try_into().ok()?;
@@ -34,7 +34,7 @@ impl AmzDate {
         Some(Self { text, seconds })
     }
 
-    /// A moment given otherwise (a `Date` header).
+    /// From a time given in another form (a `Date` header).
     pub fn from_timestamp(time: Timestamp) -> Option<Self> {
         let seconds = time.seconds();
         let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
@@ -52,7 +52,7 @@ impl AmzDate {
         Some(Self { text, seconds })
     }
 
-    /// As written.
+    /// The text.
     #[inline]
     pub const fn text(&self) -> &[u8; 16] {
         &self.text
@@ -93,7 +93,7 @@ const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     days_before_year + days_before_month + day - 1 - 719_468
 }
 
-/// The inverse, by the era of 400 years.
+/// The inverse of [`days_from_civil`], by eras of 400 years.
 const fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,4 +1,4 @@
-//! Hexadecimal, for values of fixed size and without allocating.
+//! Hexadecimal encoding of values of fixed size, without allocation.
 
 /// 32 bytes as lowercase hexadecimal.
 #[inline]

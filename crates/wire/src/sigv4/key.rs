@@ -1,4 +1,4 @@
-//! Signing keys: the HMAC key that a secret gives for one day, region and service.
+//! Signing keys: HMAC keys derived from a secret for one day, region and service.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl SigningKey {
         signature
     }
 
-    /// Whether `signature` is the one of `text`, in a time that does not depend on either.
+    /// Returns true if `signature` is that of `text`. Runs in constant time.
     #[inline]
     #[must_use]
     pub fn verify(&self, text: &[u8], signature: &[u8; 32]) -> bool {
@@ -40,23 +40,23 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// The SHA-256 of bytes that come piece by piece.
+/// An incremental SHA-256.
 #[derive(Clone)]
 pub struct Sha256(digest::Context);
 
 impl Sha256 {
-    /// Of nothing yet.
+    /// A hash of no data.
     #[must_use]
     pub fn new() -> Self {
         Self(digest::Context::new(&digest::SHA256))
     }
 
-    /// Takes more bytes in.
+    /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The hash of all of them.
+    /// The hash of all bytes added.
     #[must_use]
     pub fn finish(self) -> [u8; 32] {
         let mut value = [0; 32];

@@ -19,12 +19,12 @@ const DATE: HeaderName = HeaderName::from_static("x-amz-date");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 const TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 
-/// Who signs.
+/// The credentials of a signer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The access key's id.
     pub id: String,
-    /// Its secret.
+    /// The access key's secret.
     pub secret: String,
     /// The session token of temporary credentials.
     pub token: Option<String>,
@@ -36,18 +36,18 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What the signature says about the body.
+/// The body as covered by the signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
-    /// There is none.
+    /// The request has no body.
     Empty,
-    /// Nothing: for bodies that TLS protects.
+    /// The body is not signed, because TLS protects it.
     Unsigned,
-    /// aws-chunked with trailers, unsigned: a checksum follows the body.
+    /// Unsigned aws-chunked with trailers: a checksum follows the body.
     UnsignedTrailer,
-    /// aws-chunked, each chunk signed: by what [`Signer::sign`] answers.
+    /// aws-chunked with signed chunks, by the [`ChunkSigner`] that [`Signer::sign`] returns.
     SignedChunks,
-    /// The SHA-256 of the whole.
+    /// The SHA-256 of the whole body.
     Sha256([u8; 32]),
 }
 
@@ -58,7 +58,7 @@ impl Payload {
             Self::Unsigned => HeaderValue::from_static("UNSIGNED-PAYLOAD"),
             Self::UnsignedTrailer => HeaderValue::from_static("STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
             Self::SignedChunks => HeaderValue::from_static("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
-            // Hexadecimal digits are legal in a header.
+            // Hexadecimal digits are valid in a header.
             Self::Sha256(hash) => {
                 HeaderValue::from_bytes(&to_hex(&hash)).unwrap_or(HeaderValue::from_static(""))
             }
@@ -66,11 +66,10 @@ impl Payload {
     }
 }
 
-/// Signs requests, with credentials that can be replaced. The key that is derived from the secret is kept for the day and
-/// the region it is good for.
+/// Signs requests, with replaceable credentials. The key derived from the secret is cached for its day and region.
 pub struct Signer {
     region: String,
-    /// `None` before the first request with them.
+    /// `None` before the first request with these credentials.
     kept: ArcSwapOption<DayKey>,
     credentials: ArcSwap<Credentials>,
 }
@@ -90,15 +89,15 @@ impl Signer {
         Self { region, kept: ArcSwapOption::const_empty(), credentials: ArcSwap::from_pointee(credentials) }
     }
 
-    /// Signs with other credentials from now on.
+    /// Replaces the credentials.
     pub fn renew(&self, credentials: Credentials) {
         self.credentials.store(Arc::new(credentials));
     }
 
-    /// Adds `x-amz-date`, `x-amz-content-sha256`, the session token and `Authorization`. Signs `host`,
-    /// `content-md5` and every `x-amz-*` and `x-dss-*` header that is there: nothing else may be changed
-    /// afterwards that a server acts upon but `Range`, conditions and content headers. Answers what signs the body's
-    /// chunks, if they are to be. `region` takes the place of the signer's own.
+    /// Adds `x-amz-date`, `x-amz-content-sha256`, the session token and `Authorization`. Signs `host`, `content-md5`
+    /// and every `x-amz-*` and `x-dss-*` header present. Unsigned are only `Range`, conditions and content headers:
+    /// nothing else that a server acts upon may be changed afterwards. Returns the signer of the body's chunks, if they
+    /// are signed. `region` overrides the signer's own.
     pub fn sign(
         &self,
         region: Option<&str>,
@@ -147,7 +146,7 @@ impl Signer {
         Ok(has_chunks.then(|| ChunkSigner::new(day.key.clone(), &date, &day.scope, &seed)))
     }
 
-    /// The key of these credentials, so that a request is signed with one set of them although they are replaced.
+    /// The credentials with their key, so that a request is signed with one consistent set even if they are replaced.
     fn day_key(&self, date: &AmzDate, region: &str) -> Arc<DayKey> {
         let credentials = self.credentials.load_full();
         if let Some(kept) = self.kept.load_full()
@@ -173,7 +172,7 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// The names of headers that are signed, in order.
+/// The names of the signed headers, in order.
 fn signed_names(headers: &HeaderMap) -> String {
     let is_signed = |name: &&str| {
         name.starts_with("x-amz-")
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_of_the_documentation() {
+    fn signature_matches_the_documentation() {
         let headers = signed(Payload::Empty);
         assert_eq!(headers["x-amz-date"], "20130524T000000Z");
         assert_eq!(
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_for_the_body_is_signed() {
+    fn payload_declaration_is_signed() {
         let unsigned = signed(Payload::Unsigned);
         assert_eq!(unsigned["x-amz-content-sha256"], "UNSIGNED-PAYLOAD");
         assert_ne!(unsigned[AUTHORIZATION], signed(Payload::Empty)[AUTHORIZATION]);
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn other_credentials_and_other_regions_sign_otherwise() {
+    fn credentials_and_region_change_the_signature() {
         let credentials = |id: &str| Credentials {
             id: id.to_owned(),
             secret: format!("secret of {id}"),

@@ -13,11 +13,11 @@ use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::testing::SimulatedClock;
 
-/// As many windows as 128 MiB has of 512 KiB.
+/// The number of windows of 512 KiB in 128 MiB.
 const WINDOWS: usize = 256;
 const WINDOW: usize = 128 * GRAIN;
 
-type Waiting = Pin<Box<dyn Future<Output = Result<Arc<Window>>>>>;
+type PendingAdmission = Pin<Box<dyn Future<Output = Result<Arc<Window>>>>>;
 
 fn budget() -> Budget {
     Budget::new(WINDOWS * WINDOW)
@@ -27,32 +27,32 @@ fn account() -> Account {
     Account::new(&Tenant::default())
 }
 
-/// A request that has asked once.
-fn ask(budget: &Budget, account: &Account, bytes: usize) -> Waiting {
+/// An admission that has been polled once.
+fn ask(budget: &Budget, account: &Account, bytes: usize) -> PendingAdmission {
     let (budget, account) = (budget.clone(), account.clone());
-    let mut asked: Waiting =
+    let mut admission: PendingAdmission =
         Box::pin(
             async move { budget.admit_for(&account, bytes, &Deadline::none(SystemClock::shared())).await },
         );
-    // A second poll of what has ended would panic: such a request is replaced by one that has its window.
-    match asked.as_mut().now_or_never() {
+    // A second poll of a completed future would panic: it is replaced by a ready one.
+    match admission.as_mut().now_or_never() {
         Some(window) => Box::pin(std::future::ready(window)),
-        None => asked,
+        None => admission,
     }
 }
 
-fn take(waiting: &mut Waiting) -> Option<Arc<Window>> {
+fn take(waiting: &mut PendingAdmission) -> Option<Arc<Window>> {
     waiting.as_mut().now_or_never().map(Result::unwrap)
 }
 
-/// An account that asks for so many windows: those it gets, and those it waits for.
-fn greedy(budget: &Budget, account: &Account, windows: usize) -> (Vec<Arc<Window>>, Vec<Waiting>) {
+/// Requests `windows` windows for an account: returns those granted, and those still waiting.
+fn greedy(budget: &Budget, account: &Account, windows: usize) -> (Vec<Arc<Window>>, Vec<PendingAdmission>) {
     let (mut held, mut waiting) = (Vec::new(), Vec::new());
     for _ in 0..windows {
-        let mut asked = ask(budget, account, WINDOW);
-        match take(&mut asked) {
+        let mut admission = ask(budget, account, WINDOW);
+        match take(&mut admission) {
             Some(window) => held.push(window),
-            None => waiting.push(asked),
+            None => waiting.push(admission),
         }
     }
     (held, waiting)
@@ -68,7 +68,7 @@ fn an_account_alone_holds_seven_eighths() {
 }
 
 #[test]
-fn another_tenant_finds_room_at_once() {
+fn another_tenant_gets_memory_immediately() {
     let budget = budget();
     let (_held, _waiting) = greedy(&budget, &account(), 10_000);
     let other = account();
@@ -77,7 +77,7 @@ fn another_tenant_finds_room_at_once() {
 }
 
 #[test]
-fn another_account_of_a_tenant_finds_room_at_once() {
+fn another_account_of_a_tenant_gets_memory_immediately() {
     let (budget, tenant) = (budget(), Tenant::default());
     let (_held, _waiting) = greedy(&budget, &Account::new(&tenant), 10_000);
     let (held, _) = greedy(&budget, &Account::new(&tenant), 40);
@@ -101,14 +101,14 @@ fn a_newcomer_goes_before_tenants_that_hold_some() {
     let mut all: Vec<_> = (0..100).map(|_| greedy(&budget, &account(), 20)).collect();
     all.retain(|(held, _)| !held.is_empty());
     assert!(all.len() > 2 && budget.free() < WINDOW, "{} tenants hold nearly all", all.len());
-    let mut asked = ask(&budget, &account(), WINDOW);
-    assert!(take(&mut asked).is_none());
+    let mut admission = ask(&budget, &account(), WINDOW);
+    assert!(take(&mut admission).is_none());
     drop(all[1].0.pop());
-    assert!(take(&mut asked).is_some());
+    assert!(take(&mut admission).is_some());
 }
 
 #[test]
-fn the_tenant_that_holds_least_is_next() {
+fn tenant_with_the_smallest_holding_is_next() {
     let budget = Budget::new(8 * WINDOW);
     let own = budget.try_admit(8 * WINDOW).unwrap();
     let (much, little) = (account(), account());
@@ -131,7 +131,7 @@ fn requests_of_one_account_stay_in_order() {
     let own = budget.try_admit(8 * WINDOW - GRAIN).unwrap();
     let mut large = ask(&budget, &one, WINDOW);
     let mut small = ask(&budget, &one, GRAIN);
-    assert!(take(&mut small).is_none(), "it would fit, and the large one before it would wait for ever");
+    assert!(take(&mut small).is_none(), "it would fit, but then the earlier large one would starve");
     drop(own);
     assert!(take(&mut large).is_some() && take(&mut small).is_some());
 }
@@ -165,10 +165,10 @@ fn a_dropped_request_does_not_block_others() {
 fn memory_granted_to_a_dropped_request_is_freed() {
     let budget = Budget::new(WINDOW);
     let own = budget.try_admit(WINDOW).unwrap();
-    let asked = ask(&budget, &account(), WINDOW);
+    let admission = ask(&budget, &account(), WINDOW);
     drop(own);
     assert_eq!(budget.free(), 0, "it is granted");
-    drop(asked);
+    drop(admission);
     assert_eq!(budget.free(), WINDOW);
 }
 
@@ -185,21 +185,21 @@ fn extra_reservations_count_for_the_account() {
 }
 
 #[test]
-fn optional_memory_is_refused_while_a_request_waits() {
+fn optional_memory_is_denied_while_a_request_waits() {
     let budget = Budget::new(8 * WINDOW);
     let (more, less) = (account(), account());
     let _held = budget.try_admit_for(&more, 2 * GRAIN).unwrap();
     let window = budget.try_admit_for(&less, GRAIN).unwrap();
     let own = budget.try_admit(7 * WINDOW).unwrap();
-    let mut asked = ask(&budget, &more, WINDOW - 2 * GRAIN);
-    assert!(take(&mut asked).is_none(), "a grain is missing");
+    let mut admission = ask(&budget, &more, WINDOW - 2 * GRAIN);
+    assert!(take(&mut admission).is_none(), "a grain is missing");
     let half = WINDOW / 2;
     assert!(window.try_reserve(half).is_none() && window.try_reserve_beside(half, GRAIN).is_none());
     assert!(budget.try_admit(GRAIN).is_none() && budget.try_reserve(GRAIN).is_none());
     assert!(window.try_reserve(GRAIN).is_some(), "it is in the window");
     assert!(budget.try_admit_for(&less, half).is_some(), "an admission of an account that holds less");
     own.keep(6 * WINDOW);
-    assert!(take(&mut asked).is_some());
+    assert!(take(&mut admission).is_some());
     assert!(window.try_reserve(half).is_some(), "no request waits");
 }
 
@@ -209,14 +209,14 @@ fn demands_list_accounts_that_waited_long_enough() {
     let budget = Budget::new(8 * WINDOW);
     let (_own, one) = (budget.try_admit(8 * WINDOW), account());
     let deadline = Deadline::none(clock.clone());
-    let mut asked = Box::pin(budget.admit_for(&one, WINDOW, &deadline));
-    assert!(asked.as_mut().now_or_never().is_none());
+    let mut admission = Box::pin(budget.admit_for(&one, WINDOW, &deadline));
+    assert!(admission.as_mut().now_or_never().is_none());
     let now = crate::Clock::now(&*clock);
     let half = Duration::from_millis(500);
     assert!(budget.demands(now, half).is_empty());
     let found = budget.demands(now + half, half);
     assert_eq!((found.len(), found[0].bytes, found[0].waited), (1, WINDOW, half));
-    drop(asked);
+    drop(admission);
     assert!(budget.demands(now + half, half).is_empty());
 }
 
@@ -244,7 +244,7 @@ proptest! {
         let budget = Budget::new(capacity * GRAIN);
         let tenants = [Tenant::default(), Tenant::default(), Tenant::default()];
         let accounts: Vec<Account> = (0..6).map(|n| Account::new(&tenants[n / 2])).collect();
-        let (mut held, mut waiting) = (Vec::<Arc<Window>>::new(), VecDeque::<Waiting>::new());
+        let (mut held, mut waiting) = (Vec::<Arc<Window>>::new(), VecDeque::<PendingAdmission>::new());
         for step in steps {
             match step {
                 Step::Ask { account, grains } => {
@@ -255,7 +255,7 @@ proptest! {
                 Step::GiveUp { at } if !waiting.is_empty() => drop(waiting.remove(at % waiting.len())),
                 _ => {}
             }
-            waiting.retain_mut(|asked| take(asked).map(|window| held.push(window)).is_none());
+            waiting.retain_mut(|admission| take(admission).map(|window| held.push(window)).is_none());
             let sum: usize = held.iter().map(|window| window.size()).sum();
             prop_assert_eq!(sum + budget.free(), budget.capacity());
             prop_assert_eq!(accounts.iter().map(Account::held).sum::<usize>(), sum);
@@ -265,8 +265,8 @@ proptest! {
         while !waiting.is_empty() {
             let had = held.len();
             held.clear();
-            waiting.retain_mut(|asked| take(asked).map(|window| held.push(window)).is_none());
-            prop_assert!(!held.is_empty(), "{had} windows were given back and no request was served");
+            waiting.retain_mut(|admission| take(admission).map(|window| held.push(window)).is_none());
+            prop_assert!(!held.is_empty(), "{had} windows were released and no request was served");
         }
         held.clear();
         prop_assert_eq!(budget.free(), budget.capacity());

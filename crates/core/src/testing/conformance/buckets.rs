@@ -1,4 +1,4 @@
-//! Buckets: made once, removed only when empty, apart from each other.
+//! Buckets: created once, deleted only when empty, with separate keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ super::theme! { "buckets":
 async fn are_made_and_found(desk: Desk) {
     let name = bucket("made-here");
     assert_eq!(reason(desk.store.head_bucket(&context(), &name).await), Reason::NoSuchBucket);
-    desk.store.create_bucket(&context(), &name).await.expect("a bucket can be made");
+    desk.store.create_bucket(&context(), &name).await.expect("a bucket can be created");
     desk.store.head_bucket(&context(), &name).await.expect("a made bucket is found");
     assert_eq!(reason(desk.store.create_bucket(&context(), &name).await), Reason::BucketExists);
     let listed = desk.store.list_buckets(&context()).await.expect("buckets are listed");
@@ -45,7 +45,7 @@ async fn are_made_and_found(desk: Desk) {
 
 async fn are_listed_in_order(desk: Desk) {
     for name in ["zzz", "abc", "a.b", "0-0", "abc-d"] {
-        desk.store.create_bucket(&context(), &bucket(name)).await.expect("a bucket can be made");
+        desk.store.create_bucket(&context(), &bucket(name)).await.expect("a bucket can be created");
     }
     let listed = desk.store.list_buckets(&context()).await.expect("buckets are listed");
     let names: Vec<&str> = listed.iter().map(|info| info.name.as_str()).collect();
@@ -131,7 +131,7 @@ async fn that_are_missing_refuse_uploads(desk: Desk) {
         reason(store.complete_upload(&context, &gone, &upload, named_parts(vec![])).await),
         reason(store.abort_upload(&context, &gone, &upload).await),
     ];
-    // Whether the bucket or the upload is missed first is the store's affair.
+    // A store may report either the bucket or the upload as missing.
     assert!(refusals.iter().all(|reason| reason.kind() == ErrorKind::NotFound), "{refusals:?}");
 }
 
@@ -175,14 +175,14 @@ async fn removed_take_unfinished_uploads_along(desk: Desk) {
     assert!(desk.names().await.is_empty());
 }
 
-/// Writers put a key and delete it again, one of them by multipart uploads, while the bucket is to be
-/// removed. It can only be removed at a moment without objects: who was told that a key is written
-/// finds it.
+/// Writers put a key and delete it again, one of them by multipart uploads, while the bucket is being
+/// deleted. The deletion can succeed only at a moment without objects: an acknowledged write is
+/// found.
 async fn removed_while_written_lose_nothing(desk: Desk) {
     let name = bucket("short-lived");
     let mut refusals = 0;
     for round in 0..25 {
-        desk.store.create_bucket(&context(), &name).await.expect("a bucket can be made");
+        desk.store.create_bucket(&context(), &name).await.expect("a bucket can be created");
         let go = Arc::new(tokio::sync::Barrier::new(4));
         let writers = (0..3).map(|writer| tokio::spawn(come_and_go(desk.clone(), go.clone(), writer)));
         let writers: Vec<_> = writers.collect();
@@ -199,7 +199,7 @@ async fn removed_while_written_lose_nothing(desk: Desk) {
         }
         assert_eq!(reason(desk.store.head_bucket(&context(), &name).await), Reason::NoSuchBucket);
     }
-    super::say(&format!("  removals were refused {refusals} times"));
+    super::say(&format!("  {refusals} deletions failed"));
 }
 
 /// Writes and deletes a key until the bucket is gone.
@@ -219,8 +219,8 @@ async fn come_and_go(desk: Desk, go: Arc<tokio::sync::Barrier>, writer: usize) {
             assert_eq!(e.kind(), ErrorKind::NotFound, "write {n} of writer {writer}: {e:?}");
             return;
         }
-        // Now and then a pause with the key and one without: else the writers of a fast store march in
-        // step, and either never all are without a key or hardly one ever has one.
+        // Occasional pauses with and without the key: otherwise the writers of a fast store run in lockstep,
+        // and either some key always exists or hardly any ever does.
         if n % 16 == 5 * writer {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

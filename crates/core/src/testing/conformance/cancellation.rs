@@ -1,5 +1,5 @@
-//! Cancellation: by token or by dropping the future, at any moment. What was not committed leaves
-//! no trace; what was is whole.
+//! Cancellation: by token or by dropping the future, at any moment. An uncommitted write leaves
+//! no trace; a committed one is complete.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -33,7 +33,7 @@ super::theme! { "cancellation":
     of_reads_leaves_the_store_working,
 }
 
-/// A request that its token ends.
+/// A request with a token that cancels it.
 fn cancellable() -> (CancellationToken, Context) {
     let token = CancellationToken::new();
     let deadline = Deadline::none(SystemClock::shared()).with_cancellation(token.clone());
@@ -88,7 +88,7 @@ async fn by_token_ends_a_body(desk: Desk) {
     assert_eq!(reason(drain(body).await), Reason::Cancelled);
 }
 
-/// Polls `work` so many times, with room for what it waits for in between, and drops it then.
+/// Polls `work` `polls` times, letting other tasks run in between, and then drops it.
 async fn dropped_after<F: Future>(work: F, polls: usize) -> Option<F::Output> {
     let mut work = std::pin::pin!(work);
     for n in 0..polls {
@@ -147,7 +147,7 @@ async fn of_a_completion_leaves_all_or_nothing(desk: Desk) {
             result.expect("a completion succeeds");
             assert!(desk.read(&key).await == bytes);
         }
-        // The completion that was dropped was applied, or will be, or never: a second one tells.
+        // The dropped completion was applied, will be applied, or never will be: a second one reveals which.
         match desk.complete(&key, &upload, named_parts(vec![part])).await {
             Ok(_) => {}
             Err(e) => assert_eq!(e.reason(), Reason::NoSuchUpload),

@@ -1,4 +1,4 @@
-//! Promises about bytes are verified before anything is stored, and checksums are kept.
+//! Checksums: declared values are verified before anything is stored, and requested checksums are stored.
 
 use crate::checksum::{Algorithm, Checksum, ChecksumScope};
 use crate::error::Reason;
@@ -50,14 +50,14 @@ async fn that_are_promised_rightly_pass(desk: Desk) {
         };
         let request = StageRequest { verify_md5: true, ..computing(&Algorithm::ALL) };
         let committed = desk.try_put("k", bytes.clone(), request, expected).await;
-        committed.expect("every promise holds");
+        committed.expect("all declared values are correct");
         assert!(desk.read("k").await == bytes);
     }
 }
 
 async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
     desk.put("old", "stays").await;
-    // A store without generations of its own may answer a write with another second than it keeps.
+    // A store without real generations may return another second for a write than the one it stores.
     let old = desk.head("old").await;
     for size in [0, 10, 200_000] {
         let bytes = pattern(size, 1);

@@ -1,4 +1,4 @@
-//! Many at once: one winner, no mixture, nothing lost. Each case releases its tasks together.
+//! Concurrent operations: one winner, no mixture, nothing lost. Each case starts its tasks at the same moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ super::theme! { "concurrency":
     reads_follow_acknowledgements,
 }
 
-/// Runs `work` for 0..count in tasks that start together; answers in order.
+/// Runs `work` for 0..count in tasks that start at the same moment; returns the results in order.
 async fn together<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     count: usize,
     work: impl Fn(usize, Arc<tokio::sync::Barrier>) -> F,
@@ -40,7 +40,7 @@ async fn together<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     join_all(tasks).await.into_iter().map(|task| task.expect("no task panics")).collect()
 }
 
-/// The number of the only success. Panics where there is another, or a failure for another reason.
+/// The index of the only success. Panics if there is another success, or a failure for another reason.
 fn only_winner<T>(results: Vec<Result<T>>, lost: Reason) -> usize {
     let (mut winners, mut others) = (Vec::new(), Vec::new());
     for (n, result) in results.into_iter().enumerate() {
@@ -163,7 +163,7 @@ async fn an_upload_is_completed_or_aborted(desk: Desk) {
     }
 }
 
-/// A completion names the tag of the part it wants, so that it gets this part or none.
+/// A completion names the tag of the part it wants, so it gets this part or fails.
 async fn a_part_replaced_at_completion_is_old_or_new(desk: Desk) {
     for round in 0..20 {
         let key = format!("round-{round}");
@@ -192,7 +192,7 @@ async fn a_part_replaced_at_completion_is_old_or_new(desk: Desk) {
     }
 }
 
-/// Read, add one, write on condition that nobody was faster; by tag and by generation.
+/// Reads, adds one, and writes if the object is unchanged; by tag and by generation.
 async fn counters_lose_no_increment(desk: Desk) {
     desk.put("by-tag", "0").await;
     desk.put("by-generation", "0").await;
@@ -229,7 +229,7 @@ async fn counters_lose_no_increment(desk: Desk) {
     assert_eq!(desk.read("by-tag").await, (80 - by_generation).to_string());
 }
 
-/// Whoever creates the key holds the lock until deleting it.
+/// The task that creates the key holds the lock until it deletes the key.
 async fn a_key_is_a_lock(desk: Desk) {
     let inside = Arc::new(AtomicUsize::new(0));
     together(8, |n, go| {
@@ -281,7 +281,7 @@ async fn put_version(desk: &Desk, key: &str, n: usize) {
     desk.put_as(key, version(n), StageRequest { metadata, ..StageRequest::default() }).await;
 }
 
-/// The version that a GET finds, where bytes, tag, size and metadata are all of it.
+/// The version that a GET finds. Panics unless bytes, tag, size and metadata all belong to it.
 async fn get_version(desk: &Desk, key: &str) -> usize {
     let (info, _, bytes) = desk.get(key, GetRequest::default()).await.expect("a GET succeeds");
     let n: usize = info.metadata.user[0].1.parse().expect("a number");
@@ -309,8 +309,8 @@ async fn readers_never_see_a_mixture(desk: Desk) {
     get_version(&desk, "k").await;
 }
 
-/// One writer counts versions up and publishes each after its acknowledgement: no reader finds an
-/// older one than was published before it began, and none goes back.
+/// One writer increments the version and publishes each after its acknowledgement: no reader finds an
+/// older version than the one published before its read began, and no reader's version decreases.
 async fn reads_follow_acknowledgements(desk: Desk) {
     put_version(&desk, "k", 0).await;
     let acknowledged = Arc::new(AtomicUsize::new(0));
@@ -324,9 +324,9 @@ async fn reads_follow_acknowledgements(desk: Desk) {
                     put_version(&desk, "k", round).await;
                     acknowledged.store(round, Ordering::Release);
                 } else {
-                    let at_least = acknowledged.load(Ordering::Acquire).max(last);
+                    let min_version = acknowledged.load(Ordering::Acquire).max(last);
                     last = get_version(&desk, "k").await;
-                    assert!(last >= at_least, "version {last} was read after version {at_least}");
+                    assert!(last >= min_version, "version {last} was read after version {min_version}");
                 }
             }
         }

@@ -1,5 +1,4 @@
-//! Conditions on writes, deletes and reads, one at a time; what happens between many is in
-//! `concurrency`.
+//! Conditions on single writes, deletes and reads; `concurrency` tests concurrent ones.
 
 use crate::clock::Timestamp;
 use crate::condition::{ETagMatch, Precondition, ReadConditions};
@@ -46,7 +45,7 @@ async fn on_a_present_key(desk: Desk) {
     assert_eq!(refused(Precondition::Absent).await, Reason::PreconditionFailed);
     assert_eq!(refused(Precondition::Matches(other())).await, Reason::PreconditionFailed);
     assert_eq!(desk.read("k").await, "old");
-    assert_eq!(desk.head("k").await, before, "a refused write changes nothing");
+    assert_eq!(desk.head("k").await, before, "a failed write changes nothing");
     desk.put_if("k", "two", Precondition::Matches(old.etag.clone())).await.expect("the tag matches");
     assert_eq!(refused(Precondition::Matches(old.etag)).await, Reason::PreconditionFailed);
     desk.put_if("k", "three", Precondition::Exists).await.expect("the key exists");
@@ -134,7 +133,7 @@ async fn on_reads(desk: Desk) {
     }
     let anything = ReadConditions { if_match: Some(ETagMatch::Any), ..none() };
     let missing = desk.get("other", GetRequest { conditions: anything, ..GetRequest::default() }).await;
-    assert_eq!(reason(missing), Reason::NoSuchKey, "conditions are of objects that exist");
+    assert_eq!(reason(missing), Reason::NoSuchKey, "conditions apply to existing objects");
 }
 
 async fn on_reads_come_before_the_range(desk: Desk) {
@@ -161,7 +160,7 @@ async fn on_the_source_of_a_copy(desk: Desk) {
     let known = copy(ReadConditions { if_none_match: tags(etag.clone()), ..none() }).await;
     assert_eq!(reason(known).kind(), ErrorKind::Precondition);
     let target = desk.store.head(&context(), &at_two("to"), GetRequest::default()).await;
-    assert_eq!(reason(target), Reason::NoSuchKey, "a refused copy writes nothing");
+    assert_eq!(reason(target), Reason::NoSuchKey, "a failed copy writes nothing");
     copy(ReadConditions { if_match: tags(etag), ..none() }).await.expect("the tag matches");
 }
 

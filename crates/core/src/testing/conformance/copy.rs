@@ -1,4 +1,4 @@
-//! Copies: a write of its own whose bytes come from inside the store.
+//! Copies: separate writes whose bytes come from the store itself.
 
 use crate::checksum::{Algorithm, Checksum, ChecksumScope};
 use crate::error::Reason;
@@ -17,7 +17,7 @@ super::theme! { "copy":
     takes_new_tags_or_keeps_them,
     onto_itself_without_changes,
     stands_alone,
-    computes_the_checksum_asked_for needs Checksums,
+    computes_the_requested_checksum needs Checksums,
     of_parts_is_one_object needs Multipart,
     of_what_is_missing_is_refused,
     can_have_a_unique_tag needs UniqueTags,
@@ -104,14 +104,14 @@ async fn stands_alone(desk: Desk) {
     assert_eq!(desk.names().await, ["two"]);
 }
 
-async fn computes_the_checksum_asked_for(desk: Desk) {
+async fn computes_the_requested_checksum(desk: Desk) {
     let bytes = pattern(123_456, 4);
     desk.put("from", bytes.clone()).await;
     for algorithm in Algorithm::ALL {
         let request = CopyRequest { algorithm: Some(algorithm), ..copy_request(at("from"), at("to")) };
         assert_eq!(copy(&desk, request).await.checksums, [Checksum::of(algorithm, &bytes)]);
         let kept = copy(&desk, copy_request(at("to"), at("again"))).await;
-        assert_eq!(kept.checksums, [Checksum::of(algorithm, &bytes)], "the source's algorithm is kept");
+        assert_eq!(kept.checksums, [Checksum::of(algorithm, &bytes)], "the source's algorithm is preserved");
         assert_eq!(desk.head("again").await.scope, ChecksumScope::FullObject);
     }
 }

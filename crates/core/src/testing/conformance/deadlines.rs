@@ -1,4 +1,4 @@
-//! Deadlines: enforced by every call, and by bodies and staged writes that outlive theirs.
+//! Deadlines: enforced by every call, and by bodies and staged writes that outlive their calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn that_passed_refuse_uploads(desk: Desk) {
     assert_uploads_refused(&desk, &expired(), Reason::DeadlineExceeded).await;
 }
 
-/// Every call on objects under a request that is over already fails for this reason, without effect.
+/// Asserts that every call on objects fails for this reason, without effect, if the request is already over.
 pub(super) async fn assert_objects_refused(desk: &Desk, over: &Context, why: Reason) {
     desk.put("here", "bytes").await;
     let (store, here) = (&desk.store, at("here"));
@@ -64,7 +64,7 @@ pub(super) async fn assert_objects_refused(desk: &Desk, over: &Context, why: Rea
     assert_eq!(desk.read("here").await, "bytes");
 }
 
-/// The same for calls on buckets.
+/// Like [`assert_objects_refused`], for calls on buckets.
 pub(super) async fn assert_buckets_refused(desk: &Desk, over: &Context, why: Reason) {
     let (store, here) = (&desk.store, at("here").bucket);
     let refused = [
@@ -75,10 +75,10 @@ pub(super) async fn assert_buckets_refused(desk: &Desk, over: &Context, why: Rea
     ];
     assert_eq!(refused, [why; 4]);
     let left = store.list_buckets(&context()).await.expect("buckets are listed");
-    assert_eq!(left.len(), 2, "nothing was made or removed");
+    assert_eq!(left.len(), 2, "nothing was created or deleted");
 }
 
-/// The same for calls on tags.
+/// Like [`assert_objects_refused`], for calls on tags.
 pub(super) async fn assert_tags_refused(desk: &Desk, over: &Context, why: Reason) {
     desk.put("here", "bytes").await;
     let before = desk.head("here").await;
@@ -87,7 +87,7 @@ pub(super) async fn assert_tags_refused(desk: &Desk, over: &Context, why: Reason
     assert_eq!(desk.head("here").await, before);
 }
 
-/// The same for calls on uploads.
+/// Like [`assert_objects_refused`], for calls on uploads.
 pub(super) async fn assert_uploads_refused(desk: &Desk, over: &Context, why: Reason) {
     desk.put("here", "bytes").await;
     let (store, key) = (&desk.store, at("k"));
@@ -123,7 +123,7 @@ fn copy_part(upload: UploadId) -> CopyPartRequest {
 }
 
 async fn complete_with(desk: &Desk, upload: &UploadId, part: CompletePart) {
-    desk.complete("k", upload, named_parts(vec![part])).await.expect("the upload is as it was");
+    desk.complete("k", upload, named_parts(vec![part])).await.expect("the upload is unchanged");
     assert!(desk.read("k").await == pattern(10, 1));
 }
 
@@ -137,7 +137,7 @@ async fn that_are_far_disturb_nothing(desk: Desk) {
     assert!(drain(found.body).await.expect("there is time") == bytes);
 }
 
-/// A clock, and a request on it that has ten seconds.
+/// A clock, and a request on it with a deadline in ten seconds.
 fn ten_seconds() -> (Arc<SimulatedClock>, Context) {
     let clock = SimulatedClock::new();
     let deadline = Deadline::after(clock.clone(), Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! What the cases share: a store with its two buckets, short ways to write and read, and bytes that
+//! The fixture of the cases: a store with its two buckets, shorthands to write and read, and bytes that
 //! differ at every offset and for every seed.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::testing::{context, context_until};
 /// The names of the buckets that cases write to.
 pub const BUCKETS: [&str; 2] = ["conformance-one", "conformance-two"];
 
-/// A store under test with its buckets made. Cheap to clone into tasks.
+/// A store under test whose buckets exist. Cheap to clone into tasks.
 #[derive(Clone)]
 pub(super) struct Desk {
     pub store: Arc<dyn ObjectStore>,
@@ -40,23 +40,23 @@ impl Desk {
     pub async fn open(store: Arc<dyn ObjectStore>) -> Self {
         if store.capabilities().owns_buckets {
             for name in BUCKETS {
-                store.create_bucket(&context(), &bucket(name)).await.expect("a bucket can be made");
+                store.create_bucket(&context(), &bucket(name)).await.expect("a bucket can be created");
             }
         }
         Self { store }
     }
 
-    /// What the store can do.
+    /// The store's capabilities.
     pub fn can(&self) -> &Capabilities {
         self.store.capabilities()
     }
 
-    /// Whether the store lacks nothing of this kind.
+    /// Returns true if the store has this feature.
     pub fn has(&self, what: Lack) -> bool {
         self.can().has(what)
     }
 
-    /// Metadata, as the store gives it back.
+    /// The metadata that the store returns for `metadata`.
     pub fn kept(&self, mut metadata: Metadata) -> Metadata {
         if !self.has(Lack::Classes) {
             metadata.classes = Default::default();
@@ -69,7 +69,7 @@ impl Desk {
         metadata
     }
 
-    /// Checksums, as the store keeps them.
+    /// The checksums that the store stores of `checksums`.
     pub fn kept_sums<const N: usize>(&self, checksums: [Checksum; N]) -> Vec<Checksum> {
         checksums.into_iter().filter(|_| self.has(Lack::Checksums)).collect()
     }
@@ -117,7 +117,7 @@ impl Desk {
         Ok(staged.commit(expected).await?.0)
     }
 
-    /// All of an object. Panics where it cannot be read.
+    /// The bytes of an object. Panics if it cannot be read.
     pub async fn read(&self, key: &str) -> Bytes {
         self.get(key, GetRequest::default()).await.expect("a GET succeeds").2
     }
@@ -125,7 +125,7 @@ impl Desk {
     pub async fn get(&self, key: &str, request: GetRequest) -> Result<(ObjectInfo, Span, Bytes)> {
         let found = self.store.get(&context(), &at(key), request).await?;
         let length = found.body.length();
-        assert_eq!(length, found.span.length, "a body is as long as the span says");
+        assert_eq!(length, found.span.length, "a body has the length of its span");
         let bytes = drain(found.body).await?;
         assert_eq!(bytes.len() as u64, length, "a body yields its whole length");
         Ok((found.info, found.span, bytes))
@@ -148,7 +148,7 @@ impl Desk {
         deleted.expect("a DELETE succeeds").existed
     }
 
-    /// Asserts that the key is nowhere to be seen.
+    /// Asserts that neither reads nor listings find the key.
     pub async fn assert_absent(&self, key: &str) {
         assert_eq!(reason(self.try_head(key).await), Reason::NoSuchKey, "head of {key:?}");
         assert_eq!(reason(self.get(key, GetRequest::default()).await), Reason::NoSuchKey, "get of {key:?}");
@@ -162,7 +162,7 @@ impl Desk {
         self.store.list(&context(), &at("x").bucket, &request).await.expect("a LIST succeeds").entries
     }
 
-    /// Every page, in pages of `limit`.
+    /// All pages, each of `limit` entries.
     pub async fn list_all(&self, mut request: ListRequest) -> Vec<ListEntry<ObjectSummary>> {
         let mut all = Vec::new();
         loop {
@@ -186,7 +186,7 @@ impl Desk {
         self.store.create_upload(&context(), &at(key), request).await.expect("an upload begins")
     }
 
-    /// Uploads a part and returns how it is named at completion.
+    /// Uploads a part and returns its entry for the completion.
     pub async fn part(&self, key: &str, upload: &UploadId, number: i64, bytes: Bytes) -> CompletePart {
         let staged = StageRequest::default();
         self.try_part(key, upload, number, bytes, staged).await.expect("a part is taken").0
@@ -214,7 +214,7 @@ impl Desk {
         self.store.complete_upload(&context(), &at(key), upload, request).await
     }
 
-    /// A whole multipart object of these parts, numbered from one.
+    /// Writes a multipart object of these parts, numbered from one.
     pub async fn put_parts(&self, key: &str, create: CreateUpload, parts: &[Bytes]) -> Committed {
         let upload = self.create_upload(key, create).await;
         let mut named = Vec::new();
@@ -247,7 +247,7 @@ pub(super) fn named_parts(parts: Vec<CompletePart>) -> CompleteUpload {
     CompleteUpload { parts, ..CompleteUpload::default() }
 }
 
-/// A copy that keeps everything.
+/// A copy that preserves everything.
 pub(super) fn copy_request(source: Address, destination: Address) -> CopyRequest {
     CopyRequest {
         source,
@@ -261,7 +261,7 @@ pub(super) fn copy_request(source: Address, destination: Address) -> CopyRequest
     }
 }
 
-/// Why a call failed. Panics where it did not.
+/// The reason for which a call failed. Panics if it succeeded.
 #[track_caller]
 pub(super) fn reason<T>(result: Result<T>) -> Reason {
     match result {
@@ -270,7 +270,7 @@ pub(super) fn reason<T>(result: Result<T>) -> Reason {
     }
 }
 
-/// Reads a body, giving every piece's memory back before the next.
+/// Reads a body, releasing each piece's memory before the next.
 pub(super) async fn drain(mut body: Body) -> Result<Bytes> {
     let mut all = BytesMut::with_capacity(usize::try_from(body.length()).unwrap_or(0));
     while let Some(piece) = body.next().await {
@@ -279,8 +279,8 @@ pub(super) async fn drain(mut body: Body) -> Result<Bytes> {
     Ok(all.freeze())
 }
 
-/// `size` bytes drawn from a seed. They repeat at a prime distance, so that bytes from an offset that
-/// is wrong by blocks, pages or parts are always other bytes.
+/// `size` bytes drawn from a seed. They repeat with a prime period, so that an offset wrong by
+/// blocks, pages or parts always yields different bytes.
 pub(super) fn pattern(size: usize, seed: u64) -> Bytes {
     const PERIOD: usize = 65_521;
     let mut block = BytesMut::with_capacity(PERIOD + 8);
@@ -308,7 +308,7 @@ pub(super) fn md5_etag(bytes: &[u8]) -> ETag {
     ETag::from_md5(&md5(bytes))
 }
 
-/// Metadata with something in every field.
+/// Metadata with a value in every field.
 pub(super) fn full_metadata() -> Metadata {
     let text = |text: &str| Some(text.to_owned());
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());

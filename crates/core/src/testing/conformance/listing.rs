@@ -1,5 +1,5 @@
 //! Listings: in byte order, paged without loss or repetition, rolled up at delimiters, and each page
-//! one snapshot that holds every write acknowledged before.
+//! a snapshot that includes every write acknowledged before.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ super::theme! { "listing":
     is_one_snapshot needs Snapshots,
 }
 
-/// Writes each key, several at a time.
+/// Writes each key, several concurrently.
 async fn fill(desk: &Desk, keys: &BTreeSet<String>) {
     let puts = futures::stream::iter(keys.clone()).map(|key| async move {
         desk.put(&key, key.clone()).await;
@@ -66,7 +66,7 @@ async fn pages_through_thousands_of_odd_keys(desk: Desk) {
     assert!(desk.list(last).await.is_empty());
 }
 
-/// The names that a listing must show: the definition, word by word.
+/// The names that a listing must contain: the definition, step by step.
 fn expected(keys: &BTreeSet<String>, request: &ListRequest) -> Vec<String> {
     let rolled_up = |key: &String| {
         let rest = key.strip_prefix(&request.prefix)?;
@@ -151,7 +151,7 @@ async fn of_nothing_is_empty(desk: Desk) {
     let none = ListRequest { prefix: "x".to_owned(), limit: 10, ..ListRequest::default() };
     assert!(desk.list(none).await.is_empty());
     let page = desk.store.list(&context(), &at("k").bucket, &ListRequest::default()).await;
-    let page = page.expect("a page of at most nothing");
+    let page = page.expect("an empty page");
     assert!(page.entries.is_empty() && page.next.is_none(), "a limit of zero is an empty last page");
 }
 
@@ -176,7 +176,7 @@ async fn says_what_head_says(desk: Desk) {
     }
 }
 
-/// Whoever was told that a write or a delete is done sees it in the listing, others at work or not.
+/// A client whose write or delete was acknowledged sees it in the listing, with or without concurrent writers.
 async fn holds_every_acknowledged_write(desk: Desk) {
     let writers = (0..8).map(|writer| {
         let desk = desk.clone();
@@ -204,8 +204,8 @@ async fn holds_every_acknowledged_write(desk: Desk) {
     assert_eq!(desk.names().await.len(), 8 * 10);
 }
 
-/// One writer gives a new size first to the first key and then to the last, again and again. In one
-/// snapshot the last is never ahead of the first, nor more than one behind.
+/// One writer repeatedly gives a new size first to the first key and then to the last. In one
+/// snapshot the last key is never ahead of the first, and at most one version behind it.
 async fn is_one_snapshot(desk: Desk) {
     let keys: BTreeSet<String> = (0..200).map(|n| format!("m{n:03}")).collect();
     fill(&desk, &keys).await;
@@ -241,5 +241,5 @@ async fn is_one_snapshot(desk: Desk) {
     }
     done.store(true, Ordering::Release);
     let sizes = writer.await.expect("the writer succeeds");
-    super::say(&format!("  {sizes} sizes were written meanwhile"));
+    super::say(&format!("  {sizes} sizes were written concurrently"));
 }

@@ -1,4 +1,4 @@
-//! What an object carries besides its bytes comes back unchanged, and is replaced with them.
+//! Metadata: returned unchanged, and replaced together with the bytes.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ super::theme! { "metadata":
     is_replaced_with_the_bytes,
     of_the_largest_size_comes_back needs LargeTags,
     keeps_classes_of_object_and_ranges needs Classes,
-    has_unique_tags_where_asked needs UniqueTags,
+    has_unique_tags_if_requested needs UniqueTags,
 }
 
 fn with(metadata: Metadata) -> StageRequest {
@@ -47,7 +47,7 @@ async fn comes_back_unchanged(desk: Desk) {
     }
 }
 
-/// HTTP does not tell an empty header from one that is not there: no store keeps what another could not.
+/// HTTP does not distinguish an empty header from an absent one, so no store accepts one.
 async fn without_a_value_is_refused(desk: Desk) {
     for place in 0..8 {
         let mut metadata = Metadata::default();
@@ -98,8 +98,8 @@ async fn keeps_classes_of_object_and_ranges(desk: Desk) {
     }
 }
 
-/// The cheap tag never looks like an MD5, and a promised MD5 is verified all the same.
-async fn has_unique_tags_where_asked(desk: Desk) {
+/// A unique tag never looks like an MD5, and a declared MD5 is still verified.
+async fn has_unique_tags_if_requested(desk: Desk) {
     let unique = || StageRequest { etag: ETagForm::Unique, ..StageRequest::default() };
     let mut seen: HashSet<ETag> = HashSet::new();
     for n in 0..20 {

@@ -1,6 +1,6 @@
-//! Random sequences of operations on a store and on the memory store: each answer must be the same
-//! but for what a store may choose itself (times, generations, the names of uploads). A failing
-//! sequence is cut down to a short one before it is shown.
+//! Random sequences of operations on a store and on the memory store: all results must be equal
+//! except for values that a store may choose itself (times, generations, upload ids). A failing
+//! sequence is shortened before it is printed.
 
 mod side;
 mod step;
@@ -19,13 +19,13 @@ use crate::testing::MemoryStore;
 use side::Side;
 use step::Step;
 
-/// The most sequences tried in order to shorten a failing one.
+/// The limit of sequences tried to shorten a failing one.
 const MAX_CUTS: usize = 300;
 
-/// Plays `steps` operations drawn from `seed` on a fresh store. Panics with a short sequence where
+/// Plays `steps` operations drawn from `seed` on a fresh store. Panics with a short sequence if
 /// the store and the reference differ.
 ///
-/// The store must own its buckets and be capable of all that the port has.
+/// The store must own its buckets and have every capability of the port.
 pub async fn model(make: impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>, seed: u64, steps: usize) {
     let sequence = draw(seed, steps);
     let Err(first) = play(&make, &sequence).await else { return };
@@ -42,7 +42,7 @@ fn draw(seed: u64, steps: usize) -> Vec<Step> {
     tree.expect("the strategy filters nothing").current()
 }
 
-/// Plays a sequence on a fresh store beside a fresh reference; the error says where they differ.
+/// Plays a sequence on a fresh store and on a fresh reference; the error describes the first difference.
 async fn play(
     make: &impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>,
     sequence: &[Step],
@@ -67,7 +67,7 @@ async fn play(
     outcome
 }
 
-/// Leaves out runs of steps, long ones first, as long as the rest still fails.
+/// Removes runs of steps, long ones first, as long as the rest still fails.
 async fn cut(
     make: &impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>,
     mut sequence: Vec<Step>,

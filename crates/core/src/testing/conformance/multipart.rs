@@ -1,4 +1,4 @@
-//! Completion: the parts become one object at once, or nothing happens and the upload stays.
+//! Completion: the parts become one object atomically, or nothing happens and the upload stays.
 
 use bytes::Bytes;
 
@@ -61,7 +61,7 @@ async fn parts_in_any_order_become_one_object(desk: Desk) {
     assert_eq!(desk.names().await, ["k"]);
 }
 
-/// An object of the parts 2 and 9, whose bytes are returned.
+/// Writes an object of the parts 2 and 9 and returns their bytes.
 async fn two_and_nine(desk: &Desk) -> [Bytes; 2] {
     let bytes = [pattern(PART + 5, 1), pattern(70_000, 2)];
     let upload = desk.create_upload("k", CreateUpload::default()).await;
@@ -88,13 +88,13 @@ async fn parts_are_read_one_by_one(desk: Desk) {
         return;
     }
     let parts = async |after, limit| desk.store.object_parts(&context(), &at("k"), after, limit).await;
-    let (first, more) = parts(None, 1).await.expect("parts are told");
+    let (first, more) = parts(None, 1).await.expect("parts are listed");
     assert_eq!((first[0].number.get(), first[0].size, more), (2, two.len() as u64, true));
-    let (second, more) = parts(Some(part_number(2)), 1).await.expect("parts are told");
+    let (second, more) = parts(Some(part_number(2)), 1).await.expect("parts are listed");
     assert_eq!((second[0].number.get(), second[0].size, more), (9, nine.len() as u64, false));
     assert!(second[0].checksums.contains(&Checksum::of(Algorithm::Crc64Nvme, &nine)));
     desk.put("k", "no parts").await;
-    let (none, more) = parts(None, 10).await.expect("parts are told");
+    let (none, more) = parts(None, 10).await.expect("parts are listed");
     assert!(none.is_empty() && !more);
 }
 
@@ -156,7 +156,7 @@ async fn replaces_what_was_there(desk: Desk) {
 async fn assert_refused(desk: &Desk, upload: &UploadId, request: CompleteUpload, why: Reason) {
     let before = desk.head("k").await;
     assert_eq!(reason(desk.complete("k", upload, request.clone()).await), why, "{request:?}");
-    assert_eq!(desk.head("k").await, before, "a refused completion changes nothing");
+    assert_eq!(desk.head("k").await, before, "a failed completion changes nothing");
     assert_eq!(desk.read("k").await, "old");
 }
 
@@ -216,7 +216,7 @@ async fn refuses_wrong_promises_and_keeps_the_upload(desk: Desk) {
         assert_refused(&desk, &upload, promise(None, Some(other_algorithm)), Reason::InvalidRequest).await;
     }
     let right = promise(Some(size), Some(Checksum::of(Algorithm::Crc32c, &whole)));
-    desk.complete("k", &upload, right).await.expect("the promises hold");
+    desk.complete("k", &upload, right).await.expect("the declared values are correct");
     assert!(desk.read("k").await == whole);
 }
 
@@ -273,15 +273,16 @@ async fn makes_checksums_of_all_kinds(desk: Desk) {
                 continue;
             }
             let parts =
-                desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are told").0;
-            let told = parts.iter().zip(&of_parts).all(|(part, value)| part.checksums.contains(value));
-            assert!(told && parts.len() == 2, "the parts keep their checksums: {parts:?}");
+                desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are listed").0;
+            let has_checksums =
+                parts.iter().zip(&of_parts).all(|(part, value)| part.checksums.contains(value));
+            assert!(has_checksums && parts.len() == 2, "the parts keep their checksums: {parts:?}");
         }
     }
 }
 
-/// Better refused at once than at the end. S3 has no CRC-64/NVME of parts, and of the whole only CRCs can be made of the
-/// parts' values.
+/// Rejected at creation rather than at completion. S3 has no composite CRC-64/NVME, and only CRCs of parts combine into
+/// a checksum of the whole.
 async fn refuses_checksums_that_cannot_be_made(desk: Desk) {
     let of_whole = Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.is_crc());
     let of_whole = of_whole.map(|algorithm| (algorithm, ChecksumScope::FullObject));

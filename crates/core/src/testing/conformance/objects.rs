@@ -1,4 +1,4 @@
-//! Objects: what was written is what is read, whole and at once, under any key and in any size.
+//! Objects: reads return exactly what was written, atomically, under any key and in any size.
 
 use futures::StreamExt;
 
@@ -31,7 +31,7 @@ super::theme! { "objects":
     are_refused_after_close,
 }
 
-/// Around the sizes at which stores change what they do: nothing, a block, a page, a part.
+/// Sizes around those at which stores change their behaviour: nothing, a block, a page, a part.
 const SIZES: [usize; 14] = [
     0,
     1,
@@ -64,7 +64,7 @@ async fn of_every_size_come_back(desk: Desk) {
             assert_eq!((info.modified, info.generation), (committed.modified, committed.generation));
         }
         assert_eq!(info.parts, None);
-        assert_eq!(desk.head("sized").await, info, "head says the same as get");
+        assert_eq!(desk.head("sized").await, info, "head and get agree");
     }
 }
 
@@ -93,7 +93,7 @@ async fn written_in_odd_buffers_come_back(desk: Desk) {
 async fn are_overwritten_and_deleted(desk: Desk) {
     desk.assert_absent("k").await;
     let tells = desk.can().tells_deleted;
-    assert!(!desk.delete("k").await || !tells, "deleting what is not there is no error");
+    assert!(!desk.delete("k").await || !tells, "deleting a missing object is not an error");
     for (n, size) in [10, 100_000, 0, 70_000, 5].into_iter().enumerate() {
         let bytes = pattern(size, n as u64);
         desk.put("k", bytes.clone()).await;
@@ -118,7 +118,7 @@ async fn have_growing_generations(desk: Desk) {
     assert!(Some(desk.put("a", "x").await.generation) > last, "a deleted key's generations are not reused");
 }
 
-/// Keys are bytes: nothing in them is special, and no two of them are one.
+/// Keys are bytes: nothing in them is special, and no two of them are equivalent.
 pub(super) fn odd_keys(desk: &Desk) -> Vec<String> {
     let mut keys: Vec<String> = [
         "a",
@@ -236,7 +236,7 @@ async fn follow_the_last_commit(desk: Desk) {
     }
 }
 
-/// Where a size was said, fewer or more bytes are none.
+/// If a size is declared, fewer or more bytes are rejected.
 async fn are_as_long_as_was_said(desk: Desk) {
     for size in [0, 1, 90_000, 256 << 10, 700_001, (2 << 20) + 400_000] {
         let bytes = pattern(size, 4);
@@ -248,7 +248,7 @@ async fn are_as_long_as_was_said(desk: Desk) {
             }
             Ok(staged.commit(Expected::default()).await?.0)
         };
-        assert_eq!(put(size as u64).await.expect("it is as long as was said").size, size as u64);
+        assert_eq!(put(size as u64).await.expect("the size is as declared").size, size as u64);
         assert!(desk.read("k").await == bytes, "{size} bytes");
         if size > 90_000 {
             let range = GetRequest {
@@ -264,13 +264,13 @@ async fn are_as_long_as_was_said(desk: Desk) {
                 std::cmp::Ordering::Less => Reason::InvalidRequest,
                 std::cmp::Ordering::Greater => Reason::IncompleteBody,
             };
-            assert_eq!(reason(put(said).await), expected, "{size} bytes where {said} were said");
+            assert_eq!(reason(put(said).await), expected, "{size} bytes, but {said} declared");
             desk.assert_absent("k").await;
         }
     }
 }
 
-/// A store whose window is one grain works with less, it does not wait for more.
+/// With a window of one grain a store works with less memory instead of waiting for more.
 async fn pass_through_the_smallest_window(desk: Desk) {
     let budget = Budget::new(GRAIN);
     let deadline = Deadline::none(SystemClock::shared());
@@ -283,7 +283,7 @@ async fn pass_through_the_smallest_window(desk: Desk) {
     assert!(drain(found.body).await.expect("the body is read") == bytes);
 }
 
-/// Nothing is held once a request is over, however it ended.
+/// All memory is released once a request is over, however it ended.
 async fn give_their_memory_back(desk: Desk) {
     let context = context();
     let size = context.window.size();
@@ -299,18 +299,18 @@ async fn give_their_memory_back(desk: Desk) {
     let mut staged = desk.store.stage(&context, &at("k"), StageRequest::default()).await.expect("begins");
     staged.write(bytes.slice(..200_000)).await.expect("bytes are staged");
     drop(staged);
-    // A store may still be at work on what was dropped, but not for long.
+    // A store may still process the dropped write, but not for long.
     for _ in 0..500 {
         if context.window.left() == size {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    panic!("{} of {size} bytes of the window were not given back", size - context.window.left());
+    panic!("{} of {size} bytes of the window were not released", size - context.window.left());
 }
 
-/// Reads the first piece, lets `meanwhile` happen, and reads on: the bytes are of one write.
-async fn read_around(desk: &Desk, meanwhile: impl AsyncFnOnce(&Desk)) {
+/// Reads the first piece, runs `during`, and reads the rest: all bytes are of one write.
+async fn read_around(desk: &Desk, during: impl AsyncFnOnce(&Desk)) {
     let bytes = pattern((5 << 20) + 3, 7);
     desk.put("k", bytes.clone()).await;
     let context = context();
@@ -320,8 +320,8 @@ async fn read_around(desk: &Desk, meanwhile: impl AsyncFnOnce(&Desk)) {
     let at = first.len();
     assert!(first == bytes[..at]);
     drop(first);
-    meanwhile(desk).await;
-    assert!(drain(body).await.expect("reading goes on") == bytes[at..], "old and new bytes were mixed");
+    during(desk).await;
+    assert!(drain(body).await.expect("reading continues") == bytes[at..], "old and new bytes were mixed");
 }
 
 async fn are_read_to_the_end_although_overwritten(desk: Desk) {
@@ -346,7 +346,7 @@ async fn are_read_to_the_end_although_deleted(desk: Desk) {
 async fn are_refused_after_close(desk: Desk) {
     desk.put("k", "bytes").await;
     desk.store.close().await.expect("a store closes");
-    desk.store.close().await.expect("closing twice is no error");
+    desk.store.close().await.expect("closing twice is not an error");
     let refused = [
         reason(desk.try_head("k").await),
         reason(desk.get("k", GetRequest::default()).await),

@@ -1,4 +1,4 @@
-//! Parts: taken in any order, replaced by number, made of bytes that are there already, and listed.
+//! Parts: accepted in any order, replaced by number, copied from stored objects, and listed.
 
 use crate::checksum::{Algorithm, Checksum, ChecksumScope};
 use crate::condition::{ETagMatch, ReadConditions};
@@ -133,7 +133,7 @@ async fn are_verified(desk: Desk) {
         staged.write(bytes.clone()).await.expect("bytes are staged");
         let commit = expected.clone();
         assert_eq!(reason(staged.commit(commit).await), refused, "{expected:?}");
-        assert!(sizes(&desk, &upload).await.is_empty(), "a refused part is not kept");
+        assert!(sizes(&desk, &upload).await.is_empty(), "a rejected part is not stored");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ranges: exactly the bytes asked for, wherever they lie.
+//! Ranges: exactly the requested bytes, at any offset.
 
 use crate::error::Reason;
 use crate::range::{ByteRange, Span};
@@ -13,7 +13,7 @@ super::theme! { "ranges":
     without_a_byte_are_refused,
     of_an_empty_object_are_refused,
     as_part_one_are_the_whole,
-    are_told_by_head,
+    are_reported_by_head,
 }
 
 async fn check(desk: &Desk, key: &str, bytes: &[u8], range: ByteRange) {
@@ -100,7 +100,7 @@ async fn as_part_one_are_the_whole(desk: Desk) {
     }
 }
 
-async fn are_told_by_head(desk: Desk) {
+async fn are_reported_by_head(desk: Desk) {
     desk.put("k", pattern(100, 1)).await;
     let head = async |range| {
         let request = GetRequest { select: Select::Range(range), ..GetRequest::default() };

@@ -1,4 +1,4 @@
-//! Tags change without a new write of the bytes, and never bring an older write back.
+//! Tags: changed without a new write of the bytes, and never restoring an older write.
 
 use crate::error::Reason;
 use crate::metadata::{Metadata, Tags};
@@ -62,13 +62,14 @@ async fn leave_parts_alone(desk: Desk) {
     let after = desk.head("k").await;
     assert_eq!((&after.etag, after.parts, &after.checksums), (&before.etag, Some(2), &before.checksums));
     if desk.can().tells_parts {
-        let told = desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are told").0;
-        assert_eq!(told.len(), 2);
+        let parts =
+            desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are listed").0;
+        assert_eq!(parts.len(), 2);
     }
     assert!(desk.read("k").await == parts.concat());
 }
 
-/// One task writes, others set tags all the while: what the writer wrote stays until it writes again.
+/// One task writes while others set tags: the bytes written stay until the writer writes again.
 async fn do_not_bring_back_old_bytes(desk: Desk) {
     desk.put("k", "version 0").await;
     let taggers = (0..3).map(|tagger| {
@@ -85,11 +86,7 @@ async fn do_not_bring_back_old_bytes(desk: Desk) {
         version += 1;
         desk.put("k", format!("version {version}")).await;
         for _ in 0..3 {
-            assert_eq!(
-                desk.read("k").await,
-                format!("version {version}"),
-                "tags brought an older write back"
-            );
+            assert_eq!(desk.read("k").await, format!("version {version}"), "tags restored an older write");
             tokio::task::yield_now().await;
         }
     }

@@ -1,4 +1,4 @@
-//! Multipart uploads as such: begun, listed, given up, and dead once they are done.
+//! The lifecycle of multipart uploads: created, listed, aborted, and gone once they have ended.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ async fn have_names_of_their_own(desk: Desk) {
         if n % 3 == 0 {
             desk.store.abort_upload(&context(), &at(key), &id).await.expect("an abort succeeds");
         }
-        assert!(ids.insert(id), "an upload's name came twice");
+        assert!(ids.insert(id), "an upload id was used twice");
     }
 }
 
@@ -157,7 +157,7 @@ async fn are_listed_with_what_they_will_become(desk: Desk) {
     assert!(two.initiated <= one.initiated);
 }
 
-/// In order of key, then of initiation, whatever the page.
+/// Pages are in order of key, then of initiation, with any limit.
 async fn are_listed_in_pages(desk: Desk) {
     let mut uploads = Vec::new();
     for n in 0..24 {
@@ -193,7 +193,11 @@ async fn are_listed_in_pages(desk: Desk) {
     }
     let after_key = Some("a/1".to_owned());
     let behind = list(&desk, ListUploads { after_key, limit: 1000, ..ListUploads::default() }).await;
-    assert_eq!(behind.first().map(ListEntry::name), Some("a/2"), "without an upload the whole key is passed");
+    assert_eq!(
+        behind.first().map(ListEntry::name),
+        Some("a/2"),
+        "without an upload the whole key is skipped"
+    );
 }
 
 async fn list_all(desk: &Desk, mut request: ListUploads) -> Vec<ListEntry<UploadInfo>> {

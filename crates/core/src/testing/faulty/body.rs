@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 
 use super::plan::Fault;
 
-/// The body with a fault of bodies in it. Offsets at or behind the end fall on the last byte, so
-/// that every body but an empty one is hit.
+/// Applies a fault to a body. An offset at or beyond the end means the last byte, so
+/// that every non-empty body is affected.
 pub(super) fn spoil(body: Body, fault: Fault) -> Body {
     let length = body.length();
     let Some(last) = length.checked_sub(1) else { return body };

@@ -1,5 +1,5 @@
-//! Which call gets which fault: a pure function of a seed, the operation and how many calls of that
-//! operation came before. The same plan on the same calls always decides the same.
+//! The assignment of faults to calls: a pure function of a seed, the operation and the number of earlier calls of that
+//! operation. The same plan makes the same decisions for the same calls.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::error::Reason;
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a call does. Parts are written by the same kinds as objects.
+        /// The operation of a call. Objects and parts share [`Write`](Self::Write).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Operation { $($(#[$doc])* $name,)* }
 
@@ -29,9 +29,9 @@ operations! {
     ListBuckets,
     /// `head`.
     Head,
-    /// `get`, up to its answer.
+    /// `get`, up to its response.
     Get,
-    /// The body of a `get` that was answered.
+    /// The body of a successful `get`.
     Body,
     /// `stage`.
     Stage,
@@ -67,58 +67,58 @@ operations! {
     AbortUpload,
 }
 
-/// What happens to a call instead of, or besides, what was asked.
+/// The fault applied to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails and nothing was applied.
+    /// The call fails and nothing is applied.
     FailBefore(Reason),
-    /// It is applied, but the answer is an error: a lost acknowledgement.
+    /// The call is applied, but returns an error: a lost acknowledgement.
     FailAfter(Reason),
-    /// It is done after this long, on the request's clock.
+    /// The call starts after this delay, on the request's clock.
     Delay(Duration),
-    /// It never answers; only the request's deadline or cancellation ends it.
+    /// The call never returns; only the request's deadline or cancellation ends it.
     Hang,
-    /// Of bodies only: the stream ends early, without an error, after so many bytes.
+    /// Bodies only: the stream ends early, without an error, after this many bytes.
     Truncate(u64),
-    /// Of bodies only: one bit of the byte at this offset is flipped.
+    /// Bodies only: one bit of the byte at this offset is flipped.
     Corrupt(u64),
-    /// Of bodies only: an error after so many bytes.
+    /// Bodies only: an error after this many bytes.
     FailAt(u64, Reason),
-    /// Of listings of objects only: they have all names, whatever the prefix that was asked for.
+    /// Listings of objects only: the requested prefix is ignored and all names are returned.
     IgnorePrefix,
-    /// Of listings of objects only: they show nothing, whatever is there.
+    /// Listings of objects only: the page is empty.
     ShowNothing,
-    /// Of removals only: they say that they removed something, and did not.
+    /// Deletes only: success is reported, but nothing is deleted.
     Feign,
 }
 
 impl Fault {
-    /// Whether it is one of bodies, so that it has no effect on other calls.
+    /// Returns true if the fault applies to bodies only.
     #[must_use]
     pub const fn is_of_bodies(self) -> bool {
         matches!(self, Self::Truncate(_) | Self::Corrupt(_) | Self::FailAt(..))
     }
 }
 
-/// Which calls of an operation a rule is about. Calls are counted from one, for each operation.
+/// The calls of an operation that a rule applies to. Calls are counted from one, for each operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum When {
     /// Every call.
     Always,
     /// Only the call with this number.
     Nth(u64),
-    /// The call with this number and all behind it.
+    /// The call with this number and all later ones.
     From(u64),
     /// Each call with this probability, 0 to 1.
     Probability(f64),
 }
 
-/// Rules with a seed. Of the rules that apply to a call the first wins.
+/// Fault rules with a seed. The first rule that applies to a call wins.
 #[derive(Debug, Clone, Default)]
 pub struct FaultPlan {
     seed: u64,
     rules: Vec<(Option<Operation>, When, Fault)>,
-    /// What the store says of the way to it.
+    /// The RTT that the store reports.
     pub(super) round_trip: Option<Duration>,
 }
 
@@ -135,44 +135,46 @@ impl FaultPlan {
         Self { seed, ..Self::default() }
     }
 
-    /// The same of a store that says how long a round trip to it takes. Nothing takes any longer for it.
+    /// Makes the store report this RTT. Calls are not delayed by it.
     #[must_use]
     pub fn behind(self, round_trip: Duration) -> Self {
         Self { round_trip: Some(round_trip), ..self }
     }
 
-    /// The same with one more rule.
+    /// Adds a rule for one operation.
     #[must_use]
     pub fn on(mut self, operation: Operation, when: When, fault: Fault) -> Self {
         self.rules.push((Some(operation), when, fault));
         self
     }
 
-    /// The same with one more rule, for every operation that the fault can befall.
+    /// Adds a rule for every operation that the fault can apply to.
     #[must_use]
     pub fn on_any(mut self, when: When, fault: Fault) -> Self {
         self.rules.push((None, when, fault));
         self
     }
 
-    /// What befalls the `nth` call of an operation.
+    /// The fault for the `nth` call of an operation, if any.
     #[must_use]
     pub fn decide(&self, operation: Operation, nth: u64) -> Option<Fault> {
-        let applies = |index: usize, of: Option<Operation>, when: When, fault: Fault| {
-            let can_befall = operation == Operation::Body || !fault.is_of_bodies();
+        let applies = |index: usize, target: Option<Operation>, when: When, fault: Fault| {
+            let can_apply = operation == Operation::Body || !fault.is_of_bodies();
             let is_hit = match when {
                 When::Always => true,
                 When::Nth(n) => nth == n,
                 When::From(n) => nth >= n,
                 When::Probability(p) => self.draw(index, operation, nth) < p,
             };
-            can_befall && is_hit && of.is_none_or(|of| of == operation)
+            can_apply && is_hit && target.is_none_or(|target| target == operation)
         };
         let rules = self.rules.iter().enumerate();
-        rules.map(|(i, &(of, when, fault))| applies(i, of, when, fault).then_some(fault)).find_map(|f| f)
+        let mut decisions =
+            rules.map(|(i, &(target, when, fault))| applies(i, target, when, fault).then_some(fault));
+        decisions.find_map(|fault| fault)
     }
 
-    /// A number in 0..1 that belongs to this call and rule.
+    /// A number in 0..1 determined by the seed, the call and the rule.
     fn draw(&self, rule: usize, operation: Operation, nth: u64) -> f64 {
         let mixed = [rule as u64, operation as u64, nth]
             .into_iter()
@@ -182,7 +184,7 @@ impl FaultPlan {
     }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): every input bit moves every output bit.
+/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): every input bit affects every output bit.
 fn scramble(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_alone_are_truncated() {
+    fn body_faults_apply_to_bodies_only() {
         let plan = FaultPlan::none().on_any(When::Always, Fault::Truncate(1));
         let hit: Vec<_> = Operation::ALL.iter().filter(|&&o| plan.decide(o, 1).is_some()).collect();
         assert_eq!(hit, [&Operation::Body]);

@@ -1,4 +1,4 @@
-//! An object of the memory store, and bytes on their way to become one.
+//! An object of the memory store, and the payload of a write.
 
 use bytes::Bytes;
 use md5::{Digest as _, Md5};
@@ -22,7 +22,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// The bytes a request selects, where its conditions hold.
+    /// The span that a request selects, if its conditions hold.
     pub fn select(&self, request: &GetRequest) -> Result<Span> {
         request.conditions.check(&self.info.etag, self.info.modified)?;
         match request.select {
@@ -74,7 +74,7 @@ impl Stored {
     }
 }
 
-/// What to compute over a payload.
+/// The digests to compute over a payload.
 #[derive(Default)]
 pub(super) struct Plan {
     pub algorithms: Vec<Algorithm>,
@@ -111,7 +111,7 @@ impl Payload {
         expected.verify(self.bytes.len() as u64, self.md5, &self.checksums)
     }
 
-    /// The tag of these bytes as this write of them.
+    /// The entity tag of this payload when written as `generation`.
     pub fn etag(&self, generation: Generation) -> ETag {
         match (self.etag, &self.md5) {
             (ETagForm::Md5, Some(md5)) => ETag::from_md5(md5),
@@ -119,7 +119,7 @@ impl Payload {
         }
     }
 
-    /// The object that this write makes.
+    /// The object that this write creates.
     pub fn into_object(self, generation: Generation, modified: Timestamp, metadata: Metadata) -> Stored {
         let info = ObjectInfo {
             size: self.bytes.len() as u64,
@@ -135,7 +135,7 @@ impl Payload {
     }
 }
 
-/// The tag of an object made of parts: S3's form, unless a part has a tag that is no MD5.
+/// The entity tag of a multipart object: S3's form, unless a part's tag is not an MD5.
 pub(super) fn etag_of_parts(parts: &[PartInfo], generation: Generation) -> ETag {
     let md5s: Option<Vec<[u8; 16]>> = parts.iter().map(|part| part.etag.md5()).collect();
     match md5s {

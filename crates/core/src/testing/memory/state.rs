@@ -1,5 +1,5 @@
-//! The memory store's whole state and every operation on it, synchronous and without a lock: the
-//! caller holds it. What a method does, it does at once.
+//! The memory store's state and every operation on it, synchronous and without a lock: the
+//! caller holds it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// The checksum that every part needs for the object's to be made of them.
+    /// The checksum that every part needs, so that the object's can be computed from them.
     pub fn algorithm(&self) -> Algorithm {
         self.info.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm)
     }
@@ -91,7 +91,7 @@ impl State {
         objects.get(address.key.as_str().as_bytes()).ok_or_else(|| Error::no_such_key(address.key.as_str()))
     }
 
-    /// Whether the bucket is there and the condition on the key holds now.
+    /// Returns `Ok` if the bucket exists and the condition on the key holds.
     fn check(&self, address: &Address, precondition: &Precondition) -> Result<()> {
         let current = self.bucket(&address.bucket)?.objects.get(address.key.as_str().as_bytes());
         precondition.check(address.key.as_str(), current.map(|o| (&o.info.etag, o.info.generation)))
@@ -140,7 +140,7 @@ impl State {
         self.put(&request.destination, payload, metadata, &request.precondition, now)
     }
 
-    /// A new generation, because metadata differs, but the bytes, tag and time of the old one.
+    /// Creates a new generation, because metadata differs, with the bytes, entity tag and time of the old one.
     pub fn set_tags(&mut self, address: &Address, tags: Tags) -> Result<()> {
         let object = self.object(address)?.clone();
         let mut info = object.info.clone();
@@ -215,7 +215,7 @@ impl State {
         let source = self.object(&request.source)?.clone();
         let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
         let span = match request.range {
-            Some(range) => range_within(range, source.select(&get)?.length)?,
+            Some(range) => resolve_within(range, source.select(&get)?.length)?,
             None => source.select(&get)?,
         };
         let plan = Plan { algorithms: vec![algorithm], verify_md5: false, etag: request.etag };
@@ -260,7 +260,7 @@ impl State {
         if request.expected_size.is_some_and(|expected| expected != size) {
             return Err(Error::of_request(
                 Reason::InvalidRequest,
-                format!("the parts have {size} bytes in all"),
+                format!("the parts have {size} bytes in total"),
             ));
         }
         match request.expected_checksum {
@@ -309,8 +309,8 @@ fn upload_key(address: &Address, id: &UploadId) -> (String, UploadId) {
     (address.key.as_str().to_owned(), id.clone())
 }
 
-/// A range that must lie within the source, as S3 has it for parts made of ranges.
-fn range_within(range: ByteRange, size: u64) -> Result<Span> {
+/// Resolves a range that must lie within the source, as S3 requires for copied parts.
+fn resolve_within(range: ByteRange, size: u64) -> Result<Span> {
     let beyond = match range {
         ByteRange::Inclusive { last, .. } => last >= size,
         ByteRange::From(_) => false,
@@ -319,21 +319,21 @@ fn range_within(range: ByteRange, size: u64) -> Result<Span> {
     if beyond {
         return Err(Error::of_request(
             Reason::InvalidRange,
-            format!("the range ends behind the source's {size} bytes"),
+            format!("the range ends beyond the source's {size} bytes"),
         ));
     }
     range.resolve(size)
 }
 
-/// The parts behind `after`, at most `limit`, and whether there are more.
+/// The parts after `after`, at most `limit`, and true if there are more.
 pub(super) fn page_of_parts(
     parts: &[PartInfo],
     after: Option<PartNumber>,
     limit: usize,
 ) -> (Vec<PartInfo>, bool) {
-    let behind: Vec<&PartInfo> = parts.iter().filter(|part| Some(part.number) > after).collect();
-    let page: Vec<PartInfo> = behind.iter().take(limit).map(|&part| part.clone()).collect();
-    let more = limit > 0 && behind.len() > limit;
+    let later: Vec<&PartInfo> = parts.iter().filter(|part| Some(part.number) > after).collect();
+    let page: Vec<PartInfo> = later.iter().take(limit).map(|&part| part.clone()).collect();
+    let more = limit > 0 && later.len() > limit;
     (page, more)
 }
 

@@ -1,4 +1,4 @@
-//! One of the two stores that a sequence is played on, and how its answers are written down so that
+//! One of the two stores that a sequence is played on, with its results as text, so that
 //! they can be compared.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const PREFIX: [&str; PREFIXES] = ["", "a", "a/", "é/", "x"];
 pub(super) struct Side {
     store: Arc<dyn ObjectStore>,
     desk: Desk,
-    /// Every upload that was begun, in order, and the parts taken for it.
+    /// Every upload created, in order, with the parts committed to it.
     uploads: Vec<(Address, UploadId, BTreeMap<PartNumber, CompletePart>)>,
 }
 
@@ -68,18 +68,18 @@ fn limited(limit: usize, prefix: usize, delimiter: bool) -> ListRequest {
     }
 }
 
-/// What an object's answer says, without what the store chose.
-fn told(info: &ObjectInfo) -> String {
+/// An object's metadata as text, without values that the store chose.
+fn object_text(info: &ObjectInfo) -> String {
     let ObjectInfo { size, etag, metadata, checksums, scope, parts, .. } = info;
     format!("{size} bytes, {etag}, {checksums:?} over {scope:?}, parts {parts:?}, {metadata:?}")
 }
 
-fn told_parts(parts: &[PartInfo]) -> String {
+fn parts_text(parts: &[PartInfo]) -> String {
     let each = parts.iter().map(|part| (part.number.get(), part.size, part.etag.as_str()));
     format!("{:?}", each.collect::<Vec<_>>())
 }
 
-/// Which of several missing things is missed first is the store's affair.
+/// An error as text. A store may choose which of several missing things it reports.
 fn refusal(e: &Error) -> String {
     match e.kind() {
         ErrorKind::NotFound => "NotFound".to_owned(),
@@ -96,7 +96,7 @@ impl Side {
         self.store.close().await.expect("a store closes");
     }
 
-    /// Plays a step and writes the answer down.
+    /// Plays a step and returns the result as text.
     pub async fn apply(&mut self, step: &Step) -> String {
         let answer = match step.clone() {
             Step::Put { .. } | Step::PutBroken { .. } | Step::StageAndDrop { .. } => self.write(step).await,
@@ -114,7 +114,7 @@ impl Side {
             Step::ObjectParts { place: at, after, limit } => {
                 let after = after.map(part_number);
                 let parts = self.store.object_parts(&context(), &place(at), after, limit).await;
-                parts.map(|(parts, more)| format!("{} {more}", told_parts(&parts)))
+                parts.map(|(parts, more)| format!("{} {more}", parts_text(&parts)))
             }
             Step::CreateBucket { bucket: n } => {
                 self.store.create_bucket(&context(), &bucket(n)).await.map(|()| "made".to_owned())
@@ -135,7 +135,7 @@ impl Side {
         answer.unwrap_or_else(|e| refusal(&e))
     }
 
-    /// Everything that can be seen, written down.
+    /// The whole visible state as text.
     pub async fn survey(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         for n in 0..super::step::BUCKETS {
@@ -149,7 +149,7 @@ impl Side {
         }
         for (address, id, _) in &self.uploads {
             let parts = self.store.list_parts(&context(), address, id, None, 1000).await;
-            all.push(parts.map_or_else(|e| refusal(&e), |page| told_parts(&page.parts)));
+            all.push(parts.map_or_else(|e| refusal(&e), |page| parts_text(&page.parts)));
         }
         all
     }
@@ -214,7 +214,12 @@ impl Side {
         let request = GetRequest { select, ..GetRequest::default() };
         let found = self.store.get(&context(), address, request).await?;
         let bytes = drain(found.body).await?;
-        Ok(format!("{:?} with MD5 {}: {}", found.span, ETag::from_md5(&md5(&bytes)), told(&found.info)))
+        Ok(format!(
+            "{:?} with MD5 {}: {}",
+            found.span,
+            ETag::from_md5(&md5(&bytes)),
+            object_text(&found.info)
+        ))
     }
 
     async fn list(&self, number: usize, request: ListRequest) -> Result<String> {
@@ -243,16 +248,16 @@ impl Side {
             precondition: self.precondition(&place(to), when).await,
             ..copy_request(place(from), place(to))
         };
-        // A missing source and a failed condition are two things that are wrong.
+        // A missing source and a failed condition are two errors, of which a store may report either.
         if self.store.head(&context(), &place(from), GetRequest::default()).await.is_err() {
-            let refused = self.store.copy(&context(), request).await.is_err();
-            return Ok(format!("refused: {refused}"));
+            let is_failed = self.store.copy(&context(), request).await.is_err();
+            return Ok(format!("failed: {is_failed}"));
         }
         let committed = self.store.copy(&context(), request).await?;
         Ok(format!("{} bytes, {}, {:?}", committed.size, committed.etag, committed.checksums))
     }
 
-    /// Uploads are named by their place in the order of beginning.
+    /// Lists uploads, named by their position in order of creation.
     async fn list_uploads(&self, number: usize, request: &ListRequest) -> Result<String> {
         let mut request = ListUploads {
             prefix: request.prefix.clone(),
@@ -325,7 +330,7 @@ impl Side {
             Step::ListParts { after, limit, .. } => {
                 let after = after.map(part_number);
                 let page = self.store.list_parts(&context(), &address, &id, after, limit).await?;
-                Ok(format!("{} next {:?}", told_parts(&page.parts), page.next))
+                Ok(format!("{} next {:?}", parts_text(&page.parts), page.next))
             }
             _ => unreachable!("the other steps were dealt with above"),
         }
@@ -341,7 +346,7 @@ impl Side {
         Ok(self.keep_part(chosen, number, committed.etag))
     }
 
-    /// Only that a part was refused is compared: the upload, the source and the range may all be wrong.
+    /// Copies a part. Of a failure only the fact is compared: the upload, the source and the range may all be wrong.
     async fn copy_part(
         &mut self,
         chosen: usize,
@@ -361,7 +366,7 @@ impl Side {
         };
         match self.store.copy_part(&context(), request).await {
             Ok(committed) => Ok(self.keep_part(chosen, number, committed.etag)),
-            Err(_) => Ok("refused".to_owned()),
+            Err(_) => Ok("failed".to_owned()),
         }
     }
 

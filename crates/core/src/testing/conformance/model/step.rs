@@ -1,6 +1,6 @@
-//! What a random sequence is made of. Steps name things by small numbers that are resolved when the
-//! step is played, so that a sequence stays meaningful when steps are left out. At most one thing is
-//! wrong with a step: which of two errors comes first is the store's affair.
+//! The steps of a random sequence. Steps refer to things by small numbers that are resolved when the
+//! step is played, so that a sequence stays meaningful when steps are removed. A step has at most one
+//! error, because a store may choose which of two errors it reports.
 
 use proptest::option;
 use proptest::prelude::{Just, Strategy, prop_oneof};
@@ -42,7 +42,7 @@ pub(super) enum When {
     IsOther,
 }
 
-/// A false promise.
+/// A wrong declaration about the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lie {
     Longer,
@@ -60,7 +60,7 @@ pub(super) enum Choice {
     Part(i64),
 }
 
-/// Which parts a completion names.
+/// The parts that a completion names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parts {
     All,
@@ -72,11 +72,11 @@ pub(super) enum Parts {
     None,
 }
 
-/// Places are a bucket and a key each.
+/// The number of addresses: pairs of a bucket and a key.
 pub(super) const PLACES: usize = 10;
-/// How many buckets there are.
+/// The number of buckets.
 pub(super) const BUCKETS: usize = 2;
-/// How many prefixes there are.
+/// The number of prefixes.
 pub(super) const PREFIXES: usize = 5;
 
 fn place() -> impl Strategy<Value = usize> {
@@ -130,7 +130,7 @@ fn checksum() -> impl Strategy<Value = Option<(Algorithm, ChecksumScope)>> {
     ]))
 }
 
-/// A completion with wrong parts has no condition: at most one thing is wrong.
+/// A completion. One with wrong parts has no condition: a step has at most one error.
 fn complete() -> impl Strategy<Value = Step> {
     let wrong = vec![
         Parts::LastOnly,
