@@ -1,26 +1,27 @@
-//! Bundles, many small files in one object (Hou 2017, sections 4.1.3 and 7: the bandwidth of many small requests for a
-//! fraction of the client's processor time): what still goes into one, and in which ranges members are fetched from it.
+//! Bundles: many small files in one object (Hou 2017, sections 4.1.3 and 7), which give the bandwidth of many small
+//! requests for a fraction of the client's CPU time. Decides which members fit into a bundle, and in which ranges
+//! members are fetched from it.
 
 use std::ops::Range;
 
-/// Where a bundle ends and the next one begins. A bundle with a file that changed is packed again as a whole, and whoever
-/// wants one member reads the whole index.
+/// Maximum size of a bundle. If one of its files changes, the whole bundle is packed again; reading one member requires
+/// the whole index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of members, with what frames them.
+    /// Bytes of members, including their framing.
     pub bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
 }
 
 impl Default for Limits {
-    /// 1 GiB, which a line of 100 Mb/s carries in a minute and a half; an index of 2 MiB has some 30,000 members.
+    /// 1 GiB, which takes 90 s at 100 Mbit/s. An index of 2 MiB has about 30,000 members.
     fn default() -> Self {
         Self { bytes: 1 << 30, index_bytes: 2 << 20 }
     }
 }
 
-/// A bundle that is being filled.
+/// A bundle being filled.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling {
     limits: Limits,
@@ -29,14 +30,14 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// An empty one.
+    /// An empty bundle.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self { limits, bytes: 0, index_bytes: 0 }
     }
 
-    /// Whether a member goes into this one; otherwise the next begins with it. An empty one takes a member of any size:
-    /// what is larger than a bundle has one of its own.
+    /// Returns true if a member fits; otherwise it starts the next bundle. An empty bundle takes a member of any size,
+    /// so a file larger than a bundle gets one of its own.
     #[must_use]
     pub const fn takes(&self, bytes: u64, index_bytes: u64) -> bool {
         let is_empty = self.index_bytes == 0;
@@ -45,44 +46,44 @@ impl Filling {
         is_empty || is_within
     }
 
-    /// A member went into it.
+    /// Adds a member.
     pub const fn add(&mut self, bytes: u64, index_bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.index_bytes = self.index_bytes.saturating_add(index_bytes);
     }
 }
 
-/// Members that are fetched together.
+/// Members fetched in one range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Their places in what was asked for.
+    /// Their indices in the list of requested members.
     pub members: Range<usize>,
-    /// Where the first one begins.
+    /// Offset of the first member.
     pub offset: u64,
-    /// Bytes to the end of the last one.
+    /// Bytes up to the end of the last member.
     pub length: u64,
 }
 
-/// Bytes between two members that are fetched with them rather than asked around: they cost less than another request.
-const GAP: u64 = 64 << 10;
+/// Maximum bytes between two members of a range. Fetching the gap costs less than another request.
+const MAX_GAP_BYTES: u64 = 64 << 10;
 
-/// The runs in which members are fetched, given their offsets and lengths in ascending order. No run of several is
-/// longer than `most` bytes.
+/// The ranges in which to fetch members, given their offsets and lengths in ascending order. A range of several members
+/// has at most `max_bytes` bytes.
 #[must_use]
-pub fn runs(spans: impl IntoIterator<Item = (u64, u64)>, most: u64) -> Vec<Run> {
+pub fn runs(spans: impl IntoIterator<Item = (u64, u64)>, max_bytes: u64) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for (place, (offset, length)) in spans.into_iter().enumerate() {
+    for (index, (offset, length)) in spans.into_iter().enumerate() {
         let end = offset.saturating_add(length);
         if let Some(run) = runs.last_mut() {
-            let is_near = offset.saturating_sub(run.offset.saturating_add(run.length)) <= GAP;
-            let whole = end.saturating_sub(run.offset);
-            if is_near && whole <= most {
-                run.members.end = place + 1;
-                run.length = run.length.max(whole);
+            let is_near = offset.saturating_sub(run.offset.saturating_add(run.length)) <= MAX_GAP_BYTES;
+            let joined_length = end.saturating_sub(run.offset);
+            if is_near && joined_length <= max_bytes {
+                run.members.end = index + 1;
+                run.length = run.length.max(joined_length);
                 continue;
             }
         }
-        runs.push(Run { members: place..place + 1, offset, length });
+        runs.push(Run { members: index..index + 1, offset, length });
     }
     runs
 }
@@ -93,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_bundle_ends_where_either_limit_is_reached() {
+    fn bundle_is_full_at_either_limit() {
         let limits = Limits { bytes: 100, index_bytes: 30 };
         let mut filling = Filling::new(limits);
         assert!(filling.takes(1000, 1000));
@@ -104,8 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_fetched_together() {
-        let spans = [(512, 100), (1536, 100), (1536 + GAP + 101, 10), (200_000, 5_000_000), (5_300_000, 7)];
+    fn adjacent_members_are_fetched_together() {
+        let spans =
+            [(512, 100), (1536, 100), (1536 + MAX_GAP_BYTES + 101, 10), (200_000, 5_000_000), (5_300_000, 7)];
         let found = runs(spans, 1 << 20);
         let members: Vec<_> = found.iter().map(|run| run.members.clone()).collect();
         assert_eq!(members, [0..2, 2..3, 3..4, 4..5]);
@@ -116,9 +118,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_member_is_in_one_run(
+        fn every_member_is_in_exactly_one_run(
             steps in proptest::collection::vec((0_u64..200_000, 0_u64..200_000), 0..60),
-            most in 1_u64..1_000_000,
+            max_bytes in 1_u64..1_000_000,
         ) {
             let mut at = 0;
             let spans: Vec<_> = steps.into_iter().map(|(gap, length)| {
@@ -127,9 +129,9 @@ mod tests {
                 (offset, length)
             }).collect();
             let mut next = 0;
-            for run in runs(spans.iter().copied(), most) {
+            for run in runs(spans.iter().copied(), max_bytes) {
                 prop_assert_eq!(run.members.start, next);
-                prop_assert!(run.members.len() == 1 || run.length <= most);
+                prop_assert!(run.members.len() == 1 || run.length <= max_bytes);
                 for (offset, length) in &spans[run.members.clone()] {
                     prop_assert!(*offset >= run.offset && offset + length <= run.offset + run.length);
                 }

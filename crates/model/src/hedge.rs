@@ -1,117 +1,118 @@
-//! When a chunk that is long in coming is asked for a second time: a *hedge* (Dean and Barroso 2013, "The Tail at
-//! Scale"). The race of replicas (Wang 2012, section 3) asks for everything more than once; a hedge is for the few
-//! requests that fall behind others like them, and for no more than a few.
+//! Decides when a slow chunk is requested again on another connection: a *hedge* (Dean and Barroso 2013, "The Tail at
+//! Scale"). Racing replicas (Wang 2012, section 3) duplicates every request; a hedge duplicates only the few that fall
+//! behind others like them.
 //!
-//! A chunk is hedged once at the most, and only where all of this holds:
-//! - It has been waited for four times as long as chunks of its size usually take, and for half a second.
-//! - What is missing would come later, at the pace of late, than another request usually takes for all of it. One that
-//!   has stalled or crawls does not end soon; one that began late and comes well does.
-//! - In the same time, from its beginning to now, others came twice as fast. Where everything is slow, the store or the
-//!   line is, and more requests would make it worse.
-//! - Hedges are no more than one, and one in twenty requests.
+//! A chunk is hedged at most once, and only if all of this holds:
+//! - Its age is at least 4 times the median of recent chunks of its size class, and at least 500 ms.
+//! - At its recent rate, the missing bytes take longer than a new request usually takes for the whole chunk. A chunk
+//!   that has stalled or crawls qualifies; one that started late but progresses well does not.
+//! - Concurrent chunks were twice as fast, measured from its start until now. If all are slow, the store or the link is
+//!   the cause, and more requests would add load.
+//! - At most one request plus one in twenty is hedged.
 //!
-//! A chunk is as old as its bytes have been waited for, without what the reader took to deal with those that came.
+//! The age of a chunk is the time spent waiting for its bytes, without the time that the reader took to process them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::store_model::SizeClass;
 
-/// So many times what is usual is late.
-const TIMES_USUAL: u32 = 4;
-/// So many times what others take at the same time is late.
-const TIMES_OTHERS: u32 = 2;
-/// Nothing is late before: a lost packet or a store's own second try is over by then.
-const LEAST_LATE: Duration = Duration::from_millis(500);
-/// What ends within this need not be asked for again.
-const SOON: Duration = Duration::from_millis(100);
-/// Chunks of a size that have to have come before anybody knows what is usual.
-const KNOWN: usize = 8;
-/// What is usual is the median of so many that came last.
-const REMEMBERED: usize = 32;
-/// One request in so many may be hedged.
-const ONE_IN: u64 = 20;
+/// A chunk is a straggler beyond this multiple of the median of its size class, …
+const STRAGGLER_VS_MEDIAN: u32 = 4;
+/// … and beyond this multiple of what concurrent chunks need, …
+const STRAGGLER_VS_CONCURRENT: u32 = 2;
+/// … but never before this age: a lost packet or the store's own retry is over by then.
+const MIN_STRAGGLER_AGE: Duration = Duration::from_millis(500);
+/// A chunk that completes within this time is not hedged.
+const ALMOST_DONE: Duration = Duration::from_millis(100);
+/// Minimum number of completed chunks of a size class before their median counts.
+const MIN_SAMPLES: usize = 8;
+/// Number of most recent chunks that the median is taken over.
+const SAMPLE_WINDOW: usize = 32;
+/// At most one in this many requests is hedged (plus one).
+const HEDGE_ONE_IN: u64 = 20;
 
-/// What is known of chunks that came, and how many are under way or were hedged.
+/// Statistics of completed chunks, and the number of chunks in flight and hedged.
 #[derive(Debug, Default)]
 pub struct Hedges {
     begun: u64,
     hedged: u64,
-    under_way: u32,
-    /// Bytes of all chunks.
-    came: u64,
-    /// How long all chunks were under way, added up, and until when.
+    in_flight: u32,
+    /// Bytes received, over all chunks.
+    received: u64,
+    /// Sum of the time that each chunk has been in flight, up to `spent_until`.
     spent: Duration,
     spent_until: Duration,
-    /// How long those took that came last, by their size.
+    /// Durations of the most recent chunks, by size class.
     times: BTreeMap<SizeClass, VecDeque<Duration>>,
 }
 
-/// A chunk that is under way. It must come to its [`end`](Hedges::end), once.
+/// A chunk in flight. It must be passed to [`end`](Hedges::end) exactly once.
 #[derive(Debug)]
-#[must_use = "a chunk that does not end counts for ever"]
+#[must_use = "a chunk that never ends is counted as in flight forever"]
 pub struct Chunk {
     bytes: u64,
     done: u64,
     begun: Duration,
-    /// What had come and been spent when it began.
+    /// Totals of bytes received and time spent when it started.
     before: (u64, Duration),
-    /// How far it was when it was looked at last, and how old.
+    /// Its bytes and age at the previous check.
     seen: (u64, Duration),
     is_hedged: bool,
 }
 
-/// What is to become of a chunk.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// It may be hedged now.
+    /// True if the chunk should be hedged now.
     pub is_due: bool,
-    /// It is to be looked at again when it is so old.
+    /// The age at which to check the chunk again.
     pub again: Duration,
 }
 
 impl Hedges {
-    /// A chunk of so many bytes is asked for.
+    /// Registers a chunk of `bytes` that is being requested.
     pub fn begin(&mut self, now: Duration, bytes: u64) -> Chunk {
         self.spend(now);
         self.begun += 1;
-        self.under_way += 1;
-        let (before, seen) = ((self.came, self.spent), (0, Duration::ZERO));
+        self.in_flight += 1;
+        let (before, seen) = ((self.received, self.spent), (0, Duration::ZERO));
         Chunk { bytes, done: 0, begun: now, before, seen, is_hedged: false }
     }
 
-    /// Bytes of a chunk have come.
+    /// Records bytes of a chunk received.
     pub const fn came(&mut self, chunk: &mut Chunk, bytes: u64) {
-        self.came += bytes;
+        self.received += bytes;
         chunk.done += bytes;
     }
 
-    /// How old a chunk has to be when it is looked at first.
+    /// The age at which to check a chunk for the first time.
     #[must_use]
     pub fn first_look(&self, chunk: &Chunk) -> Duration {
-        self.usual(chunk.bytes).map_or(LEAST_LATE, late) / 2
+        self.usual(chunk.bytes).map_or(MIN_STRAGGLER_AGE, straggler_age) / 2
     }
 
-    /// Looks at a chunk that is so old.
+    /// Checks a chunk that has reached `age`.
     pub fn look(&mut self, chunk: &mut Chunk, now: Duration, age: Duration) -> Look {
-        let (seen, seen_at) = std::mem::replace(&mut chunk.seen, (chunk.done, age));
-        let Some(usual) = self.usual(chunk.bytes) else {
-            return Look { is_due: false, again: age + LEAST_LATE / 2 };
+        let (last_bytes, last_age) = std::mem::replace(&mut chunk.seen, (chunk.done, age));
+        let Some(median) = self.usual(chunk.bytes) else {
+            return Look { is_due: false, again: age + MIN_STRAGGLER_AGE / 2 };
         };
-        let late = late(usual);
+        let late = straggler_age(median);
         let again = if age < late / 2 { late / 2 } else { late.max(age + late / 4) };
         let missing = chunk.bytes.saturating_sub(chunk.done);
         let is_due = age >= late
             && !chunk.is_hedged
-            && self.hedged < 1 + self.begun / ONE_IN
+            && self.hedged < 1 + self.begun / HEDGE_ONE_IN
             && self.of_others(chunk, now).is_some_and(|others| {
-                let left = time(missing, chunk.done - seen, age.saturating_sub(seen_at));
-                age >= others * TIMES_OTHERS && left.is_none_or(|left| left > usual.max(others).max(SOON))
+                let left = time(missing, chunk.done - last_bytes, age.saturating_sub(last_age));
+                age >= others * STRAGGLER_VS_CONCURRENT
+                    && left.is_none_or(|left| left > median.max(others).max(ALMOST_DONE))
             });
         Look { is_due, again }
     }
 
-    /// The chunk is asked for a second time.
+    /// Marks the chunk as hedged.
     pub const fn hedge(&mut self, chunk: &mut Chunk) {
         if !chunk.is_hedged {
             chunk.is_hedged = true;
@@ -119,80 +120,80 @@ impl Hedges {
         }
     }
 
-    /// The chunk is over: it has come, and was so old; `None` where it failed or was given up.
-    pub fn end(&mut self, chunk: Chunk, now: Duration, came_at: Option<Duration>) {
+    /// Removes a chunk. `completed_at` is the age at which it completed; `None` if it failed or was cancelled.
+    pub fn end(&mut self, chunk: Chunk, now: Duration, completed_at: Option<Duration>) {
         self.spend(now);
-        self.under_way -= 1;
-        // The time of one that was hedged is that of two.
-        if let Some(age) = came_at.filter(|_| !chunk.is_hedged) {
+        self.in_flight -= 1;
+        // Two requests determined the duration of a hedged chunk.
+        if let Some(age) = completed_at.filter(|_| !chunk.is_hedged) {
             let times = self.times.entry(SizeClass::of(chunk.bytes)).or_default();
-            if times.len() == REMEMBERED {
+            if times.len() == SAMPLE_WINDOW {
                 times.pop_front();
             }
             times.push_back(age);
         }
     }
 
-    /// Chunks that were hedged.
+    /// Number of chunks hedged.
     #[must_use]
     pub const fn hedged(&self) -> u64 {
         self.hedged
     }
 
-    /// Chunks that have not come to their end.
+    /// Number of chunks in flight.
     #[must_use]
     pub const fn under_way(&self) -> u32 {
-        self.under_way
+        self.in_flight
     }
 
-    /// How long a chunk usually takes: as its like do, or the next larger ones.
+    /// The median duration of chunks of this size class, or of the next larger class with enough samples.
     fn usual(&self, bytes: u64) -> Option<Duration> {
         let class = SizeClass::of(bytes);
-        // What is larger still may be of any size.
+        // The last class has no upper bound, so its chunks are not comparable.
         class.most_bytes()?;
-        let (_, times) = self.times.range(class..).find(|(_, times)| times.len() >= KNOWN)?;
+        let (_, times) = self.times.range(class..).find(|(_, times)| times.len() >= MIN_SAMPLES)?;
         let mut sorted: Vec<Duration> = times.iter().copied().collect();
         let middle = sorted.len() / 2;
         Some(*sorted.select_nth_unstable(middle).1)
     }
 
-    /// How long others would take for as many bytes, at the pace that they had from when this one began; `None` where
-    /// they brought fewer.
+    /// The time that other chunks would need for as many bytes, at their rate since this one started; `None` if they
+    /// received fewer bytes.
     fn of_others(&mut self, chunk: &Chunk, now: Duration) -> Option<Duration> {
         self.spend(now);
-        let (came, spent) = chunk.before;
-        let came = self.came - came - chunk.done;
-        let own = now.saturating_sub(chunk.begun);
-        let spent = (self.spent - spent).saturating_sub(own);
-        if came < chunk.bytes { None } else { time(chunk.bytes, came, spent) }
+        let (came_before, spent_before) = chunk.before;
+        let others_bytes = self.received - came_before - chunk.done;
+        let own_time = now.saturating_sub(chunk.begun);
+        let others_time = (self.spent - spent_before).saturating_sub(own_time);
+        if others_bytes < chunk.bytes { None } else { time(chunk.bytes, others_bytes, others_time) }
     }
 
-    /// All that are under way got older. Threads may come with their times in another order.
+    /// Adds the time since the last call for every chunk in flight. Concurrent callers may pass times out of order.
     fn spend(&mut self, now: Duration) {
         let now = now.max(self.spent_until);
-        self.spent += (now - self.spent_until) * self.under_way;
+        self.spent += (now - self.spent_until) * self.in_flight;
         self.spent_until = now;
     }
 }
 
 impl Chunk {
-    /// It turned out to be of another size.
+    /// Corrects the size of the chunk.
     pub const fn resize(&mut self, bytes: u64) {
         self.bytes = bytes;
     }
 
-    /// Whether it was asked for a second time.
+    /// Returns true if the chunk was hedged.
     #[must_use]
     pub const fn is_hedged(&self) -> bool {
         self.is_hedged
     }
 }
 
-fn late(usual: Duration) -> Duration {
-    usual.saturating_mul(TIMES_USUAL).max(LEAST_LATE)
+fn straggler_age(median: Duration) -> Duration {
+    median.saturating_mul(STRAGGLER_VS_MEDIAN).max(MIN_STRAGGLER_AGE)
 }
 
-/// How long `bytes` take where so many came in this time; `None` where none did.
+/// The time that `bytes` take at the rate of `came` bytes in `within`; `None` if `came` is 0.
 fn time(bytes: u64, came: u64, within: Duration) -> Option<Duration> {
     let nanos = (u128::from(bytes) * within.as_nanos()).checked_div(u128::from(came))?;
     Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))

@@ -1,24 +1,25 @@
-//! Who waits so that others need not: requests of like size and direction share a *lane*, and lanes get shares that follow
-//! from what they do to each other (Hou 2017, sections 4.4 and 7).
+//! Priority scheduling of requests to a store: requests of similar size and the same direction share a *lane*, and the
+//! rate of each lane follows from the latency it adds to higher-priority requests (Hou 2017, sections 4.4 and 7).
 //!
-//! Small requests wait behind the bytes of large ones, in a line or at a device, and no order in which requests are sent
-//! helps where the queue is behind the sender. So a lane has a **pace** beside one that goes before it: as much as the lane
-//! was seen to carry, a little more while the others are as fast as they usually are and a little less while they are
-//! not ([`shelter`]). What is behind the sender is then neither idle nor has it a long queue. A pace is held by nobody: a
-//! caller that reads slowly takes no place from others.
+//! Small requests wait behind the bytes of large ones in a link or device. Reordering at the sender does not help,
+//! because the queue is beyond it. A lane is therefore limited to a **rate** while higher-priority requests are active:
+//! its measured capacity, a little more while their latency is normal and a little less while it is not ([`shelter`]).
+//! The queue beyond the sender then stays short but not empty. A rate, unlike a window, is held by no request, so a
+//! slow reader blocks no other.
 //!
-//! - **Before whom**: requests of high priority go before all others, and of one priority small ones before large ones. Who
-//!   goes before everybody who has asked of late does not wait; where nobody goes before anybody, nobody waits.
-//! - **What it may cost**: 8 % of what a lane carries in the long run, and two seconds of it at once; a tenth where others go
-//!   first in the same lane. What holding back was not seen to be good for is not taken for what the lane can carry.
-//! - **Nothing starves**: whoever is next passes after sixteen turns' time, whatever goes before it.
-//! - **Bounded**: where so many wait in a lane, the next request is refused. What was let in before that waits for one turn at
-//!   a time.
-//! - **Clients take turns** in a lane, and one that has many requests waiting is refused while there is still room for
-//!   others.
+//! - **Order**: high priority before normal, and within a priority small requests before large ones. The highest rank
+//!   that was recently active never waits; if only one rank is active, none does.
+//! - **Cost**: 8 % of the capacity of a lane in the long run, with bursts of two seconds of capacity; 10 % if the
+//!   higher-priority requests are in the same lane. Throughput lost to throttling without a measured benefit does not
+//!   lower the capacity estimate.
+//! - **No starvation**: the head of a queue is dispatched after the time of 16 quanta at the latest.
+//! - **Bounded queues**: a request is rejected if the queue of its lane is full. An admitted request is
+//!   queued again for each quantum.
+//! - **Fairness**: clients are served round-robin within a lane, and a client with many queued requests is rejected
+//!   while others still fit.
 //!
-//! Time is an argument, since any origin that all callers share; those of threads that come one after the other may be a little
-//! out of order.
+//! Time is an argument, relative to any origin that all callers share. Times of concurrent callers may be slightly out
+//! of order.
 
 mod carried;
 mod kind;
@@ -35,16 +36,16 @@ use shelter::Shelter;
 pub use kind::{Kind, Priority, SMALL_BYTES, Size};
 pub use lane::{Client, Ticket};
 
-/// What may be set.
+/// Limits of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LanesOptions {
-    /// Where so many wait in a lane, no request is let in any more.
+    /// Maximum number of queued requests per lane. Beyond it, requests are rejected.
     pub most_waiting: usize,
 }
 
-/// A client may have this many times as many requests waiting in a lane as there is room for: alone, seven eighths of
-/// all that may wait.
-const CLIENT_SHARE: usize = 7;
+/// Maximum ratio of the queued requests of a client to the free places of the queue. A single client can fill 7/8 of
+/// it.
+const CLIENT_QUEUE_RATIO: usize = 7;
 
 impl Default for LanesOptions {
     fn default() -> Self {
@@ -52,7 +53,7 @@ impl Default for LanesOptions {
     }
 }
 
-/// All lanes to one store.
+/// All lanes of one store.
 #[derive(Debug)]
 pub struct Lanes {
     options: LanesOptions,
@@ -61,47 +62,47 @@ pub struct Lanes {
     last: u64,
 }
 
-/// A request that has been let into its lane. It must come to its [`end`](Lanes::end), once.
+/// A request admitted to its lane. It must be passed to [`end`](Lanes::end) exactly once.
 #[derive(Debug)]
-#[must_use = "a request that does not end is under way for ever"]
+#[must_use = "a request that never ends is counted as in flight forever"]
 pub struct Entered {
     id: u64,
     kind: Kind,
     client: Client,
-    /// Since when what it carried is not counted, and how much that is.
+    /// Start of the span whose bytes are not yet counted, and their number.
     since: Duration,
     amount: u64,
 }
 
-/// Whether what asked for a turn may pass.
+/// The answer to a dispatch request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// At once.
+    /// It may proceed at once.
     Now,
-    /// When [`Lanes::next`] says this.
+    /// It is queued until [`Lanes::next`] returns this ticket.
     Waits(Ticket),
 }
 
-/// A lane's queue is full: the request may be sent again later.
+/// The queue of a lane is full. The request may be retried later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full {
-    /// Requests that wait.
+    /// Number of queued requests.
     pub waiting: usize,
 }
 
 impl Lanes {
-    /// No lane has anything in it.
+    /// Empty lanes.
     #[must_use]
     pub fn new(options: LanesOptions) -> Self {
         Self { options, lanes: Default::default(), shelter: Shelter::default(), last: 0 }
     }
 
-    /// A request of one client among others comes. What is let in takes its turns.
+    /// Admits a request of one of several clients. It must then request its dispatch.
     pub fn enter_for(&mut self, client: Client, kind: Kind, now: Duration) -> Result<Entered, Full> {
         let lane = &self.lanes[kind.lane()];
         let waiting = lane.waiting();
         let room = self.options.most_waiting.saturating_sub(waiting);
-        if room == 0 || lane.waiting_of(client) >= room.saturating_mul(CLIENT_SHARE) {
+        if room == 0 || lane.waiting_of(client) >= room.saturating_mul(CLIENT_QUEUE_RATIO) {
             return Err(Full { waiting });
         }
         self.last += 1;
@@ -110,12 +111,12 @@ impl Lanes {
         Ok(Entered { id: self.last, kind, client, since: now, amount: 0 })
     }
 
-    /// Like [`enter_for`](Self::enter_for), where clients are not told apart.
+    /// Like [`enter_for`](Self::enter_for), without telling clients apart.
     pub fn enter(&mut self, kind: Kind, now: Duration) -> Result<Entered, Full> {
         self.enter_for(Client::default(), kind, now)
     }
 
-    /// Asks for the turn of so many bytes; a small request has one turn in all.
+    /// Requests the dispatch of `bytes`. A small request is dispatched as a whole.
     pub fn turn(&mut self, request: &Entered, bytes: u64, now: Duration) -> Turn {
         let (kind, lane) = (request.kind, request.kind.lane());
         self.shelter.came(kind, now);
@@ -127,30 +128,30 @@ impl Lanes {
         self.lanes[lane].ask(ticket, kind.amount(bytes), shares, now)
     }
 
-    /// Whose turn it is; to be asked for again until it is nobody's.
+    /// The next ticket that is dispatched. Call it until it returns `None`.
     pub fn next(&mut self, now: Duration) -> Option<Ticket> {
         self.pass(now);
         let Self { lanes, shelter, .. } = self;
         let mut lanes = lanes.iter_mut().enumerate();
-        lanes.find_map(|(lane, waits)| waits.next(|priority| shelter.share_of(lane, priority, now), now))
+        lanes.find_map(|(index, lane)| lane.next(|priority| shelter.share_of(index, priority, now), now))
     }
 
-    /// When `next` is to be asked; `None` while nobody waits.
+    /// The time at which to call `next` again; `None` if no request is queued.
     #[must_use]
     pub fn wake(&self, now: Duration) -> Option<Duration> {
         let lanes = self.lanes.iter().enumerate();
-        let due = lanes.filter_map(|(lane, waits)| {
-            waits.wake(|priority| self.shelter.share_of(lane, priority, now), now)
+        let due = lanes.filter_map(|(index, lane)| {
+            lane.wake(|priority| self.shelter.share_of(index, priority, now), now)
         });
         due.min()
     }
 
-    /// Somebody waits no longer. Nothing happens where its turn had come.
+    /// Removes a queued ticket. Has no effect if it was dispatched.
     pub fn leave(&mut self, ticket: Ticket) {
         self.lanes[ticket.lane].leave(ticket);
     }
 
-    /// Bytes after which a large request is to ask for its next turn; `None`: it need not be taken to pieces.
+    /// Bytes after which a large request must request its next dispatch; `None` if it need not be split.
     #[must_use]
     pub fn piece(&self, request: &Entered, now: Duration) -> Option<u64> {
         let Kind { priority, .. } = request.kind;
@@ -158,13 +159,13 @@ impl Lanes {
         self.lanes[lane].piece(self.shelter.share_of(lane, priority, now), now)
     }
 
-    /// Bytes of a request were taken or have come.
-    #[allow(clippy::cast_precision_loss, reason = "what is added up")]
+    /// Records bytes of a request that were accepted or received.
+    #[allow(clippy::cast_precision_loss, reason = "an amount that is added up")]
     pub fn carried(&mut self, request: &mut Entered, bytes: u64, now: Duration) {
         request.amount += bytes;
         let lane = request.kind.large_lane();
         if request.kind.size == Size::Small {
-            // Where the large ones go, the small ones do too.
+            // Small requests use the same link as the large ones of their direction.
             let shares = |priority| self.shelter.share_of(lane, priority, now);
             self.lanes[lane].charge(bytes as f64, shares, now);
         } else if now.saturating_sub(request.since) >= carried::LONGEST {
@@ -175,8 +176,8 @@ impl Lanes {
         }
     }
 
-    /// A request is over. It was done, and the store was waited for so long; `None` where it failed or was given up: that
-    /// says nothing of how fast the store is.
+    /// Ends a request. `service` is the time that the store was waited for; `None` if the request failed or was
+    /// cancelled, which says nothing about the speed of the store.
     pub fn end(&mut self, request: Entered, now: Duration, service: Option<Duration>) {
         let Entered { id, kind, since, amount, .. } = request;
         let Some(service) = service else { return self.lanes[kind.lane()].carried.forget(id, since) };
@@ -189,24 +190,24 @@ impl Lanes {
         }
     }
 
-    /// Who waits, in all lanes.
+    /// Number of queued requests, over all lanes.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.lanes.iter().map(Lane::waiting).sum()
     }
 
-    /// Requests that have not ended.
+    /// Number of requests that have not ended.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.lanes.iter().map(|lane| lane.carried.open()).sum()
     }
 
-    /// Time goes on.
+    /// Advances the time.
     fn pass(&mut self, now: Duration) {
-        let is_paced = |(lane, waits): (usize, &Lane)| {
-            self.shelter.has_waiting(lane, now) && waits.carried.most(now).is_some()
+        let is_throttled = |(index, lane): (usize, &Lane)| {
+            self.shelter.has_waiting(index, now) && lane.carried.most(now).is_some()
         };
-        let is_paced = self.lanes.iter().enumerate().any(is_paced);
-        self.shelter.pass(is_paced, now);
+        let is_throttled = self.lanes.iter().enumerate().any(is_throttled);
+        self.shelter.pass(is_throttled, now);
     }
 }

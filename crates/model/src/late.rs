@@ -1,34 +1,39 @@
-//! Parts of an upload that would fall behind at its end: one that others will be done with sooner is left to them, and one that fell
-//! behind is broken off and sent again over a connection that has been faster.
+//! Straggling parts at the end of an upload. A part that other connections would finish sooner is left to them; a part
+//! that fell behind is aborted and sent again over a faster connection.
 //!
-//! Connections of one transfer are not alike. One whose window stopped opening early carries a tenth of what another does, and
-//! behind a long line it stays so for minutes. As long as parts wait for their turn, whoever is faster takes more of them; behind the
-//! last one everybody waits for the slowest. Which connection that will be is known from the parts that it had before, so that it
-//! gets none of the last ones ([`begins`]): each goes where it ends first. What a store has not all of it keeps nothing of, so that
-//! a part which is broken off before its last bytes have left is stored once, by whoever sends it again. It costs the bytes that had
-//! left, of which there are to be few. Downloads ask a second time without giving up the first ([`hedge`](crate::hedge)); of a part
-//! that is sent twice nobody could say which one the store named last.
+//! Connections of one transfer differ: one whose window stopped opening early has 10 % of the throughput of another,
+//! and on a long link stays slow for minutes. While parts wait, faster connections take more of them; after the last
+//! one is taken, the upload waits for the slowest. The previous part of a connection predicts its speed, so slow
+//! connections get none of the last parts ([`begins`]).
+//!
+//! A store keeps nothing of an incomplete part, so a part that is aborted before its last bytes were sent is stored
+//! exactly once. The bytes already sent are wasted, and are bounded. Downloads instead request a second time and keep
+//! the first request ([`hedge`](crate::hedge)); if a part were sent twice, it would be unknown which copy the store
+//! kept.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Parts whose times say how long one takes.
-const LOOKED_AT: usize = 16;
-/// Fewer that ended since a part began say nothing of it.
-const FEWEST: usize = 3;
-/// It goes where parts were fast: this one of so many, from the fastest.
-const FAST: usize = 4;
-/// What is left has to take so many times as long as all of it does there, and so much longer.
-const TIMES: f64 = 1.5;
-const LEAST: f64 = 0.2;
-/// Where nothing has ended for so many times that, all may have come to a stand.
-const QUIET: f64 = 3.0;
-/// Bytes that may be sent in vain, as a part of all.
-const OF_ALL: u64 = 8;
+/// Number of most recent parts that the expected duration is taken from.
+const SAMPLE_WINDOW: usize = 16;
+/// Minimum number of parts completed since a part started, below which it is not judged.
+const MIN_SAMPLES: usize = 3;
+/// The reference duration is the first quartile of the completed parts.
+const FAST_QUANTILE_DIVISOR: usize = 4;
+/// The rest of a straggler takes this multiple of what the whole part takes elsewhere, plus a constant.
+const STRAGGLER_FACTOR: f64 = 1.5;
+const STRAGGLER_EXTRA_SECONDS: f64 = 0.2;
+/// If no part completed for this multiple of that time, all connections may have stalled.
+const STALL_FACTOR: f64 = 3.0;
+/// At most this fraction of the object (1/8) may be wasted.
+const WASTE_DIVISOR: u64 = 8;
 
-/// Whether one of so many parts that wait begins over a connection whose last part took so many seconds a byte, or is left to those that
-/// are under way. These come with what the last part of their connection took, where it had one, and take as long for each, or as they have
-/// by now where that is longer; each goes on with another part as soon as it is done with its own.
+/// Returns true if one of `waiting` parts of `bytes` should start on a connection whose previous part took
+/// `seconds_per_byte`, and false if it is better left to the other connections.
+///
+/// Each of the `others` has a part in flight, and the seconds per byte of its previous part if there was one. It is
+/// expected to take as long for every further part, or as long as its current part has taken so far if that is longer,
+/// and to start the next part as soon as one is done.
 #[must_use]
 pub fn begins(
     waiting: usize,
@@ -36,19 +41,19 @@ pub fn begins(
     others: impl IntoIterator<Item = (UnderWay, Option<f64>)>,
     now: Duration,
 ) -> bool {
-    let until = bytes as f64 * seconds_per_byte;
-    let of = |(part, before): (UnderWay, Option<f64>)| {
+    let own_seconds = bytes as f64 * seconds_per_byte;
+    let parts_done_by = |(part, before): (UnderWay, Option<f64>)| {
         let each = (before.or_else(|| part.pace(now))? * bytes as f64).max(part.elapsed(now));
-        Some(((until - part.left(each, now)) / each).floor().max(0.0))
+        Some(((own_seconds - part.left(each, now)) / each).floor().max(0.0))
     };
-    others.into_iter().filter_map(of).sum::<f64>() < waiting as f64
+    others.into_iter().filter_map(parts_done_by).sum::<f64>() < waiting as f64
 }
 
-/// The parts of one upload, as far as they have ended.
+/// The completed parts of one upload.
 #[derive(Debug)]
 pub struct Parts {
     ended: VecDeque<Ended>,
-    /// Bytes that may still be sent in vain.
+    /// Bytes that may still be wasted.
     spare: u64,
 }
 
@@ -58,32 +63,33 @@ struct Ended {
     seconds_per_byte: f64,
 }
 
-/// A part that is being sent. Times are the clock's.
+/// A part in flight. Times are on the clock of the caller.
 #[derive(Debug, Clone, Copy)]
 pub struct UnderWay {
-    /// Its bytes.
+    /// Size of the part.
     pub bytes: u64,
-    /// Those of them that have left.
+    /// Bytes sent so far.
     pub sent: u64,
-    /// When it began.
+    /// Start time.
     pub began: Duration,
-    /// When the last of those bytes left, or when it began.
+    /// Time of the last progress, or the start time.
     pub moved: Duration,
 }
 
 impl UnderWay {
-    /// Seconds since it began.
+    /// Seconds since the start.
     fn elapsed(&self, now: Duration) -> f64 {
         now.saturating_sub(self.began).as_secs_f64()
     }
 
-    /// Seconds a byte took of those that have left.
+    /// Seconds per byte so far; `None` before any progress.
     fn pace(&self, now: Duration) -> Option<f64> {
         let took = self.elapsed(now);
         (self.sent > 0 && took > 0.0).then(|| took / self.sent as f64)
     }
 
-    /// How long it still takes where all of it takes so many seconds. What stands still is taken to do so for as long again.
+    /// Seconds left if the whole part takes `all` seconds. A part that has stalled is expected to stall for as long
+    /// again.
     fn left(&self, all: f64, now: Duration) -> f64 {
         let rest = self.bytes.saturating_sub(self.sent) as f64 / self.bytes.max(1) as f64 * all;
         rest.max(all - self.elapsed(now)).max(now.saturating_sub(self.moved).as_secs_f64())
@@ -91,15 +97,15 @@ impl UnderWay {
 }
 
 impl Parts {
-    /// Of an object of so many bytes.
+    /// No completed parts yet of an object of `size` bytes.
     #[must_use]
     pub fn of(size: u64) -> Self {
-        Self { ended: VecDeque::with_capacity(LOOKED_AT), spare: size / OF_ALL }
+        Self { ended: VecDeque::with_capacity(SAMPLE_WINDOW), spare: size / WASTE_DIVISOR }
     }
 
-    /// A part is stored; how many seconds a byte of it took.
+    /// Records a stored part. Returns its seconds per byte.
     pub fn end(&mut self, part: UnderWay, now: Duration) -> f64 {
-        if self.ended.len() == LOOKED_AT {
+        if self.ended.len() == SAMPLE_WINDOW {
             self.ended.pop_front();
         }
         let took = part.elapsed(now);
@@ -108,31 +114,31 @@ impl Parts {
         seconds_per_byte
     }
 
-    /// How long the rest of a part would take as it goes, in seconds, where it is better broken off.
+    /// Seconds that the rest of a part is expected to take, if it is a straggler that should be aborted.
     #[must_use]
     pub fn lateness(&self, part: UnderWay, now: Duration) -> Option<f64> {
         if part.sent > self.spare {
             return None;
         }
-        // Those that had the same line at the same time: where it carries less for all, nobody is late.
+        // Only parts completed since: if the link became slower for all, no part is a straggler.
         let since = self.ended.iter().filter(|ended| ended.at >= part.began);
         let mut paces: Vec<f64> = since.map(|ended| ended.seconds_per_byte).collect();
-        if paces.len() < FEWEST {
+        if paces.len() < MIN_SAMPLES {
             return None;
         }
         paces.sort_by(f64::total_cmp);
-        let elsewhere = paces[paces.len() / FAST] * part.bytes as f64;
-        let late = TIMES.mul_add(elsewhere, LEAST);
+        let elsewhere = paces[paces.len() / FAST_QUANTILE_DIVISOR] * part.bytes as f64;
+        let late = STRAGGLER_FACTOR.mul_add(elsewhere, STRAGGLER_EXTRA_SECONDS);
         let elapsed = part.elapsed(now);
         let quiet = now.saturating_sub(self.ended.back()?.at).as_secs_f64();
-        if elapsed < elsewhere || quiet > late * QUIET {
+        if elapsed < elsewhere || quiet > late * STALL_FACTOR {
             return None;
         }
         let left = part.left(elapsed * part.bytes as f64 / part.sent.max(1) as f64, now);
         (left > late).then_some(left)
     }
 
-    /// A part was broken off of which so many bytes had left.
+    /// Records an aborted part of which `sent` bytes had been sent.
     pub fn broke_off(&mut self, sent: u64) {
         self.spare = self.spare.saturating_sub(sent);
     }
@@ -154,8 +160,8 @@ mod tests {
         UnderWay { bytes: BYTES, sent, began: at(began), moved: at(2000) }
     }
 
-    /// Parts that take half a second each, the last of them ended at 2 s.
-    fn usual() -> Parts {
+    /// Parts that take 0.5 s each; the last one ended at 2 s.
+    fn typical_parts() -> Parts {
         let mut parts = Parts::of(SIZE);
         for n in 1..=6 {
             parts.end(part(BYTES, 900 + n * 100), at(1400 + n * 100));
@@ -164,48 +170,51 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_several_times_as_long_is_late() {
-        let parts = usual();
+    fn part_much_slower_than_others_is_a_straggler() {
+        let parts = typical_parts();
         let left = parts.lateness(part(BYTES / 4, 1000), at(2000)).unwrap();
         assert!((left - 3.0).abs() < 1e-6, "{left}");
-        assert!(parts.lateness(part(0, 1000), at(2000)).is_some(), "nothing of it has left");
-        assert_eq!(parts.lateness(part(BYTES * 2 / 3, 1000), at(2000)), None, "that takes half a second");
-        assert_eq!(parts.lateness(part(0, 1600), at(2000)), None, "it has just begun");
+        assert!(parts.lateness(part(0, 1000), at(2000)).is_some(), "no byte was sent");
+        assert_eq!(parts.lateness(part(BYTES * 2 / 3, 1000), at(2000)), None, "the rest takes half a second");
+        assert_eq!(parts.lateness(part(0, 1600), at(2000)), None, "it has just started");
         let standing = UnderWay { moved: at(1200), ..part(BYTES * 9 / 10, 1000) };
         assert_eq!(parts.lateness(standing, at(2000)), None);
-        assert!(parts.lateness(standing, at(2400)).is_some(), "nothing has left for longer than late is");
+        assert!(
+            parts.lateness(standing, at(2400)).is_some(),
+            "no byte was sent for longer than the straggler time"
+        );
     }
 
-    /// Seconds a byte where a part takes so long.
+    /// Seconds per byte of a part that takes this long.
     fn pace(seconds: f64) -> f64 {
         seconds / BYTES as f64
     }
 
     #[test]
-    fn who_is_slow_gets_none_of_the_last_parts() {
-        // Two others take half a second each, and have a quarter of one left.
+    fn slow_connection_gets_none_of_the_last_parts() {
+        // Two others take 0.5 s per part and have a quarter of one left.
         let others = [(part(BYTES / 2, 1625), Some(pace(0.5))), (part(BYTES / 2, 1625), Some(pace(0.5)))];
         let begins = |waiting, seconds| begins(waiting, (BYTES, pace(seconds)), others, at(2000));
-        assert!(begins(1, 0.5) && begins(1, 0.6), "who is as fast begins");
-        // In 4 s they are done with seven each.
+        assert!(begins(1, 0.5) && begins(1, 0.6), "an equally fast connection starts a part");
+        // In 4 s each of them completes seven parts.
         assert!(!begins(1, 4.0) && !begins(14, 4.0));
-        assert!(begins(15, 4.0), "that many are too many for them");
+        assert!(begins(15, 4.0), "they cannot complete that many");
         let standing = others.map(|(part, before)| (UnderWay { moved: at(0), ..part }, before));
         let them =
             |standing: &[_], seconds| super::begins(1, (BYTES, pace(seconds)), standing.to_vec(), at(2000));
-        assert!(them(&standing, 2.0), "they stand still");
-        assert!(them(&[], 60.0), "there is nobody else");
+        assert!(them(&standing, 2.0), "the others have stalled");
+        assert!(them(&[], 60.0), "there is no other connection");
         let first = [(part(BYTES / 2, 1500), None)];
-        assert!(!them(&first, 4.0) && them(&first, 1.0), "what it sent so far says how fast it is");
-        assert!(them(&[(part(0, 1500), None)], 60.0), "nothing is known of it");
-        // It was fast, and takes 4 s by now: whoever waits for that part would have one of its own sooner.
+        assert!(!them(&first, 4.0) && them(&first, 1.0), "the bytes sent so far give its speed");
+        assert!(them(&[(part(0, 1500), None)], 60.0), "its speed is unknown");
+        // Its previous part was fast, but the current one has taken 4 s so far: a 6 s connection is better.
         let slower = [(UnderWay { began: at(0), ..part(BYTES / 2, 0) }, Some(pace(0.5)))];
         let then = |seconds| super::begins(2, (BYTES, pace(seconds)), slower, at(4000));
-        assert!(then(6.0) && !then(12.0), "it is done with both in 10 s");
+        assert!(then(6.0) && !then(12.0), "it completes both in 10 s");
     }
 
-    /// When the last of so many parts ends over connections that take these milliseconds for each, all begun as soon as there is
-    /// one, or where they begin best.
+    /// Time in milliseconds at which the last part ends, over connections that take the given milliseconds per part.
+    /// Parts start as soon as a connection is idle, or only where they end first if `chosen`.
     fn ended(parts: usize, connections: &[u64], chosen: bool) -> u64 {
         let (mut now, mut waiting) = (0, parts);
         let mut idle: Vec<(u64, Option<f64>)> = connections.iter().map(|each| (*each, None)).collect();
@@ -235,23 +244,23 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_late_where_all_are() {
-        let parts = usual();
-        assert_eq!(parts.lateness(part(BYTES / 4, 1000), at(5000)), None, "nothing has ended for long");
-        let mut slow = usual();
+    fn no_straggler_if_all_parts_are_slow() {
+        let parts = typical_parts();
+        assert_eq!(parts.lateness(part(BYTES / 4, 1000), at(5000)), None, "no part has completed for long");
+        let mut slow = typical_parts();
         for n in 1..=8 {
             slow.end(part(BYTES, 2000), at(6000 + n * 10));
         }
-        assert_eq!(slow.lateness(part(BYTES / 4, 2500), at(6080)), None, "the others take 4 s too");
+        assert_eq!(slow.lateness(part(BYTES / 4, 2500), at(6080)), None, "the others take 4 s, too");
         assert_eq!(
             Parts::of(SIZE).lateness(part(0, 0), at(60_000)),
             None,
-            "there is nobody to compare it with"
+            "there is no part to compare with"
         );
     }
 
     #[test]
-    fn the_slowest_is_not_waited_for() {
+    fn last_parts_avoid_the_slowest_connection() {
         let connections = [250, 2000, 2000, 2000];
         assert_eq!(ended(13, &connections, false), 4000);
         assert_eq!(ended(13, &connections, true), 2500);
@@ -259,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn choosing_takes_no_longer(
+        fn choosing_connections_never_takes_longer(
             parts in 1_usize..60,
             connections in proptest::collection::vec(100_u64..10_000, 1..20),
         ) {
@@ -267,20 +276,20 @@ mod tests {
         }
 
         #[test]
-        fn what_is_sent_in_vain_is_bounded(sent in proptest::collection::vec(0..BYTES / 4, 1..200)) {
-            let (mut parts, mut in_vain) = (usual(), 0);
+        fn wasted_bytes_are_bounded(sent in proptest::collection::vec(0..BYTES / 4, 1..200)) {
+            let (mut parts, mut wasted) = (typical_parts(), 0);
             for sent in sent {
                 if parts.lateness(part(sent, 1000), at(2000)).is_some() {
                     parts.broke_off(sent);
-                    in_vain += sent;
+                    wasted += sent;
                 }
             }
-            prop_assert!(in_vain <= SIZE / OF_ALL);
+            prop_assert!(wasted <= SIZE / WASTE_DIVISOR);
         }
 
         #[test]
-        fn who_has_sent_less_is_later(less in 0..BYTES, more in 0..BYTES) {
-            let parts = usual();
+        fn fewer_bytes_sent_means_more_time_left(less in 0..BYTES, more in 0..BYTES) {
+            let parts = typical_parts();
             let late = |sent| parts.lateness(part(sent, 1000), at(2000)).unwrap_or(0.0);
             prop_assert!(less > more || late(less) >= late(more));
         }

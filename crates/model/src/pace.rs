@@ -1,51 +1,52 @@
-//! A limit on bytes per second: when the next bytes may pass. A token bucket, kept as the moment from which on it has
-//! tokens again (the "virtual scheduling" of ITU-T I.371), so that a turn is one addition and nobody has to refill it.
+//! A token bucket that limits bytes per second. It stores the time from which on tokens are available again (the
+//! "virtual scheduling" of ITU-T I.371), so that a reservation is one addition and no timer refills it.
 
 use std::time::Duration;
 
-/// What was not used may be made up for as long as this: a timer that fires late loses nothing, and a burst is short.
-const BURST: Duration = Duration::from_millis(100);
-/// Bytes that pass at once are those of so long a time, within the bounds of [`Pace::piece`].
-const PIECES_PER_SECOND: u64 = 10;
-/// A piece is no smaller: what is smaller costs more to send than it smoothes.
-const LEAST_PIECE: u64 = 8 << 10;
-/// A request gets so many bytes a second at the least: a store ends one of which it hears nothing for some 20 seconds.
-const LEAST_OF_ONE: u64 = 16 << 10;
+/// Unused tokens are kept for this long: late timers lose nothing, and bursts stay short.
+const MAX_BURST: Duration = Duration::from_millis(100);
+/// A quantum is the bytes of 1/10 s, within the bounds of [`Pace::piece`].
+const QUANTA_PER_SECOND: u64 = 10;
+/// Minimum quantum: a smaller one costs more to send than it smooths.
+const MIN_QUANTUM_BYTES: u64 = 8 << 10;
+/// Minimum rate per request: a store aborts a request that is silent for about 20 s.
+const MIN_REQUEST_BYTES_PER_SECOND: u64 = 16 << 10;
 
-/// The limit, and how much of it is used up.
+/// The limit, and the tokens used.
 #[derive(Debug, Clone)]
 pub struct Pace {
     bytes_per_second: u64,
-    /// When everything that was let pass is paid for.
+    /// The time at which all bytes let through so far are paid for.
     paid: Duration,
 }
 
 impl Pace {
-    /// A limit that counts from `now` on; none is lower than a byte a second.
+    /// A limit that applies from `now` on, of at least 1 byte per second.
     #[must_use]
     pub fn new(bytes_per_second: u64, now: Duration) -> Self {
         Self { bytes_per_second: bytes_per_second.max(1), paid: now }
     }
 
-    /// When these bytes may pass. Turns are given in the order in which they are asked for: nobody waits for more than
-    /// what was asked for before. In any time `t`, no more pass than the limit times `t` and 100 ms, and one turn's.
+    /// The time at which these bytes may pass. Reservations are granted in order of the calls, and each waits only for
+    /// those before it. In any time `t`, at most the limit times `t` + 100 ms pass, plus one reservation.
     pub fn take(&mut self, bytes: u64, now: Duration) -> Duration {
-        let turn = self.paid.max(now.saturating_sub(BURST));
+        let start = self.paid.max(now.saturating_sub(MAX_BURST));
         let nanos = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(self.bytes_per_second));
-        self.paid = turn.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
-        turn
+        self.paid = start.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+        start
     }
 
-    /// Bytes that are best handed over at once, `most` at the most: those of a tenth of a second.
+    /// The bytes to hand over at once: those of 100 ms, at most `max_bytes`.
     #[must_use]
-    pub fn piece(bytes_per_second: u64, most: u64) -> u64 {
-        (bytes_per_second / PIECES_PER_SECOND).clamp(LEAST_PIECE.min(most), most)
+    pub fn piece(bytes_per_second: u64, max_bytes: u64) -> u64 {
+        (bytes_per_second / QUANTA_PER_SECOND).clamp(MIN_QUANTUM_BYTES.min(max_bytes), max_bytes)
     }
 
-    /// Requests at a time under the limit, `most` at the most: each must go on visibly.
+    /// Concurrent requests under the limit, at most `max_requests`: each must make visible progress.
     #[must_use]
-    pub fn requests(bytes_per_second: u64, most: usize) -> usize {
-        usize::try_from(bytes_per_second / LEAST_OF_ONE).unwrap_or(usize::MAX).clamp(1, most.max(1))
+    pub fn requests(bytes_per_second: u64, max_requests: usize) -> usize {
+        let requests = usize::try_from(bytes_per_second / MIN_REQUEST_BYTES_PER_SECOND).unwrap_or(usize::MAX);
+        requests.clamp(1, max_requests.max(1))
     }
 }
 
@@ -57,14 +58,14 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn turns_come_one_after_the_other() {
+    fn reservations_are_spaced_by_the_rate() {
         let mut pace = Pace::new(1000, SECOND);
         let turns: Vec<u128> = (0..4).map(|_| pace.take(500, SECOND).as_millis()).collect();
         assert_eq!(turns, [1000, 1500, 2000, 2500]);
     }
 
     #[test]
-    fn what_was_not_used_is_lost_but_for_a_moment() {
+    fn unused_tokens_are_kept_for_100_ms_only() {
         let mut pace = Pace::new(1000, Duration::ZERO);
         let now = 10 * SECOND;
         let turns: Vec<u128> = (0..4).map(|_| pace.take(50, now).as_millis()).collect();
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_limits_mean_small_pieces_and_few_requests() {
+    fn low_limits_give_small_quanta_and_few_requests() {
         let at = |rate| (Pace::piece(rate, 128 << 10), Pace::requests(rate, 32));
         assert_eq!(at(16 << 10), (8 << 10, 1));
         assert_eq!(at(64 << 10), (8 << 10, 4));
@@ -83,9 +84,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever asks for how much, and however late: no window of time sees more than the limit.
+        /// For any sizes and delays of the reservations, no window of time exceeds the limit.
         #[test]
-        fn no_time_sees_more_than_the_limit(
+        fn no_time_window_exceeds_the_limit(
             rate in 1_u64..10_000_000,
             asked in prop::collection::vec((1_u64..200_000, 0_u64..300), 1..60),
         ) {
@@ -100,21 +101,21 @@ mod tests {
                 for (at, bytes) in &passed[first..] {
                     sum += bytes;
                     largest = largest.max(*bytes);
-                    let allowed = (*at - *from + BURST).as_secs_f64() * rate as f64 + largest as f64;
+                    let allowed = (*at - *from + MAX_BURST).as_secs_f64() * rate as f64 + largest as f64;
                     prop_assert!(sum as f64 <= allowed + 1.0, "{sum} of {allowed} at {at:?}");
                 }
             }
         }
 
         #[test]
-        fn all_of_the_limit_can_be_used(rate in 100_000_u64..10_000_000, piece in 1_000_u64..100_000) {
+        fn full_limit_is_usable_with_late_timers(rate in 100_000_u64..10_000_000, piece in 1_000_u64..100_000) {
             let (mut pace, mut now, mut sum) = (Pace::new(rate, Duration::ZERO), Duration::ZERO, 0);
             while now < 5 * SECOND {
-                // Timers are late.
+                // Timers fire 1 ms late.
                 now = now.max(pace.take(piece, now) + Duration::from_millis(1));
                 sum += piece;
             }
-            // The last one has just begun.
+            // The last reservation has just started.
             let used = (sum - piece) as f64 / now.as_secs_f64() / rate as f64;
             prop_assert!((0.95..=1.05).contains(&used), "{used}");
         }

@@ -1,66 +1,68 @@
-//! How an object is carried: in how many requests of what size. Until a store has been sampled, by size alone; then by what its
-//! surfaces say ([`Plan::tuned`]).
+//! How an object is split into requests: their size, order and concurrency. Without samples of the store the plan
+//! depends on the object's size alone; [`Plan::tuned`] derives it from the store's surfaces.
 
 use std::time::Duration;
 
 use crate::store_model::SizeClass;
 use crate::tune::{AtATime, Cell, Surface};
 
-/// The most parts that S3 takes of one object.
-const MOST_PARTS: u64 = 10_000;
-/// The least that S3 takes as a part, but for the last.
+/// S3 allows at most 10,000 parts per upload.
+const MAX_PARTS: u64 = 10_000;
+/// S3 requires at least 5 MiB per part, except for the last.
 pub const LEAST_PART: u64 = 5 << 20;
 
-/// Bytes of one object that are in flight at a time: under a twentieth of 2 GiB.
-const IN_FLIGHT: u64 = 100 << 20;
-/// Parts of one object, before they are as large as a chunk.
-const PARTS: u64 = 64;
-/// A range is so large a part of what is left of its object: there are as many as are fetched at a time far away, and as many again.
-const OF_REST: u64 = 128;
-/// Requests of one object at a time, however large they are.
-const LEAST_PARALLEL: usize = 2;
+/// Maximum bytes of one object in flight. A killed transfer sends them again: less than 5 % of a 2 GiB object.
+const MAX_OBJECT_BYTES_IN_FLIGHT: u64 = 100 << 20;
+/// Number of parts that an object is split into while they are smaller than a chunk.
+const TARGET_PARTS: u64 = 64;
+/// Each range is 1/128 of the bytes left (guided self-scheduling): two ranges per slot at the 64 concurrent requests of
+/// a long link.
+const RANGE_DIVISOR: u64 = 128;
+/// Minimum concurrent requests of one object, whatever their size.
+const MIN_OBJECT_CONCURRENCY: usize = 2;
 
-/// The least that a range may have where a store is known: towards the end of an object everybody waits for those that are under way.
-const RANGES: [u64; 3] = [256 << 10, 512 << 10, 1 << 20];
-/// A range goes on for so many round trips at the least, and for so long, so that asking for the next one costs little.
-const ROUND_TRIPS: f64 = 8.0;
-const LEAST_SECONDS: f64 = 0.1;
-/// The last ones: there are few of them. More at a time than that are far away, where an object is two ranges for each, which end
-/// together, and a round trip is long.
-const LAST_ROUND_TRIPS: f64 = 3.0;
-const LAST_SECONDS: f64 = 0.02;
-const MOST_UNEVEN: usize = 32;
+/// Candidates for the minimum range size of a tuned store. Completion waits for the last ranges in flight, so the
+/// smallest efficient size is taken.
+const MIN_RANGE_BYTES_CANDIDATES: [u64; 3] = [256 << 10, 512 << 10, 1 << 20];
+/// Minimum duration of a range, in round trips and in seconds, so that requesting the next one costs little.
+const MIN_RANGE_ROUND_TRIPS: f64 = 8.0;
+const MIN_RANGE_SECONDS: f64 = 0.1;
+/// Minimum duration of the tail ranges, in round trips and in seconds. Above [`MAX_TAIL_CONCURRENCY`] there are none:
+/// the link is then long, each slot has about two ranges, which end together, and an additional round trip is
+/// expensive.
+const MIN_TAIL_RANGE_ROUND_TRIPS: f64 = 3.0;
+const MIN_TAIL_RANGE_SECONDS: f64 = 0.02;
+const MAX_TAIL_CONCURRENCY: usize = 32;
 
-/// Objects to read at a time.
-const LEAST_READERS: usize = 8;
-/// The most, unless somebody asks for more.
+/// Minimum number of objects read concurrently.
+const MIN_READERS: usize = 8;
+/// Maximum number of objects read concurrently, unless the plan has more requests.
 pub const MOST_READERS: usize = 64;
 
-/// The chunk size and the parallelism of transfers with one store.
+/// Request sizes and concurrency of transfers with one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Bytes of one part of an upload, at the most; what is no larger is fetched in one request.
+    /// Maximum bytes of an upload part. A download of at most this size is a single request.
     pub chunk_bytes: u64,
-    /// Bytes of one range of a download that may come in any order: the most, and towards the end the least.
+    /// Maximum and minimum bytes of a download range that may arrive in any order. Ranges shrink towards the end.
     pub range_bytes: (u64, u64),
-    /// The least of the last ranges, which are as many as are fetched at a time, and as many again.
+    /// Minimum bytes of the tail ranges: the last two per concurrent request.
     pub last_bytes: u64,
-    /// Requests at a time, over all objects, at the most.
+    /// Maximum concurrent requests, over all objects.
     pub requests: usize,
-    /// How many of those may be of one size, where that is known. Of several sizes each has its part.
+    /// Maximum concurrent requests by size, if the store was tuned. Several sizes share in proportion.
     pub at_a_time: Option<AtATime>,
-    /// Bytes of one request where they must come in order: those ahead of the first wait in memory.
+    /// Bytes of one request of an ordered download. Requests ahead of the first wait in memory.
     pub stream_bytes: u64,
-    /// Bytes that may wait in memory for one object.
+    /// Maximum bytes buffered in memory for one object.
     pub memory_bytes: u64,
 }
 
-/// When the first requests of an object begin, so that they do not begin together.
+/// Start times of an object's first requests, staggered over one round trip.
 ///
-/// Windows of new connections double every round trip, all at the same moments where all began at the same. Their bursts then meet in
-/// the queue in front of a line that is mostly idle, senders see what they wait there as the sign of a full line (HyStart, Ha and Rhee
-/// 2011), and behind a long line windows that stopped opening stay small for seconds. Spread over a round trip they pass one after
-/// the other.
+/// Windows of new connections double every round trip; if all start together, their bursts meet in the queue of a
+/// mostly idle link. Senders take that delay for a full link (HyStart, Ha and Rhee 2011), and on a long link windows
+/// that stopped opening stay small for seconds. Staggered bursts pass one after another.
 #[derive(Debug, Clone, Copy)]
 pub struct Spread {
     from: Duration,
@@ -68,28 +70,29 @@ pub struct Spread {
     begun: u32,
 }
 
-/// Who answers later does so for other reasons than the way.
-const MOST_SPREAD: Duration = Duration::from_millis(300);
+/// Longest stagger. A slower response is not explained by the RTT.
+const MAX_STAGGER: Duration = Duration::from_millis(300);
 
 impl Spread {
-    /// From now on, over what a round trip takes.
+    /// A stagger that starts now and lasts one round trip.
     #[must_use]
     pub fn new(now: Duration, round_trip: Duration) -> Self {
-        Self { from: now, over: round_trip.min(MOST_SPREAD), begun: 0 }
+        Self { from: now, over: round_trip.min(MAX_STAGGER), begun: 0 }
     }
 
-    /// When the next one begins, of so many that are spread: those behind them may begin at once.
-    pub fn next(&mut self, of: usize) -> Duration {
-        let of = u32::try_from(of).unwrap_or(u32::MAX).max(1);
-        let turn = if self.begun < of { self.from + self.over / of * self.begun } else { Duration::ZERO };
+    /// The start time of the next of `total` staggered requests. Later requests may start at once.
+    pub fn next(&mut self, total: usize) -> Duration {
+        let total = u32::try_from(total).unwrap_or(u32::MAX).max(1);
+        let start =
+            if self.begun < total { self.from + self.over / total * self.begun } else { Duration::ZERO };
         self.begun = self.begun.saturating_add(1);
-        turn
+        start
     }
 }
 
 impl Default for Plan {
-    /// Chunks of 8 MiB: large enough that a request's own cost is a hundredth of carrying it, small enough that sending
-    /// one again costs little. 32 requests hide a round trip of 50 ms at some 5 GB/s of such chunks.
+    /// Chunks of 8 MiB: large enough that the fixed cost of a request is 1 % of its transfer time, small enough to
+    /// resend cheaply. 32 such requests sustain about 5 GB/s at an RTT of 50 ms.
     fn default() -> Self {
         Self {
             chunk_bytes: 8 << 20,
@@ -104,138 +107,144 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The same for a store whose surfaces are known, those of uploads and of downloads.
+    /// This plan adapted to a store with the given surfaces (uploads, downloads or both).
     #[must_use]
     pub fn tuned(self, surfaces: &[Surface]) -> Self {
         let Some(at_a_time) = AtATime::of(surfaces) else { return self };
-        let long = |round_trips: f64, least: f64| {
+        let min_bytes = |round_trips: f64, min_seconds: f64| {
             let is_long = |surface: &Surface, bytes: u64| {
                 let parallel = at_a_time.at(SizeClass::of(bytes));
                 let seconds = surface.infer(Cell { bytes, parallel }).latency;
-                seconds >= (surface.law().fixed() * round_trips).max(least)
+                seconds >= (surface.law().fixed() * round_trips).max(min_seconds)
             };
-            RANGES.into_iter().find(|bytes| surfaces.iter().all(|surface| is_long(surface, *bytes)))
+            MIN_RANGE_BYTES_CANDIDATES
+                .into_iter()
+                .find(|bytes| surfaces.iter().all(|surface| is_long(surface, *bytes)))
         };
-        let range_bytes =
-            long(ROUND_TRIPS, LEAST_SECONDS).map_or(self.range_bytes, |least| (2 * least, least));
-        let is_uneven = at_a_time.at(SizeClass::of(range_bytes.1)) <= MOST_UNEVEN;
-        let last = long(LAST_ROUND_TRIPS, LAST_SECONDS).filter(|_| is_uneven);
+        let range_bytes = min_bytes(MIN_RANGE_ROUND_TRIPS, MIN_RANGE_SECONDS)
+            .map_or(self.range_bytes, |bytes| (2 * bytes, bytes));
+        let has_tail = at_a_time.at(SizeClass::of(range_bytes.1)) <= MAX_TAIL_CONCURRENCY;
+        let last = min_bytes(MIN_TAIL_RANGE_ROUND_TRIPS, MIN_TAIL_RANGE_SECONDS).filter(|_| has_tail);
         let last_bytes = last.unwrap_or(range_bytes.1).min(range_bytes.1);
         let requests = at_a_time.most();
         Self { requests, at_a_time: Some(at_a_time), range_bytes, last_bytes, ..self }
     }
 
-    /// The same with so many bytes in each request of a large object.
+    /// This plan with a fixed number of bytes per request of a large object.
     #[must_use]
     pub const fn with_chunks(self, bytes: u64) -> Self {
         Self { chunk_bytes: bytes, range_bytes: (bytes, bytes), last_bytes: bytes, ..self }
     }
 
-    /// Requests of so many bytes at a time, over all objects.
+    /// Maximum concurrent requests of this size, over all objects.
     #[must_use]
     pub fn parallel(&self, bytes: u64) -> usize {
         self.at_most(|known| known.at(SizeClass::of(bytes)))
     }
 
-    /// The same as long as connections are new.
+    /// Like [`parallel`](Self::parallel), while connections are new.
     #[must_use]
     pub fn parallel_at_first(&self, bytes: u64) -> usize {
         self.at_most(|known| known.at_first(SizeClass::of(bytes)))
     }
 
-    /// What is known, where anything is, and no more than there may be.
+    /// The tuned value if there is one, capped by `requests`.
     fn at_most(&self, known: impl FnOnce(&AtATime) -> usize) -> usize {
-        self.at_a_time.as_ref().map_or(self.requests, |of| known(of).min(self.requests)).max(1)
+        self.at_a_time.as_ref().map_or(self.requests, |by_size| known(by_size).min(self.requests)).max(1)
     }
 
-    /// The size of the parts that an object of `size` bytes is sent in; `None` where one request is better.
+    /// The part size of an upload of `size` bytes; `None` if a single request is better.
     #[must_use]
     pub const fn part_bytes(&self, size: u64) -> Option<u64> {
-        // Two requests more, to begin and to complete, are worth it from three parts on.
+        // The two extra requests, to create and to complete the upload, pay off from three parts on.
         if size < self.chunk_bytes.saturating_mul(3) {
             return None;
         }
-        // Of a large one there are enough to go on side by side.
-        let share = size.div_ceil(PARTS).next_multiple_of(1 << 20);
-        let mut bytes = if self.is_guided() && share < self.chunk_bytes { share } else { self.chunk_bytes };
+        // Parts smaller than a chunk if there would otherwise be too few to run concurrently.
+        let even_share = size.div_ceil(TARGET_PARTS).next_multiple_of(1 << 20);
+        let mut bytes =
+            if self.is_guided() && even_share < self.chunk_bytes { even_share } else { self.chunk_bytes };
         bytes = if bytes < LEAST_PART { LEAST_PART } else { bytes };
-        while size.div_ceil(bytes) > MOST_PARTS {
+        while size.div_ceil(bytes) > MAX_PARTS {
             bytes *= 2;
         }
         Some(bytes)
     }
 
-    /// Requests of one object at a time, of so many bytes each: what is in flight when a transfer is killed is sent again, so that
-    /// nobody asks for more than is known to be of use.
+    /// Maximum concurrent requests of one object with this many bytes each. What is in flight when a transfer is killed
+    /// is sent again, so the number is no larger than known to help.
     #[must_use]
     pub fn of_one_object(&self, bytes: u64) -> usize {
         if self.at_a_time.is_some() {
             return self.parallel(bytes);
         }
-        let fits = IN_FLIGHT / bytes.max(1);
-        usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_PARALLEL, self.requests.max(LEAST_PARALLEL))
+        let fits = MAX_OBJECT_BYTES_IN_FLIGHT / bytes.max(1);
+        usize::try_from(fits)
+            .unwrap_or(usize::MAX)
+            .clamp(MIN_OBJECT_CONCURRENCY, self.requests.max(MIN_OBJECT_CONCURRENCY))
     }
 
-    /// Ranges of one object at a time.
+    /// Maximum concurrent ranges of one object.
     #[must_use]
     pub fn ranges_at_a_time(&self) -> usize {
-        // Each takes turns by its own size; most are small.
+        // Each range takes permits by its own size, and most have the minimum size.
         self.of_one_object(if self.at_a_time.is_some() { self.range_bytes.1 } else { self.range_bytes.0 })
     }
 
-    /// Objects to read at a time where their mean size is this: small ones cost a round trip each and little else, so
-    /// that many are asked for together; of large ones a few fill any line (Hou 2017, figure 20).
+    /// Number of objects of this mean size to read concurrently. Small objects cost little but a round trip,
+    /// hence many are read concurrently; a few large ones fill any link (Hou 2017, figure 20).
     #[must_use]
     pub fn readers(&self, mean_bytes: u64) -> usize {
         let fits = self.memory_bytes / mean_bytes.max(1);
-        usize::try_from(fits).unwrap_or(usize::MAX).clamp(LEAST_READERS, self.requests.max(MOST_READERS))
+        usize::try_from(fits).unwrap_or(usize::MAX).clamp(MIN_READERS, self.requests.max(MOST_READERS))
     }
 
-    /// Chunks of a stream that are fetched ahead of the one that is read.
+    /// Number of chunks of a stream to fetch ahead of the reader.
     #[must_use]
     pub fn ahead(&self) -> usize {
         let fits = self.memory_bytes / self.stream_bytes.max(1);
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.requests.max(1))
     }
 
-    /// Whether requests of one object may differ in size.
+    /// Returns true if requests of one object may differ in size.
     const fn is_guided(&self) -> bool {
         self.range_bytes.1 < self.range_bytes.0
     }
 
-    /// The ranges that an object of `size` bytes is fetched in from `from` on, as offset and length, in order: large ones first,
-    /// and towards the end smaller ones, so that nobody waits for a large one on a slow connection (guided self-scheduling,
+    /// The ranges in which to fetch an object of `size` bytes from offset `from`, as offset and length, in order.
+    /// Ranges shrink towards the end, so that no slow connection holds a large last one (guided self-scheduling,
     /// Polychronopoulos and Kuck 1987).
     pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let (most, least) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
-        let last = self.last_bytes.max(1);
-        let of_last = 2 * self.ranges_at_a_time() as u64;
-        let even = move |left: u64| (left / of_last).next_multiple_of(last).max(last);
+        let (max_bytes, min_bytes) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
+        let min_tail_bytes = self.last_bytes.max(1);
+        let tail_ranges = 2 * self.ranges_at_a_time() as u64;
+        let even_share =
+            move |left: u64| (left / tail_ranges).next_multiple_of(min_tail_bytes).max(min_tail_bytes);
         let mut at = from;
         std::iter::from_fn(move || {
             let left = size.checked_sub(at).filter(|left| *left > 0)?;
-            let wanted = (left / OF_REST).clamp(least, most).next_multiple_of(least);
-            let wanted = if last < least { wanted.min(even(left)) } else { wanted };
-            let range = (at, wanted.min(most).min(left));
+            let wanted = (left / RANGE_DIVISOR).clamp(min_bytes, max_bytes).next_multiple_of(min_bytes);
+            let wanted = if min_tail_bytes < min_bytes { wanted.min(even_share(left)) } else { wanted };
+            let range = (at, wanted.min(max_bytes).min(left));
             at += range.1;
             Some(range)
         })
     }
 
-    /// The same around spans that are there, in order, each of which is a range as well. One that begins before the end of another,
-    /// or before `from`, is none.
+    /// Like [`ranges`](Self::ranges), around spans that are already stored: each is returned as one range, in order. A
+    /// span is ignored if it begins before `from` or before the end of another, or ends beyond `size`.
     pub fn ranges_around(
         &self,
         from: u64,
         size: u64,
-        there: Vec<(u64, u64)>,
+        stored: Vec<(u64, u64)>,
     ) -> impl Iterator<Item = (u64, u64)> + use<> {
-        // What is left before a span is no end.
+        // A gap before a stored span is not the tail of the object.
         let (plan, inner) = (*self, Self { last_bytes: self.range_bytes.1, ..*self });
         let ends = |(offset, length): (u64, u64)| offset.checked_add(length).filter(|end| *end <= size);
         let mut at = from;
         let mut kept = Vec::new();
-        for span in there {
+        for span in stored {
             if let Some(end) = ends(span).filter(|_| span.0 >= at && span.1 > 0) {
                 kept.push(span);
                 at = end;
@@ -267,7 +276,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn small_objects_are_one_request() {
+    fn small_objects_are_a_single_request() {
         let plan = Plan::default();
         assert_eq!(plan.part_bytes(0), None);
         assert_eq!(plan.part_bytes((24 << 20) - 1), None);
@@ -280,19 +289,19 @@ mod tests {
     }
 
     #[test]
-    fn ranges_become_smaller_towards_the_end() {
-        let of = |plan: Plan, from, size| {
+    fn ranges_shrink_towards_the_end() {
+        let mebibytes = |plan: Plan, from, size| {
             plan.ranges(from, size).map(|(_, bytes)| bytes >> 20).collect::<Vec<_>>()
         };
-        let ranges = of(Plan::default(), 4 << 20, 256 << 20);
+        let ranges = mebibytes(Plan::default(), 4 << 20, 256 << 20);
         assert!(ranges.is_sorted_by(|a, b| a >= b), "{ranges:?}");
         assert_eq!((ranges[0], ranges[ranges.len() - 1]), (2, 2));
-        assert_eq!(of(Plan::default(), 4 << 20, 1 << 30)[0], 4);
-        assert_eq!(of(Plan::default().with_chunks(8 << 20), 8 << 20, 32 << 20), [8, 8, 8]);
+        assert_eq!(mebibytes(Plan::default(), 4 << 20, 1 << 30)[0], 4);
+        assert_eq!(mebibytes(Plan::default().with_chunks(8 << 20), 8 << 20, 32 << 20), [8, 8, 8]);
     }
 
     #[test]
-    fn the_last_ranges_are_a_part_of_what_is_left() {
+    fn tail_ranges_are_a_share_of_the_remaining_bytes() {
         let plan = Plan { requests: 6, last_bytes: 512 << 10, ..Plan::default() };
         let size = 256 << 20;
         let ranges: Vec<(u64, u64)> = plan.ranges(0, size).collect();
@@ -305,7 +314,7 @@ mod tests {
         assert_eq!(ranges.last().unwrap().1, 512 << 10);
     }
 
-    /// What is asked of stores that carry 118 MB/s behind so many seconds.
+    /// The plan for a store that sustains 118 MB/s at this RTT in seconds.
     fn tuned(round_trip: f64) -> Plan {
         let sample = |(bytes, parallel): (u64, usize)| {
             let cell = Cell { bytes, parallel };
@@ -313,41 +322,44 @@ mod tests {
             Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
         };
         let cells = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
-        let belief = Belief::default().with_round_trip(round_trip);
-        Plan::default().tuned(&[Surface::new(belief, cells.map(sample).to_vec())])
+        let prior = Belief::default().with_round_trip(round_trip);
+        Plan::default().tuned(&[Surface::new(prior, cells.map(sample).to_vec())])
     }
 
     #[test]
-    fn the_last_ranges_are_short_where_few_are_under_way() {
+    fn tail_ranges_are_short_at_low_concurrency() {
         let region = tuned(0.01);
         assert!(region.ranges_at_a_time() <= 16, "{region:?}");
         assert!(region.range_bytes == (4 << 20, 2 << 20) && region.last_bytes <= 512 << 10, "{region:?}");
         let ends = region.ranges(0, 256 << 20).map(|(_, bytes)| bytes).collect::<Vec<_>>();
         assert_eq!((ends[0], *ends.last().unwrap()), (2 << 20, region.last_bytes));
-        // What is fetched between spans that are there is no end.
+        // A gap between stored spans has no tail ranges.
         let there = vec![(1 << 20, 127 << 20), (129 << 20, 127 << 20)];
         let gaps: Vec<_> = region.ranges_around(0, 256 << 20, there).collect();
         assert_eq!(gaps, [(0, 1 << 20), (1 << 20, 127 << 20), (128 << 20, 1 << 20), (129 << 20, 127 << 20)]);
-        // Far away each has two, which end together.
+        // On a long link each slot has two ranges, which end together.
         let far = tuned(0.128);
-        assert!(far.ranges_at_a_time() > MOST_UNEVEN && far.last_bytes == far.range_bytes.1, "{far:?}");
+        assert!(
+            far.ranges_at_a_time() > MAX_TAIL_CONCURRENCY && far.last_bytes == far.range_bytes.1,
+            "{far:?}"
+        );
     }
 
     #[test]
-    fn the_first_begin_one_after_the_other() {
+    fn first_requests_start_staggered_over_the_rtt() {
         let at = Duration::from_millis;
         let mut spread = Spread::new(at(1000), at(100));
         let turns: Vec<Duration> = (0..6).map(|_| spread.next(4)).collect();
         assert_eq!(turns, [at(1000), at(1025), at(1050), at(1075), at(0), at(0)]);
         let mut slow = Spread::new(at(0), at(10_000));
-        assert!((0..4).all(|_| slow.next(4) < MOST_SPREAD));
+        assert!((0..4).all(|_| slow.next(4) < MAX_STAGGER));
     }
 
     proptest! {
         #[test]
-        fn parts_are_what_s3_takes(size in 1_u64..5 << 40, chunk in 1_u64..1 << 30) {
+        fn parts_are_within_s3_limits(size in 1_u64..5 << 40, chunk in 1_u64..1 << 30) {
             if let Some(bytes) = Plan::default().with_chunks(chunk).part_bytes(size) {
-                prop_assert!(bytes >= LEAST_PART && size.div_ceil(bytes) <= MOST_PARTS);
+                prop_assert!(bytes >= LEAST_PART && size.div_ceil(bytes) <= MAX_PARTS);
             }
         }
 
@@ -355,23 +367,23 @@ mod tests {
         fn ranges_cover_the_object(
             size in 0_u64..10_000_000,
             from in 0_u64..1_000_000,
-            most in 1000_u64..100_000,
-            least in 0_u64..100_000,
+            max_bytes in 1000_u64..100_000,
+            min_bytes in 0_u64..100_000,
             last_bytes in 0_u64..100_000,
             requests in 1_usize..100,
         ) {
-            let range_bytes = (most, least.min(most));
+            let range_bytes = (max_bytes, min_bytes.min(max_bytes));
             let plan = Plan { range_bytes, last_bytes, requests, ..Plan::default() };
             let mut at = from.min(size);
             for (offset, length) in plan.ranges(at, size) {
-                prop_assert!(offset == at && length > 0 && length <= most);
+                prop_assert!(offset == at && length > 0 && length <= max_bytes);
                 at += length;
             }
             prop_assert_eq!(at, size);
         }
 
         #[test]
-        fn ranges_cover_what_is_between_those_that_are_there(
+        fn ranges_around_stored_spans_cover_the_object(
             size in 1_u64..10_000_000,
             from in 0_u64..1_000_000,
             mut there in proptest::collection::vec((0_u64..11_000_000, 0_u64..100_000), 0..50),

@@ -1,20 +1,20 @@
-//! When and how often a request is sent again: decided here, apart from sending it.
+//! Decides when and how often a request is retried, apart from sending it.
 //!
-//! Delays grow and are drawn at random between nothing and their bound ("full jitter"), so that clients which failed
-//! together do not come back together. All requests to a store share a budget: where most of them fail, retries would
-//! only add to its load.
+//! Delays grow exponentially and are drawn uniformly between zero and their bound ("full jitter"), so that clients
+//! which failed together do not return together. All requests to a store share a retry budget: if most of them fail,
+//! retries would only add load.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How patient a store's client is.
+/// Limits of the retries of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryOptions {
-    /// Sent so many times in all, at the most.
+    /// Maximum number of attempts, including the first.
     pub attempts: u32,
-    /// The bound of the first delay; each further one is twice the last.
+    /// Bound of the first delay. It doubles with each further one.
     pub first_delay: Duration,
-    /// No delay is longer.
+    /// Maximum bound of a delay.
     pub most_delay: Duration,
 }
 
@@ -25,7 +25,8 @@ impl Default for RetryOptions {
 }
 
 impl RetryOptions {
-    /// The delay before attempt `number` (the second is number 2). `random` is uniform over all of its values.
+    /// The delay before attempt `number` (the first retry is number 2). `random` must be uniform over all values of its
+    /// type.
     #[must_use]
     pub fn delay(&self, number: u32, random: u64) -> Duration {
         let doubled =
@@ -36,34 +37,33 @@ impl RetryOptions {
     }
 }
 
-/// What a store's requests may spend on retries: one each, of a purse that is full at first; ten requests that
-/// succeed earn one.
+/// Retry budget of a store: a retry costs one token, ten successful requests earn one. The budget starts full.
 #[derive(Debug)]
 pub struct RetryBudget {
-    /// In tenths of a retry.
+    /// Tokens, in tenths.
     tenths: AtomicU32,
 }
 
 impl RetryBudget {
-    const FULL: u32 = 1000;
-    const RETRY: u32 = 10;
+    const CAPACITY_TENTHS: u32 = 1000;
+    const COST_TENTHS: u32 = 10;
 
-    /// A full purse: a hundred retries.
+    /// A full budget of 100 retries.
     #[must_use]
     pub const fn new() -> Self {
-        Self { tenths: AtomicU32::new(Self::FULL) }
+        Self { tenths: AtomicU32::new(Self::CAPACITY_TENTHS) }
     }
 
-    /// Pays for a retry; `false` where there is nothing left to pay with.
+    /// Takes the token of one retry. Returns false if none is left.
     pub fn spend(&self) -> bool {
-        let pay = |left: u32| left.checked_sub(Self::RETRY);
+        let pay = |left: u32| left.checked_sub(Self::COST_TENTHS);
         self.tenths.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay).is_ok()
     }
 
-    /// A request succeeded.
+    /// Records a successful request.
     pub fn earn(&self) {
-        let add = |left: u32| (left < Self::FULL).then(|| left + 1);
-        // Full already.
+        let add = |left: u32| (left < Self::CAPACITY_TENTHS).then(|| left + 1);
+        // An error means that the budget is full.
         let _ = self.tenths.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
     }
 }
@@ -80,15 +80,15 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn delays_double_up_to_their_bound() {
+    fn delays_double_up_to_the_maximum() {
         let options = RetryOptions::default();
-        let longest = |number| options.delay(number, u64::MAX).as_millis();
-        assert_eq!([2, 3, 4, 8, 9, 40, 4000].map(longest), [99, 199, 399, 6399, 9999, 9999, 9999]);
+        let max_millis = |number| options.delay(number, u64::MAX).as_millis();
+        assert_eq!([2, 3, 4, 8, 9, 40, 4000].map(max_millis), [99, 199, 399, 6399, 9999, 9999, 9999]);
         assert_eq!(options.delay(9, 0), Duration::ZERO);
     }
 
     #[test]
-    fn a_store_that_fails_is_asked_no_more_than_its_requests_pay_for() {
+    fn retries_are_bounded_by_successful_requests() {
         let budget = RetryBudget::new();
         let spent = |n: u32| (0..n).filter(|_| budget.spend()).count();
         assert_eq!(spent(500), 100);
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn delays_stay_within_their_bound(number in 0_u32..100, random in any::<u64>()) {
+        fn delays_stay_below_the_maximum(number in 0_u32..100, random in any::<u64>()) {
             let options = RetryOptions::default();
             prop_assert!(options.delay(number, random) <= options.most_delay);
         }

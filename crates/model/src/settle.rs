@@ -1,22 +1,23 @@
-//! When a changed name is looked at: not while it goes on changing, not twice at a time, again later where that failed.
-//! Where names were missed, whole trees are compared, one at a time, and everything now and then.
+//! Schedules the synchronisation of changed names: a name is processed once it has been quiet for a while, never
+//! concurrently with itself, and again later after a failure. If changes were missed, whole trees are compared, one
+//! after another, and everything is compared periodically.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-/// Names that are remembered at the most; of more changes it is only known that there were some.
-const MOST_NAMES: usize = 1 << 16;
+/// Maximum number of names kept. Beyond it the waiting names are dropped and everything is compared instead.
+const MAX_NAMES: usize = 1 << 16;
 
-/// How long things wait.
+/// Delays of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SettleOptions {
-    /// A name is looked at when nothing was heard of it for so long.
+    /// A name is processed after this long without changes.
     pub quiet: Duration,
-    /// Everything is compared so long after it was compared last.
+    /// Everything is compared again this long after the last comparison.
     pub every: Duration,
-    /// What failed is tried again after so long, and then twice as long each time.
+    /// Delay of the first retry after a failure. It doubles with each further one.
     pub first_retry: Duration,
-    /// No retry waits longer.
+    /// Maximum delay of a retry.
     pub most_retry: Duration,
 }
 
@@ -31,36 +32,37 @@ impl Default for SettleOptions {
     }
 }
 
-/// Names and trees that wait for their time. The tree of everything has the empty name, any other one ends with a slash.
+/// Names and trees with the time at which they are due. The tree of everything has the empty name; every other tree
+/// ends with a slash.
 #[derive(Debug)]
 pub struct Settling {
     options: SettleOptions,
     names: HashMap<String, Name>,
-    /// Those of them that wait.
+    /// The waiting names, by due time.
     waiting: BTreeSet<(Duration, String)>,
     trees: BTreeMap<String, Duration>,
-    /// The tree that is being compared.
+    /// The tree being compared.
     tree: Option<String>,
-    /// How often in turn a tree could not be compared.
+    /// Consecutive failed comparisons of a tree.
     tree_failures: u32,
 }
 
 #[derive(Debug)]
 struct Name {
-    state: State,
+    state: NameState,
     failures: u32,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Until this moment.
-    Waits(Duration),
-    /// Somebody works on it; if it changed meanwhile, it waits until this moment afterwards.
-    UnderWay(Option<Duration>),
+enum NameState {
+    /// Waiting until it is due.
+    Waiting(Duration),
+    /// Being processed; the due time of the next round if it changed since.
+    InProgress(Option<Duration>),
 }
 
 impl Settling {
-    /// Everything is to be compared at once.
+    /// A scheduler for which the comparison of everything is due at once.
     #[must_use]
     pub fn new(options: SettleOptions, now: Duration) -> Self {
         let trees = BTreeMap::from([(String::new(), now)]);
@@ -68,14 +70,14 @@ impl Settling {
         Self { options, names, waiting, trees, tree: None, tree_failures: 0 }
     }
 
-    /// A name changed, appeared or went.
+    /// Records that a name was created, changed or deleted.
     pub fn touched(&mut self, name: &str, now: Duration) {
         let due = now + self.options.quiet;
         if let Some(known) = self.names.get_mut(name) {
             known.failures = 0;
             match &mut known.state {
-                State::UnderWay(again) => *again = Some(due),
-                State::Waits(until) => {
+                NameState::InProgress(again) => *again = Some(due),
+                NameState::Waiting(until) => {
                     self.waiting.remove(&(*until, name.to_owned()));
                     *until = due;
                     self.waiting.insert((due, name.to_owned()));
@@ -83,8 +85,8 @@ impl Settling {
             }
             return;
         }
-        if self.names.len() >= MOST_NAMES {
-            self.names.retain(|_, known| matches!(known.state, State::UnderWay(_)));
+        if self.names.len() >= MAX_NAMES {
+            self.names.retain(|_, known| matches!(known.state, NameState::InProgress(_)));
             self.waiting.clear();
             self.tree_touched("", now);
             return;
@@ -92,29 +94,29 @@ impl Settling {
         self.wait(name.to_owned(), due, 0);
     }
 
-    /// Anything below a tree may have changed. It does not wait for longer where more does.
+    /// Records that anything below a tree may have changed. Further changes do not postpone its comparison.
     pub fn tree_touched(&mut self, tree: &str, now: Duration) {
         let due = now + self.options.quiet;
         let until = self.trees.entry(tree.to_owned()).or_insert(due);
         *until = due.min(*until);
     }
 
-    /// When something is due next; `None` while that depends on what is under way.
+    /// The next due time; `None` if it depends on work in progress.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
         let tree = self.trees.values().min().filter(|_| self.tree.is_none());
         self.waiting.first().map(|(due, _)| due).into_iter().chain(tree).min().copied()
     }
 
-    /// A name whose time has come. It is under way from then on.
+    /// Takes a name that is due. It is in progress from then on.
     pub fn take(&mut self, now: Duration) -> Option<String> {
         let (_, name) = self.waiting.first().filter(|(due, _)| *due <= now)?.clone();
         self.waiting.pop_first();
-        self.names.get_mut(&name)?.state = State::UnderWay(None);
+        self.names.get_mut(&name)?.state = NameState::InProgress(None);
         Some(name)
     }
 
-    /// A tree whose time has come, while no other one is compared.
+    /// Takes a tree that is due, unless one is being compared.
     pub fn take_tree(&mut self, now: Duration) -> Option<String> {
         if self.tree.is_some() {
             return None;
@@ -122,7 +124,7 @@ impl Settling {
         let (tree, _) = self.trees.iter().find(|(_, due)| **due <= now)?;
         let tree = tree.clone();
         if tree.is_empty() {
-            // The others are within it.
+            // It contains all others.
             self.trees.clear();
         }
         self.trees.remove(&tree);
@@ -130,26 +132,28 @@ impl Settling {
         Some(tree)
     }
 
-    /// Begins with a name that a comparison came upon; `false` where it is under way, or waits for its own time.
+    /// Starts to process a name found by a comparison. Returns false if it is in progress or waits for its own due
+    /// time.
     pub fn begin(&mut self, name: &str) -> bool {
         if self.names.contains_key(name) {
             return false;
         }
-        self.names.insert(name.to_owned(), Name { state: State::UnderWay(None), failures: 0 });
+        self.names.insert(name.to_owned(), Name { state: NameState::InProgress(None), failures: 0 });
         true
     }
 
-    /// A name that was under way is as it should be.
+    /// Ends the processing of a name with success.
     pub fn done(&mut self, name: &str) {
-        if let Some(Name { state: State::UnderWay(Some(due)), .. }) = self.names.remove(name) {
+        if let Some(Name { state: NameState::InProgress(Some(due)), .. }) = self.names.remove(name) {
             self.wait(name.to_owned(), due, 0);
         }
     }
 
-    /// A name that was under way is not. `false` where nobody need be told, since it changed meanwhile.
+    /// Ends the processing of a name with a failure. Returns false if it changed since, so that the failure need not be
+    /// reported.
     pub fn failed(&mut self, name: &str, now: Duration) -> bool {
         match self.names.remove(name) {
-            Some(Name { state: State::UnderWay(Some(due)), .. }) => {
+            Some(Name { state: NameState::InProgress(Some(due)), .. }) => {
                 self.wait(name.to_owned(), due, 0);
                 false
             }
@@ -161,7 +165,7 @@ impl Settling {
         }
     }
 
-    /// All of the tree was looked at, or not.
+    /// Ends the comparison of a tree; `is_whole` is true if all of it was compared.
     pub fn tree_ended(&mut self, is_whole: bool, now: Duration) {
         let Some(tree) = self.tree.take() else { return };
         self.tree_failures = if is_whole { 0 } else { self.tree_failures + 1 };
@@ -174,11 +178,12 @@ impl Settling {
         *until = due.min(*until);
     }
 
-    /// How many names are not known to be as they should be: those that failed and wait for another try, and those that
-    /// are under way, which were given up where nobody works on them any more.
+    /// Number of names that are not known to be in sync: those that failed and wait for a retry, and those in progress,
+    /// which were abandoned if no task works on them any more.
     #[must_use]
     pub fn failing(&self) -> usize {
-        let is_failing = |known: &&Name| known.failures > 0 || matches!(known.state, State::UnderWay(_));
+        let is_failing =
+            |known: &&Name| known.failures > 0 || matches!(known.state, NameState::InProgress(_));
         self.names.values().filter(is_failing).count()
     }
 
@@ -189,7 +194,7 @@ impl Settling {
 
     fn wait(&mut self, name: String, due: Duration, failures: u32) {
         self.waiting.insert((due, name.clone()));
-        self.names.insert(name, Name { state: State::Waits(due), failures });
+        self.names.insert(name, Name { state: NameState::Waiting(due), failures });
     }
 }
 

@@ -1,77 +1,81 @@
-//! How many requests at a time, corrected while they go on: what a plan says was measured another day, by another client, or never.
+//! Hill climbing on the number of concurrent requests: a plan may have been measured on another day, by another client,
+//! or never.
 //!
-//! Time is cut into *looks*. After one at the number as it is comes one at another, and that one is kept where it was worth it: more
-//! requests where they carry more, fewer where they carry the same (Hou 2017, section 4.1.1: behind the knee more only cost).
-//! Steps are small, what did not help is taken back, and the number stays within its bounds. Where neither more nor fewer help,
-//! looks become rare until what is carried changes.
+//! Time is divided into *intervals*. After an interval at the current concurrency follows one at a trial value. The
+//! trial is kept if it pays off: a higher value if throughput rises enough, a lower one if throughput does not fall
+//! (Hou 2017, section 4.1.1: beyond the knee, more requests only cost). Steps are small, a failed trial is undone, and
+//! the concurrency stays within its bounds. When neither direction helps, trials become rare until throughput changes.
 //!
-//! Where many packets are sent again and requests stand still, a queue overruns (Jacobson 1988), and some will for seconds. Far
-//! fewer are tried first there. Lines that lose as much by chance keep what they have, since fewer carry less.
+//! If many packets are retransmitted while requests stall, a queue overruns (Jacobson 1988), and some connections will
+//! stall for seconds. Much lower values are tried first in that case. A link with random loss keeps its concurrency,
+//! because lower values reduce throughput there.
 //!
-//! What is carried is counted in bytes, and each request as so many bytes as it costs besides: objects a second count too.
+//! Throughput is counted in bytes; each request counts as a fixed number of extra bytes, so that objects per second
+//! matter too.
 
 use std::time::Duration;
 
-/// What a request costs besides its bytes, in bytes.
+/// The cost of a request besides its bytes, expressed in bytes.
 pub const REQUEST: f64 = 64.0 * 1024.0;
-/// So many times as many requests are tried, where more helped much and where not, and so many times as few.
-const FAR_UP: f64 = 2.0;
-const UP: f64 = 1.4;
-const DOWN: f64 = 1.3;
-/// And so many times where a queue overruns.
-const FAR_DOWN: f64 = 2.0;
-/// What more requests have to carry in addition, as a part of how many they are more; and what fewer may carry less. Not so where a plan
-/// says that no fewer carry as much: those have to, and going back to it takes no gain but where a queue
-/// overruns, or chance would lead down step by step.
-const GAIN: f64 = 0.15;
-const LOSS: f64 = 0.03;
-/// The same where a queue overruns, all in all: what is carried there differs from look to look.
-const LOSS_OVERRUN: f64 = 0.1;
-/// What was carried once counts so much less with each look.
-const FADES: f64 = 0.99;
-/// What is carried has changed where it differs by so much.
-const CHANGE: f64 = 0.2;
-/// Looks between two tries, once neither direction helps: twice as many each time, up to these.
-const MOST_REST: u32 = 8;
-/// Looks that a mean is of.
-const MOST_LOOKS: u32 = 8;
-/// A look is as long as two requests take, within these.
-const LEAST_LOOK: Duration = Duration::from_millis(300);
-const MOST_LOOK: Duration = Duration::from_millis(1200);
+/// Factors of a step up (large while throughput grows with it) and divisor of a step down.
+const FAST_STEP_UP: f64 = 2.0;
+const STEP_UP: f64 = 1.4;
+const STEP_DOWN: f64 = 1.3;
+/// Divisor of a step down while a queue overruns.
+const OVERRUN_STEP_DOWN: f64 = 2.0;
+/// Throughput that a step up must gain, as a fraction of the growth in concurrency, and throughput that a step down may
+/// lose. Below the value of a plan the rules differ, or noise would lead down step by step: a step down may lose
+/// nothing, and a step back up needs no gain unless a queue overruns.
+const MIN_GAIN_PER_GROWTH: f64 = 0.15;
+const MAX_LOSS: f64 = 0.03;
+/// Total throughput that steps down may lose while a queue overruns. Throughput varies more between intervals there.
+const MAX_LOSS_OVERRUN: f64 = 0.1;
+/// Factor by which the best throughput decays each interval.
+const BEST_DECAY: f64 = 0.99;
+/// Relative difference beyond which throughput is taken to have changed.
+const CHANGE_THRESHOLD: f64 = 0.2;
+/// Maximum number of intervals between trials once neither direction helps. It doubles with each failed pair up to
+/// this.
+const MAX_REST_INTERVALS: u32 = 8;
+/// Maximum number of intervals that the mean throughput is taken over.
+const MAX_MEAN_INTERVALS: u32 = 8;
+/// An interval lasts as long as two requests, within these bounds.
+const MIN_INTERVAL: Duration = Duration::from_millis(300);
+const MAX_INTERVAL: Duration = Duration::from_millis(1200);
 
-/// The number, and what is known of it.
+/// Adapts the number of concurrent requests to throughput.
 #[derive(Debug, Clone)]
 pub struct Steering {
-    /// Requests at a time, without the try that is under way.
+    /// Current concurrency, without the trial in progress.
     number: f64,
     least: f64,
     most: f64,
-    /// What a plan says; nothing where there is none.
+    /// The concurrency of a plan; 0 without one.
     planned: f64,
-    /// Another number, that is tried.
+    /// The trial value in progress.
     tried: Option<f64>,
-    /// The look is at what the change before has left.
+    /// The current interval still reflects the previous concurrency and does not count.
     is_settling: bool,
-    /// What the number carries, a second: the mean of so many looks. And the most that any did lately.
+    /// Mean throughput at the current concurrency over `looks` intervals, and the decaying maximum of that mean.
     carries: f64,
     looks: u32,
     best: f64,
-    /// More requests are tried so many times as many.
+    /// Factor of the next step up.
     up: f64,
-    /// A queue overruns, and that is why fewer are tried.
+    /// A queue overruns, and whether the trial in progress is a step down because of it.
     overruns: bool,
     is_retreat: bool,
-    /// What was carried before the first of those, or by one of them that carried clearly more.
+    /// Throughput before the first of those steps, or of one that was clearly better.
     before: f64,
-    /// Far fewer turned out to carry less, or more to carry more.
+    /// A step down because of an overrun lost throughput, or a step up gained some.
     has_held: bool,
-    /// Tries in turn that did not help, and looks to come before the next one.
+    /// Consecutive failed trials, and intervals left until the next trial.
     vain: u32,
     rest: u32,
 }
 
 impl Steering {
-    /// Begins with `number` requests at a time; there are never fewer than `least` nor more than `most`.
+    /// Starts with `number` concurrent requests, bounded by `least` and `most`.
     #[must_use]
     pub fn new(number: usize, (least, most): (usize, usize)) -> Self {
         let (least, most) = (least.min(number).max(1) as f64, most.max(number) as f64);
@@ -85,7 +89,7 @@ impl Steering {
             carries: 0.0,
             looks: 0,
             best: 0.0,
-            up: FAR_UP,
+            up: FAST_STEP_UP,
             overruns: false,
             is_retreat: false,
             before: 0.0,
@@ -95,55 +99,57 @@ impl Steering {
         }
     }
 
-    /// The same of one that begins with what a plan says.
+    /// Marks the initial concurrency as that of a plan.
     #[must_use]
     pub const fn planned(self) -> Self {
         Self { planned: self.number, ..self }
     }
 
-    /// Requests at a time, now.
+    /// The concurrency to use now.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.tried.unwrap_or(self.number).round() as usize
     }
 
-    /// How long the next look takes where a request takes `latency`.
+    /// The length of the next interval if a request takes `latency`.
     #[must_use]
     pub fn look(latency: Duration) -> Duration {
-        (2 * latency).clamp(LEAST_LOOK, MOST_LOOK)
+        (2 * latency).clamp(MIN_INTERVAL, MAX_INTERVAL)
     }
 
-    /// A look ended in which so much was carried a second; all that time requests waited for their turn. `overruns`: many packets
-    /// were sent again, and requests stood still. Answers how many are to be under way from now on.
-    pub fn looked(&mut self, carried: f64, overruns: bool) -> usize {
+    /// Ends an interval with this throughput in bytes per second, in which requests waited for permits throughout.
+    /// `overruns` is true if many packets were retransmitted and requests stalled. Returns the concurrency to use from
+    /// now on.
+    pub fn looked(&mut self, throughput: f64, overruns: bool) -> usize {
         self.overruns = overruns;
         if std::mem::take(&mut self.is_settling) {
             return self.requests();
         }
         match self.tried {
-            Some(tried) => self.judge(tried, carried),
-            None => self.know(carried),
+            Some(tried) => self.judge(tried, throughput),
+            None => self.know(throughput),
         }
         self.requests()
     }
 
-    /// Nobody waited for a turn: what was carried says nothing about the number.
+    /// Ends an interval in which no request waited for a permit, so that its throughput says nothing about the
+    /// concurrency.
     pub fn idled(&mut self) -> usize {
         (self.tried, self.is_retreat, self.is_settling) = (None, false, true);
         self.requests()
     }
 
-    /// What the number carries is known: another one is tried, if it is time.
-    fn know(&mut self, carried: f64) {
-        let (less, more) = (carried.min(self.carries), carried.max(self.carries));
-        if more > less * (1.0 + CHANGE) {
-            // Whatever did not help before may help now.
-            (self.vain, self.rest, self.up) = (0, 0, FAR_UP);
-            (self.carries, self.looks, self.best) = (carried, 0, 0.0);
+    /// Records the throughput at the current concurrency, and starts a trial if one is due.
+    fn know(&mut self, throughput: f64) {
+        let (less, more) = (throughput.min(self.carries), throughput.max(self.carries));
+        if more > less * (1.0 + CHANGE_THRESHOLD) {
+            // Trials that failed before may succeed now.
+            (self.vain, self.rest, self.up) = (0, 0, FAST_STEP_UP);
+            (self.carries, self.looks, self.best) = (throughput, 0, 0.0);
         }
-        self.looks = (self.looks + 1).min(MOST_LOOKS);
-        self.carries += (carried - self.carries) / f64::from(self.looks);
-        self.best = (self.best * FADES).max(self.carries);
+        self.looks = (self.looks + 1).min(MAX_MEAN_INTERVALS);
+        self.carries += (throughput - self.carries) / f64::from(self.looks);
+        self.best = (self.best * BEST_DECAY).max(self.carries);
         match self.rest.checked_sub(1) {
             Some(rest) => self.rest = rest,
             None => self.try_another(),
@@ -157,17 +163,17 @@ impl Steering {
             self.before = self.carries;
         }
         let wanted = if self.is_retreat {
-            self.number / FAR_DOWN
+            self.number / OVERRUN_STEP_DOWN
         } else if self.vain.is_multiple_of(2) {
             let up = self.number * self.up;
             if self.number < self.planned { up.min(self.planned) } else { up }
         } else {
-            self.number / DOWN
+            self.number / STEP_DOWN
         };
         let wanted = wanted.clamp(self.least, self.most).round();
         if wanted == self.number.round() {
             if std::mem::take(&mut self.is_retreat) {
-                // Whoever has as few as may be tries more.
+                // Already at the lower bound: try a step up instead.
                 (self.has_held, self.vain) = (true, 0);
                 return self.try_another();
             }
@@ -176,45 +182,45 @@ impl Steering {
         (self.tried, self.is_settling) = (Some(wanted), true);
     }
 
-    fn judge(&mut self, tried: f64, carried: f64) {
+    fn judge(&mut self, tried: f64, throughput: f64) {
         self.tried = None;
         let is_more = tried > self.number;
-        let worth = self.carries * (1.0 + GAIN * (tried / self.number - 1.0));
+        let required = self.carries * (1.0 + MIN_GAIN_PER_GROWTH * (tried / self.number - 1.0));
         let helps = if is_more {
             let is_back_to_plan = tried <= self.planned && !self.overruns;
-            if is_back_to_plan { carried > self.carries } else { carried > worth }
+            if is_back_to_plan { throughput > self.carries } else { throughput > required }
         } else {
             let best = self.carries.max(self.best);
-            let (known, loss) = if self.is_retreat {
-                (self.before.max(self.best), LOSS_OVERRUN)
+            let (reference, max_loss) = if self.is_retreat {
+                (self.before.max(self.best), MAX_LOSS_OVERRUN)
             } else if tried < self.planned {
                 (best, 0.0)
             } else {
-                (best, LOSS)
+                (best, MAX_LOSS)
             };
-            carried >= known * (1.0 - loss)
+            throughput >= reference * (1.0 - max_loss)
         };
         if !helps {
             self.has_held |= std::mem::take(&mut self.is_retreat);
             return self.was_vain();
         }
         if self.is_retreat {
-            // What is more than chance is not given up again.
-            self.before = self.before.max(carried * (1.0 - LOSS_OVERRUN));
+            // Keep a gain that exceeds noise as the new reference.
+            self.before = self.before.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
         }
-        let is_much = (carried / self.carries - 1.0) > (tried / self.number - 1.0) / 2.0;
-        self.up = if is_much { FAR_UP } else { UP };
+        let is_much = (throughput / self.carries - 1.0) > (tried / self.number - 1.0) / 2.0;
+        self.up = if is_much { FAST_STEP_UP } else { STEP_UP };
         self.vain = u32::from(!is_more);
-        self.has_held |= is_more && carried > worth;
-        (self.number, self.carries, self.looks) = (tried, carried, 1);
-        // More in the same direction is tried at once.
+        self.has_held |= is_more && throughput > required;
+        (self.number, self.carries, self.looks) = (tried, throughput, 1);
+        // Continue in the same direction at once.
         self.try_another();
     }
 
     fn was_vain(&mut self) {
-        (self.vain, self.up, self.is_settling) = (self.vain + 1, UP, true);
+        (self.vain, self.up, self.is_settling) = (self.vain + 1, STEP_UP, true);
         if self.vain >= 2 {
-            self.rest = (1 << (self.vain / 2).min(4)).min(MOST_REST);
+            self.rest = (1 << (self.vain / 2).min(4)).min(MAX_REST_INTERVALS);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! The live model of a store: how long requests take by kind and size, how many are under way, how they end, how many
-//! bytes pass a second. Every request feeds it; whoever decides what size, how many, whom and when reads it.
+//! The live model of a store: latency by operation and size, requests in flight, outcomes and throughput. Every request
+//! feeds it, and every adaptive decision reads it.
 //!
-//! It does no I/O and reads no clock: `now` is an argument, the time since any origin that all callers share. It remembers
-//! the last 50 to 60 s in slices of 10 s and forgets the rest: twice the 20 s in which affinities are decided anew
-//! (Noel 2018, section IV). Beside that it has totals since the beginning. Requests may be fed in any order.
+//! It does no I/O and reads no clock: `now` is an argument, the time since any origin that all callers share. It keeps
+//! the last 50 to 60 s in slices of 10 s, twice the 20 s in which affinities are recomputed (Noel 2018, section IV),
+//! and totals since the start. Requests may be fed in any order.
 //!
-//! Bounds: under 1 MiB where requests of all kinds and sizes come; 12.5 KiB for each kind and class of sizes that does.
-//! Feeding a request is a dozen relaxed additions and no lock: no thread waits for another that does not run.
+//! Memory: less than 1 MiB if all operations and sizes occur; 12.5 KiB per operation and size class that does. Feeding
+//! a request is a dozen relaxed atomic additions without a lock, so no thread waits for another that is not running.
 
 mod operation;
 mod ring;
@@ -31,40 +31,40 @@ pub use size::SizeClass;
 pub use spread::Spread;
 pub use times::{Expectation, Times};
 
-/// How long a slice of the window is, in seconds.
+/// Length of a slice of the window, in seconds.
 const SLICE_SECONDS: u64 = 10;
-/// Slices of the window.
+/// Number of slices in the window.
 const SLICES: usize = 6;
-/// Throughput is that of so many whole seconds and the one that has begun.
+/// Throughput is taken over this many whole seconds and the current one.
 const RATE_SECONDS: u64 = 5;
-/// The age of the youngest sample is told no finer than this.
-const AGE_GRAIN: u64 = 1_000_000;
+/// Resolution of the age of the latest sample.
+const AGE_RESOLUTION_NANOS: u64 = 1_000_000;
 
 const fn slice_of(now: Duration) -> u64 {
     now.as_secs() / SLICE_SECONDS
 }
 
-/// What is known of one store. To be shared.
+/// The shared model of one store.
 #[derive(Debug, Default)]
 pub struct StoreModel {
     kinds: [Kind; Operation::ALL.len()],
-    moved: [Moved; Direction::ALL.len()],
+    transferred: [Moved; Direction::ALL.len()],
 }
 
-/// Requests of one kind.
+/// Statistics of one operation.
 #[derive(Debug, Default)]
 struct Kind {
-    /// One count, which no reader finds half changed.
+    /// A single counter, so that readers never see a partial update.
     in_flight: AtomicU64,
-    /// When the youngest sample came, in nanoseconds, one more; 0 where there is none.
+    /// Time of the latest sample in nanoseconds, plus one; 0 if there is none.
     youngest: AtomicU64,
     since_beginning: Counts,
     window: Ring<Counts, SLICES>,
-    /// By class of sizes. Made when the first request comes.
+    /// By size class, allocated at the first request.
     series: [OnceLock<Box<Series>>; SizeClass::COUNT],
 }
 
-/// How requests ended.
+/// Number of requests by outcome.
 #[derive(Debug, Default)]
 struct Counts {
     done: AtomicU64,
@@ -75,7 +75,7 @@ struct Counts {
     queued_nanos: AtomicU64,
 }
 
-/// Bytes that went one way.
+/// Bytes transferred in one direction.
 #[derive(Debug, Default)]
 struct Moved {
     seconds: Ring<Bytes, 8>,
@@ -91,26 +91,27 @@ impl Forget for Bytes {
     }
 }
 
-/// A request that is under way. It must come to its [`end`](StoreModel::end), once.
+/// A request in flight. It must be passed to [`end`](StoreModel::end) exactly once.
 #[derive(Debug)]
-#[must_use = "a request that does not end is in flight for ever"]
+#[must_use = "a request that never ends is counted as in flight forever"]
 pub struct Underway(Operation);
 
 impl StoreModel {
-    /// A model of a store of which nothing is known.
+    /// A model without any samples.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A request begins.
+    /// Registers the start of a request.
     pub fn begin(&self, operation: Operation) -> Underway {
         self.kind(operation).in_flight.fetch_add(1, Ordering::Relaxed);
         Underway(operation)
     }
 
-    /// Its answer has begun: of a read the first byte, of a write what comes behind its last. `bytes` is the size of the
-    /// whole; `queued` is how long it had waited inside this process, where that is known.
+    /// Records the start of the response: the first byte of a read, or the response after the last byte of a write.
+    /// `bytes` is the size of the whole request; `queued` is the time that it waited inside this process, or zero if
+    /// unknown.
     pub fn answered(
         &self,
         now: Duration,
@@ -130,16 +131,16 @@ impl StoreModel {
         }
     }
 
-    /// Bytes have passed.
+    /// Records bytes transferred.
     pub fn moved(&self, now: Duration, direction: Direction, bytes: u64) {
-        let moved = &self.moved[direction as usize];
+        let moved = &self.transferred[direction as usize];
         moved.since_beginning.fetch_add(bytes, Ordering::Relaxed);
         if let Some(second) = moved.seconds.at(now.as_secs()) {
             second.0.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// The request has ended.
+    /// Records the end of a request.
     pub fn end(&self, now: Duration, request: Underway, end: End) {
         let kind = self.kind(request.0);
         kind.since_beginning.add(end);
@@ -153,26 +154,26 @@ impl StoreModel {
         kind.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Requests of a kind that are under way.
+    /// Number of requests of an operation in flight.
     #[must_use]
     pub fn in_flight(&self, operation: Operation) -> u64 {
         self.kind(operation).in_flight.load(Ordering::Relaxed)
     }
 
-    /// Requests of all kinds that are under way.
+    /// Number of requests of all operations in flight.
     #[must_use]
     pub fn all_in_flight(&self) -> u64 {
         Operation::ALL.iter().map(|operation| self.in_flight(*operation)).sum()
     }
 
-    /// How long requests of a kind took in the window.
+    /// Latencies of an operation in the window.
     #[must_use]
     pub fn times(&self, now: Duration, operation: Operation) -> Times {
         let series = SizeClass::all().zip(&self.kind(operation).series);
         Times::new(series.filter_map(|(sizes, series)| Some(series.get()?.read(now, sizes))).collect())
     }
 
-    /// How requests of a kind ended in the window.
+    /// Outcomes of an operation in the window.
     #[must_use]
     pub fn outcomes(&self, now: Duration, operation: Operation) -> Outcomes {
         let mut outcomes = Outcomes::default();
@@ -181,7 +182,7 @@ impl StoreModel {
         outcomes
     }
 
-    /// How requests of a kind ended since the beginning.
+    /// Outcomes of an operation since the start.
     #[must_use]
     pub fn all_outcomes(&self, operation: Operation) -> Outcomes {
         let mut outcomes = Outcomes::default();
@@ -189,23 +190,25 @@ impl StoreModel {
         outcomes
     }
 
-    /// Bytes a second over the last 5 to 6 s. A store that was idle for a part of that shows less than it can.
+    /// Bytes per second over the last 5 to 6 s. It underestimates the capacity of a store that was idle for a part of
+    /// that.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     pub fn throughput(&self, now: Duration, direction: Direction) -> f64 {
-        let seconds = self.moved[direction as usize].seconds.last(now.as_secs(), RATE_SECONDS + 1);
+        let seconds = self.transferred[direction as usize].seconds.last(now.as_secs(), RATE_SECONDS + 1);
         let bytes: u64 = seconds.map(|second| second.0.load(Ordering::Relaxed)).sum();
-        let begun = Duration::from_nanos(now.subsec_nanos().into());
-        bytes as f64 / (Duration::from_secs(RATE_SECONDS.min(now.as_secs())) + begun).as_secs_f64().max(1e-3)
+        let current_second = Duration::from_nanos(now.subsec_nanos().into());
+        bytes as f64
+            / (Duration::from_secs(RATE_SECONDS.min(now.as_secs())) + current_second).as_secs_f64().max(1e-3)
     }
 
-    /// Bytes that passed since the beginning.
+    /// Bytes transferred since the start.
     #[must_use]
     pub fn all_moved(&self, direction: Direction) -> u64 {
-        self.moved[direction as usize].since_beginning.load(Ordering::Relaxed)
+        self.transferred[direction as usize].since_beginning.load(Ordering::Relaxed)
     }
 
-    /// How old the youngest time of a kind is, to a millisecond; `None` where there is none.
+    /// Age of the latest latency sample of an operation, to a millisecond; `None` if there is none.
     #[must_use]
     pub fn age(&self, now: Duration, operation: Operation) -> Option<Duration> {
         let youngest = self.kind(operation).youngest.load(Ordering::Relaxed).checked_sub(1)?;
@@ -223,10 +226,10 @@ impl Kind {
         self.series[sizes.index()].get_or_init(Box::default)
     }
 
-    /// A sample came. Written once a millisecond only, so that threads do not fight for it.
+    /// Updates the time of the latest sample, at most once a millisecond to avoid contention.
     fn feel(&self, now: Duration) {
         let (at, youngest) = (nanos(now).saturating_add(1), self.youngest.load(Ordering::Relaxed));
-        if youngest == 0 || at.saturating_sub(youngest) >= AGE_GRAIN {
+        if youngest == 0 || at.saturating_sub(youngest) >= AGE_RESOLUTION_NANOS {
             self.youngest.fetch_max(at, Ordering::Relaxed);
         }
     }

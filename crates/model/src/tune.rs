@@ -1,8 +1,8 @@
-//! What size and how many at a time: inferred from a few samples, for a goal (Hou 2017, section 5).
+//! Choice of request size and concurrency, inferred from a few samples, for a goal (Hou 2017, section 5).
 //!
-//! A *cell* is a size of requests and how many are under way. A *sample* is what a probe of a cell measured. A [`Surface`] is
-//! what follows from samples for all cells of one direction; [`sampling`] says which cell says most next, [`goal`] which is
-//! the best for what somebody wants, and [`carry`] what is to be expected elsewhere.
+//! An *operating point* is a request size with a concurrency. A *sample* is the measurement of a point by a
+//! probe or a transfer. A [`Surface`] predicts all points of one direction from samples. [`sampling`] chooses the most
+//! informative next probe, [`goal`] the best point for a goal, and [`carry`] extrapolates to another client or store.
 
 mod at_a_time;
 pub mod carry;
@@ -26,59 +26,59 @@ pub use surface::{Inferred, Surface};
 pub use tail::Statistic;
 pub use workload::{Amount, Share, Workload};
 
-/// A size of requests, and how many of them at a time.
+/// An operating point: a request size and a concurrency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cell {
     /// Bytes of a request's body.
     pub bytes: u64,
-    /// Requests under way.
+    /// Concurrent requests.
     pub parallel: usize,
 }
 
 impl Cell {
-    /// Bytes of all that are under way.
+    /// Bytes of all concurrent requests.
     #[must_use]
     pub fn in_flight(&self) -> f64 {
         self.bytes as f64 * self.parallel as f64
     }
 
-    /// Bytes a second, all requests together, where each takes so many seconds.
+    /// Total bytes per second if each request takes `latency` seconds.
     #[must_use]
     pub fn bandwidth(&self, latency: f64) -> f64 {
         self.in_flight() / latency
     }
 
-    /// Requests a second, where each takes so many seconds.
+    /// Requests per second if each takes `latency` seconds.
     #[must_use]
     pub fn rate(&self, latency: f64) -> f64 {
         self.parallel as f64 / latency
     }
 
-    /// The cells of some sizes and some parallelisms, those of one size together.
+    /// All combinations of these sizes and concurrencies, grouped by size.
     #[must_use]
     pub fn grid(sizes: &[u64], parallel: &[usize]) -> Vec<Self> {
-        let of = |bytes: u64| parallel.iter().map(move |parallel| Self { bytes, parallel: *parallel });
-        sizes.iter().flat_map(|bytes| of(*bytes)).collect()
+        let row = |bytes: u64| parallel.iter().map(move |parallel| Self { bytes, parallel: *parallel });
+        sizes.iter().flat_map(|bytes| row(*bytes)).collect()
     }
 }
 
-/// What a probe measured. Times are in seconds.
+/// A measurement of a point. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Of which cell.
+    /// The point measured.
     pub cell: Cell,
-    /// How long a request took in the mean.
+    /// Mean latency of a request.
     pub latency: f64,
-    /// How sure that is: the standard error as a part of it.
+    /// Relative standard error of `latency`.
     pub error: f64,
-    /// What 95 and what 99 of a hundred of them took at the most, where that was seen.
+    /// The p95 and p99 of the latency, if observed.
     pub tail: Option<[f64; 2]>,
-    /// Whether a transfer saw it and no probe did.
+    /// True if a transfer observed it, false if a probe did.
     pub is_seen: bool,
 }
 
 impl Sample {
-    /// Bytes a second, all requests together.
+    /// Total bytes per second.
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
         self.cell.bandwidth(self.latency)

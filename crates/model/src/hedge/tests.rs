@@ -8,7 +8,7 @@ const fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
-/// What is known where chunks usually take so long, and the time.
+/// Hedging statistics after chunks that took the usual time, and the current time.
 struct Scene {
     hedges: Hedges,
     now: Duration,
@@ -21,7 +21,7 @@ impl Scene {
         scene
     }
 
-    /// Time passes, in which so many others come side by side.
+    /// Advances the time by `time`, in which `number` other chunks complete concurrently.
     fn come(&mut self, number: u64, time: Duration) {
         let chunks: Vec<Chunk> = (0..number).map(|_| self.hedges.begin(self.now, SIZE)).collect();
         self.now += time;
@@ -46,12 +46,12 @@ impl Scene {
 
     fn end(mut self, chunk: Chunk) {
         self.hedges.end(chunk, self.now, None);
-        assert_eq!(self.hedges.under_way, 0);
+        assert_eq!(self.hedges.in_flight, 0);
     }
 }
 
 #[test]
-fn what_has_stalled_while_others_came_is_due() {
+fn stalled_chunk_is_hedged_if_concurrent_chunks_complete() {
     let mut scene = Scene::new(millis(200));
     let mut chunk = scene.begin(SIZE);
     assert_eq!(scene.hedges.first_look(&chunk), millis(400));
@@ -64,14 +64,14 @@ fn what_has_stalled_while_others_came_is_due() {
     assert!(scene.is_due(&mut chunk));
     scene.hedges.hedge(&mut chunk);
     scene.come(10, millis(200));
-    assert!(!scene.is_due(&mut chunk), "one is enough");
+    assert!(!scene.is_due(&mut chunk), "a chunk is hedged at most once");
     scene.hedges.end(chunk, scene.now, Some(millis(9000)));
-    assert_eq!((scene.hedges.hedged(), scene.hedges.under_way), (1, 0));
+    assert_eq!((scene.hedges.hedged(), scene.hedges.in_flight), (1, 0));
     assert!(scene.hedges.times.values().flatten().all(|time| *time < millis(9000)));
 }
 
 #[test]
-fn nothing_is_late_before_half_a_second() {
+fn no_chunk_is_hedged_before_500_ms() {
     let mut scene = Scene::new(millis(5));
     let mut chunk = scene.begin(SIZE);
     assert_eq!(scene.hedges.first_look(&chunk), millis(250));
@@ -84,7 +84,7 @@ fn nothing_is_late_before_half_a_second() {
 }
 
 #[test]
-fn who_knows_no_like_waits() {
+fn no_hedge_without_samples_of_the_size_class() {
     let mut scene = Scene { hedges: Hedges::default(), now: Duration::ZERO };
     let mut chunk = scene.begin(SIZE);
     let mut smaller = scene.begin(SIZE / 3);
@@ -94,7 +94,7 @@ fn who_knows_no_like_waits() {
     assert_eq!(scene.look(&mut chunk), Look { is_due: false, again: millis(5250) });
     scene.come(80, millis(10));
     assert!(scene.is_due(&mut chunk));
-    assert!(scene.is_due(&mut smaller), "what is smaller takes no longer");
+    assert!(scene.is_due(&mut smaller), "a smaller chunk takes no longer");
     assert!(!scene.is_due(&mut larger));
     scene.hedges.end(smaller, scene.now, None);
     scene.hedges.end(larger, scene.now, None);
@@ -102,7 +102,7 @@ fn who_knows_no_like_waits() {
 }
 
 #[test]
-fn what_comes_well_is_not_due_however_late_it_began() {
+fn progressing_chunk_is_not_hedged_however_late_it_started() {
     for (came, is_due) in [(SIZE / 4, true), (SIZE / 2, true), (SIZE / 4 * 3, false), (SIZE - 9, false)] {
         let mut scene = Scene::new(millis(200));
         let mut chunk = scene.begin(SIZE);
@@ -112,11 +112,11 @@ fn what_comes_well_is_not_due_however_late_it_began() {
         scene.come(9, millis(200));
         scene.now += millis(200);
         scene.hedges.came(&mut chunk, came);
-        // What is left takes as long as it takes at this pace.
+        // The missing bytes are expected at the rate since the last check.
         assert_eq!(scene.is_due(&mut chunk), is_due, "{came}");
         scene.end(chunk);
     }
-    // It came well, and stalls now; then it crawls, but is as good as there.
+    // It progressed well and then stalls; later it crawls, but is almost complete.
     let mut scene = Scene::new(millis(200));
     let mut chunk = scene.begin(SIZE);
     scene.hedges.came(&mut chunk, SIZE - 1000);
@@ -133,7 +133,7 @@ fn what_comes_well_is_not_due_however_late_it_began() {
 }
 
 #[test]
-fn where_others_are_no_faster_none_is_due() {
+fn no_hedge_if_concurrent_chunks_are_no_faster() {
     for (time, is_due) in [(400, true), (499, true), (510, false), (999, false)] {
         let mut scene = Scene::new(millis(10));
         let mut chunk = scene.begin(SIZE);
@@ -142,7 +142,7 @@ fn where_others_are_no_faster_none_is_due() {
         assert_eq!(scene.is_due(&mut chunk), is_due, "{time}");
         scene.end(chunk);
     }
-    // Of what nothing comes beside it, nothing is known.
+    // Without concurrent chunks there is nothing to compare with.
     let mut scene = Scene::new(millis(10));
     let mut chunk = scene.begin(SIZE);
     scene.now += millis(1000);
@@ -151,7 +151,7 @@ fn where_others_are_no_faster_none_is_due() {
 }
 
 #[test]
-fn hedges_are_few() {
+fn hedges_are_limited_to_one_plus_one_in_twenty() {
     let mut scene = Scene::new(millis(10));
     for _ in 0..1000 {
         let mut chunk = scene.begin(SIZE);
@@ -159,7 +159,7 @@ fn hedges_are_few() {
         scene.now += millis(600);
         if scene.is_due(&mut chunk) {
             scene.hedges.hedge(&mut chunk);
-            assert!(scene.hedges.hedged() <= 1 + scene.hedges.begun / ONE_IN);
+            assert!(scene.hedges.hedged() <= 1 + scene.hedges.begun / HEDGE_ONE_IN);
         }
         scene.hedges.end(chunk, scene.now, None);
     }
@@ -167,51 +167,52 @@ fn hedges_are_few() {
 }
 
 #[test]
-fn times_may_come_in_another_order() {
+fn out_of_order_times_are_tolerated() {
     let mut hedges = Hedges::default();
     let chunk = hedges.begin(millis(20), SIZE);
     let mut other = hedges.begin(millis(10), SIZE);
     hedges.end(chunk, millis(5), Some(millis(1)));
     assert!(!hedges.look(&mut other, millis(3), millis(0)).is_due);
     hedges.end(other, millis(2), None);
-    assert_eq!((hedges.spent, hedges.under_way), (Duration::ZERO, 0));
+    assert_eq!((hedges.spent, hedges.in_flight), (Duration::ZERO, 0));
 }
 
-/// Chunks of one transfer: some at a time, each with a time of its own that it would take alone.
+/// Chunks of one transfer, of which `concurrency` are in flight; each has the time that it would take alone.
 #[derive(Debug)]
 struct Transfer {
-    at_a_time: usize,
+    concurrency: usize,
     times: Vec<Duration>,
 }
 
 impl Transfer {
-    /// How long it takes, but for its end. There one that stops with its line looks like one that stops by itself: the
-    /// others have come.
+    /// The duration of the transfer without its end. There, a link that stops looks like a single chunk that stops: all
+    /// others have completed.
     fn lasts(&self) -> Duration {
-        self.times.iter().sum::<Duration>() / u32::try_from(self.at_a_time).unwrap()
+        self.times.iter().sum::<Duration>() / u32::try_from(self.concurrency).unwrap()
     }
 
-    /// Carries them at a pace that is the same for all, and one chunk not at all; answers when which was hedged.
+    /// Runs the transfer at a pace common to all chunks, except for one that gets no bytes. Returns which chunks were
+    /// hedged, and when.
     fn run(&self, pace: impl Fn(Duration) -> f64, stalled: Option<usize>) -> Vec<(usize, Duration)> {
         let (mut hedges, mut hedged) = (Hedges::default(), Vec::new());
         let mut waiting = self.times.iter().copied().enumerate();
-        // A chunk, when it began, how much of it has come, and when it is looked at.
-        let mut under_way: Vec<(usize, Chunk, Duration, f64, Duration)> = Vec::new();
+        // The number of the chunk, its state, start time, completed fraction and next check.
+        let mut in_flight: Vec<(usize, Chunk, Duration, f64, Duration)> = Vec::new();
         let mut now = Duration::ZERO;
         loop {
-            while under_way.len() < self.at_a_time
+            while in_flight.len() < self.concurrency
                 && let Some((number, _)) = waiting.next()
             {
                 let chunk = hedges.begin(now, SIZE);
                 let look = hedges.first_look(&chunk);
-                under_way.push((number, chunk, now, 0.0, look));
+                in_flight.push((number, chunk, now, 0.0, look));
             }
-            if under_way.is_empty() {
+            if in_flight.is_empty() {
                 return hedged;
             }
             now += STEP;
             let mut left = Vec::new();
-            for (number, mut chunk, since, mut share, mut look) in under_way {
+            for (number, mut chunk, since, mut share, mut look) in in_flight {
                 if stalled != Some(number) || chunk.is_hedged() {
                     share += STEP.as_secs_f64() / self.times[number].as_secs_f64() * pace(now);
                     let came = (share.min(1.0) * SIZE as f64) as u64 - chunk.done;
@@ -233,26 +234,26 @@ impl Transfer {
                 }
                 left.push((number, chunk, since, share, look));
             }
-            under_way = left;
+            in_flight = left;
         }
     }
 }
 
-/// A transfer whose chunks take about as long as each other.
+/// A transfer whose chunks take about the same time.
 fn transfers() -> impl Strategy<Value = Transfer> {
-    (1_usize..33, 40_u64..1500).prop_flat_map(|(at_a_time, usual)| {
+    (1_usize..33, 40_u64..1500).prop_flat_map(|(concurrency, usual)| {
         let times =
             prop::collection::vec((700_u64..1400).prop_map(move |part| millis(usual * part / 1000)), 80);
-        times.prop_map(move |times| Transfer { at_a_time, times })
+        times.prop_map(move |times| Transfer { concurrency, times })
     })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// A store that is overloaded, or a line that becomes thin, gets no more requests than before.
+    /// An overloaded store or a congested link gets no additional requests.
     #[test]
-    fn where_all_is_slow_nothing_is_hedged(
+    fn nothing_is_hedged_if_all_chunks_are_slow(
         transfer in transfers(),
         times_slower in 1.0_f64..40.0,
         from in 0.0_f64..0.5,
@@ -262,23 +263,24 @@ proptest! {
         prop_assert_eq!(transfer.run(pace, None), []);
     }
 
-    /// Nothing comes for a time, then everything does.
+    /// No chunk receives bytes for a while, then all do.
     #[test]
-    fn where_all_stops_nothing_is_hedged(transfer in transfers(), from in 0.0_f64..0.5, length in 0_u64..9000) {
+    fn nothing_is_hedged_if_all_chunks_stop(transfer in transfers(), from in 0.0_f64..0.5, length in 0_u64..9000) {
         let from = transfer.lasts().mul_f64(from);
         let stop = from..from + millis(length);
         let pace = |now: Duration| if stop.contains(&now) { 0.0 } else { 1.0 };
         prop_assert_eq!(transfer.run(pace, None), []);
     }
 
-    /// One that stalls is hedged as soon as it is late, wherever it is.
+    /// A chunk that stalls is hedged once it is a straggler, wherever it is in the transfer.
     #[test]
-    fn what_stalls_alone_is_hedged(transfer in transfers(), number in 20_usize..80) {
-        prop_assume!(transfer.at_a_time >= 4);
+    fn single_stalled_chunk_is_hedged(transfer in transfers(), number in 20_usize..80) {
+        prop_assume!(transfer.concurrency >= 4);
         let hedged = transfer.run(|_| 1.0, Some(number));
         let [(hedged, after)] = hedged[..] else { panic!("{hedged:?}") };
         let usual = transfer.times.iter().max().unwrap();
         prop_assert_eq!(hedged, number);
-        prop_assert!(after >= LEAST_LATE && after <= late(*usual) * 5 / 4 + 2 * STEP, "{:?} of {:?}", after, usual);
+        let latest = straggler_age(*usual) * 5 / 4 + 2 * STEP;
+        prop_assert!(after >= MIN_STRAGGLER_AGE && after <= latest, "{:?} of {:?}", after, usual);
     }
 }

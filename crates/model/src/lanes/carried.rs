@@ -1,4 +1,4 @@
-//! What a lane carries where nobody holds it back.
+//! Estimates the capacity of a lane: the throughput it reaches without throttling.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -6,65 +6,69 @@ use std::time::Duration;
 
 use super::shelter::Share;
 
-/// How long a slice is, in milliseconds.
+/// Length of a slice, in milliseconds.
 const SLICE_MILLIS: u64 = 500;
-const SLICES_A_SECOND: f64 = 1000.0 / SLICE_MILLIS as f64;
-/// Slices that are remembered: ten seconds, and those that are not over.
-const SLICES: usize = 56;
-/// Slices of which the best counts.
-const COUNTING: u64 = 20;
-/// What takes longer is counted before its end.
+const SLICES_PER_SECOND: f64 = 1000.0 / SLICE_MILLIS as f64;
+/// Number of slices stored: the window of 10 s, and those that may still grow.
+const STORED_SLICES: usize = 56;
+/// Number of slices whose maximum is the capacity.
+const WINDOW_SLICES: u64 = 20;
+/// Requests that take longer are counted in parts before they end.
 pub(super) const LONGEST: Duration = Duration::from_secs(16);
 
-/// How fast a lane goes.
+/// The rate of a lane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// Amount a second: a share of the most that the lane carries.
+    /// Amount per second: a share of the capacity `most`.
     pub rate: f64,
     pub most: f64,
     pub share: Share,
 }
 
-/// Amounts by when they were carried. What a request carried is spread over the time that it took: when its bytes
-/// left a buffer nobody knows.
+/// Amounts by time slice. The amount of a request is spread evenly over its duration, because the time at which its
+/// bytes left a buffer is unknown.
 #[derive(Debug)]
 pub(super) struct Carried {
-    slices: [Slice; SLICES],
-    /// What began and is not counted yet.
-    open: BTreeSet<(Duration, u64)>,
-    /// The most before a slice, as it was found out last.
-    most: Cell<Option<(u64, f64)>>,
+    slices: [Slice; STORED_SLICES],
+    /// Requests that started and are not counted yet.
+    uncounted: BTreeSet<(Duration, u64)>,
+    /// The cached maximum before a slice.
+    cached_most: Cell<Option<(u64, f64)>>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Slice {
     number: u64,
     amount: f64,
-    /// The lane's own requests carried some of it: otherwise it says nothing of what they could.
+    /// Requests of this lane contributed. Without them the slice says nothing about the lane's capacity.
     is_own: bool,
-    /// At which pace somebody had to wait though nobody knows what that is good for.
+    /// The rate at which requests were throttled without a measured benefit.
     held: Option<Pace>,
 }
 
 impl Default for Carried {
     fn default() -> Self {
-        Self { slices: [Slice::default(); SLICES], open: BTreeSet::new(), most: Cell::default() }
+        Self {
+            slices: [Slice::default(); STORED_SLICES],
+            uncounted: BTreeSet::new(),
+            cached_most: Cell::default(),
+        }
     }
 }
 
 impl Carried {
-    /// Something begins.
+    /// Registers the start of a request.
     pub fn begin(&mut self, id: u64, now: Duration) {
-        self.open.insert((now, id));
+        self.uncounted.insert((now, id));
     }
 
-    /// It is counted.
+    /// Counts the amount of a request since `since`.
     pub fn count(&mut self, id: u64, since: Duration, now: Duration, amount: u64) {
         self.forget(id, since);
         self.spread(since, now, amount, true);
     }
 
-    /// So much was carried by others, where the lane's own go too.
+    /// Counts the amount of requests of another lane that use the same link.
     pub fn add(&mut self, since: Duration, now: Duration, amount: u64) {
         self.spread(since, now, amount, false);
     }
@@ -73,7 +77,7 @@ impl Carried {
     fn spread(&mut self, since: Duration, now: Duration, amount: u64, is_own: bool) {
         let (first, last) = (slice_of(since), slice_of(now));
         let whole = (now.saturating_sub(since)).as_secs_f64().max(1e-9);
-        for number in first.max((last + 1).saturating_sub(SLICES as u64))..=last {
+        for number in first.max((last + 1).saturating_sub(STORED_SLICES as u64))..=last {
             let begin = Duration::from_millis(number * SLICE_MILLIS);
             let end = begin + Duration::from_millis(SLICE_MILLIS);
             let overlap = end.min(now).saturating_sub(begin.max(since)).as_secs_f64();
@@ -84,55 +88,55 @@ impl Carried {
         }
     }
 
-    /// Somebody had to wait at this pace.
+    /// Records that requests were throttled to this rate without a measured benefit.
     pub fn hold(&mut self, pace: Pace, now: Duration) {
         self.slice(slice_of(now)).held = Some(pace);
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "fewer than slices")]
+    #[allow(clippy::cast_possible_truncation, reason = "less than the number of slices")]
     fn slice(&mut self, number: u64) -> &mut Slice {
-        let slice = &mut self.slices[(number % SLICES as u64) as usize];
+        let slice = &mut self.slices[(number % STORED_SLICES as u64) as usize];
         if slice.number != number {
             *slice = Slice { number, ..Slice::default() };
         }
         slice
     }
 
-    /// It is not counted.
+    /// Drops a request without counting it.
     pub fn forget(&mut self, id: u64, since: Duration) {
-        self.open.remove(&(since, id));
+        self.uncounted.remove(&(since, id));
     }
 
-    /// What began and is not counted.
+    /// Number of requests that are not counted yet.
     pub fn open(&self) -> usize {
-        self.open.len()
+        self.uncounted.len()
     }
 
-    /// The most a second in a slice of the last ten seconds that is over; `None` where there is none.
+    /// The maximum per second over the completed slices of the last 10 s; `None` if there is none.
     pub fn most(&self, now: Duration) -> Option<f64> {
-        let oldest = self.open.first().map_or(now, |(since, _)| *since);
-        // What took longer than that was counted in parts.
+        let oldest = self.uncounted.first().map_or(now, |(since, _)| *since);
+        // Longer requests were counted in parts.
         let over = slice_of(oldest.max(now.saturating_sub(LONGEST)));
-        let most = match self.most.get() {
-            Some((before, most)) if before == over => most,
+        let capacity = match self.cached_most.get() {
+            Some((before, capacity)) if before == over => capacity,
             _ => {
-                let from = over.saturating_sub(COUNTING);
+                let from = over.saturating_sub(WINDOW_SLICES);
                 let is_known = |slice: &&Slice| slice.is_own && (from..over).contains(&slice.number);
                 let known = self.slices.iter().filter(is_known);
-                let most = known.map(Slice::worth).fold(0.0, f64::max);
-                self.most.set(Some((over, most)));
-                most
+                let capacity = known.map(Slice::worth).fold(0.0, f64::max);
+                self.cached_most.set(Some((over, capacity)));
+                capacity
             }
         };
-        (most > 0.0).then_some(most * SLICES_A_SECOND)
+        (capacity > 0.0).then_some(capacity * SLICES_PER_SECOND)
     }
 }
 
 impl Slice {
-    /// What would have been carried had nobody been held back without need: what was given was used up as far as it was carried.
-    /// More than what was carried before that it cannot tell.
+    /// The amount that the slice would have had without needless throttling, assuming that the granted rate was used as
+    /// far as was carried. It cannot exceed the capacity estimated before.
     fn worth(&self) -> f64 {
-        let before = |pace: Pace| (self.amount / pace.share.factor).min(pace.most / SLICES_A_SECOND);
+        let before = |pace: Pace| (self.amount / pace.share.factor).min(pace.most / SLICES_PER_SECOND);
         self.held.map_or(self.amount, |pace| before(pace).max(self.amount))
     }
 }

@@ -1,63 +1,64 @@
-//! Which lane a request takes, and before whom it goes.
+//! The lane and rank of a request.
 
 use crate::store_model::{Direction, Operation, SizeClass};
 
-/// A small request has no more bytes: up to here it hardly matters how many there are (Hou 2017, section 4.1.2).
+/// Maximum bytes of a small request: up to this size the number of bytes hardly affects its latency (Hou 2017, section
+/// 4.1.2).
 pub const SMALL_BYTES: u64 = 64 << 10;
 
-/// How much somebody minds waiting.
+/// Priority of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
-    /// Goes before the others.
+    /// Served before normal priority.
     High,
-    /// As all do that nothing was said of.
+    /// The default.
     #[default]
     Normal,
 }
 
-/// Whether a request is sent whole, or in turns.
+/// Size category: small requests are dispatched whole, large ones in quanta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Size {
     /// Up to [`SMALL_BYTES`].
     Small,
-    /// More.
+    /// More than [`SMALL_BYTES`].
     Large,
 }
 
-/// What lanes have to know of a request.
+/// The properties of a request that determine its lane and rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
     /// Its priority.
     pub priority: Priority,
-    /// What is asked.
+    /// Its operation.
     pub operation: Operation,
-    /// Its size.
+    /// Its size category.
     pub size: Size,
     class: SizeClass,
-    /// Nobody knows its size yet: nobody waits for it as for one that is known to be small.
+    /// Its size is not known yet. Such a request does not throttle others the way a small request does.
     pub is_guessed: bool,
 }
 
 impl Kind {
-    /// Lanes: each direction has one for small requests and one for large ones.
+    /// Number of lanes: one for small and one for large requests in each direction.
     pub(super) const LANES: usize = 4;
-    /// Who may go before whom.
+    /// Number of ranks in the order of service.
     pub(super) const RANKS: usize = 4;
 
-    /// A request that carries so many bytes.
+    /// A request of `bytes`.
     #[must_use]
     pub const fn new(operation: Operation, priority: Priority, bytes: u64) -> Self {
         let size = if bytes <= SMALL_BYTES { Size::Small } else { Size::Large };
         Self { priority, operation, size, class: SizeClass::of(bytes), is_guessed: false }
     }
 
-    /// The same where it may carry more than that.
+    /// This kind, with a size that may turn out larger.
     #[must_use]
     pub const fn guessed(self) -> Self {
         Self { is_guessed: true, ..self }
     }
 
-    /// Which of the lanes it takes. What carries no bytes asks or changes something.
+    /// The index of its lane. `Head` and `List` count as reads, other operations without bytes as writes.
     pub(super) const fn lane(self) -> usize {
         let is_write = match self.operation {
             Operation::Head | Operation::List => false,
@@ -66,17 +67,17 @@ impl Kind {
         is_write as usize * 2 + self.size as usize
     }
 
-    /// That of the large ones of its direction.
+    /// The lane of large requests in the same direction.
     pub(super) const fn large_lane(self) -> usize {
         self.lane() | 1
     }
 
-    /// The lower goes before the higher.
+    /// Its rank. Lower ranks are served before higher ones.
     pub(super) const fn rank(self) -> usize {
         rank(self.priority, self.size)
     }
 
-    /// What a turn of so many bytes takes of its lane: large requests are counted by their bytes, small ones by the request.
+    /// The amount that a dispatch of `bytes` uses of its lane: bytes for a large request, 1 for a small one.
     pub(super) const fn amount(self, bytes: u64) -> u64 {
         match self.size {
             Size::Small => 1,
@@ -85,7 +86,7 @@ impl Kind {
     }
 }
 
-/// The rank of what has this priority in this lane.
+/// The rank of requests of this priority in this lane.
 pub(super) const fn rank_in(lane: usize, priority: Priority) -> usize {
     rank(priority, if lane.is_multiple_of(2) { Size::Small } else { Size::Large })
 }

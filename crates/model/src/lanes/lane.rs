@@ -1,4 +1,4 @@
-//! One lane: who waits in it, and who passes when.
+//! One lane: its queues, and the time at which each queued request is dispatched.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -8,22 +8,22 @@ use super::carried::{Carried, Pace};
 use super::kind::Priority;
 use super::shelter::Share;
 
-/// So many turns of high priority pass before one that waits.
-const IN_A_ROW: u32 = 8;
-/// Whoever is next passes when it has waited for so many turns.
-const PATIENCE_TURNS: f64 = 16.0;
-/// What was not used may be made up for as long as this: timers are late.
+/// Maximum number of consecutive high-priority dispatches while a normal one waits.
+const MAX_HIGH_IN_A_ROW: u32 = 8;
+/// The head of a queue is dispatched after the time of this many dispatches of its size.
+const MAX_WAIT_QUANTA: f64 = 16.0;
+/// Unused credit is kept for this long, because timers fire late.
 const BURST_SECONDS: f64 = 0.001;
-/// What was used too much is made up for as long as this.
+/// Maximum debt, in seconds of the rate.
 const DEBT_SECONDS: f64 = 1.0;
-/// How long a turn of a large request is to take.
-const PIECE_SECONDS: f64 = 0.002;
-/// A piece is no smaller: sending it would cost more than it spares others.
-const LEAST_PIECE: f64 = 16_384.0;
-/// A piece is no larger.
-const MOST_PIECE: f64 = 1_048_576.0;
+/// Duration of one quantum of a large request.
+const QUANTUM_SECONDS: f64 = 0.002;
+/// Minimum quantum: sending a smaller one would cost more than it saves others.
+const MIN_QUANTUM_BYTES: f64 = 16_384.0;
+/// Maximum quantum.
+const MAX_QUANTUM_BYTES: f64 = 1_048_576.0;
 
-/// The place of somebody who waits.
+/// Identifies a queued dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     pub(super) id: u64,
@@ -33,11 +33,11 @@ pub struct Ticket {
     pub(super) round: u64,
 }
 
-/// A client, told from others by a number. Clients that have the same number are one.
+/// Identifies a client. Clients with the same number count as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client(pub u64);
 
-/// How fast a lane is to go for requests of a priority; `None` where they go before everybody.
+/// The rate share of a priority in a lane; `None` if it has the highest active rank.
 pub(super) trait Shares: Fn(Priority) -> Option<Share> {}
 impl<F: Fn(Priority) -> Option<Share>> Shares for F {}
 
@@ -46,13 +46,13 @@ pub(super) struct Lane {
     pub carried: Carried,
     /// By priority.
     queues: [Queue; 2],
-    /// What may pass at once; less than nothing where more has passed.
+    /// The amount that may be dispatched at once; negative if the lane is in debt.
     credit: f64,
-    /// Until when it has grown.
+    /// Time up to which the credit is refilled.
     at: Duration,
-    /// How many of high priority have passed in a row.
+    /// Number of consecutive high-priority dispatches.
     in_a_row: u32,
-    /// When somebody passed last.
+    /// Time of the last dispatch.
     passed: Duration,
 }
 
@@ -63,18 +63,18 @@ struct Waiting {
     ticket: Ticket,
 }
 
-/// Clients take turns: each round has one request of each client that waits. A client that comes anew joins the round
-/// that is passing, unless it has had its turn in that round: then it joins the next one. So a round ends, however fast
-/// its clients come back.
+/// A round-robin queue over clients: each round serves one request of every waiting client. A new client joins the
+/// current round unless it was already served in it; then it joins the next. Hence a round ends, however fast its
+/// clients return.
 #[derive(Debug, Default)]
 struct Queue {
-    /// By round, and in one in the order in which they came.
+    /// By round, then by order of arrival.
     waiting: BTreeMap<(u64, u64), Waiting>,
-    /// The number of waiting requests of each client, and the round of its last.
+    /// Number of queued requests of each client, and the round of its last one.
     clients: HashMap<Client, (usize, u64)>,
-    /// The round of the latest that has passed.
+    /// The current round: that of the latest dispatched request.
     round: u64,
-    /// Clients that have had their turn in that round. Emptied when the next round begins.
+    /// Clients served in the current round.
     served: HashSet<Client>,
 }
 
@@ -110,8 +110,8 @@ impl Queue {
 }
 
 impl Lane {
-    /// Asks for a turn.
-    #[allow(clippy::cast_precision_loss, reason = "what is added up")]
+    /// Requests a dispatch.
+    #[allow(clippy::cast_precision_loss, reason = "an amount that is added up")]
     pub fn ask(&mut self, ticket: Ticket, amount: u64, shares: impl Shares, now: Duration) -> Turn {
         let (asked, amount) = (self.pace(&shares, ticket.priority, now), amount as f64);
         let Some(pace) = asked else {
@@ -126,7 +126,7 @@ impl Lane {
         Turn::Waits(self.queues[ticket.priority as usize].insert(ticket, amount, now))
     }
 
-    /// So much has passed before everybody who waits here: they have that much less.
+    /// Subtracts an amount that bypassed the queue from the credit of normal priority.
     pub fn charge(&mut self, amount: f64, shares: impl Shares, now: Duration) {
         if let Some(pace) = self.pace(&shares, Priority::Normal, now) {
             self.grow(pace, now);
@@ -134,7 +134,7 @@ impl Lane {
         }
     }
 
-    /// Who passes now.
+    /// Dispatches the next request, if one is due.
     pub fn next(&mut self, shares: impl Shares, now: Duration) -> Option<Ticket> {
         let head = self.heads().find(|head| {
             let Some(pace) = self.pace(&shares, head.ticket.priority, now) else { return true };
@@ -152,7 +152,7 @@ impl Lane {
         Some(head.ticket)
     }
 
-    /// When somebody may pass, if nothing else happens.
+    /// The earliest time of the next dispatch, unless something changes before.
     pub fn wake(&self, shares: impl Shares, now: Duration) -> Option<Duration> {
         let due = self.heads().map(|head| {
             let Some(Pace { rate, .. }) = self.pace(&shares, head.ticket.priority, now) else { return now };
@@ -162,31 +162,31 @@ impl Lane {
         due.min()
     }
 
-    /// Somebody waits no longer.
+    /// Removes a queued dispatch.
     pub fn leave(&mut self, ticket: Ticket) {
         self.queues[ticket.priority as usize].remove(ticket);
     }
 
-    /// Who waits.
+    /// Number of queued dispatches.
     pub fn waiting(&self) -> usize {
         self.queues.iter().map(|queue| queue.waiting.len()).sum()
     }
 
-    /// Requests of a client that wait.
+    /// Number of queued dispatches of a client.
     pub fn waiting_of(&self, client: Client) -> usize {
         self.queues.iter().filter_map(|queue| queue.clients.get(&client)).map(|(count, _)| count).sum()
     }
 
-    /// Bytes of a turn; `None` where the lane goes as fast as it can.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within bounds")]
+    /// Bytes of a quantum; `None` if the lane is not throttled.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
     pub fn piece(&self, share: Option<Share>, now: Duration) -> Option<u64> {
         let rate = share?.factor * self.carried.most(now)?;
-        Some((rate * PIECE_SECONDS).clamp(LEAST_PIECE, MOST_PIECE) as u64)
+        Some((rate * QUANTUM_SECONDS).clamp(MIN_QUANTUM_BYTES, MAX_QUANTUM_BYTES) as u64)
     }
 
-    /// The first of each queue, in the order in which they are let pass.
+    /// The head of each queue, in the order of service.
     fn heads(&self) -> impl Iterator<Item = Waiting> {
-        let is_normals_turn = self.in_a_row >= IN_A_ROW;
+        let is_normals_turn = self.in_a_row >= MAX_HIGH_IN_A_ROW;
         let order = if is_normals_turn {
             [Priority::Normal, Priority::High]
         } else {
@@ -198,15 +198,16 @@ impl Lane {
         })
     }
 
-    /// How fast; `None` where nobody needs to wait, or nobody knows yet what the lane carries.
+    /// The current rate; `None` if the lane is not throttled or its capacity is unknown.
     fn pace(&self, shares: &impl Shares, priority: Priority, now: Duration) -> Option<Pace> {
         let (share, most) = (shares(priority)?, self.carried.most(now)?);
         Some(Pace { rate: share.factor * most, most, share })
     }
 
-    /// When the first of a queue passes in any case. Those behind it have as much patience with it.
+    /// The time at which the head of a queue is dispatched in any case. The next request starts to wait when its
+    /// predecessor is dispatched.
     fn patience(&self, head: &Waiting, rate: f64) -> Duration {
-        head.since.max(self.passed) + seconds(PATIENCE_TURNS * head.amount / rate)
+        head.since.max(self.passed) + seconds(MAX_WAIT_QUANTA * head.amount / rate)
     }
 
     fn credit_at(&self, rate: f64, now: Duration) -> f64 {

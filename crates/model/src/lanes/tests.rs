@@ -1,6 +1,6 @@
-//! What lanes promise, in a simulated world.
+//! Guarantees of the lanes, tested in a simulation.
 
-#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "what is measured")]
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "measured values")]
 
 mod world;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::store_model::Operation;
-use world::{Found, Load, World};
+use world::{Load, LoadResult, Simulation};
 
 const LARGE: Load = Load {
     priority: Priority::Normal,
@@ -26,9 +26,9 @@ const fn high(load: Load) -> Load {
     Load { priority: Priority::High, ..load }
 }
 
-/// A line with so many Mbit/s and ms of round trip, of which it takes so long to learn enough.
-fn line((mbit, round_trip, learning): (u32, u64, u64), seed: u64) -> World {
-    World {
+/// A link with the given Mbit/s and RTT in ms, and a warm-up in seconds for the lanes to learn its capacity.
+fn link((mbit, round_trip, learning): (u32, u64, u64), seed: u64) -> Simulation {
+    Simulation {
         bytes_per_second: f64::from(mbit) * 125_000.0,
         round_trip: Duration::from_millis(round_trip),
         overhead: Duration::ZERO,
@@ -40,16 +40,17 @@ fn line((mbit, round_trip, learning): (u32, u64, u64), seed: u64) -> World {
     }
 }
 
-/// How many times its time alone the slowest of a hundred of the first load takes, and the total, of that of the other alone.
-fn beside(world: World, first: Load, other: Load) -> (f64, f64) {
-    // What nobody learns anything in is the same all the time.
-    let short = World { warm_up: world.warm_up.min(Duration::from_secs(20)), ..world };
+/// The p99 of the first load next to the other as a multiple of its p99 alone, and the total throughput as a fraction
+/// of the larger load alone.
+fn run_both(world: Simulation, first: Load, other: Load) -> (f64, f64) {
+    // Runs without lanes learn nothing, so a short warm-up suffices.
+    let short = Simulation { warm_up: world.warm_up.min(Duration::from_secs(20)), ..world };
     let alone = [first, other].map(|load| short.run(&[load])[0]);
     let (with, without) =
-        (world.run(&[first, other]), World { scheduled: false, ..short }.run(&[first, other]));
-    let longer = |found: &[Found]| found[0].p99.as_secs_f64() / alone[0].p99.as_secs_f64();
+        (world.run(&[first, other]), Simulation { scheduled: false, ..short }.run(&[first, other]));
+    let longer = |found: &[LoadResult]| found[0].p99.as_secs_f64() / alone[0].p99.as_secs_f64();
     let best = alone.iter().map(|found| found.bytes_per_second).fold(0.0, f64::max);
-    let total = |found: &[Found]| found.iter().map(|found| found.bytes_per_second).sum::<f64>() / best;
+    let total = |found: &[LoadResult]| found.iter().map(|found| found.bytes_per_second).sum::<f64>() / best;
     println!(
         "{:.0} Mbit/s, {:?}, seed {}: p99 x {:.2} (without lanes {:.2}), total {:.3} ({:.3})",
         world.bytes_per_second / 125_000.0,
@@ -64,22 +65,22 @@ fn beside(world: World, first: Load, other: Load) -> (f64, f64) {
 }
 
 #[test]
-fn small_ones_stay_fast_beside_large_ones_that_stay_as_many() {
+fn small_requests_stay_fast_next_to_large_ones() {
     for of in [(20, 20, 50), (100, 20, 20), (100, 60, 20), (500, 20, 20), (1000, 4, 20)] {
         for seed in 0..3 {
-            let (longer, total) = beside(line(of, seed), SMALL, LARGE);
+            let (longer, total) = run_both(link(of, seed), SMALL, LARGE);
             assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
         }
     }
 }
 
 #[test]
-fn what_little_was_carried_is_no_bound() {
-    // Large ones of which there is one at a time at first, then all that the line can bear.
+fn lane_speeds_up_after_a_time_of_low_demand() {
+    // Only one large request in flight at first, then as many as the link can take.
     let few = Load { workers: 1, bytes: 128 << 10, ..LARGE };
     let many = Load { from: Duration::from_secs(8), ..LARGE };
     for seed in 0..3 {
-        let world = line((100, 20, 20), seed);
+        let world = link((100, 20, 20), seed);
         let alone = world.run(&[many])[0].bytes_per_second;
         let found = world.run(&[SMALL, few, many]);
         let total = found.iter().map(|found| found.bytes_per_second).sum::<f64>() / alone;
@@ -89,59 +90,60 @@ fn what_little_was_carried_is_no_bound() {
     }
 }
 
-/// What is lost little by little is lost by the fourth minute.
-fn late(world: World) -> World {
-    World { warm_up: Duration::from_secs(180), length: Duration::from_secs(30), ..world }
+/// Measures in the fourth minute, when gradual losses have accumulated.
+fn late(world: Simulation) -> Simulation {
+    Simulation { warm_up: Duration::from_secs(180), length: Duration::from_secs(30), ..world }
 }
 
 #[test]
-fn who_is_slow_for_a_reason_of_its_own_costs_large_ones_little() {
+fn intrinsically_slow_requests_barely_throttle_large_ones() {
     for seed in 0..3 {
         for (workers, millis) in [(1, 100), (4, 20), (4, 200)] {
-            println!("{workers} that take {millis} ms of their own in the mean, and vary by as much");
-            let world = World { own: millis * MILLI, ..late(line((100, 20, 0), seed)) };
-            let (longer, total) = beside(world, Load { workers, ..SMALL }, LARGE);
+            println!("{workers} workers with {millis} ms of intrinsic latency (exponential)");
+            let world = Simulation { own: millis * MILLI, ..late(link((100, 20, 0), seed)) };
+            let (longer, total) = run_both(world, Load { workers, ..SMALL }, LARGE);
             assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
         }
     }
 }
 
 #[test]
-fn who_is_never_answered_costs_large_ones_little() {
+fn unanswered_requests_barely_throttle_large_ones() {
     for seed in 0..3 {
-        let (_, total) = beside(late(line((100, 20, 0), seed)), Load { is_answered: false, ..SMALL }, LARGE);
+        let (_, total) =
+            run_both(late(link((100, 20, 0), seed)), Load { is_answered: false, ..SMALL }, LARGE);
         assert!(total >= 0.9, "{total}");
     }
 }
 
 #[test]
-fn who_goes_first_in_a_lane_costs_others_of_it_little() {
+fn high_priority_costs_others_of_its_lane_little() {
     for seed in 0..3 {
-        println!("now and then a large one beside large ones");
+        println!("occasional large request next to large ones");
         let few = Load { workers: 1, bytes: 128 << 10, pause: 100 * MILLI, ..high(LARGE) };
-        let (longer, total) = beside(late(line((100, 20, 0), seed)), few, LARGE);
+        let (longer, total) = run_both(late(link((100, 20, 0), seed)), few, LARGE);
         assert!(longer <= 1.5 && total >= 0.9, "{longer} {total}");
-        println!("a small one beside small ones that wear out the store");
-        let store = World { overhead: MILLI, ..late(line((1000, 4, 0), seed)) };
+        println!("small request next to small ones that overload the store");
+        let store = Simulation { overhead: MILLI, ..late(link((1000, 4, 0), seed)) };
         let (longer, total) =
-            beside(store, Load { workers: 1, ..high(SMALL) }, Load { workers: 32, ..SMALL });
+            run_both(store, Load { workers: 1, ..high(SMALL) }, Load { workers: 32, ..SMALL });
         assert!(longer <= 1.5 && total >= 0.85, "{longer} {total}");
     }
 }
 
 #[test]
-fn high_priority_is_nearly_alone() {
+fn high_priority_p99_is_within_1_5_times_of_alone() {
     let many = |load: Load| Load { workers: 8 * load.workers, ..load };
     for seed in 0..3 {
-        println!("small ones beside large ones");
-        let (longer, _) = beside(line((100, 20, 30), seed), high(SMALL), many(LARGE));
+        println!("small requests next to large ones");
+        let (longer, _) = run_both(link((100, 20, 30), seed), high(SMALL), many(LARGE));
         assert!(longer <= 1.5, "{longer}");
-        println!("large ones beside large ones");
-        let (longer, total) = beside(line((100, 20, 20), seed), high(LARGE), LARGE);
+        println!("large requests next to large ones");
+        let (longer, total) = run_both(link((100, 20, 20), seed), high(LARGE), LARGE);
         assert!(longer <= 1.5 && total >= 0.9, "{longer} {total}");
-        println!("small ones beside small ones");
-        let store = World { overhead: Duration::from_millis(1), ..line((1000, 4, 20), seed) };
-        let (longer, _) = beside(store, Load { workers: 1, ..high(SMALL) }, many(SMALL));
+        println!("small requests next to small ones");
+        let store = Simulation { overhead: Duration::from_millis(1), ..link((1000, 4, 20), seed) };
+        let (longer, _) = run_both(store, Load { workers: 1, ..high(SMALL) }, many(SMALL));
         assert!(longer <= 1.5, "{longer}");
     }
 }
@@ -152,7 +154,7 @@ const fn put(priority: Priority, bytes: u64) -> Kind {
     Kind::new(Operation::Put, priority, bytes)
 }
 
-/// Lanes that know what they carry: small requests took 5 ms each, large ones 10 MB/s in all.
+/// Lanes that know their capacity: small requests took 5 ms each, large ones reached 10 MB/s in total.
 fn learned() -> (Lanes, Duration) {
     let mut lanes = Lanes::new(LanesOptions { most_waiting: 4 });
     let mut now = Duration::ZERO;
@@ -169,7 +171,7 @@ fn learned() -> (Lanes, Duration) {
 }
 
 #[test]
-fn who_is_alone_never_waits() {
+fn single_active_rank_never_waits() {
     let mut lanes = Lanes::new(LanesOptions::default());
     let mut now = Duration::ZERO;
     for _ in 0..2000 {
@@ -184,9 +186,9 @@ fn who_is_alone_never_waits() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_the_next_turn_makes_room() {
+fn full_queue_rejects_until_the_next_dispatch() {
     let (mut lanes, mut now) = learned();
-    let (kind, begun) = (put(Priority::Normal, 1 << 20), now);
+    let (kind, start) = (put(Priority::Normal, 1 << 20), now);
     let mut entered = Vec::new();
     let full = loop {
         match lanes.enter(kind, now) {
@@ -198,37 +200,37 @@ fn a_full_queue_refuses_and_the_next_turn_makes_room() {
         }
     };
     assert_eq!(full, Full { waiting: 4 });
-    // Small ones have a queue of their own.
+    // Small requests have a queue of their own.
     let small = lanes.enter(put(Priority::Normal, 1), now).unwrap();
     assert_eq!(lanes.turn(&small, 1, now), Turn::Now);
     while lanes.next(now).is_none() {
         now = lanes.wake(now).unwrap() + MILLI;
     }
-    assert!(now < begun + 200 * MILLI && lanes.waiting() == 3, "{:?}", now - begun);
+    assert!(now < start + 200 * MILLI && lanes.waiting() == 3, "{:?}", now - start);
     assert!(lanes.enter(kind, now).is_ok());
 }
 
 #[test]
-fn whoever_is_next_passes_whatever_goes_before_it() {
+fn head_of_queue_is_dispatched_despite_higher_priority() {
     let (mut lanes, mut now) = learned();
     let patient = lanes.enter(put(Priority::Normal, 1 << 20), now).unwrap();
     lanes.turn(&patient, 1 << 20, now);
-    let Turn::Waits(ticket) = lanes.turn(&patient, 64 << 10, now) else { panic!("it waits") };
+    let Turn::Waits(ticket) = lanes.turn(&patient, 64 << 10, now) else { panic!("expected to be queued") };
     let since = now;
     while lanes.next(now) != Some(ticket) {
-        // More than there is.
+        // More than the capacity.
         let first = lanes.enter(put(Priority::High, 1 << 20), now).unwrap();
         assert_eq!(lanes.turn(&first, 1 << 20, now), Turn::Now);
         now += MILLI;
         assert!(
             now < since + 300 * MILLI,
-            "sixteen turns of 64 KiB at 10 MB/s take 105 ms, at half of that 210"
+            "16 quanta of 64 KiB take 105 ms at 10 MB/s, and 210 ms at half of that"
         );
     }
     assert!(now > since + 50 * MILLI);
 }
 
-/// Small requests of clients wait behind one that is small and first; those that pass within a second, in order.
+/// Order of dispatch of small normal requests of these clients, queued behind a small one of high priority.
 fn order(lanes: &mut Lanes, mut now: Duration, clients: &[u64]) -> Vec<u64> {
     let first = lanes.enter(put(Priority::High, 1), now).unwrap();
     lanes.turn(&first, 1, now);
@@ -237,7 +239,7 @@ fn order(lanes: &mut Lanes, mut now: Duration, clients: &[u64]) -> Vec<u64> {
         let request = lanes.enter_for(Client(*client), put(Priority::Normal, 1), now).unwrap();
         match lanes.turn(&request, 1, now) {
             Turn::Waits(ticket) => drop(waiting.insert(ticket, *client)),
-            Turn::Now => panic!("it waits"),
+            Turn::Now => panic!("expected to be queued"),
         }
     }
     let mut passed = Vec::new();
@@ -249,7 +251,7 @@ fn order(lanes: &mut Lanes, mut now: Duration, clients: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn clients_take_turns_in_a_lane() {
+fn clients_are_served_round_robin() {
     let (mut lanes, now) = learned();
     lanes.options.most_waiting = 100;
     let passed = order(&mut lanes, now, &[1, 1, 1, 1, 2, 1, 2, 3]);
@@ -258,7 +260,7 @@ fn clients_take_turns_in_a_lane() {
 }
 
 #[test]
-fn clients_that_ask_again_at_once_share_evenly() {
+fn clients_that_return_immediately_share_evenly() {
     let (mut lanes, mut now) = learned();
     let first = lanes.enter(put(Priority::High, 1), now).unwrap();
     lanes.turn(&first, 1, now);
@@ -268,7 +270,7 @@ fn clients_that_ask_again_at_once_share_evenly() {
         let request = lanes.enter_for(Client(client), put(Priority::Normal, 1), now).unwrap();
         match lanes.turn(&request, 1, now) {
             Turn::Waits(ticket) => drop(waiting.insert(ticket, (client, request))),
-            Turn::Now => panic!("it waits"),
+            Turn::Now => panic!("expected to be queued"),
         }
     };
     for client in [1, 2, 3, 3, 3, 3] {
@@ -276,7 +278,7 @@ fn clients_that_ask_again_at_once_share_evenly() {
     }
     let mut passed = BTreeMap::<u64, usize>::new();
     for _ in 0..300 {
-        // A request that goes first keeps the lane contended.
+        // A high-priority request keeps the lane contended.
         assert_eq!(lanes.turn(&first, 1, now), Turn::Now);
         let ticket = loop {
             now = now.max(lanes.wake(now).unwrap()) + Duration::from_micros(1);
@@ -293,7 +295,7 @@ fn clients_that_ask_again_at_once_share_evenly() {
 }
 
 #[test]
-fn a_client_with_many_requests_leaves_room_for_others() {
+fn busy_client_leaves_queue_space_for_others() {
     let (mut lanes, now) = learned();
     lanes.options.most_waiting = 16;
     let kind = put(Priority::Normal, 1 << 20);
@@ -307,11 +309,11 @@ fn a_client_with_many_requests_leaves_room_for_others() {
     assert_eq!(
         [waits_for(1), waits_for(2), waits_for(3)],
         [14, 2, 0],
-        "a third has room when others have passed"
+        "the queue is full for a third client"
     );
 }
 
-/// What happens to lanes.
+/// An event of the property test.
 #[derive(Debug, Clone)]
 enum Event {
     Enter { client: u64, is_high: bool, is_write: bool, bytes: u64 },
@@ -335,9 +337,13 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever is asked, left and dropped in whichever order: who waits passes once, and nothing is left in the end.
+    /// For any order of requests, cancellations and drops: a queued request is dispatched once, and nothing remains at
+    /// the end.
     #[test]
-    fn no_place_is_lost(events in prop::collection::vec(event(), 1..200), is_learned in any::<bool>()) {
+    fn no_queue_place_leaks_for_any_sequence_of_events(
+        events in prop::collection::vec(event(), 1..200),
+        is_learned in any::<bool>(),
+    ) {
         let (mut lanes, mut now) = learned();
         if !is_learned {
             (lanes, now) = (Lanes::new(LanesOptions::default()), Duration::ZERO);
@@ -381,18 +387,18 @@ proptest! {
                 Event::Time(millis) => now += Duration::from_millis(millis),
             }
             while let Some(ticket) = lanes.next(now) {
-                prop_assert!(waiting.remove(&ticket).is_some(), "it passes once");
+                prop_assert!(waiting.remove(&ticket).is_some(), "dispatched more than once");
             }
             prop_assert_eq!((lanes.waiting(), lanes.under_way()), (waiting.len(), requests.len()));
         }
-        let mut asked = 0;
+        let mut rounds = 0;
         while let Some(due) = lanes.wake(now) {
             now = now.max(due) + Duration::from_micros(1);
             while let Some(ticket) = lanes.next(now) {
-                prop_assert!(waiting.remove(&ticket).is_some(), "it passes once");
+                prop_assert!(waiting.remove(&ticket).is_some(), "dispatched more than once");
             }
-            asked += 1;
-            prop_assert!(asked < 2000, "{} still wait", waiting.len());
+            rounds += 1;
+            prop_assert!(rounds < 2000, "{} are still queued", waiting.len());
         }
         requests.into_iter().for_each(|request| lanes.end(request, now, None));
         prop_assert_eq!((lanes.waiting(), lanes.under_way(), waiting.len()), (0, 0, 0));

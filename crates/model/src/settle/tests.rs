@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One that has compared everything, at zero.
+/// A scheduler that compared everything at time zero.
 fn settled() -> Settling {
     let mut settling = Settling::new(SettleOptions::default(), Duration::ZERO);
     assert_eq!(settling.take_tree(Duration::ZERO).as_deref(), Some(""));
@@ -12,7 +12,7 @@ fn settled() -> Settling {
 }
 
 #[test]
-fn a_name_is_taken_when_it_is_quiet() {
+fn name_is_taken_after_the_quiet_period() {
     let mut settling = settled();
     settling.touched("a", SECOND);
     settling.touched("b", 2 * SECOND);
@@ -28,13 +28,13 @@ fn a_name_is_taken_when_it_is_quiet() {
 }
 
 #[test]
-fn what_changes_under_way_is_taken_again() {
+fn name_changed_while_in_progress_is_taken_again() {
     let mut settling = settled();
     settling.touched("a", Duration::ZERO);
     assert!(settling.take(2 * SECOND).is_some());
     settling.touched("a", 3 * SECOND);
-    assert_eq!(settling.take(9 * SECOND), None, "one at a time");
-    assert!(!settling.failed("a", 4 * SECOND), "it failed since it changed");
+    assert_eq!(settling.take(9 * SECOND), None, "not processed concurrently");
+    assert!(!settling.failed("a", 4 * SECOND), "the change explains the failure");
     assert_eq!(settling.failing(), 0);
     assert_eq!(settling.take(5 * SECOND).as_deref(), Some("a"));
     settling.touched("a", 6 * SECOND);
@@ -45,7 +45,7 @@ fn what_changes_under_way_is_taken_again() {
 }
 
 #[test]
-fn what_failed_is_tried_again_later_and_later() {
+fn failed_names_are_retried_with_backoff() {
     let options = SettleOptions { every: 10_000 * SECOND, ..SettleOptions::default() };
     let mut settling = Settling { options, ..settled() };
     settling.trees.clear();
@@ -61,19 +61,19 @@ fn what_failed_is_tried_again_later_and_later() {
     assert_eq!(settling.failing(), 1);
     let mut settling = settled();
     assert!(settling.begin("b"));
-    assert_eq!(settling.failing(), 1, "given up, it was not made good");
+    assert_eq!(settling.failing(), 1, "an abandoned name counts as failing");
     assert!(settling.failed("b", Duration::ZERO));
     assert_eq!(settling.failing(), 1);
     settling.touched("b", SECOND);
     assert_eq!(
         (settling.next_due(), settling.failing()),
         (Some(3 * SECOND), 0),
-        "a change is a new beginning"
+        "a change resets the failures"
     );
 }
 
 #[test]
-fn a_comparison_leaves_alone_what_has_its_own_time() {
+fn comparison_skips_names_waiting_or_in_progress() {
     let mut settling = settled();
     settling.touched("growing", Duration::ZERO);
     assert!(!settling.begin("growing"));
@@ -83,30 +83,30 @@ fn a_comparison_leaves_alone_what_has_its_own_time() {
 }
 
 #[test]
-fn trees_are_compared_one_at_a_time() {
+fn trees_are_compared_one_after_another() {
     let mut settling = settled();
     settling.tree_touched("a/", SECOND);
     settling.tree_touched("a/", 2 * SECOND);
     settling.tree_touched("b/", 2 * SECOND);
-    assert_eq!(settling.take_tree(3 * SECOND).as_deref(), Some("a/"), "it does not wait for ever");
+    assert_eq!(settling.take_tree(3 * SECOND).as_deref(), Some("a/"), "further changes do not postpone it");
     assert_eq!((settling.take_tree(9 * SECOND), settling.next_due()), (None, None));
     settling.tree_touched("a/", 9 * SECOND);
     settling.tree_ended(true, 9 * SECOND);
     assert_eq!(settling.take_tree(9 * SECOND).as_deref(), Some("b/"));
     settling.tree_ended(false, 10 * SECOND);
-    assert_eq!(settling.take_tree(11 * SECOND).as_deref(), Some("a/"), "it changed while it was compared");
+    assert_eq!(settling.take_tree(11 * SECOND).as_deref(), Some("a/"), "it changed during the comparison");
     settling.tree_ended(true, 11 * SECOND);
-    assert_eq!(settling.next_due(), Some(15 * SECOND), "what failed comes again");
+    assert_eq!(settling.next_due(), Some(15 * SECOND), "a failed tree is retried");
     settling.tree_touched("", 12 * SECOND);
     assert_eq!(settling.take_tree(20 * SECOND).as_deref(), Some(""));
     settling.tree_ended(true, 20 * SECOND);
-    assert_eq!(settling.next_due(), Some(620 * SECOND), "everything held the others");
+    assert_eq!(settling.next_due(), Some(620 * SECOND), "the full comparison covered the other trees");
 }
 
 #[test]
-fn too_many_names_are_a_tree() {
+fn too_many_names_become_a_full_comparison() {
     let mut settling = settled();
-    for n in 0..=MOST_NAMES {
+    for n in 0..=MAX_NAMES {
         settling.touched(&format!("{n}"), SECOND);
     }
     assert!(settling.names.is_empty() && settling.waiting.is_empty());
@@ -115,9 +115,9 @@ fn too_many_names_are_a_tree() {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: nothing is taken before it is quiet, and nothing is forgotten.
+    /// For any sequence of events: no name is taken before it is quiet, and no change is lost.
     #[test]
-    fn every_change_is_followed_by_a_look(
+    fn every_change_is_processed_after_the_quiet_period(
         steps in prop::collection::vec((0_usize..4, 0_u64..1500, 0_u8..4), 1..200),
     ) {
         let options = SettleOptions { every: Duration::from_secs(1 << 30), ..SettleOptions::default() };

@@ -1,25 +1,25 @@
-//! Requests at a time behind lines that are played: a closed system that follows a law, whose looks differ by chance.
+//! Concurrency control on simulated links: a closed system that follows a latency model, with noisy intervals.
 
 use super::*;
 use crate::tune::{Cell, Law};
 
-/// What is played: the law of a line, requests of one size, and how much looks differ.
+/// A simulated link: its latency model, requests of one size, and the noise of an interval.
 struct Play {
-    law: Law,
+    model: Law,
     bytes: u64,
     noise: f64,
     chance: u64,
     clock: f64,
-    /// What was under way goes on for a while.
+    /// Throughput of the previous interval, whose requests continue for a while.
     carries: f64,
     overruns: bool,
 }
 
-/// What was carried at a time, by how many.
+/// End time, concurrency and throughput of an interval.
 struct Looked {
     at: f64,
     requests: usize,
-    carried: f64,
+    throughput: f64,
 }
 
 fn law(fixed: f64, megabytes: f64) -> Law {
@@ -35,8 +35,8 @@ fn law(fixed: f64, megabytes: f64) -> Law {
 }
 
 impl Play {
-    fn new(law: Law, bytes: u64, seed: u64) -> Self {
-        Self { law, bytes, noise: 0.05, chance: seed, clock: 0.0, carries: 0.0, overruns: false }
+    fn new(model: Law, bytes: u64, seed: u64) -> Self {
+        Self { model, bytes, noise: 0.05, chance: seed, clock: 0.0, carries: 0.0, overruns: false }
     }
 
     fn random(&mut self) -> f64 {
@@ -45,16 +45,16 @@ impl Play {
         (self.chance >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// What a look says of what was carried.
-    fn looked(&mut self, carried: f64) -> f64 {
-        carried * (1.0 + self.noise * (self.random() + self.random() + self.random() - 1.5) * 2.0)
+    /// A noisy measurement of `throughput`.
+    fn looked(&mut self, throughput: f64) -> f64 {
+        throughput * (1.0 + self.noise * (self.random() + self.random() + self.random() - 1.5) * 2.0)
     }
 
     fn latency(&self, requests: usize) -> f64 {
-        self.law.log_latency(Cell { bytes: self.bytes, parallel: requests }).exp()
+        self.model.log_latency(Cell { bytes: self.bytes, parallel: requests }).exp()
     }
 
-    /// What so many carry a second, as steering counts.
+    /// Throughput at a concurrency, as the controller counts it.
     fn at(&self, requests: usize) -> f64 {
         requests as f64 / self.latency(requests) * (self.bytes as f64 + REQUEST)
     }
@@ -63,7 +63,7 @@ impl Play {
         (1..=256).map(|n| self.at(n)).fold(0.0, f64::max)
     }
 
-    /// The fewest that carry nearly all.
+    /// The lowest concurrency with nearly the best throughput.
     fn knee(&self) -> usize {
         (1..=256).find(|n| self.at(*n) >= 0.95 * self.best()).unwrap()
     }
@@ -74,13 +74,13 @@ impl Play {
             let requests = steering.requests();
             let latency = self.latency(requests);
             let look = Steering::look(Duration::from_secs_f64(latency)).as_secs_f64();
-            // For the time of a request what was begun before still counts.
+            // Requests started before still count for the duration of one request.
             let early = (latency / look).min(1.0);
-            let carried = self.carries * early + self.at(requests) * (1.0 - early);
+            let throughput = self.carries * early + self.at(requests) * (1.0 - early);
             self.carries = self.at(requests);
             self.clock += look;
-            steering.looked(self.looked(carried), self.overruns);
-            all.push(Looked { at: self.clock, requests, carried });
+            steering.looked(self.looked(throughput), self.overruns);
+            all.push(Looked { at: self.clock, requests, throughput });
         }
         all
     }
@@ -91,7 +91,7 @@ fn mean(looks: &[Looked], from: f64, of: impl Fn(&Looked) -> f64) -> f64 {
     late.iter().sum::<f64>() / late.len() as f64
 }
 
-/// Lines near and far, fast and slow, with small requests and large ones.
+/// Short and long, fast and slow links, with small and large requests.
 fn plays() -> impl Iterator<Item = Play> {
     let lines = [(0.5e-3, 110.0), (10e-3, 110.0), (50e-3, 12.0), (130e-3, 110.0), (180e-3, 110.0)];
     let sizes = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
@@ -103,21 +103,21 @@ fn plays() -> impl Iterator<Item = Play> {
 }
 
 #[test]
-fn what_the_line_carries_is_found_and_kept() {
+fn best_throughput_is_found_and_kept() {
     let mut parts = Vec::new();
     for mut play in plays() {
         let mut steering = Steering::new(32, (4, 256));
         let looks = play.go_on(&mut steering, 60.0);
-        parts.push(mean(&looks, 6.0, |look| look.carried) / play.best());
+        parts.push(mean(&looks, 6.0, |look| look.throughput) / play.best());
     }
     parts.sort_by(f64::total_cmp);
     let at = |part: f64| parts[(parts.len() as f64 * part) as usize];
-    println!("of the best: least {:.3}, tenth {:.3}, median {:.3}", parts[0], at(0.1), at(0.5));
+    println!("of the best: minimum {:.3}, p10 {:.3}, median {:.3}", parts[0], at(0.1), at(0.5));
     assert!(parts[0] > 0.85 && at(0.1) > 0.92, "{parts:?}");
 }
 
 #[test]
-fn what_a_plan_says_is_not_given_up_by_chance() {
+fn noise_does_not_lead_away_from_a_plan() {
     let part = |is_planned: bool| {
         let mut parts = Vec::new();
         for mut play in plays() {
@@ -125,7 +125,7 @@ fn what_a_plan_says_is_not_given_up_by_chance() {
             let steering = Steering::new(knee, (4, 256));
             let mut steering = if is_planned { steering.planned() } else { steering };
             let looks = play.go_on(&mut steering, 40.0);
-            parts.push(mean(&looks, 2.0, |look| look.carried) / play.at(knee));
+            parts.push(mean(&looks, 2.0, |look| look.throughput) / play.at(knee));
         }
         parts.sort_by(f64::total_cmp);
         println!(
@@ -140,112 +140,120 @@ fn what_a_plan_says_is_not_given_up_by_chance() {
 }
 
 #[test]
-fn what_carries_a_little_less_is_not_drifted_to() {
-    // Next door: each connection carries on where another has lost something.
+fn slightly_lower_throughput_is_not_drifted_to() {
+    // At a short RTT: other connections use the bandwidth while one recovers from a loss.
     let bent = |requests: usize| 110e6 * (1.0 - 0.5 / requests as f64);
     let mut parts = Vec::new();
     for seed in 0..200 {
         let mut play = Play { noise: 0.03, ..Play::new(law(0.3e-3, 110.0), 8 << 20, seed) };
         let mut steering = Steering::new(8, (5, 256)).planned();
         let looks = (0..80).map(|_| {
-            let carried = bent(steering.requests());
-            steering.looked(play.looked(carried), false);
-            carried / bent(8)
+            let throughput = bent(steering.requests());
+            steering.looked(play.looked(throughput), false);
+            throughput / bent(8)
         });
         let looks: Vec<f64> = looks.collect();
         parts.push(looks.iter().sum::<f64>() / looks.len() as f64);
     }
     parts.sort_by(f64::total_cmp);
-    println!("in 24 s: least {:.3}, tenth {:.3}, median {:.3}", parts[0], parts[20], parts[100]);
+    println!("in 24 s: minimum {:.3}, p10 {:.3}, median {:.3}", parts[0], parts[20], parts[100]);
     assert!(parts[20] > 0.985, "{}", parts[20]);
 }
 
 #[test]
-fn it_is_never_much_worse_than_where_it_began() {
+fn throughput_never_falls_far_below_the_start() {
     for mut play in plays() {
         let mut steering = Steering::new(32, (4, 256));
-        let begun = play.at(32);
+        let initial_throughput = play.at(32);
         let looks = play.go_on(&mut steering, 60.0);
         for window in looks.windows(6) {
-            let carried = window.iter().map(|look| look.carried).sum::<f64>() / 6.0;
-            assert!(carried > 0.8 * begun, "{carried} of {begun} at {}", window[0].at);
+            let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
+            assert!(
+                throughput > 0.8 * initial_throughput,
+                "{throughput} of {initial_throughput} at {}",
+                window[0].at
+            );
         }
     }
 }
 
 #[test]
-fn it_does_not_creep_up_without_gain() {
+fn concurrency_does_not_grow_without_gain() {
     for mut play in plays() {
         let mut steering = Steering::new(32, (4, 256));
         let looks = play.go_on(&mut steering, 120.0);
         let (requests, knee) = (mean(&looks, 40.0, |look| look.requests as f64), play.knee());
-        // Where fewer do, they become half as many at the least.
-        assert!(requests < (2.5 * knee as f64).max(16.0), "{requests} where {knee} do, {} bytes", play.bytes);
+        // If fewer suffice, the concurrency falls to at most half.
+        assert!(
+            requests < (2.5 * knee as f64).max(16.0),
+            "concurrency {requests}, knee at {knee}, {} bytes",
+            play.bytes
+        );
     }
 }
 
 #[test]
-fn a_step_is_followed() {
+fn controller_follows_a_change_of_the_link() {
     for seed in 1..20 {
         let (near, far) = (law(10e-3, 20.0), law(150e-3, 100.0));
         let mut play = Play::new(near, 64 << 10, seed);
         let mut steering = Steering::new(32, (4, 256));
         play.go_on(&mut steering, 30.0);
-        for law in [far, near, far] {
-            play.law = law;
+        for model in [far, near, far] {
+            play.model = model;
             let began = play.clock;
             let looks = play.go_on(&mut steering, 20.0);
-            let part = mean(&looks, began + 5.0, |look| look.carried) / play.best();
-            assert!(part > 0.85, "{part} of the best five seconds after a step, with seed {seed}");
+            let part = mean(&looks, began + 5.0, |look| look.throughput) / play.best();
+            assert!(part > 0.85, "{part} of the best from 5 s after a change, seed {seed}");
         }
     }
 }
 
 #[test]
-fn going_back_goes_to_the_plan_itself() {
+fn step_back_up_stops_at_the_plan() {
     let mut steering = Steering::new(10, (1, 256)).planned();
-    let carried = |requests: usize| if requests >= 8 { 100.0 } else { 50.0 };
-    let seen: Vec<usize> = (0..60).map(|_| steering.looked(carried(steering.requests()), false)).collect();
-    // From eight on, ten are tried and no eleven.
+    let throughput = |requests: usize| if requests >= 8 { 100.0 } else { 50.0 };
+    let seen: Vec<usize> = (0..60).map(|_| steering.looked(throughput(steering.requests()), false)).collect();
+    // From eight, ten is tried, never eleven.
     let from_eight = seen.windows(2).filter(|two| two[0] == 8 && two[1] > 8).map(|two| two[1]);
     let tried: Vec<usize> = from_eight.collect();
     assert!(!tried.is_empty() && tried.iter().all(|requests| *requests == 10), "{seen:?}");
 }
 
 #[test]
-fn going_back_to_a_plan_does_not_say_that_fewer_hold() {
+fn step_back_to_the_plan_still_allows_a_retreat() {
     let mut steering = Steering::new(8, (1, 256)).planned();
-    // Six carry as much by chance, and then eight a little more.
+    // Six appears as good by chance, and then eight a little better.
     let mut was_less = false;
     for _ in 0..60 {
         let requests = steering.requests();
         was_less |= requests == 6;
-        let carried = match requests {
+        let throughput = match requests {
             8 if was_less => 102.0,
             8 => 100.0,
             6 => 101.0,
             _ => 90.0,
         };
-        steering.looked(carried, false);
+        steering.looked(throughput, false);
     }
     assert!(was_less);
     let seen: Vec<usize> = (0..8).map(|_| steering.looked(40.0, true)).collect();
-    assert!(seen.contains(&4) && !seen.contains(&16), "half as many are tried first: {seen:?}");
+    assert!(seen.contains(&4) && !seen.contains(&16), "half is tried first: {seen:?}");
 }
 
 #[test]
-fn a_queue_that_overruns_gets_fewer_at_once() {
-    // The other side of the room: one fills the line.
+fn overrunning_queue_lowers_concurrency_immediately() {
+    // At a very short RTT one request fills the link.
     let mut play = Play::new(law(0.5e-3, 12.0), 64 << 10, 3);
     play.overruns = true;
     let mut steering = Steering::new(32, (5, 256));
     let looks = play.go_on(&mut steering, 2.5);
-    let fewest = looks.iter().map(|look| look.requests).min();
-    assert!(looks.iter().all(|look| look.requests <= 32) && fewest <= Some(8), "{fewest:?}");
+    let minimum = looks.iter().map(|look| look.requests).min();
+    assert!(looks.iter().all(|look| look.requests <= 32) && minimum <= Some(8), "{minimum:?}");
 }
 
 #[test]
-fn a_plan_of_more_than_a_queue_holds_is_not_gone_back_to() {
+fn plan_that_overruns_a_queue_is_not_returned_to() {
     for seed in 0..100 {
         let mut play = Play { noise: 0.03, ..Play::new(law(0.3e-3, 12.0), 64 << 10, seed) };
         let mut steering = Steering::new(32, (5, 256)).planned();
@@ -256,32 +264,32 @@ fn a_plan_of_more_than_a_queue_holds_is_not_gone_back_to() {
         });
         let late: Vec<f64> = looks.skip(200).collect();
         let mean = late.iter().sum::<f64>() / late.len() as f64;
-        assert!(mean < 20.0, "{mean} at a time with seed {seed}");
+        assert!(mean < 20.0, "mean concurrency {mean}, seed {seed}");
     }
 }
 
 #[test]
-fn a_line_that_loses_by_chance_keeps_what_carries_more() {
+fn random_loss_does_not_lower_throughput() {
     for mut play in plays() {
         play.overruns = true;
         let mut steering = Steering::new(32, (4, 256));
         let looks = play.go_on(&mut steering, 60.0);
-        let part = mean(&looks, 10.0, |look| look.carried) / play.best();
+        let part = mean(&looks, 10.0, |look| look.throughput) / play.best();
         assert!(part > 0.8, "{part} of the best");
         for window in looks.windows(6) {
-            let carried = window.iter().map(|look| look.carried).sum::<f64>() / 6.0;
-            // Two looks at half as many.
-            assert!(carried > 0.7 * play.at(32), "{carried} of {}", play.at(32));
+            let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
+            // The window contains two intervals at half the concurrency.
+            assert!(throughput > 0.7 * play.at(32), "{throughput} of {}", play.at(32));
         }
     }
 }
 
 #[test]
-fn what_fewer_have_gained_is_not_given_up_by_still_fewer() {
+fn second_step_down_must_keep_the_gain_of_the_first() {
     let mut steering = Steering::new(32, (4, 256));
-    let mut look_twice = |carried| {
-        steering.looked(carried, true);
-        steering.looked(carried, true)
+    let mut look_twice = |throughput| {
+        steering.looked(throughput, true);
+        steering.looked(throughput, true)
     };
     assert_eq!(look_twice(100.0), 16);
     assert_eq!(look_twice(200.0), 8);
@@ -289,20 +297,20 @@ fn what_fewer_have_gained_is_not_given_up_by_still_fewer() {
 }
 
 #[test]
-fn who_has_as_few_as_may_be_tries_more() {
+fn controller_at_the_minimum_tries_a_step_up() {
     let mut steering = Steering::new(4, (4, 256));
     steering.looked(100.0, true);
     assert_eq!(steering.looked(100.0, true), 8);
 }
 
 #[test]
-fn idle_times_say_nothing() {
+fn idle_intervals_change_nothing() {
     let mut steering = Steering::new(32, (4, 256));
     for _ in 0..100 {
         assert_eq!(steering.idled(), 32);
         steering.looked(1.0, false);
         steering.looked(1e6, false);
     }
-    assert_eq!(Steering::new(300, (4, 256)).requests(), 300, "what a plan says is no less");
+    assert_eq!(Steering::new(300, (4, 256)).requests(), 300, "the bounds never exclude the initial value");
     assert_eq!(Steering::new(2, (4, 256)).requests(), 2);
 }

@@ -1,33 +1,33 @@
-//! What is asked of a store, and how that ends.
+//! Operations of a store, and the outcomes of requests.
 
 use std::time::Duration;
 
-/// A kind of request.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operation {
-    /// An object's bytes, or some of them.
+    /// Reads an object or a range of it.
     Get,
-    /// An object, written whole.
+    /// Writes a whole object.
     Put,
-    /// A part of an upload.
+    /// Writes a part of an upload.
     Part,
-    /// What is known of an object.
+    /// Reads the metadata of an object.
     Head,
-    /// A page of objects, parts, uploads, or all buckets.
+    /// Lists a page of objects, parts, uploads or buckets.
     List,
-    /// An object goes.
+    /// Deletes an object.
     Delete,
-    /// An object or a part made of bytes that the store holds.
+    /// Creates an object or a part from bytes that the store holds.
     Copy,
-    /// Tags are set.
+    /// Sets tags.
     Tag,
-    /// An upload begins, is completed or given up.
+    /// Creates, completes or aborts an upload.
     Upload,
-    /// A bucket is made, removed or looked for.
+    /// Creates, deletes or looks up a bucket.
     Bucket,
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// From the store.
@@ -37,7 +37,7 @@ pub enum Direction {
 }
 
 impl Operation {
-    /// Every one.
+    /// All operations.
     pub const ALL: [Self; 10] = [
         Self::Get,
         Self::Put,
@@ -51,7 +51,7 @@ impl Operation {
         Self::Bucket,
     ];
 
-    /// Its name.
+    /// The name of the operation, as in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl Operation {
         }
     }
 
-    /// Which way its bytes go; `None` where none go.
+    /// The direction of its bytes; `None` if it carries none.
     #[must_use]
     pub const fn direction(self) -> Option<Direction> {
         match self {
@@ -78,7 +78,7 @@ impl Operation {
         }
     }
 
-    /// Whether how long it takes depends on a number of bytes. Of others all sizes are 0.
+    /// Returns true if its latency depends on a number of bytes. All other operations count as 0 bytes.
     #[must_use]
     pub const fn has_size(self) -> bool {
         self.direction().is_some() || matches!(self, Self::Copy)
@@ -86,10 +86,10 @@ impl Operation {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::Read, Self::Write];
 
-    /// Its name.
+    /// The name of the direction.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -99,26 +99,26 @@ impl Direction {
     }
 }
 
-/// How a request failed: by what the caller can do about it.
+/// The cause of a failed request, by what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Failure {
-    /// The store is well and had no room for it now.
+    /// The store works but had no capacity.
     Busy,
-    /// The store could not be reached, or cannot be used now.
+    /// The store could not be reached or cannot be used now.
     Unavailable,
-    /// Its deadline passed.
+    /// The deadline passed.
     Late,
-    /// Bytes were not what was written.
+    /// Bytes differ from what was written.
     Corrupt,
     /// A defect.
     Internal,
 }
 
 impl Failure {
-    /// Every one.
+    /// All causes.
     pub const ALL: [Self; 5] = [Self::Busy, Self::Unavailable, Self::Late, Self::Corrupt, Self::Internal];
 
-    /// Its name.
+    /// The name of the cause, as in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -131,65 +131,65 @@ impl Failure {
     }
 }
 
-/// How a request ended. Only what was done says how long it takes.
+/// The outcome of a request. Only successful requests count towards latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It was done.
+    /// Success.
     Done {
-        /// Bytes that it carried.
+        /// Bytes transferred.
         bytes: u64,
-        /// How long the caller waited for it in all.
+        /// Total time that the caller waited.
         service: Duration,
     },
-    /// The store is well and said no, as it has to: not there, not allowed, a condition that did not hold.
+    /// The store works and rejected the request correctly: not found, access denied, or a failed precondition.
     Refused,
-    /// It failed.
+    /// Failure.
     Failed(Failure),
-    /// The caller let go of it: that is no failure, but whoever lost a race leaves no other trace.
+    /// The caller cancelled it. That is no failure, but the only trace of a request that lost a race.
     GivenUp {
-        /// How long the caller had waited.
+        /// Time that the caller had waited.
         waited: Duration,
     },
 }
 
-/// How requests ended, counted.
+/// Number of requests by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcomes {
-    /// Were done.
+    /// Successful requests.
     pub done: u64,
-    /// Were refused.
+    /// Rejected requests.
     pub refused: u64,
-    /// Failed, in the order of [`Failure::ALL`].
+    /// Failed requests, in the order of [`Failure::ALL`].
     pub failed: [u64; Failure::ALL.len()],
-    /// Were given up.
+    /// Cancelled requests.
     pub given_up: u64,
-    /// How long those that were given up had been waited for, together.
+    /// Total time that cancelled requests had been waited for.
     pub given_up_after: Duration,
-    /// How long requests waited inside this process before the store was asked, together, where the store tells.
+    /// Total time that requests waited inside this process before they were sent, as far as the store reports it.
     pub queued: Duration,
 }
 
 impl Outcomes {
-    /// Failed, for any reason.
+    /// Failed requests, for any cause.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failed.iter().sum()
     }
 
-    /// All that ended, in whichever way.
+    /// All requests that ended, including cancelled ones.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.ended() + self.given_up
     }
 
-    /// Failed for this reason, of those that came to an end.
+    /// Fraction of the requests that ended, without cancelled ones, that failed for this cause.
     #[must_use]
     pub fn share(&self, failure: Failure) -> Option<f64> {
         share(self.failed[failure as usize], self.ended())
     }
 
-    /// Failed for any reason, of those that came to an end. What fails is often fast: a store's times say nothing good of it
-    /// where this is high.
+    /// Fraction of the requests that ended, without cancelled ones, that failed. Failures are often fast, so low
+    /// latency means little if this is high.
     #[must_use]
     pub fn failed_share(&self) -> Option<f64> {
         share(self.failures(), self.ended())

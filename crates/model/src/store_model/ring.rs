@@ -1,15 +1,15 @@
-//! A window of time in slices: what is newest takes the place of what is oldest.
+//! A sliding time window of `N` slices, in which the newest slice replaces the oldest.
 //!
-//! Feeding is a load and a comparison beside what the slice itself costs; a lock is taken once a slice, by whoever comes
-//! first, so that nobody adds to what is being cleared. A thread that sleeps for a whole window between finding its slice
-//! and adding to it misplaces that one sample.
+//! An update costs one load and one comparison on top of the slice itself. The first thread to reach a new slice takes
+//! a lock to clear it, so that no other thread adds to a slice being cleared. A thread that sleeps for a whole window
+//! between finding its slice and adding to it misplaces that one sample.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a slice holds.
+/// The contents of a slice.
 pub(super) trait Forget: Default {
-    /// Becomes as it was at first.
+    /// Resets it to the initial state.
     fn forget(&self);
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Ring<T, const N: usize> {
 
 #[derive(Debug, Default)]
 struct Slot<T> {
-    /// One more than the slice's number; 0 where there was none yet.
+    /// The number of the slice plus one; 0 if there was none.
     mark: AtomicU64,
     held: T,
 }
@@ -37,7 +37,7 @@ impl<T: Forget, const N: usize> Default for Ring<T, N> {
 }
 
 impl<T: Forget, const N: usize> Ring<T, N> {
-    /// The slice of this number; `None` where a later one has taken its place.
+    /// The slice with this number; `None` if a later one has replaced it.
     pub fn at(&self, number: u64) -> Option<&T> {
         let slot = &self.slots[(number % N as u64) as usize];
         let mark = number.saturating_add(1);
@@ -51,7 +51,7 @@ impl<T: Forget, const N: usize> Ring<T, N> {
         (slot.mark.load(Ordering::Acquire) == mark).then_some(&slot.held)
     }
 
-    /// The last `count` slices of all until `number`, and what is later.
+    /// The last `count` slices up to `number`, and any later ones.
     pub fn last(&self, number: u64, count: u64) -> impl Iterator<Item = &T> {
         let oldest = (number + 1).saturating_sub(count);
         let is_in = move |slot: &&Slot<T>| slot.mark.load(Ordering::Acquire) > oldest;
@@ -68,7 +68,7 @@ mod tests {
 
     impl Forget for Count {
         fn forget(&self) {
-            // Long enough for others to come.
+            // Gives other threads time to race for the slice.
             std::thread::yield_now();
             self.0.store(0, Ordering::Relaxed);
         }
@@ -83,19 +83,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_newest_takes_the_place_of_what_is_oldest() {
+    fn newest_slice_replaces_the_oldest() {
         let ring = Ring::default();
         for number in [0, 1, 1, 3] {
             assert!(add(&ring, number));
         }
         assert_eq!([sum(&ring, 3, 4), sum(&ring, 3, 3), sum(&ring, 3, 1), sum(&ring, 4, 4)], [4, 3, 1, 3]);
-        assert!(add(&ring, 5), "takes the place of 1");
-        assert!(!add(&ring, 1), "has passed");
+        assert!(add(&ring, 5), "replaces slice 1");
+        assert!(!add(&ring, 1), "slice 1 is no longer in the window");
         assert_eq!([sum(&ring, 5, 4), sum(&ring, 100, 4)], [2, 0]);
     }
 
     #[test]
-    fn nothing_is_lost_where_many_come_first() {
+    fn no_count_is_lost_when_threads_race_for_a_slice() {
         let ring = Ring::<Count, 4>::default();
         for number in 0..200 {
             let together = std::sync::Barrier::new(4);

@@ -1,4 +1,4 @@
-//! Requests of one kind and of sizes that are alike.
+//! Live latency statistics of one operation and size class.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,15 +7,15 @@ use super::ring::{Forget, Ring};
 use super::spread::{Histogram, Spread, nanos};
 use super::{SLICES, SizeClass, slice_of};
 
-/// What is kept of them.
+/// Latency histograms of the window, and totals since the start.
 #[derive(Debug, Default)]
 pub(super) struct Series {
     window: Ring<Slice, SLICES>,
-    done: Tally,
-    answered: Tally,
+    service_total: Tally,
+    first_byte_total: Tally,
 }
 
-/// All since the beginning.
+/// Totals since the start.
 #[derive(Debug, Default)]
 struct Tally {
     count: AtomicU64,
@@ -34,12 +34,12 @@ impl Tally {
     }
 }
 
-/// How many there were since the beginning, and how long they took together.
+/// Number and total duration of requests since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Total {
-    /// How many.
+    /// Number of requests.
     pub count: u64,
-    /// How long, together.
+    /// Their total duration.
     pub time: Duration,
 }
 
@@ -47,7 +47,7 @@ pub struct Total {
 struct Slice {
     service: Histogram,
     first_byte: Histogram,
-    /// Of those in `service`.
+    /// Bytes of the requests in `service`.
     bytes: AtomicU64,
 }
 
@@ -59,17 +59,17 @@ impl Forget for Slice {
     }
 }
 
-/// Requests of one kind and of sizes that are alike: how long they took in the window.
+/// Latency statistics of one operation and size class in the window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alike {
-    /// Their sizes.
+    /// The size class.
     pub sizes: SizeClass,
-    /// The mean size of those that were done in the window.
+    /// Mean size of the requests completed in the window.
     pub mean_bytes: u64,
-    /// How long the caller waited in all, of those that were done.
+    /// Total time that the caller waited, of completed requests.
     pub service: Spread,
-    /// How long the caller waited for the first byte of the answer. Of reads that is the first of the object; of writes the
-    /// answer behind the last byte that was handed over. Other kinds have none.
+    /// Time to the first byte of the response: of a read the first byte of the object, of a write the response after
+    /// the last byte sent. Other operations have none.
     pub first_byte: Spread,
     /// `service` since the beginning.
     pub done: Total,
@@ -79,7 +79,7 @@ pub struct Alike {
 
 impl Series {
     pub fn done(&self, now: Duration, bytes: u64, service: Duration) {
-        self.done.add(service);
+        self.service_total.add(service);
         if let Some(slice) = self.window.at(slice_of(now)) {
             slice.service.add(service);
             slice.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Series {
     }
 
     pub fn answered(&self, now: Duration, first_byte: Duration) {
-        self.answered.add(first_byte);
+        self.first_byte_total.add(first_byte);
         if let Some(slice) = self.window.at(slice_of(now)) {
             slice.first_byte.add(first_byte);
         }
@@ -106,8 +106,8 @@ impl Series {
             mean_bytes,
             service,
             first_byte,
-            done: self.done.read(),
-            answered: self.answered.read(),
+            done: self.service_total.read(),
+            answered: self.first_byte_total.read(),
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Sizes that count as alike.
+//! Size classes of requests.
 
-/// Bits of the largest size in the first class: below 64 KiB size hardly tells (Hou 2017, section 4.1.2), so what is
-/// shorter than a page needs no classes of its own.
+/// Base-2 logarithm of the largest size of the first class. Below 64 KiB the size hardly affects latency (Hou 2017,
+/// section 4.1.2), so smaller sizes need no classes of their own.
 const FIRST_BITS: u32 = 12;
 
-/// A class of sizes: the first goes up to 4 KiB, each further one is up to twice the last, up to 256 MiB, and the last
-/// has all that is larger.
+/// A size class: the first holds sizes up to 4 KiB, each further one up to twice the previous, up to 256 MiB; the last
+/// holds all larger sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SizeClass(u8);
 
 impl SizeClass {
-    /// How many there are.
+    /// Number of size classes.
     pub const COUNT: usize = 18;
 
     const LAST: u8 = 17;
@@ -22,18 +22,18 @@ impl SizeClass {
         Self(if doublings < Self::LAST as u32 { doublings as u8 } else { Self::LAST })
     }
 
-    /// The largest size in it; `None` where there is none.
+    /// The largest size of the class; `None` for the last class.
     #[must_use]
     pub const fn most_bytes(self) -> Option<u64> {
         if self.0 == Self::LAST { None } else { Some(1 << (FIRST_BITS + self.0 as u32)) }
     }
 
-    /// All of them, from small to large.
+    /// All classes, in ascending order.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=Self::LAST).map(Self)
     }
 
-    /// Its place among them.
+    /// Its index among all classes.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -46,7 +46,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn bounds() {
+    fn class_bounds_are_powers_of_two() {
         let class = |bytes| SizeClass::of(bytes).index();
         assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(class), [0, 0, 0, 1, 1, 2]);
         assert_eq!([1 << 28, (1 << 28) + 1, u64::MAX].map(class), [16, 17, 17]);
@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_size_lies_in_its_class(bits in 0_u32..64, low in any::<u64>()) {
+        fn size_is_within_the_bounds_of_its_class(bits in 0_u32..64, low in any::<u64>()) {
             let bytes = low >> bits;
             let class = SizeClass::of(bytes);
             prop_assert!(class.most_bytes().is_none_or(|most| bytes <= most));

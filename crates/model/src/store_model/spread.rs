@@ -1,38 +1,38 @@
-//! How long something takes, as counts of times that are nearly equal: eight buckets to each doubling, from 1 µs on.
+//! Latency histograms with logarithmic buckets: eight per doubling, from 1 µs up.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::ring::Forget;
 
-/// Shorter times count as this: 1.024 µs.
-const LEAST_BITS: u32 = 10;
-/// Buckets to each doubling: 2 to the power of this.
+/// Shorter durations count as 1.024 µs.
+const MIN_BITS: u32 = 10;
+/// Base-2 logarithm of the number of buckets per doubling.
 const STEP_BITS: u32 = 3;
 /// 32 doublings: up to 73 minutes.
 const BUCKETS: usize = 256;
 
 fn bucket(time: Duration) -> usize {
-    let nanos = nanos(time).max(1 << LEAST_BITS);
+    let nanos = nanos(time).max(1 << MIN_BITS);
     let bits = nanos.ilog2();
     let step = (nanos >> (bits - STEP_BITS)) as usize & ((1 << STEP_BITS) - 1);
-    let bucket = ((bits - LEAST_BITS) as usize) << STEP_BITS | step;
+    let bucket = ((bits - MIN_BITS) as usize) << STEP_BITS | step;
     bucket.min(BUCKETS - 1)
 }
 
-/// The middle of a bucket.
+/// The midpoint of a bucket.
 fn middle(bucket: usize) -> Duration {
     let step = 1 << STEP_BITS | bucket as u64 & ((1 << STEP_BITS) - 1);
-    let bits = LEAST_BITS + (bucket >> STEP_BITS) as u32 - STEP_BITS;
+    let bits = MIN_BITS + (bucket >> STEP_BITS) as u32 - STEP_BITS;
     Duration::from_nanos((step << bits) + (1 << bits) / 2)
 }
 
-/// As many as fit: 584 years.
+/// Nanoseconds, saturating at 584 years.
 pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Times that are added by many threads: 1 KiB.
+/// A histogram that many threads update: 1 KiB.
 #[derive(Debug)]
 pub(super) struct Histogram([AtomicU32; BUCKETS]);
 
@@ -54,8 +54,8 @@ impl Forget for Histogram {
     }
 }
 
-/// Times at one moment. A quantile is within a sixteenth of the exact one, or within 1.1 µs, whichever is more; what is over
-/// 73 minutes counts as 71.
+/// A snapshot of a histogram. A quantile is within 1/16 of the exact one, or within 1.1 µs, whichever is more.
+/// Durations above 73 minutes count as 71 minutes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spread {
     counts: Box<[u64; BUCKETS]>,
@@ -82,19 +82,19 @@ impl Spread {
         self.count += other.count;
     }
 
-    /// How many there are.
+    /// Number of samples.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The time that `share` of all, from 0 to 1, do not exceed; `None` where there are none.
+    /// The `share` quantile, from 0 to 1; `None` without samples.
     #[must_use]
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a share of a count; the rank is held within it"
+        reason = "a fraction of a count; the rank is clamped to it"
     )]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
@@ -106,7 +106,7 @@ impl Spread {
         reached.map(middle)
     }
 
-    /// Half of them took no longer.
+    /// The median; `None` without samples.
     #[must_use]
     pub fn median(&self) -> Option<Duration> {
         self.quantile(0.5)
@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_middle_of_a_bucket_lies_in_it() {
+    fn midpoint_of_a_bucket_is_in_the_bucket() {
         for n in 0..BUCKETS {
             assert_eq!(bucket(middle(n)), n);
         }

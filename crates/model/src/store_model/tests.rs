@@ -1,4 +1,4 @@
-//! What the model promises, against exact figures.
+//! Contracts of the model, checked against exact values.
 
 use super::*;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn near(found: Duration, exact: Duration) -> bool {
 }
 
 #[test]
-fn it_holds_no_more_than_it_says() {
+fn memory_is_within_the_documented_bounds() {
     let kinds = |has_size: bool| Operation::ALL.iter().filter(|kind| kind.has_size() == has_size).count();
     let series = kinds(true) * SizeClass::COUNT + kinds(false);
     assert!(size_of::<Series>() <= 12_800, "{}", size_of::<Series>());
@@ -27,7 +27,7 @@ fn it_holds_no_more_than_it_says() {
 }
 
 #[test]
-fn what_ends_is_counted_by_how_it_ended() {
+fn requests_are_counted_by_outcome() {
     let (model, now) = (StoreModel::new(), millis(1));
     for failure in [Failure::Busy, Failure::Late, Failure::Late] {
         model.end(now, model.begin(Operation::Get), End::Failed(failure));
@@ -38,15 +38,15 @@ fn what_ends_is_counted_by_how_it_ended() {
     let outcomes = model.outcomes(now, Operation::Get);
     assert_eq!((outcomes.done, outcomes.refused, outcomes.failed), (1, 1, [1, 0, 2, 0, 0]));
     assert_eq!((outcomes.given_up, outcomes.given_up_after), (1, millis(30)));
-    // Who let go says nothing of failing.
+    // Cancelled requests do not count towards the failure ratio.
     assert_eq!((outcomes.share(Failure::Late), outcomes.failed_share()), (Some(0.4), Some(0.6)));
     assert_eq!(model.all_outcomes(Operation::Get), outcomes);
     assert_eq!(model.outcomes(now, Operation::Put).failed_share(), None);
-    assert_eq!(model.times(now, Operation::Get).count(), 1, "only what was done says how long it takes");
+    assert_eq!(model.times(now, Operation::Get).count(), 1, "only successful requests count towards latency");
 }
 
 #[test]
-fn the_window_forgets_and_totals_do_not() {
+fn window_expires_and_totals_remain() {
     let model = StoreModel::new();
     done(&model, millis(9_999), Operation::Put, 100, millis(7));
     let queued = model.begin(Operation::Put);
@@ -59,7 +59,7 @@ fn the_window_forgets_and_totals_do_not() {
     };
     assert_eq!(at(59_999), (1, 1, millis(3), true));
     assert_eq!(at(60_000), (0, 0, Duration::ZERO, false));
-    // Late by more than a window, it counts among all and nothing else.
+    // Fed more than a window late, a request counts in the totals only.
     done(&model, millis(75_000), Operation::Put, 100, millis(7));
     done(&model, millis(10_000), Operation::Put, 100, millis(900));
     assert_eq!(at(75_000), (1, 0, Duration::ZERO, true));
@@ -71,7 +71,7 @@ fn the_window_forgets_and_totals_do_not() {
 }
 
 #[test]
-fn throughput_is_that_of_the_last_seconds() {
+fn throughput_covers_the_last_5_to_6_seconds() {
     let model = StoreModel::new();
     for second in 0..20 {
         model.moved(millis(second * 1000 + 500), Direction::Read, 1000 * (second + 1));
@@ -84,7 +84,7 @@ fn throughput_is_that_of_the_last_seconds() {
 }
 
 #[test]
-fn the_line_is_that_of_the_store() {
+fn linear_fit_matches_the_store_despite_outliers() {
     let (model, now) = (StoreModel::new(), millis(1));
     let time = |bytes: u64| Duration::from_nanos(20_000_000 + bytes * 10);
     for bytes in [4 << 10, 100 << 10, 1 << 20, 8 << 20, 64 << 20] {
@@ -100,14 +100,14 @@ fn the_line_is_that_of_the_store() {
     let late = times.within(3 << 20, 0.9).unwrap();
     assert!(late.abs_diff(time(3 << 20)) < time(3 << 20) / 4, "{late:?}");
     let late = times.within(8 << 20, 0.95).unwrap();
-    assert!(near(late, time(8 << 20)), "one in twenty one hangs: {late:?}");
-    assert_eq!(times.within(8 << 20, 0.99), None, "of 21 nobody knows that");
+    assert!(near(late, time(8 << 20)), "1 in 21 hangs: {late:?}");
+    assert_eq!(times.within(8 << 20, 0.99), None, "21 samples are too few for p99");
 }
 
 #[test]
-fn small_requests_are_met_as_well_as_large_ones() {
+fn fit_error_is_relative_for_all_sizes() {
     let (model, now) = (StoreModel::new(), millis(1));
-    // Not a line: the middle one takes a tenth more than the others would have it.
+    // Not linear: the middle size takes 10 % more than a line through the others.
     for (bytes, micros) in [(4 << 10, 1_000), (1 << 20, 12_000), (256 << 20, 2_600_000)] {
         (0..20).for_each(|_| done(&model, now, Operation::Get, bytes, Duration::from_micros(micros)));
     }
@@ -116,23 +116,23 @@ fn small_requests_are_met_as_well_as_large_ones() {
         let (found, exact) = (times.expectation().unwrap().time(bytes), Duration::from_micros(micros));
         assert!(found.abs_diff(exact) < exact / 5, "{bytes}: {found:?} is not {exact:?}");
     }
-    assert!(times.within(4 << 20, 0.9).is_some(), "two doublings away");
-    assert_eq!(times.within(16 << 20, 0.9), None, "four doublings away from both");
+    assert!(times.within(4 << 20, 0.9).is_some(), "two classes away");
+    assert_eq!(times.within(16 << 20, 0.9), None, "four classes away from both");
 }
 
 #[test]
-fn where_sizes_are_alike_the_first_byte_tells_them_apart() {
+fn first_byte_gives_the_intercept_for_equal_sizes() {
     let (model, now) = (StoreModel::new(), millis(1));
     for _ in 0..20 {
         done(&model, now, Operation::Part, 8 << 20, millis(200));
     }
     let line = model.times(now, Operation::Part).expectation().unwrap();
     assert!(near(line.base, millis(100)) && near(line.time(8 << 20), millis(200)), "{line:?}");
-    // A line that would fall does not.
+    // The slope is never negative.
     (0..20).for_each(|_| done(&model, now, Operation::Part, 1 << 10, millis(400)));
     let line = model.times(now, Operation::Part).expectation().unwrap();
     assert!(line.nanos_per_byte == 0.0 && line.base > millis(180), "{line:?}");
-    // Nor does it begin below nothing.
+    // The intercept is never negative.
     let model = StoreModel::new();
     for (bytes, time) in [(1 << 20, 1), (8 << 20, 100)] {
         done(&model, now, Operation::Get, bytes, millis(time));
@@ -142,7 +142,7 @@ fn where_sizes_are_alike_the_first_byte_tells_them_apart() {
 }
 
 #[test]
-fn too_few_tell_nothing() {
+fn no_quantile_with_too_few_samples() {
     let model = StoreModel::new();
     for n in 1..=16 {
         assert_eq!(model.times(millis(1), Operation::Get).within(1, 0.5), None, "{n}");
@@ -152,7 +152,7 @@ fn too_few_tell_nothing() {
     assert_eq!(model.times(millis(1), Operation::Get).within(1, 0.95), None);
 }
 
-/// Something that happened: when (of 100 s), of which size, how long it took.
+/// A request: time in milliseconds (up to 100 s), size and latency in nanoseconds.
 type Sample = (u64, u64, u64);
 
 fn samples() -> impl Strategy<Value = Vec<Sample>> {
@@ -171,11 +171,11 @@ fn feed<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> StoreModel {
 
 proptest! {
     #[test]
-    fn quantiles_are_those_of_the_window(samples in samples(), share in 0.0..=1.0_f64) {
+    fn quantiles_match_the_samples_of_the_window(samples in samples(), share in 0.0..=1.0_f64) {
         let (model, now) = (feed(&samples), millis(100_000));
         let times = model.times(now, Operation::Get);
         for sizes in SizeClass::all() {
-            // The slices 5 to 10, of which the last has just begun.
+            // Slices 5 to 10, of which the last has just started.
             let is_in = |(at, bytes, _): &&Sample| *at >= 50_000 && SizeClass::of(*bytes) == sizes;
             let mut exact: Vec<u64> = samples.iter().filter(is_in).map(|(.., nanos)| *nanos).collect();
             let bytes: u64 = samples.iter().filter(is_in).map(|(_, bytes, _)| *bytes).sum();
@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_feeding_does_not_matter(
+    fn order_of_samples_does_not_matter(
         (samples, shuffled) in samples().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
         now in 0_u64..200_000,
     ) {
@@ -208,13 +208,18 @@ proptest! {
     }
 
     #[test]
-    fn who_waits_for_more_waits_longer(samples in samples(), bytes in 0_u64..1 << 30, a in 0.0..1.0_f64, b in 0.0..1.0_f64) {
+    fn latency_grows_with_size_and_quantile(
+        samples in samples(),
+        bytes in 0_u64..1 << 30,
+        a in 0.0..1.0_f64,
+        b in 0.0..1.0_f64,
+    ) {
         let model = feed(&samples);
         let times = model.times(millis(100_000), Operation::Get);
         if let Some(line) = times.expectation() {
             prop_assert!(line.time(bytes) <= line.time(bytes * 2), "{line:?}");
             prop_assert!(line.nanos_per_byte.is_finite());
-            // Of the same class of sizes.
+            // Quantiles are compared within one size class only.
             if let (Some(less), Some(more)) = (times.within(bytes, a.min(b)), times.within(bytes, a.max(b)))
                 && times.classes().iter().filter(|alike| alike.service.count() > 0).count() == 1
             {
@@ -225,10 +230,10 @@ proptest! {
         }
     }
 
-    /// Whatever it does, by its medians; and where its times are about a line, by what is expected at the sizes that were
-    /// seen. Far beyond them a rounding may decide.
+    /// A store slower by a constant factor has higher medians. If its latencies are near a line, the fit is higher,
+    /// too, at the observed sizes; far beyond them, rounding may decide.
     #[test]
-    fn a_store_that_is_slower_is_known_to_be(
+    fn slower_store_has_higher_estimates(
         samples in samples(),
         base in 100_000_u64..100_000_000,
         hundredths_per_byte in 0_u64..10_000,
@@ -244,7 +249,7 @@ proptest! {
         for (fast, slow) in fast.classes().iter().zip(slow.classes()) {
             prop_assert!(slow.service.median() > fast.service.median() || fast.service.count() == 0);
         }
-        // From four fifths to six fifths of what the line says.
+        // Latencies within 20 % of the linear model.
         let spread = |nanos: u64, by: u64| nanos * (80 + by % 40) / 100;
         let line = |(at, bytes, by): &Sample| (*at, *bytes, spread(base + bytes * hundredths_per_byte / 100, *by));
         let [fast, slow] = both(&samples.iter().map(line).collect::<Vec<Sample>>());
@@ -255,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn in_flight_is_what_has_begun_and_not_ended(steps in prop::collection::vec(any::<(bool, usize)>(), 0..200)) {
+    fn in_flight_counts_started_minus_ended(steps in prop::collection::vec(any::<(bool, usize)>(), 0..200)) {
         let (model, mut open) = (StoreModel::new(), Vec::new());
         for (begins, which) in steps {
             if begins || open.is_empty() {
@@ -269,9 +274,9 @@ proptest! {
     }
 }
 
-/// Sixteen threads, and one that watches.
+/// Sixteen threads feed the model, one reads it.
 #[test]
-fn many_threads_feed_it_and_nothing_is_lost() {
+fn concurrent_updates_lose_no_request() {
     const THREADS: u64 = 16;
     const EACH: u64 = 2_000;
     let model = StoreModel::new();
@@ -287,7 +292,7 @@ fn many_threads_feed_it_and_nothing_is_lost() {
             let (model, fed) = (&model, &fed);
             scope.spawn(move || {
                 for n in 0..EACH {
-                    // All turn the slices at about the same time.
+                    // All threads reach a new slice at about the same time.
                     let now = millis(n * 20 + thread);
                     done(model, now, Operation::Get, thread << 12, Duration::from_micros(n + 1));
                     model.moved(now, Direction::Read, thread << 12);
@@ -302,13 +307,14 @@ fn many_threads_feed_it_and_nothing_is_lost() {
     assert_eq!(model.all_in_flight(), 0);
 }
 
-/// Run with optimisation: `cargo test -p tradewind-model --config profile.test.opt-level=3 -- --ignored --nocapture cost`.
+/// Run with optimisation:
+/// `cargo test -p tradewind-model --config profile.test.opt-level=3 -- --ignored --nocapture cost`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_a_request() {
     let cost = |threads: u64, each: u64| {
         let model = StoreModel::new();
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 let model = &model;
@@ -323,16 +329,19 @@ fn cost_of_a_request() {
             }
         });
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(threads);
-        begun.elapsed().as_nanos() as f64 * cores as f64 / (each * threads) as f64
+        started.elapsed().as_nanos() as f64 * cores as f64 / (each * threads) as f64
     };
     for threads in [1, 2, 16] {
         println!(
-            "{threads} threads that do nothing else: {:.0} ns of a core a request",
+            "{threads} threads that do nothing else: {:.0} ns of CPU time per request",
             cost(threads, 1_000_000)
         );
     }
     let model = feed(&[(1, 4096, 20_000), (2, 8 << 20, 9_000_000)]);
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     (0..1000).for_each(|_| assert!(model.times(millis(5), Operation::Get).count() == 2));
-    println!("reading the times of a kind: {:.0} ns", begun.elapsed().as_nanos() as f64 / 1000.0);
+    println!(
+        "snapshot of the latencies of an operation: {:.0} ns",
+        started.elapsed().as_nanos() as f64 / 1000.0
+    );
 }

@@ -1,4 +1,4 @@
-//! What may be expected of a request, from those before it.
+//! Expected latency of a request, estimated from recent requests.
 
 use std::time::Duration;
 
@@ -6,40 +6,40 @@ use super::series::Alike;
 use super::size::SizeClass;
 use super::spread::{Spread, nanos};
 
-/// Fewer say nothing of how times are spread.
-const LEAST_SAMPLES: u64 = 16;
-/// More samples do not make a median surer in any way that counts.
-const MOST_WEIGHT: u64 = 100;
-/// Sizes nearer to each other than this factor say nothing of what a byte costs.
-const LEAST_RATIO: u64 = 2;
-/// A class that many doublings away says nothing of a size that would be late.
-const MOST_DOUBLINGS: usize = 2;
+/// Minimum number of samples for a quantile.
+const MIN_SAMPLES: u64 = 16;
+/// Maximum number of samples that add to the weight of a median. More do not make it noticeably more precise.
+const MAX_WEIGHT: u64 = 100;
+/// Minimum ratio of the largest to the smallest size for an estimate of the cost per byte.
+const MIN_SIZE_RATIO: u64 = 2;
+/// Maximum distance in size classes from which a quantile is scaled.
+const MAX_CLASS_DISTANCE: usize = 2;
 
-/// The times of one kind of request in the window, at one moment. Taking it costs some microseconds: who asks often keeps it
-/// for a while.
+/// A snapshot of the latencies of one operation in the window. Creating it takes some microseconds: frequent readers
+/// should cache it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Times {
     alike: Vec<Alike>,
 }
 
-/// The time that half of the requests are done in, as a line over their size.
+/// The median latency as a linear function of the size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expectation {
-    /// Of a request without bytes.
+    /// The latency of a request without bytes.
     pub base: Duration,
-    /// What each byte adds, in nanoseconds.
+    /// Nanoseconds per byte.
     pub nanos_per_byte: f64,
 }
 
 impl Expectation {
-    /// The time for so many bytes.
+    /// The latency of a request for `bytes`.
     #[must_use]
     pub fn time(&self, bytes: u64) -> Duration {
         self.base.saturating_add(duration(self.nanos_per_byte * float(bytes)))
     }
 }
 
-/// A point of the line.
+/// A weighted point of the linear fit.
 struct Point {
     bytes: f64,
     nanos: f64,
@@ -51,26 +51,26 @@ impl Times {
         Self { alike }
     }
 
-    /// Each class of sizes that there were requests of since the beginning, from small to large.
+    /// All size classes with requests since the start, in ascending order.
     #[must_use]
     pub fn classes(&self) -> &[Alike] {
         &self.alike
     }
 
-    /// Those of the size's class.
+    /// The statistics of the size class of `bytes`.
     #[must_use]
     pub fn of(&self, bytes: u64) -> Option<&Alike> {
         let sizes = SizeClass::of(bytes);
         self.alike.iter().find(|alike| alike.sizes == sizes)
     }
 
-    /// Requests that were done in the window.
+    /// Number of requests completed in the window.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.alike.iter().map(|alike| alike.service.count()).sum()
     }
 
-    /// How long first bytes took, whatever the size.
+    /// Time to first byte, over all sizes.
     #[must_use]
     pub fn first_byte(&self) -> Spread {
         let mut all = Spread::default();
@@ -78,48 +78,49 @@ impl Times {
         all
     }
 
-    /// The line through the medians of all classes; `None` where nothing was done in the window. Medians, so that one request
-    /// that hung does not bend it; errors count in proportion to the time, so that small requests are met as well as large
-    /// ones. Where all sizes are about the same, what the first byte took is what does not depend on them. Far from the sizes
-    /// that were seen it is a guess.
+    /// A linear fit through the medians of all classes; `None` if no request completed in the window.
+    ///
+    /// Medians are robust against single requests that hang. Errors are relative to the latency, so that small requests
+    /// fit as well as large ones. If all sizes are about the same, the time to first byte is taken as the constant
+    /// part. Far from the observed sizes the fit is a guess.
     #[must_use]
     pub fn expectation(&self) -> Option<Expectation> {
         let seen = || self.alike.iter().filter(|alike| alike.service.count() > 0);
-        let least = seen().map(|alike| alike.mean_bytes).min()?;
-        let most = seen().map(|alike| alike.mean_bytes).max()?;
-        if most < least.max(1).saturating_mul(LEAST_RATIO) {
+        let smallest = seen().map(|alike| alike.mean_bytes).min()?;
+        let largest = seen().map(|alike| alike.mean_bytes).max()?;
+        if largest < smallest.max(1).saturating_mul(MIN_SIZE_RATIO) {
             return seen().max_by_key(|alike| alike.service.count()).and_then(Alike::by_first_byte);
         }
         let points = seen().filter_map(|alike| {
             let time = float(nanos(alike.service.median()?));
-            let weight = float(alike.service.count().min(MOST_WEIGHT)) / (time * time);
+            let weight = float(alike.service.count().min(MAX_WEIGHT)) / (time * time);
             Some(Point { bytes: float(alike.mean_bytes), nanos: time, weight })
         });
         Some(fit(points))
     }
 
-    /// The time that `share` (from 0 to 1) of requests for so many bytes are done in: who waits longer waits for one that is
-    /// slower than that share of those like it. `None` where too few were done in the window to tell: no request is to be
-    /// called late by guessing.
+    /// The latency that a fraction `share` (from 0 to 1) of requests for `bytes` do not exceed. `None` if too few
+    /// completed in the window, so that no request is called late by guessing.
     ///
-    /// It is read off the nearest class of sizes that has enough of them, up to two away, and scaled by what the size makes
-    /// of it.
+    /// It is the quantile of the nearest size class with enough samples, up to two classes away, scaled by the linear
+    /// fit.
     #[must_use]
     pub fn within(&self, bytes: u64, share: f64) -> Option<Duration> {
         let sizes = SizeClass::of(bytes);
         let away = |alike: &Alike| alike.sizes.index().abs_diff(sizes.index());
         let enough = self.alike.iter().filter(|alike| tells(alike.service.count(), share));
-        let nearest = enough.min_by_key(|alike| away(alike)).filter(|alike| away(alike) <= MOST_DOUBLINGS)?;
+        let nearest =
+            enough.min_by_key(|alike| away(alike)).filter(|alike| away(alike) <= MAX_CLASS_DISTANCE)?;
         let time = nearest.service.quantile(share)?;
-        let line = self.expectation()?;
-        let (here, there) = (line.time(bytes), line.time(nearest.mean_bytes));
+        let fit = self.expectation()?;
+        let (here, there) = (fit.time(bytes), fit.time(nearest.mean_bytes));
         Some(duration(float(nanos(time)) * float(nanos(here)) / float(nanos(there).max(1))))
     }
 }
 
-/// Whether one at least of so many can be expected to lie beyond the share.
+/// Returns true if at least one of `count` samples is expected beyond the quantile.
 fn tells(count: u64, share: f64) -> bool {
-    count >= LEAST_SAMPLES && float(count) * (1.0 - share) >= 1.0 - 1e-9
+    count >= MIN_SAMPLES && float(count) * (1.0 - share) >= 1.0 - 1e-9
 }
 
 impl Alike {
@@ -131,7 +132,7 @@ impl Alike {
     }
 }
 
-/// Least squares; a request never costs less than nothing, nor does a byte.
+/// Weighted least squares with a non-negative intercept and slope.
 fn fit(points: impl Iterator<Item = Point>) -> Expectation {
     let (mut all, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for Point { bytes, nanos, weight } in points {
@@ -143,7 +144,7 @@ fn fit(points: impl Iterator<Item = Point>) -> Expectation {
     }
     let slope = (all * xy - x * y) / (all * xx - x * x);
     let base = (y - slope * x) / all;
-    // A line that falls, or that bends so little that it cannot be told.
+    // The slope is negative, or undefined because the sizes do not differ.
     if !slope.is_finite() || slope < 0.0 {
         return Expectation { base: duration(y / all), nanos_per_byte: 0.0 };
     }
@@ -158,7 +159,7 @@ const fn float(n: u64) -> f64 {
     n as f64
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "held to what fits")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
 const fn duration(nanos: f64) -> Duration {
     Duration::from_nanos(nanos as u64)
 }

@@ -1,87 +1,93 @@
-//! Which cell is the best for what somebody wants.
+//! Chooses the best point for a goal.
 
 use super::Cell;
 use super::sampling::MOST_ROUND;
 use super::surface::{Inferred, Surface};
 use super::tail::Statistic;
 
-/// What is wanted. Cells whose requests take longer than those of a probe may ([`MOST_ROUND`]) count only where nothing that is over
-/// sooner is as good: of most of them there is no sample.
+/// The objective. Points whose requests take longer than a probe may ([`MOST_ROUND`]) count only if no faster point is
+/// equivalent, because most of them have no sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// The most bytes a second.
+    /// Maximum bytes per second.
     Bandwidth,
-    /// The same of those whose requests keep to a cap: within 3 % of it the one that most likely does.
+    /// Maximum bytes per second within a latency target. Of the points within 3 % of that, the one most likely to meet
+    /// the target.
     Latency(Cap),
-    /// Of those that are within 3 % of the most bytes a second the one that costs the client least: the largest requests, and
-    /// of these the fewest at a time (Hou 2017, section 7).
+    /// Minimum cost for the client within 3 % of the maximum bytes per second: the largest requests, then the lowest
+    /// concurrency (Hou 2017, section 7).
     Efficiency,
 }
 
-/// How long requests may take.
+/// A limit on the latency of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cap {
-    /// Which latency of many requests.
+    /// The statistic that is limited.
     pub of: Statistic,
-    /// The most that it may be.
+    /// The maximum value.
     pub seconds: f64,
 }
 
 impl Cap {
-    /// So many seconds in the mean.
+    /// A limit on the mean, in seconds.
     #[must_use]
     pub const fn mean(seconds: f64) -> Self {
         Self { of: Statistic::Mean, seconds }
     }
 }
 
-/// Bandwidths that lie so near each other are the same.
-const SAME: f64 = 0.03;
-/// What is less likely to keep to a cap than that is not said to.
-const LIKELY: f64 = 0.5;
-/// More room than that makes nothing likelier.
-const CERTAIN: f64 = 0.98;
+/// Bandwidths within this fraction are equivalent.
+const EQUIVALENT_FRACTION: f64 = 0.03;
+/// Minimum probability of meeting the target for a point to be eligible.
+const MIN_TARGET_PROBABILITY: f64 = 0.5;
+/// Higher probabilities count as equal.
+const MAX_USEFUL_PROBABILITY: f64 = 0.98;
 
-/// The best of these cells; `None` where none keeps to what is asked.
+/// The best of these points; `None` if none is likely to meet the target.
 #[must_use]
 pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred> {
-    // Who is not sure does not choose what may be worse.
-    let sure = |found: &Inferred| found.bandwidth() * (-found.deviation).exp();
+    // Rank by the lower confidence bound (one sigma), so that an uncertain candidate cannot win on its mean alone.
+    let lower_bound = |found: &Inferred| found.bandwidth() * (-found.deviation).exp();
     let found: Vec<Inferred> =
-        cells.iter().map(|cell| surface.infer(*cell)).filter(|found| sure(found) > 0.0).collect();
-    let as_good_as = |best: f64| found.iter().filter(move |found| sure(found) >= best * (1.0 - SAME));
-    let best = || found.iter().map(sure).max_by(f64::total_cmp);
+        cells.iter().map(|cell| surface.infer(*cell)).filter(|found| lower_bound(found) > 0.0).collect();
+    let equivalent_to = |best: f64| {
+        found.iter().filter(move |found| lower_bound(found) >= best * (1.0 - EQUIVALENT_FRACTION))
+    };
+    let best = || found.iter().map(lower_bound).max_by(f64::total_cmp);
     let chosen = match goal {
-        Goal::Bandwidth => not_long(as_good_as(best()?)).max_by(|a, b| sure(a).total_cmp(&sure(b))),
+        Goal::Bandwidth => {
+            not_long(equivalent_to(best()?)).max_by(|a, b| lower_bound(a).total_cmp(&lower_bound(b)))
+        }
         Goal::Latency(cap) => {
-            let worth = |found: &Inferred| sure(found) * counts(surface, found, cap);
-            let keeps = |found: &&Inferred| worth(found) > 0.0;
-            let best = found.iter().filter(keeps).max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
-            // Behind the knee fewer at a time carry as much and take less: what costs nothing is room.
-            let room = |found: &Inferred| surface.keeps(found, cap).min(CERTAIN);
-            not_long(as_good_as(sure(best)).filter(keeps))
-                .max_by(|a, b| room(a).total_cmp(&room(b)).then_with(|| sure(a).total_cmp(&sure(b))))
+            let score = |found: &Inferred| lower_bound(found) * counts(surface, found, cap);
+            let is_eligible = |found: &&Inferred| score(found) > 0.0;
+            let best = found.iter().filter(is_eligible).max_by(|a, b| score(a).total_cmp(&score(b)))?;
+            // Beyond the knee a lower concurrency has the same bandwidth and less latency: headroom that costs nothing.
+            let headroom = |found: &Inferred| surface.keeps(found, cap).min(MAX_USEFUL_PROBABILITY);
+            not_long(equivalent_to(lower_bound(best)).filter(is_eligible)).max_by(|a, b| {
+                headroom(a).total_cmp(&headroom(b)).then_with(|| lower_bound(a).total_cmp(&lower_bound(b)))
+            })
         }
         Goal::Efficiency => {
             let cost = |found: &&Inferred| (std::cmp::Reverse(found.cell.bytes), found.cell.parallel);
-            not_long(as_good_as(best()?)).min_by_key(cost)
+            not_long(equivalent_to(best()?)).min_by_key(cost)
         }
     };
     chosen.copied()
 }
 
-/// Those whose requests take no longer than a probe's may; where all do, the one whose take the least.
+/// The points whose latency is within that of a probe, or the fastest point if there is none.
 fn not_long<'a>(found: impl Iterator<Item = &'a Inferred> + Clone) -> impl Iterator<Item = &'a Inferred> {
-    let least = found.clone().map(|found| found.latency).fold(f64::INFINITY, f64::min);
-    found.filter(move |found| found.latency <= MOST_ROUND.max(least))
+    let fastest = found.clone().map(|found| found.latency).fold(f64::INFINITY, f64::min);
+    found.filter(move |found| found.latency <= MOST_ROUND.max(fastest))
 }
 
-/// What a plan counts for by what is known of the cap. One whose mean is a little over it misses it by a little; the slowest of one
-/// that misses it take several times as long, so that what it carries counts for as much as it is likely to keep to it.
+/// Weight of a point under a target. A mean slightly above its limit is a small miss, but a missed tail is several
+/// times too long, so tails weigh the bandwidth by the probability of meeting the target.
 fn counts(surface: &Surface, found: &Inferred, cap: Cap) -> f64 {
     let likely = surface.keeps(found, cap);
     match cap.of {
-        _ if likely < LIKELY => 0.0,
+        _ if likely < MIN_TARGET_PROBABILITY => 0.0,
         Statistic::Mean => 1.0,
         Statistic::P95 | Statistic::P99 => likely,
     }
@@ -93,9 +99,9 @@ mod tests {
     use crate::tune::tests::{law, sampled};
     use crate::tune::{Belief, Sample};
 
-    /// 64 requests of 16 MiB carry as much over a full line as 16 of 1 MiB do, and take ten seconds each.
+    /// 64 requests of 16 MiB have the same throughput on a saturated link as 16 of 1 MiB, and take ten seconds each.
     #[test]
-    fn what_takes_long_is_no_plan_where_something_else_carries_as_much() {
+    fn slow_point_is_not_chosen_if_a_faster_one_is_equivalent() {
         let mut all = Cell::grid(&[16 << 20], &[32, 64]);
         all.extend(Cell::grid(&[64 << 10, 1 << 20], &[1, 4, 16, 64]));
         for seed in 1..=5 {
@@ -104,7 +110,7 @@ mod tests {
                 let chosen = choose(&surface, &all, goal).unwrap();
                 assert!(chosen.latency <= MOST_ROUND, "{goal:?}: {chosen:?}");
             }
-            // Where there is nothing else, it is the one that is over soonest.
+            // If all points are slow, the fastest one is chosen.
             let long = Cell::grid(&[64 << 20], &[16, 32, 64]);
             for goal in [Goal::Bandwidth, Goal::Efficiency] {
                 assert_eq!(choose(&surface, &long, goal).unwrap().cell.parallel, 16, "{goal:?}");
@@ -112,26 +118,29 @@ mod tests {
         }
     }
 
-    /// Few at a time have stragglers here, and many wait evenly: what is over sooner in the mean does not keep the cap.
+    /// Low concurrency has stragglers here, high concurrency waits evenly: the lower mean does not meet the p95 target.
     #[test]
-    fn what_takes_long_is_a_plan_where_nothing_else_keeps_a_cap() {
-        let law = law(0.02, 20e6, 5e3, 25e6);
+    fn slow_point_is_chosen_if_no_other_meets_the_target() {
+        let model = law(0.02, 20e6, 5e3, 25e6);
         let cells = Cell::grid(&[16 << 20], &(3..=16).collect::<Vec<usize>>());
         let samples = [(3, 6.0), (4, 6.0), (9, 1.02), (10, 1.02)].map(|(parallel, tail)| {
             let cell = Cell { bytes: 16 << 20, parallel };
-            let latency = law.log_latency(cell).exp();
+            let latency = model.log_latency(cell).exp();
             Sample { cell, latency, error: 0.02, tail: Some([latency * tail; 2]), is_seen: false }
         });
         let surface = Surface::new(Belief::default(), samples.to_vec());
         let cap = Cap { of: Statistic::P95, seconds: 8.0 };
         let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
-        assert!(surface.keeps(&chosen, cap) >= LIKELY && chosen.latency > MOST_ROUND, "{chosen:?}");
+        assert!(
+            surface.keeps(&chosen, cap) >= MIN_TARGET_PROBABILITY && chosen.latency > MOST_ROUND,
+            "{chosen:?}"
+        );
     }
 
-    /// A line that is full carries no more when more is asked for, and all of it waits longer: what carries the most that is likelier than
-    /// not to keep a cap lies right at it.
+    /// On a saturated link, more concurrency adds latency but no throughput. The maximum throughput among points likely
+    /// to meet a target lies right at its limit.
     #[test]
-    fn a_cap_is_kept_with_the_room_that_costs_nothing() {
+    fn target_is_met_with_headroom_that_costs_nothing() {
         let cap = Cap::mean(0.05);
         for seed in 1..=3 {
             let (surface, _) = sampled(&law(0.02, 20e6, 5e3, 100e6), seed);
@@ -139,17 +148,18 @@ mod tests {
                 let cells = Cell::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
                 let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
                 let found = cells.iter().map(|cell| surface.infer(*cell));
-                let keeping = found.filter(|found| surface.keeps(found, cap) >= LIKELY);
-                let most = keeping.map(|found| found.bandwidth()).fold(0.0, f64::max);
+                let keeping = found.filter(|found| surface.keeps(found, cap) >= MIN_TARGET_PROBABILITY);
+                let best = keeping.map(|found| found.bandwidth()).fold(0.0, f64::max);
                 assert!(surface.keeps(&chosen, cap) > 0.8, "{chosen:?} {}", surface.keeps(&chosen, cap));
-                assert!(chosen.bandwidth() > (1.0 - SAME) * 0.99 * most, "{chosen:?} {most}");
+                assert!(chosen.bandwidth() > (1.0 - EQUIVALENT_FRACTION) * 0.99 * best, "{chosen:?} {best}");
             }
         }
     }
 
-    /// Nothing was seen of tails: a plan that carries a little more and is as likely to miss the cap as to keep to it is none.
+    /// Without tail samples, a point with slightly more throughput that is as likely to miss the target as to meet it
+    /// is not chosen.
     #[test]
-    fn a_cap_on_the_slowest_is_kept_with_room() {
+    fn tail_target_is_met_with_headroom() {
         let (surface, cells) = sampled(&law(0.02, 20e6, 5e3, 100e6), 1);
         for of in [Statistic::P95, Statistic::P99] {
             for seconds in [0.05, 0.2, 1.0] {
@@ -161,7 +171,10 @@ mod tests {
                     .filter(|other| surface.keeps(other, cap) > likely + 0.2)
                     .map(|other| other.bandwidth())
                     .fold(0.0, f64::max);
-                assert!(likely >= LIKELY && room < chosen.bandwidth(), "{cap:?}: {chosen:?} {likely} {room}");
+                assert!(
+                    likely >= MIN_TARGET_PROBABILITY && room < chosen.bandwidth(),
+                    "{cap:?}: {chosen:?} {likely} {room}"
+                );
             }
         }
         assert_eq!(choose(&surface, &cells, Goal::Latency(Cap { of: Statistic::P99, seconds: 1e-3 })), None);

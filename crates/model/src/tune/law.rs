@@ -1,28 +1,31 @@
-//! How long a request takes, by its size and by how many are under way: a law of seven numbers, each of which means something.
+//! A latency model with seven parameters: the latency of a request as a function of its size and of the number of
+//! concurrent requests.
 //!
-//! One alone takes what is fixed (the round trips, and what the store does before it answers) and what its bytes take on one
-//! connection. All together share what each needs of the narrowest place, be that a line, a processor or a disk: so much for a
-//! request, so much for a byte. Where one thing bears both, as a processor does, the two add up; where each has its own, as a
-//! disk's operations and its bandwidth, the larger hides the other. Where few are under way the first is what counts and where many
-//! are the second; between the two lies a knee (the bounds of Denning and Buzen 1978 for a closed system), so that one alone takes
-//! exactly the first. Behind it more requests at a time cost a little of what is carried: overparallelization (Hou 2017, section
-//! 4.1.1).
+//! A single request takes a fixed time (round trips, and processing before the response) plus the time of its bytes on
+//! one connection. All requests share a bottleneck, such as a link, a CPU or a disk, with a cost per request and a cost
+//! per byte. If one resource bears both costs, as a CPU does, they add up; if each has its own, as the operations and
+//! the bandwidth of a disk, the larger hides the other.
+//!
+//! At low concurrency the first bound applies and at high concurrency the second; between them lies a knee (the bounds
+//! of Denning and Buzen 1978 for a closed system). The combination is exact for a single request. Beyond the knee, more
+//! concurrent requests reduce throughput a little: overparallelization (Hou 2017, section 4.1.1).
 
 use super::Cell;
 
-/// Numbers of a law.
+/// Number of parameters.
 pub const COUNT: usize = 7;
 
-/// The law. Logarithms, so that nothing becomes negative and errors are relative; of the last, which is a part, that of its odds.
+/// The parameters, as logarithms, so that they stay positive and errors are relative. The last one is a fraction and
+/// stored as its log-odds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Law(pub [f64; COUNT]);
 
-/// What is taken for likely before anything was measured: a mean and a standard deviation of each number.
+/// A normal distribution of the parameters: a prior, or the posterior after samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Belief {
-    /// The most likely.
+    /// The most likely parameters.
     pub mean: Law,
-    /// How far off each may be.
+    /// The standard deviation of each parameter.
     pub deviation: [f64; COUNT],
 }
 
@@ -44,7 +47,7 @@ impl Default for Belief {
 }
 
 impl Belief {
-    /// The same where a round trip of so many seconds was seen: nothing is much faster, and a request is seldom several of
+    /// This prior for an observed RTT in seconds. Requests are hardly faster than the RTT, and seldom take several of
     /// them.
     #[must_use]
     pub fn with_round_trip(mut self, seconds: f64) -> Self {
@@ -55,64 +58,65 @@ impl Belief {
 }
 
 impl Law {
-    /// What a request takes whatever its size and however few there are, in seconds: what it shares with others apart.
+    /// Fixed latency of a request in seconds, without its cost at the bottleneck.
     #[must_use]
     pub fn fixed(&self) -> f64 {
         self.0[0].exp()
     }
 
-    /// What a byte takes on a connection, in seconds: what it shares apart.
+    /// Seconds per byte on one connection, without its cost at the bottleneck.
     #[must_use]
     pub fn per_byte(&self) -> f64 {
         self.0[1].exp()
     }
 
-    /// What a request takes of what all share, in seconds: the inverse is the most requests a second.
+    /// Cost of a request at the bottleneck in seconds: the inverse is the maximum requests per second.
     #[must_use]
     pub fn shared_fixed(&self) -> f64 {
         self.0[2].exp()
     }
 
-    /// What a byte takes of what all share, in seconds: the inverse is the most bytes a second.
+    /// Cost of a byte at the bottleneck in seconds: the inverse is the maximum bytes per second.
     #[must_use]
     pub fn shared_per_byte(&self) -> f64 {
         self.0[3].exp()
     }
 
-    /// How sharp the knee is: the power that the two bounds are added in.
+    /// Sharpness of the knee: the exponent of the p-norm that combines the two bounds.
     #[must_use]
     pub fn sharpness(&self) -> f64 {
         1.0 + self.0[4].exp()
     }
 
-    /// What is lost behind the knee for each time that the requests are e times as many.
+    /// Throughput lost beyond the knee for each factor of e in concurrency.
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.0[5].exp()
     }
 
-    /// What part of what requests and bytes take of what all share is hidden, the lesser behind the greater: nothing where both are
-    /// of one thing, all of it where they are of two.
+    /// Overlap of the cost per request and per byte at the bottleneck: 0 if they add up (one resource), 1 if the larger
+    /// hides the smaller (two resources).
     #[must_use]
     pub fn hidden(&self) -> f64 {
         1.0 / (1.0 + (-self.0[6]).exp())
     }
 
-    /// One alone, in seconds.
+    /// Latency of a single request, in seconds.
     #[must_use]
     pub fn alone(&self, bytes: f64) -> f64 {
         self.fixed() + bytes * self.per_byte() + self.shared(bytes)
     }
 
-    /// What it takes of what all share, in seconds.
+    /// Cost of a request at the bottleneck, in seconds.
     #[must_use]
     pub fn shared(&self, bytes: f64) -> f64 {
         let (request, body) = (self.shared_fixed(), bytes * self.shared_per_byte());
-        // A power of the two, which is softer, hides what a request costs beside many bytes, and with it that larger ones carry more.
+        // A p-norm of the two would be smoother, but hides the cost per request next to many bytes, and with it the
+        // advantage of larger requests.
         request.max(body) + request.min(body) * (1.0 - self.hidden())
     }
 
-    /// So many of that size at a time, each: the logarithm of seconds.
+    /// Logarithm of the latency in seconds of each request at this point.
     #[must_use]
     pub fn log_latency(&self, cell: Cell) -> f64 {
         let (bytes, parallel) = (cell.bytes as f64, cell.parallel as f64);
@@ -121,12 +125,13 @@ impl Law {
         let excess = (shared / alone - 1.0).max(0.0);
         let shared = shared * (1.0 + self.loss() * excess.ln_1p());
         let n = self.sharpness();
-        // One alone waits for nobody: what it shares is in what it takes alone. With the larger one outside, nothing overflows.
-        let (most, least) = (alone.max(shared), alone.min(shared));
-        most.ln() + ((least / most).powf(n) - (one / most).powf(n)).ln_1p() / n
+        // A single request waits for no other: its own cost at the bottleneck is already in `alone`. Factoring out the
+        // larger bound avoids overflow.
+        let (larger, smaller) = (alone.max(shared), alone.min(shared));
+        larger.ln() + ((smaller / larger).powf(n) - (one / larger).powf(n)).ln_1p() / n
     }
 
-    /// How each number moves it.
+    /// The gradient of the log latency with respect to the parameters.
     #[must_use]
     pub fn slopes(&self, cell: Cell) -> [f64; COUNT] {
         const STEP: f64 = 1e-4;
@@ -145,24 +150,24 @@ mod tests {
     use crate::tune::tests::law;
 
     #[test]
-    fn one_alone_takes_what_one_takes_alone() {
+    fn single_request_takes_its_uncontended_latency() {
         for connection in [2e6, 200e6, 20e9] {
             for bytes in [1 << 10, 16 << 20] {
-                let law = law(1e-3, connection, 1000.0, 64e6);
-                let took = law.log_latency(Cell { bytes, parallel: 1 }).exp();
-                assert!((took / law.alone(bytes as f64) - 1.0).abs() < 1e-9, "{took}");
+                let model = law(1e-3, connection, 1000.0, 64e6);
+                let took = model.log_latency(Cell { bytes, parallel: 1 }).exp();
+                assert!((took / model.alone(bytes as f64) - 1.0).abs() < 1e-9, "{took}");
             }
         }
     }
 
     #[test]
-    fn what_is_of_two_things_does_not_add_up() {
+    fn costs_of_two_resources_do_not_add_up() {
         let one = law(1e-3, 200e6, 1000.0, 64e6);
         let mut two = one;
         two.0[6] = 20.0;
-        // As many bytes as take as long as a request does.
-        let carries = |law: &Law| Cell { bytes: 64_000, parallel: 64 }.rate(law.shared(64e3) * 64.0);
-        assert!((carries(&one) / 500.0 - 1.0).abs() < 1e-3, "{}", carries(&one));
-        assert!((carries(&two) / 1000.0 - 1.0).abs() < 1e-3, "{}", carries(&two));
+        // The size whose bytes cost as much as a request.
+        let rate = |model: &Law| Cell { bytes: 64_000, parallel: 64 }.rate(model.shared(64e3) * 64.0);
+        assert!((rate(&one) / 500.0 - 1.0).abs() < 1e-3, "{}", rate(&one));
+        assert!((rate(&two) / 1000.0 - 1.0).abs() < 1e-3, "{}", rate(&two));
     }
 }

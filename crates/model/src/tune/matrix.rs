@@ -1,14 +1,14 @@
-//! Systems of a few dozen linear equations, symmetric and positive definite, as covariances are.
+//! Cholesky solver for small symmetric positive definite systems, such as covariance matrices of a few dozen rows.
 
-/// A factor of such a matrix: lower triangular, row by row.
+/// The Cholesky factor: lower triangular, stored by rows.
 #[derive(Debug, Clone, Default)]
 pub struct Factor {
     rows: Vec<Vec<f64>>,
 }
 
 impl Factor {
-    /// Cholesky's factor of what `at` answers for row and column, `n` of each. What is not positive definite by rounding
-    /// alone is taken for what it should be.
+    /// The Cholesky factor of the `n` by `n` matrix with entries `at(row, column)`. A matrix that is not positive
+    /// definite because of rounding is regularized.
     pub fn of(n: usize, at: impl Fn(usize, usize) -> f64) -> Self {
         let mut rows: Vec<Vec<f64>> = Vec::with_capacity(n);
         for i in 0..n {
@@ -23,7 +23,8 @@ impl Factor {
         Self { rows }
     }
 
-    /// The factor's inverse times a vector: products of two such are those with the matrix' inverse between them.
+    /// The inverse of the factor times a vector (whitening). The dot product of two such vectors is their product with
+    /// the inverse matrix in between.
     pub fn half(&self, vector: &[f64]) -> Vec<f64> {
         let mut half = Vec::with_capacity(vector.len());
         for (row, value) in self.rows.iter().zip(vector) {
@@ -33,7 +34,7 @@ impl Factor {
         half
     }
 
-    /// The matrix' inverse times a vector.
+    /// The matrix's inverse times a vector.
     pub fn solve(&self, vector: &[f64]) -> Vec<f64> {
         let mut solved = self.half(vector);
         for i in (0..self.rows.len()).rev() {
@@ -44,7 +45,7 @@ impl Factor {
     }
 }
 
-/// The sum of products; what is longer is cut.
+/// The dot product, over the length of the shorter slice.
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn solves() {
+    fn solution_matches_the_known_vector() {
         let matrix = [[4.0, 2.0, 0.4], [2.0, 5.0, 1.0], [0.4, 1.0, 3.0]];
         let factor = Factor::of(3, |i, j| matrix[i][j]);
         let wanted = [1.0, -2.0, 0.5];

@@ -1,97 +1,102 @@
-//! How much longer the slowest requests take than the mean: not what a law of means can say.
+//! The ratio of tail latency to mean latency, which a model of means cannot predict.
 //!
-//! What decides it is how full that is which all share. In front of the knee requests hardly wait for each other and take the same;
-//! behind it those that windows favour go before others, and a few take twice or three times as long. How much so is learnt from
-//! samples, whose tails say most about cells that are as full as they are.
+//! It depends on the utilization of the shared bottleneck. Below the knee requests hardly wait for each other and take
+//! about the same time. Beyond it connections with larger windows are favoured, and a few requests take two or three
+//! times as long. Samples refine the ratio for points of similar utilization (Gaussian process regression).
 
 use super::law::Law;
 use super::matrix::{Factor, dot};
 use super::{Cell, Sample};
 
-/// Which latency of many requests.
+/// A statistic of the latency of many requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistic {
-    /// Their mean.
+    /// The mean.
     Mean,
-    /// What 95 of a hundred have at the most.
+    /// The 95th percentile.
     P95,
-    /// What 99 of a hundred have at the most.
+    /// The 99th percentile.
     P99,
 }
 
-/// Behind the knee and without a sample: the logarithm of the tail's part of the mean, of 95 and of 99.
-const BEHIND: [f64; 2] = [0.5, 0.75];
-/// The same in front of it.
-const BEFORE: [f64; 2] = [0.03, 0.1];
-/// How sharp the step between the two is, by the logarithm of how full it is.
-const STEP: f64 = 6.0;
-/// How far in front of the knee it lies, in the same logarithm: some wait before all do.
-const EARLY: f64 = 0.5;
-/// How far samples' tails lie from that, how far that reaches in the same logarithm, and how much of it is chance.
-const SPREAD: f64 = 0.5;
-const REACH: f64 = 0.7;
-const CHANCE: f64 = 0.25;
-/// What two cells that are as full differ by, however many samples there are.
-const OWN: f64 = 0.1;
-/// What is fuller, or emptier, is as this is.
-const FULLEST: f64 = 2.0;
+/// Prior mean of the logarithm of p95 and p99 relative to the mean, beyond the knee.
+const LOG_RATIO_BEYOND_KNEE: [f64; 2] = [0.5, 0.75];
+/// Like [`LOG_RATIO_BEYOND_KNEE`], below the knee.
+const LOG_RATIO_BELOW_KNEE: [f64; 2] = [0.03, 0.1];
+/// Sharpness of the step between the two, over the logarithm of the utilization.
+const STEP_SHARPNESS: f64 = 6.0;
+/// Distance of the step below the knee, in the same logarithm: some requests wait before all do.
+const STEP_OFFSET: f64 = 0.5;
+/// Kernel of the Gaussian process: standard deviation and length scale over the same logarithm, and the noise of a
+/// sample.
+const KERNEL_STD_DEV: f64 = 0.5;
+const KERNEL_LENGTH_SCALE: f64 = 0.7;
+const NOISE_STD_DEV: f64 = 0.25;
+/// Remaining standard deviation between two points of the same utilization, however many samples there are.
+const POINT_STD_DEV: f64 = 0.1;
+/// Bound of the logarithm of the utilization. Beyond it the ratio is constant.
+const MAX_LOG_UTILIZATION: f64 = 2.0;
 
-/// What samples say of tails.
+/// A model of tail latency, fitted to samples.
 #[derive(Debug, Clone, Default)]
 pub struct Tails {
     full: Vec<f64>,
     covariance: Factor,
-    /// For 95 and for 99: what the samples say besides the step, times the inverse of their covariance.
+    /// For p95 and p99: the residuals of the samples, times the inverse of their covariance.
     rest: [Vec<f64>; 2],
 }
 
 impl Tails {
-    /// What follows from those that have one.
-    pub fn of(law: &Law, samples: &[Sample]) -> Self {
+    /// Fits the samples that have a tail.
+    pub fn of(model: &Law, samples: &[Sample]) -> Self {
         let known: Vec<(f64, [f64; 2])> = samples
             .iter()
             .filter_map(|sample| {
-                Some((full(law, sample.cell), sample.tail?.map(|tail| tail / sample.latency)))
+                Some((full(model, sample.cell), sample.tail?.map(|tail| tail / sample.latency)))
             })
             .collect();
         let covariance = Factor::of(known.len(), |i, j| {
-            alike(known[i].0, known[j].0) + if i == j { CHANCE.powi(2) } else { 0.0 }
+            alike(known[i].0, known[j].0) + if i == j { NOISE_STD_DEV.powi(2) } else { 0.0 }
         });
         let rest = [0, 1].map(|which| {
-            let besides = known.iter().map(|(full, tail)| tail[which].ln() - usual(*full, which));
-            covariance.solve(&besides.collect::<Vec<f64>>())
+            let residuals = known.iter().map(|(full, tail)| tail[which].ln() - usual(*full, which));
+            covariance.solve(&residuals.collect::<Vec<f64>>())
         });
         Self { full: known.into_iter().map(|(full, _)| full).collect(), covariance, rest }
     }
 
-    /// How many times the mean a statistic of a cell is: the logarithm, and its standard deviation.
-    pub fn factor(&self, law: &Law, cell: Cell, statistic: Statistic) -> (f64, f64) {
+    /// Logarithm of the ratio of a statistic to the mean at a point, and its standard deviation.
+    pub fn factor(&self, model: &Law, cell: Cell, statistic: Statistic) -> (f64, f64) {
         let which = match statistic {
             Statistic::Mean => return (0.0, 0.0),
             Statistic::P95 => 0,
             Statistic::P99 => 1,
         };
-        let full = full(law, cell);
-        let near: Vec<f64> = self.full.iter().map(|other| alike(full, *other)).collect();
-        let told = self.covariance.half(&near);
-        let left = (alike(full, full) - dot(&told, &told)).max(0.0) + OWN.powi(2);
-        // Nothing that 95 of a hundred keep to is shorter than the mean, but for a few that take very long.
-        ((usual(full, which) + dot(&near, &self.rest[which])).max(0.0), left.sqrt())
+        let full = full(model, cell);
+        let kernel_row: Vec<f64> = self.full.iter().map(|other| alike(full, *other)).collect();
+        let explained = self.covariance.half(&kernel_row);
+        let variance = (alike(full, full) - dot(&explained, &explained)).max(0.0) + POINT_STD_DEV.powi(2);
+        // A p95 below the mean would require a few extreme outliers.
+        ((usual(full, which) + dot(&kernel_row, &self.rest[which])).max(0.0), variance.sqrt())
     }
 }
 
-/// The logarithm of how many times as many requests there are as fill what all share.
-fn full(law: &Law, cell: Cell) -> f64 {
+/// Logarithm of the utilization: the concurrency relative to the one that saturates the bottleneck.
+fn full(model: &Law, cell: Cell) -> f64 {
     let bytes = cell.bytes as f64;
-    (law.shared(bytes) * cell.parallel as f64 / law.alone(bytes)).ln().clamp(-FULLEST, FULLEST)
+    (model.shared(bytes) * cell.parallel as f64 / model.alone(bytes))
+        .ln()
+        .clamp(-MAX_LOG_UTILIZATION, MAX_LOG_UTILIZATION)
 }
 
 fn usual(full: f64, which: usize) -> f64 {
-    BEFORE[which] + (BEHIND[which] - BEFORE[which]) / (1.0 + (-STEP * (full + EARLY)).exp())
+    LOG_RATIO_BELOW_KNEE[which]
+        + (LOG_RATIO_BEYOND_KNEE[which] - LOG_RATIO_BELOW_KNEE[which])
+            / (1.0 + (-STEP_SHARPNESS * (full + STEP_OFFSET)).exp())
 }
 
 fn alike(a: f64, b: f64) -> f64 {
-    SPREAD.powi(2) * (-((a - b) / REACH).powi(2) / 2.0).exp()
+    KERNEL_STD_DEV.powi(2) * (-((a - b) / KERNEL_LENGTH_SCALE).powi(2) / 2.0).exp()
 }
 
 #[cfg(test)]
@@ -103,10 +108,10 @@ mod tests {
     const FULL: Cell = Cell { bytes: 64 << 10, parallel: 64 };
 
     #[test]
-    fn those_wait_longer_that_wait_for_each_other() {
-        let law = law(0.05, 20e6, 5e3, 12e6);
-        let tails = Tails::of(&law, &[]);
-        let factor = |cell, statistic| tails.factor(&law, cell, statistic).0.exp();
+    fn tail_is_longer_beyond_the_knee() {
+        let model = law(0.05, 20e6, 5e3, 12e6);
+        let tails = Tails::of(&model, &[]);
+        let factor = |cell, statistic| tails.factor(&model, cell, statistic).0.exp();
         let [empty, full] = [EMPTY, FULL].map(|cell| factor(cell, Statistic::P99));
         assert!(empty < 1.2 && full > 2.0, "{empty} {full}");
         assert_eq!(factor(FULL, Statistic::Mean).to_bits(), 1.0_f64.to_bits());
@@ -114,17 +119,17 @@ mod tests {
     }
 
     #[test]
-    fn samples_say_more_of_what_is_like_them() {
-        let law = law(0.05, 20e6, 5e3, 12e6);
+    fn samples_move_the_tail_of_similar_utilization() {
+        let model = law(0.05, 20e6, 5e3, 12e6);
         let sample =
             Sample { cell: EMPTY, latency: 0.06, error: 0.02, tail: Some([0.12, 0.18]), is_seen: false };
-        let tails = Tails::of(&law, &[sample, Sample { tail: None, cell: FULL, ..sample }]);
+        let tails = Tails::of(&model, &[sample, Sample { tail: None, cell: FULL, ..sample }]);
         let [(empty, sure), (full, unsure)] =
-            [EMPTY, FULL].map(|cell| tails.factor(&law, cell, Statistic::P99));
+            [EMPTY, FULL].map(|cell| tails.factor(&model, cell, Statistic::P99));
         let [empty, full] = [empty.exp(), full.exp()];
         assert!(sure < 0.8 * unsure, "{sure} {unsure}");
         assert!((2.2..3.1).contains(&empty), "{empty}");
-        let untold = Tails::of(&law, &[]).factor(&law, FULL, Statistic::P99).0.exp();
-        assert!((full / untold - 1.0).abs() < 0.05, "{full} {untold}");
+        let without_samples = Tails::of(&model, &[]).factor(&model, FULL, Statistic::P99).0.exp();
+        assert!((full / without_samples - 1.0).abs() < 0.05, "{full} {without_samples}");
     }
 }

@@ -1,4 +1,5 @@
-//! Surfaces that follow a law, and grids that were measured behind emulated lines (`experiments/tuning`), played as stores.
+//! Surfaces of stores that follow the latency model, and replayed grids measured on emulated links
+//! (`experiments/tuning`).
 
 mod carried;
 mod grids;
@@ -11,23 +12,23 @@ use super::*;
 const SIZES: [u64; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const PARALLEL: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-fn median(of: impl Iterator<Item = f64>) -> f64 {
-    let mut of: Vec<f64> = of.collect();
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn budget() -> Budget {
     Budget { bytes: 512e6, seconds: 30.0, probes: 8 }
 }
 
-/// A store that answers as a law says, a little off each time.
-pub(super) fn sampled(law: &Law, seed: u64) -> (Surface, Vec<Cell>) {
+/// Samples of a store that follows the model, with 3 % noise.
+pub(super) fn sampled(model: &Law, seed: u64) -> (Surface, Vec<Cell>) {
     let cells = Cell::grid(&SIZES, &PARALLEL);
     let answer =
-        |cell: Cell, turn: usize| law.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn));
-    let belief = Belief::default().with_round_trip(law.fixed());
-    (played::sample(belief, &cells, budget(), answer), cells)
+        |cell: Cell, turn: usize| model.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn));
+    let prior = Belief::default().with_round_trip(model.fixed());
+    (played::sample(prior, &cells, budget(), answer), cells)
 }
 
 pub(super) fn law(fixed: f64, connection: f64, requests: f64, bytes: f64) -> Law {
@@ -38,20 +39,20 @@ pub(super) fn law(fixed: f64, connection: f64, requests: f64, bytes: f64) -> Law
         (1.0 / bytes).ln(),
         5.0_f64.ln(),
         0.02_f64.ln(),
-        // Both are of one thing.
+        // One resource bears both costs.
         -20.0,
     ])
 }
 
 #[test]
-fn nothing_is_known_without_a_sample() {
+fn prediction_without_samples_is_uncertain() {
     let surface = Surface::new(Belief::default(), Vec::new());
     let found = surface.infer(Cell { bytes: 1 << 20, parallel: 8 });
     assert!(found.deviation > 1.0 && found.latency > 0.0, "{found:?}");
 }
 
 #[test]
-fn what_was_sampled_is_known_there_and_less_so_far_away() {
+fn uncertainty_grows_with_distance_from_samples() {
     let at = Cell { bytes: 64 << 10, parallel: 8 };
     let surface = Surface::new(
         Belief::default(),
@@ -63,7 +64,7 @@ fn what_was_sampled_is_known_there_and_less_so_far_away() {
 }
 
 #[test]
-fn a_cap_on_latency_is_kept() {
+fn latency_target_is_met() {
     let (surface, cells) = sampled(&law(0.02, 20e6, 5e3, 100e6), 1);
     for cap in [0.03, 0.1, 0.5] {
         let chosen = goal::choose(&surface, &cells, Goal::Latency(Cap::mean(cap))).unwrap();
@@ -73,16 +74,16 @@ fn a_cap_on_latency_is_kept() {
 }
 
 #[test]
-fn who_is_to_be_spared_asks_for_much_at_once() {
+fn efficiency_prefers_large_requests_and_low_concurrency() {
     let (surface, cells) = sampled(&law(0.01, 50e6, 5e3, 100e6), 2);
-    let most = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
+    let fastest = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
     let spared = goal::choose(&surface, &cells, Goal::Efficiency).unwrap();
-    assert!(spared.cell.bytes >= most.cell.bytes && spared.cell.parallel <= most.cell.parallel);
-    assert!(spared.bandwidth() > 0.9 * most.bandwidth(), "{spared:?} {most:?}");
+    assert!(spared.cell.bytes >= fastest.cell.bytes && spared.cell.parallel <= fastest.cell.parallel);
+    assert!(spared.bandwidth() > 0.9 * fastest.bandwidth(), "{spared:?} {fastest:?}");
 }
 
 #[test]
-fn a_budget_is_kept() {
+fn no_probe_exceeds_the_budget() {
     let cells = Cell::grid(&SIZES, &PARALLEL);
     let surface = Surface::new(Belief::default(), Vec::new());
     for budget in [
@@ -94,44 +95,44 @@ fn a_budget_is_kept() {
     }
 }
 
-/// What a store on the same machine carries in a third of a second is more than a small budget: it is enough to look for as long as says
-/// something.
+/// A local store transfers more than a small budget in the usual duration of a probe, so probes must be shorter.
 #[test]
-fn a_small_budget_is_enough_for_what_is_at_hand() {
+fn small_budget_suffices_for_a_fast_local_store() {
     for seed in 1..=20 {
-        let (law, budget) = (law(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
+        let (model, budget) = (law(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
         let cells = Cell::grid(&SIZES, &PARALLEL);
-        let answer =
-            |cell: Cell, turn: usize| law.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn));
-        let belief = Belief::default().with_round_trip(law.fixed());
-        let surface = played::sample(belief, &cells, budget, answer);
-        let truth = |cell: Cell| cell.in_flight() / law.log_latency(cell).exp();
+        let answer = |cell: Cell, turn: usize| {
+            model.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn))
+        };
+        let prior = Belief::default().with_round_trip(model.fixed());
+        let surface = played::sample(prior, &cells, budget, answer);
+        let truth = |cell: Cell| cell.in_flight() / model.log_latency(cell).exp();
         let best = cells.iter().copied().map(truth).fold(0.0, f64::max);
         let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
         assert!(truth(chosen.cell) > 0.8 * best, "{seed}: {chosen:?} {} {best}", truth(chosen.cell));
     }
 }
 
-/// Eight probes of stores that follow a law, from next door to the other side of the world, from a slow line to a fast one.
+/// Eight probes of stores that follow the model, at short and long RTTs, behind slow and fast links.
 #[test]
-fn plans_are_near_the_best() {
+fn plans_are_near_the_optimum() {
     let mut parts: Vec<f64> = (0..300)
         .map(|seed| {
-            let drawn = |turn: usize, least: f64, most: f64| {
+            let drawn = |turn: usize, min: f64, max: f64| {
                 let at = played::chance(seed, 1000 + turn) / 2.0 + 0.5;
-                (least.ln() + at * (most / least).ln()).exp()
+                (min.ln() + at * (max / min).ln()).exp()
             };
-            let law = law(
+            let model = law(
                 drawn(0, 0.3e-3, 0.3),
                 drawn(1, 2e6, 200e6),
                 drawn(2, 300.0, 30e3),
                 drawn(3, 10e6, 500e6),
             );
-            let (surface, cells) = sampled(&law, seed);
-            let truth = |cell: &Cell| cell.in_flight() / law.log_latency(*cell).exp();
-            // What costs more is not tried.
+            let (surface, cells) = sampled(&model, seed);
+            let truth = |cell: &Cell| cell.in_flight() / model.log_latency(*cell).exp();
+            // More expensive points are never probed.
             let can_be_tried = |cell: &&Cell| {
-                let latency = law.log_latency(**cell).exp();
+                let latency = model.log_latency(**cell).exp();
                 let cost = sampling::cost(&Inferred { cell: **cell, latency, deviation: 0.0 });
                 latency < 3.0 && cost.bytes < budget().bytes / 2.0
             };
@@ -141,7 +142,7 @@ fn plans_are_near_the_best() {
         })
         .collect();
     parts.sort_by(f64::total_cmp);
-    let (worst, of_twenty) = (parts[0], parts[parts.len() / 20]);
-    println!("the worst plan carries {worst:.3} of the best, 19 of 20 carry {of_twenty:.3}");
-    assert!(worst > 0.75 && of_twenty > 0.93, "{worst} {of_twenty}");
+    let (worst, fifth_percentile) = (parts[0], parts[parts.len() / 20]);
+    println!("fraction of the best throughput: minimum {worst:.3}, p5 {fifth_percentile:.3}");
+    assert!(worst > 0.75 && fifth_percentile > 0.93, "{worst} {fifth_percentile}");
 }

@@ -1,56 +1,56 @@
-//! What is going to be moved: of which sizes its requests are, which of them count, and how long all of it takes.
+//! A planned workload: its request sizes, those that are significant, and its estimated duration.
 
 use std::collections::BTreeMap;
 
 use super::{Cell, Surface};
 
-/// A size counts that has so much of all requests, or of all bytes.
-const COUNTS: f64 = 0.02;
+/// Minimum share of the requests or of the bytes for a size to be significant.
+const MIN_SHARE: f64 = 0.02;
 
-/// Requests of one direction, by the nearest of some sizes.
+/// Requests of one direction, counted at the nearest of the given sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Workload {
     amounts: BTreeMap<u64, Amount>,
 }
 
-/// How much is of a size.
+/// Number and total bytes of requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Bytes, all of them together.
+    /// Total bytes.
     pub bytes: u64,
 }
 
-/// A size that counts.
+/// A significant size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// Bytes of a request, about.
+    /// Approximate bytes of a request.
     pub size: u64,
-    /// How much of all requests, and of all bytes: 0 to 1.
+    /// Share of the requests, 0 to 1.
     pub of_requests: f64,
-    /// See above.
+    /// Share of the bytes, 0 to 1.
     pub of_bytes: f64,
 }
 
 impl Workload {
-    /// Nothing yet; requests will be told apart by these sizes.
+    /// An empty workload, counted at these sizes.
     #[must_use]
     pub fn new(sizes: &[u64]) -> Self {
         Self { amounts: sizes.iter().map(|size| (*size, Amount::default())).collect() }
     }
 
-    /// One request more.
+    /// Adds a request.
     pub fn add(&mut self, bytes: u64) {
-        let far = |size: u64| (size.max(1) as f64 / bytes.max(1) as f64).ln().abs();
-        let nearest = self.amounts.iter_mut().min_by(|a, b| far(*a.0).total_cmp(&far(*b.0)));
+        let distance = |size: u64| (size.max(1) as f64 / bytes.max(1) as f64).ln().abs();
+        let nearest = self.amounts.iter_mut().min_by(|a, b| distance(*a.0).total_cmp(&distance(*b.0)));
         if let Some((_, amount)) = nearest {
             amount.requests += 1;
             amount.bytes = amount.bytes.saturating_add(bytes);
         }
     }
 
-    /// All of it.
+    /// The total over all sizes.
     #[must_use]
     pub fn whole(&self) -> Amount {
         let add = |all: Amount, one: &Amount| Amount {
@@ -60,7 +60,7 @@ impl Workload {
         self.amounts.values().fold(Amount::default(), add)
     }
 
-    /// The sizes that count, from small to large; none where nothing is to be moved.
+    /// The significant sizes, in ascending order; empty for an empty workload.
     #[must_use]
     pub fn shares(&self) -> Vec<Share> {
         let whole = self.whole();
@@ -70,17 +70,17 @@ impl Workload {
             of_requests: part(amount.requests, whole.requests),
             of_bytes: part(amount.bytes, whole.bytes),
         });
-        shares.filter(|share| share.of_requests >= COUNTS || share.of_bytes >= COUNTS).collect()
+        shares.filter(|share| share.of_requests >= MIN_SHARE || share.of_bytes >= MIN_SHARE).collect()
     }
 
-    /// How many seconds all of it takes, one size after the other, with so many at a time of each: what a queue that is never empty
-    /// needs, without its end.
+    /// Estimated duration in seconds with the given concurrency per size, one size after another: the time of a queue
+    /// that is never empty, without its end.
     #[must_use]
     pub fn seconds(&self, surface: &Surface, parallel: impl Fn(u64) -> usize) -> f64 {
         let of = |amount: &Amount| {
             let bytes = amount.bytes / amount.requests;
-            let most = usize::try_from(amount.requests).unwrap_or(usize::MAX);
-            let found = surface.infer(Cell { bytes, parallel: parallel(bytes).clamp(1, most) });
+            let max_concurrency = usize::try_from(amount.requests).unwrap_or(usize::MAX);
+            let found = surface.infer(Cell { bytes, parallel: parallel(bytes).clamp(1, max_concurrency) });
             amount.requests as f64 / found.rate()
         };
         self.amounts.values().filter(|amount| amount.requests > 0).map(of).sum()
@@ -95,7 +95,7 @@ mod tests {
     const SIZES: [u64; 4] = [1 << 10, 16 << 10, 256 << 10, 4 << 20];
 
     #[test]
-    fn what_counts_is_what_there_is_much_of() {
+    fn sizes_with_a_minimum_share_are_returned() {
         let mut workload = Workload::new(&SIZES);
         assert!(workload.shares().is_empty());
         (0..900).for_each(|_| workload.add(20_000));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_between_two_go_to_the_nearer_one() {
+    fn sizes_are_counted_at_the_nearest_one() {
         let of = |bytes| {
             let mut workload = Workload::new(&SIZES);
             workload.add(bytes);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_takes_as_long_as_its_parts() {
+    fn total_time_is_the_sum_over_all_sizes() {
         let sample = |bytes, parallel, latency| Sample {
             cell: Cell { bytes, parallel },
             latency,

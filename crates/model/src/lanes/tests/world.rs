@@ -1,5 +1,5 @@
-//! Writers in a closed loop, each with a connection of its own, to a store behind a line with one queue. A connection has no
-//! more than its window in the line; what is handed over beyond that waits in a buffer, and the writer then waits for room.
+//! Simulation of closed-loop writers, each on its own connection, to a store behind a link with one queue. A connection
+//! has at most its window in the link; bytes beyond that wait in a send buffer, and the writer then waits for space.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,64 +8,65 @@ use std::time::Duration;
 use super::super::*;
 use crate::store_model::Operation;
 
-/// Bytes of a connection that are on their way or wait in the line.
-const WINDOW: u64 = 512 << 10;
-/// Bytes of a connection that wait before that.
-const BUFFER: u64 = 512 << 10;
-/// Bytes that come with each request.
-const HEAD: u64 = 800;
-/// What somebody hands over at once.
-const PIECE: u64 = 128 << 10;
-/// How long somebody waits for an answer that does not come.
-const GIVEN_UP: Duration = Duration::from_secs(1);
+/// Maximum bytes of a connection in the link, in flight or queued.
+const WINDOW_BYTES: u64 = 512 << 10;
+/// Maximum bytes of a connection in its send buffer.
+const BUFFER_BYTES: u64 = 512 << 10;
+/// Header bytes of each request.
+const HEADER_BYTES: u64 = 800;
+/// Bytes that a writer hands over at once.
+const WRITE_BYTES: u64 = 128 << 10;
+/// Timeout of a request that is never answered.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writers that are alike.
+/// A group of identical writers.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     pub priority: Priority,
     pub bytes: u64,
     pub workers: usize,
-    /// When it begins.
+    /// Start time.
     pub from: Duration,
-    /// How long a writer does nothing behind each request.
+    /// Pause of a writer after each request.
     pub pause: Duration,
-    /// The store answers it; else the writer gives up.
+    /// The store answers its requests; otherwise they time out.
     pub is_answered: bool,
 }
 
-/// What a load got behind the warm-up.
+/// Results of a load after the warm-up.
 #[derive(Debug, Clone, Copy)]
-pub struct Found {
+pub struct LoadResult {
     pub bytes_per_second: f64,
     pub p99: Duration,
 }
 
-/// The line, and whether lanes are used.
+/// The link and the store, and whether lanes are used.
 #[derive(Debug, Clone, Copy)]
-pub struct World {
+pub struct Simulation {
     pub bytes_per_second: f64,
     pub round_trip: Duration,
-    /// What a request takes at the store's end of the line, in which one is served after the other.
+    /// Service time of a request at the store, which serves one after another.
     pub overhead: Duration,
-    /// What a small request takes there besides, in the mean and whatever others do: its times vary by as much.
+    /// Mean of an additional intrinsic latency of small requests, exponentially distributed and independent of other
+    /// load.
     pub own: Duration,
     pub scheduled: bool,
-    /// What happens before counts for nothing.
+    /// Duration of the warm-up, which is not measured.
     pub warm_up: Duration,
-    /// How long what happens then counts.
+    /// Duration of the measurement.
     pub length: Duration,
     pub seed: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A writer begins its next request.
+    /// A writer starts its next request.
     Begin(usize),
-    /// The store has got so many bytes of a writer's, which knows it from now on.
+    /// The store has received bytes of a writer, and the writer has been notified.
     Acknowledged(usize, u64),
-    /// The answer is here, or is not waited for any longer.
+    /// The response has arrived or timed out.
     Answered(usize),
-    /// Somebody may have its turn.
+    /// A queued request may be dispatched.
     Wake,
 }
 
@@ -73,19 +74,19 @@ enum Event {
 struct Writer {
     load: usize,
     entered: Option<Entered>,
-    begun: Duration,
-    /// How long it waited for turns, and since when it does.
+    started: Duration,
+    /// Total time queued in the lane, and the start of the current wait.
     waited: Duration,
     asked: Duration,
     is_waiting: bool,
-    /// Bytes that have not had their turn, that wait in the buffer, that are on their way.
+    /// Bytes not dispatched yet, in the send buffer, and in flight.
     left: u64,
     buffered: u64,
     in_flight: u64,
 }
 
 struct Run<'a> {
-    world: World,
+    simulation: Simulation,
     loads: &'a [Load],
     lanes: Lanes,
     writers: Vec<Writer>,
@@ -94,23 +95,23 @@ struct Run<'a> {
     number: u64,
     now: Duration,
     wake: Option<Duration>,
-    /// When the line and the store have done what they have.
-    line_free: Duration,
+    /// Times at which the link and the store become idle.
+    link_free: Duration,
     store_free: Duration,
     random: u64,
     times: Vec<Vec<Duration>>,
     acknowledged: Vec<u64>,
 }
 
-impl World {
-    /// Has all loads run at the same time.
-    pub fn run(self, loads: &[Load]) -> Vec<Found> {
+impl Simulation {
+    /// Runs all loads concurrently.
+    pub fn run(self, loads: &[Load]) -> Vec<LoadResult> {
         let writers = loads
             .iter()
             .enumerate()
             .flat_map(|(load, of)| (0..of.workers).map(move |_| Writer { load, ..Writer::default() }));
         let mut run = Run {
-            world: self,
+            simulation: self,
             loads,
             lanes: Lanes::new(LanesOptions::default()),
             writers: writers.collect(),
@@ -119,7 +120,7 @@ impl World {
             number: 0,
             now: Duration::ZERO,
             wake: None,
-            line_free: Duration::ZERO,
+            link_free: Duration::ZERO,
             store_free: Duration::ZERO,
             random: self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             times: vec![Vec::new(); loads.len()],
@@ -131,14 +132,14 @@ impl World {
             run.at(from + at, Event::Begin(writer));
         }
         run.go();
-        run.found()
+        run.results()
     }
 }
 
 impl Run<'_> {
     fn go(&mut self) {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
-            if at > self.world.warm_up + self.world.length {
+            if at > self.simulation.warm_up + self.simulation.length {
                 return;
             }
             self.now = at;
@@ -147,14 +148,14 @@ impl Run<'_> {
                 Event::Acknowledged(writer, bytes) => {
                     let load = self.writers[writer].load;
                     self.writers[writer].in_flight -= bytes;
-                    if at > self.world.warm_up {
+                    if at > self.simulation.warm_up {
                         self.acknowledged[load] += bytes;
                     }
                     self.send(writer);
                     self.step(writer);
                     let Writer { left, buffered, in_flight, .. } = self.writers[writer];
                     if left + buffered + in_flight == 0 {
-                        let takes = self.world.overhead / 2 + self.random(self.world.overhead);
+                        let takes = self.simulation.overhead / 2 + self.random(self.simulation.overhead);
                         self.store_free = self.store_free.max(at) + takes;
                         let answered = self.store_free + self.own(load);
                         self.at(answered, Event::Answered(writer));
@@ -162,11 +163,12 @@ impl Run<'_> {
                 }
                 Event::Answered(writer) => self.end(writer),
                 Event::Wake if self.wake == Some(at) => self.wake = None,
-                // One that came before this was enough.
+                // An earlier wake-up replaced this one.
                 Event::Wake => continue,
             }
             while let Some(ticket) = self.lanes.next(at) {
-                let (writer, bytes) = self.tickets.remove(&ticket).expect("it waits");
+                let (writer, bytes) =
+                    self.tickets.remove(&ticket).expect("every dispatched ticket was queued");
                 let waiting = &mut self.writers[writer];
                 waiting.is_waiting = false;
                 waiting.waited += at - waiting.asked;
@@ -176,7 +178,7 @@ impl Run<'_> {
             if let Some(due) = self.lanes.wake(at)
                 && self.wake.is_none_or(|wake| due < wake)
             {
-                // Timers are late.
+                // Timers fire up to 1 ms late.
                 let late = self.random(Duration::from_millis(1));
                 self.wake = Some(due.max(at) + late);
                 self.at(due.max(at) + late, Event::Wake);
@@ -187,22 +189,28 @@ impl Run<'_> {
     fn begin(&mut self, writer: usize) {
         let load = self.loads[self.writers[writer].load];
         let kind = Kind::new(Operation::Put, load.priority, load.bytes);
-        let entered = Some(self.lanes.enter(kind, self.now).expect("there is room"));
-        let begun = self.now;
-        self.writers[writer] =
-            Writer { load: self.writers[writer].load, entered, begun, left: load.bytes, ..Writer::default() };
+        let entered = Some(self.lanes.enter(kind, self.now).expect("the queue has space"));
+        let started = self.now;
+        self.writers[writer] = Writer {
+            load: self.writers[writer].load,
+            entered,
+            started,
+            left: load.bytes,
+            ..Writer::default()
+        };
         self.step(writer);
     }
 
-    /// Takes turns until it has to wait.
+    /// Requests dispatches until one is queued.
     fn step(&mut self, writer: usize) {
         while !self.writers[writer].is_waiting {
             let Writer { left, buffered, entered: Some(entered), .. } = &self.writers[writer] else { return };
-            if *left == 0 || *buffered >= BUFFER {
+            if *left == 0 || *buffered >= BUFFER_BYTES {
                 return;
             }
-            let piece = self.lanes.piece(entered, self.now).unwrap_or(PIECE).min(PIECE).min(*left);
-            match self.world.scheduled.then(|| self.lanes.turn(entered, piece, self.now)) {
+            let piece =
+                self.lanes.piece(entered, self.now).unwrap_or(WRITE_BYTES).min(WRITE_BYTES).min(*left);
+            match self.simulation.scheduled.then(|| self.lanes.turn(entered, piece, self.now)) {
                 None | Some(Turn::Now) => self.give(writer, piece),
                 Some(Turn::Waits(ticket)) => {
                     self.tickets.insert(ticket, (writer, piece));
@@ -214,7 +222,7 @@ impl Run<'_> {
 
     fn give(&mut self, writer: usize, bytes: u64) {
         let giving = &mut self.writers[writer];
-        let head = if giving.left == self.loads[giving.load].bytes { HEAD } else { 0 };
+        let head = if giving.left == self.loads[giving.load].bytes { HEADER_BYTES } else { 0 };
         giving.left -= bytes;
         giving.buffered += bytes + head;
         if let Some(entered) = &mut giving.entered {
@@ -226,39 +234,39 @@ impl Run<'_> {
     fn send(&mut self, writer: usize) {
         loop {
             let sending = &mut self.writers[writer];
-            let bytes = sending.buffered.min(WINDOW - sending.in_flight).min(64 << 10);
+            let bytes = sending.buffered.min(WINDOW_BYTES - sending.in_flight).min(64 << 10);
             if bytes == 0 {
                 return;
             }
             sending.buffered -= bytes;
             sending.in_flight += bytes;
-            let takes = Duration::from_secs_f64(bytes as f64 / self.world.bytes_per_second);
-            self.line_free = self.line_free.max(self.now) + takes;
-            self.at(self.line_free + self.world.round_trip, Event::Acknowledged(writer, bytes));
+            let takes = Duration::from_secs_f64(bytes as f64 / self.simulation.bytes_per_second);
+            self.link_free = self.link_free.max(self.now) + takes;
+            self.at(self.link_free + self.simulation.round_trip, Event::Acknowledged(writer, bytes));
         }
     }
 
     fn end(&mut self, writer: usize) {
         let ending = &mut self.writers[writer];
-        let took = self.now - ending.begun;
-        let entered = ending.entered.take().expect("it is under way");
+        let took = self.now - ending.started;
+        let entered = ending.entered.take().expect("the request is in flight");
         let load = self.loads[ending.load];
         self.lanes.end(entered, self.now, load.is_answered.then_some(took - ending.waited));
-        if self.now > self.world.warm_up {
+        if self.now > self.simulation.warm_up {
             self.times[ending.load].push(took);
         }
         let pause = load.pause + self.random(Duration::from_micros(100));
         self.at(self.now + pause, Event::Begin(writer));
     }
 
-    /// What the store takes for a request of its own: mostly little, now and then much.
+    /// Intrinsic latency of a request at the store: mostly short, sometimes long.
     fn own(&mut self, load: usize) -> Duration {
         let Load { bytes, is_answered, .. } = self.loads[load];
         if !is_answered {
-            return GIVEN_UP;
+            return TIMEOUT;
         }
         let part = self.random(Duration::from_secs(1)).as_secs_f64();
-        if bytes > SMALL_BYTES { Duration::ZERO } else { self.world.own.mul_f64(-(1.0 - part).ln()) }
+        if bytes > SMALL_BYTES { Duration::ZERO } else { self.simulation.own.mul_f64(-(1.0 - part).ln()) }
     }
 
     fn at(&mut self, at: Duration, event: Event) {
@@ -266,23 +274,23 @@ impl Run<'_> {
         self.events.push(Reverse((at, self.number, event)));
     }
 
-    /// Up to `most`.
-    fn random(&mut self, most: Duration) -> Duration {
+    /// A pseudo-random duration up to `max`.
+    fn random(&mut self, max: Duration) -> Duration {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        most.mul_f64((self.random >> 11) as f64 / (1_u64 << 53) as f64)
+        max.mul_f64((self.random >> 11) as f64 / (1_u64 << 53) as f64)
     }
 
-    fn found(mut self) -> Vec<Found> {
-        let length = self.world.length;
+    fn results(mut self) -> Vec<LoadResult> {
+        let length = self.simulation.length;
         let times = self.times.iter_mut().zip(&self.acknowledged);
         let of = |((times, acknowledged), load): ((&mut Vec<Duration>, &u64), &Load)| {
             times.sort_unstable();
             let count = times.len();
-            assert!(count > 0, "none of {load:?} was done");
-            let payload = load.bytes as f64 / (load.bytes + HEAD) as f64;
-            Found {
+            assert!(count > 0, "no request of {load:?} completed");
+            let payload = load.bytes as f64 / (load.bytes + HEADER_BYTES) as f64;
+            LoadResult {
                 bytes_per_second: *acknowledged as f64 * payload / length.as_secs_f64(),
                 p99: times[(count * 99).div_ceil(100) - 1],
             }

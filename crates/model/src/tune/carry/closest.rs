@@ -1,36 +1,36 @@
-//! Which of what is known lies closest to a client and a store of which nothing is.
+//! Selects the known profile closest to a client and store without one.
 
 use std::net::IpAddr;
 
 use super::Client;
 
-/// How far apart two are that do not both know of something: as if it were so many times as much.
-const UNTOLD: f64 = 2.0;
-/// Round trips that are shorter are alike: what a request takes then is something else.
-const LEAST_ROUND_TRIP: f64 = 1e-3;
-/// What a site of its own counts, in the same way.
-const OTHER_SITE: f64 = 1.5;
+/// Ratio assumed for a property that is not known of both.
+const UNKNOWN_RATIO: f64 = 2.0;
+/// Shorter RTTs count as equal, as other costs dominate the latency of a request.
+const MIN_RTT_SECONDS: f64 = 1e-3;
+/// Ratio counted for a different site.
+const OTHER_SITE_RATIO: f64 = 1.5;
 
-/// A client, and the host of the store that it speaks with.
+/// A client, and the host of its store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Origin<'a> {
-    /// Without scheme and port.
+    /// The host name, without scheme and port.
     pub host: &'a str,
-    /// As far as it is known.
+    /// The properties of the client, as far as known.
     pub client: Client,
 }
 
 impl Origin<'_> {
-    /// How far apart two are: the length of what they differ by, each in the logarithm of its ratio.
+    /// The Euclidean distance over the logarithms of the ratios of all properties.
     #[must_use]
     pub fn distance(&self, other: &Self) -> f64 {
         let (a, b) = (&self.client, &other.client);
         let is_same = is_same_site(self.host, other.host);
-        // Who speaks with the same site has the same way there, as far as nothing else is known.
-        let untold = if is_same { 1.0 } else { UNTOLD };
+        // Unknown properties of the path to the same site are assumed equal.
+        let untold = if is_same { 1.0 } else { UNKNOWN_RATIO };
         let apart = |a: Option<f64>, b: Option<f64>| a.zip(b).map_or(untold, |(a, b)| a / b).ln();
-        let round_trip = |client: &Client| client.round_trip.map(|seconds| seconds.max(LEAST_ROUND_TRIP));
-        let site = if is_same { 1.0 } else { OTHER_SITE };
+        let round_trip = |client: &Client| client.round_trip.map(|seconds| seconds.max(MIN_RTT_SECONDS));
+        let site = if is_same { 1.0 } else { OTHER_SITE_RATIO };
         let all = [
             apart(round_trip(a), round_trip(b)),
             apart(a.link, b.link),
@@ -42,13 +42,13 @@ impl Origin<'_> {
     }
 }
 
-/// The closest to `to`; of those that are equally close the first.
+/// The entry closest to `to`, the first one on ties.
 pub fn closest<'a, T>(to: &Origin<'_>, known: impl IntoIterator<Item = (Origin<'a>, T)>) -> Option<T> {
     let apart = known.into_iter().map(|(origin, what)| (to.distance(&origin), what));
     apart.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, what)| what)
 }
 
-/// Whether two hosts stand in the same place, by their names: they are the same, or a provider's in one region
+/// Returns true if two host names denote the same site: equal names, or names of one provider in one region
 /// (`s3.eu-west-1.example.com` and `swift.eu-west-1.example.com`).
 #[must_use]
 pub fn is_same_site(a: &str, b: &str) -> bool {
@@ -63,7 +63,7 @@ pub fn is_same_site(a: &str, b: &str) -> bool {
     if a.len() < 3 || b.len() < 3 || a[..2] != b[..2] {
         return false;
     }
-    // A region's name has a hyphen and says which of several it is, or where: eu-west-1, fr-par.
+    // A region label has a two-letter prefix and a hyphen: eu-west-1, fr-par.
     let region = |labels: &[&str]| labels[2..].iter().find(|label| is_region(label)).map(ToString::to_string);
     region(&a).is_some_and(|named| Some(named) == region(&b))
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sites_are_known_by_their_names() {
+    fn hosts_of_one_region_are_the_same_site() {
         for (a, b) in [
             ("here", "HERE"),
             ("10.0.0.1", "10.0.0.1"),
@@ -99,11 +99,11 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_is_as_far_away_and_as_strong() {
-        let at = |host, milliseconds: f64, processors| Origin {
+    fn closest_has_a_similar_rtt_and_cpu_count() {
+        let at = |host, milliseconds: f64, cpus| Origin {
             host,
             client: Client {
-                processors: Some(processors),
+                processors: Some(cpus),
                 round_trip: Some(milliseconds / 1e3),
                 ..Client::default()
             },
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(closest(at("e", 40.0, 16.0)), Some("b"));
         assert_eq!(closest(at("e", 130.0, 2.0)), Some("c"));
         assert_eq!(closest(at("e", 1.0, 4.0)), Some("d"));
-        // What is next door to one that is known is not always as far away.
+        // Without an RTT the same host is the closest.
         assert_eq!(closest(Origin { host: "c", client: Client::default() }), Some("c"));
         assert_eq!(super::closest(&at("e", 1.0, 1.0), Vec::<(Origin<'_>, ())>::new()), None);
     }

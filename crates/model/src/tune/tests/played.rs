@@ -1,4 +1,4 @@
-//! Grids that were measured, played for a store.
+//! Stores simulated by replaying measured grids.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::PathBuf;
 use crate::tune::sampling::{self, Budget};
 use crate::tune::{Belief, Cell, Inferred, Sample, Surface};
 
-/// What was measured of a cell.
+/// The measurement of a point.
 pub struct Measured {
-    /// In seconds.
+    /// Mean latency, in seconds.
     pub latency: f64,
-    /// What 95 and 99 of a hundred requests took at the most, as a part of the mean.
+    /// p95 and p99 as multiples of the mean.
     pub tail: [f64; 2],
-    /// Bytes that it took to measure.
+    /// Bytes transferred by the measurement.
     pub bytes: f64,
 }
 
 pub type Grid = BTreeMap<Cell, Measured>;
 
-/// From -1 to 1, the same for the same numbers.
+/// A deterministic pseudo-random number from -1 to 1.
 pub fn chance(seed: u64, turn: usize) -> f64 {
     let mut x = seed.wrapping_add(turn as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,19 +27,14 @@ pub fn chance(seed: u64, turn: usize) -> f64 {
     (x ^ (x >> 31)) as f64 / u64::MAX as f64 * 2.0 - 1.0
 }
 
-/// Samples until the budget is spent or enough is known.
-pub fn sample(
-    belief: Belief,
-    cells: &[Cell],
-    budget: Budget,
-    answer: impl Fn(Cell, usize) -> f64,
-) -> Surface {
+/// Samples until the budget is spent or no probe is worth its cost.
+pub fn sample(prior: Belief, cells: &[Cell], budget: Budget, answer: impl Fn(Cell, usize) -> f64) -> Surface {
     let latency =
         |cell, turn| Sample { cell, latency: answer(cell, turn), error: 0.03, tail: None, is_seen: false };
-    sample_with(belief, cells, budget, latency)
+    sample_with(prior, cells, budget, latency)
 }
 
-/// The same of a grid, each answer a little off.
+/// Like [`sample`], of a measured grid with 3 % noise.
 pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
     let cells: Vec<Cell> = grid.keys().copied().collect();
     let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
@@ -51,31 +46,33 @@ pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
 }
 
 fn sample_with(
-    belief: Belief,
+    prior: Belief,
     cells: &[Cell],
     mut budget: Budget,
     answer: impl Fn(Cell, usize) -> Sample,
 ) -> Surface {
-    let mut surface = Surface::new(belief, Vec::new());
+    let mut surface = Surface::new(prior, Vec::new());
     while let Some(cell) = sampling::next(&surface, cells, &budget) {
         let mut samples = surface.samples().to_vec();
         let sample = answer(cell, samples.len());
         budget = budget.after(sampling::cost(&Inferred { cell, latency: sample.latency, deviation: 0.0 }));
         samples.push(sample);
-        surface = Surface::new(belief, samples);
+        surface = Surface::new(prior, samples);
     }
     surface
 }
 
-/// What a line of 100 Mbit/s carries of bodies, in MB/s: 1448 of 1500 bytes of a packet. The others have ten times as much.
-const SLOW: f64 = 12.5 * 1448.0 / 1500.0;
-const SLOW_LINES: [&str; 3] = ["near-slow", "country", "country-lossy"];
-/// What the slow disk carries, up (it is read) and down, in MB/s: the best of `lab disk`'s profile `hou-magnetic`. In three seconds memory holds a part of what was asked for, so that
-/// some cells say more than that.
-const SLOW_DISK: [f64; 2] = [61.59, 23.2];
+/// Payload bandwidth of a 100 Mbit/s link in MB/s: 1448 of 1500 bytes per packet. The other links have ten times as
+/// much.
+const SLOW_LINK_MB_PER_SECOND: f64 = 12.5 * 1448.0 / 1500.0;
+const SLOW_LINKS: [&str; 3] = ["near-slow", "country", "country-lossy"];
+/// Bandwidth of the slow disk in MB/s, up (it is read) and down: the best of the `hou-magnetic` profile of `lab disk`.
+/// In a measurement of three seconds, caches hold a part of the data, so that some points exceed it.
+const SLOW_DISK_MB_PER_SECOND: [f64; 2] = [61.59, 23.2];
 
-/// All that are kept, by profile and direction. A request that lies partly in the time that counts is counted by its time and not by
-/// its bytes, so that some cells say more than the line can carry: they count for what it can, and those of the slow disk for what that can.
+/// All stored grids, by profile and direction. Requests that overlap the end of the measurement are counted by time,
+/// not by bytes, so that some points exceed the bandwidth of the link; they are capped at it, and those of the slow
+/// disk at the bandwidth of the disk.
 pub fn grids() -> Vec<(String, Grid)> {
     let at = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../experiments/tuning/grids");
     let mut grids = BTreeMap::<String, Grid>::new();
@@ -88,14 +85,14 @@ pub fn grids() -> Vec<(String, Grid)> {
                 rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
             };
             let direction = if line.contains("\"put\"") { "up" } else { "down" };
-            let cell = Cell { bytes: number("size") as u64, parallel: number("parallel") as usize };
-            let most = match (&*profile, direction) {
-                ("slow-disk", "up") => SLOW_DISK[0],
-                ("slow-disk", _) => SLOW_DISK[1],
-                _ if SLOW_LINES.contains(&&*profile) => SLOW,
-                _ => 10.0 * SLOW,
+            let cell = Cell { bytes: number("size") as u64, parallel: number("concurrency") as usize };
+            let max_mb_per_second = match (&*profile, direction) {
+                ("slow-disk", "up") => SLOW_DISK_MB_PER_SECOND[0],
+                ("slow-disk", _) => SLOW_DISK_MB_PER_SECOND[1],
+                _ if SLOW_LINKS.contains(&&*profile) => SLOW_LINK_MB_PER_SECOND,
+                _ => 10.0 * SLOW_LINK_MB_PER_SECOND,
             };
-            let latency = cell.in_flight() / (number("mb_per_second").min(most) * 1e6);
+            let latency = cell.in_flight() / (number("mb_per_second").min(max_mb_per_second) * 1e6);
             let bytes = number("size") * number("operations");
             let tail = ["p95_ms", "p99_ms"].map(|part| number(part) / number("mean_ms"));
             if latency.is_finite() {
