@@ -1,44 +1,45 @@
-//! Buffers that are used again: a transfer needs as many as are under way at a time, and not the memory of all that
-//! ever were. The memory that an allocator takes anew costs a fault for each page, too.
+//! A pool of reusable buffers. A transfer holds as many buffers as it has pieces in flight; reuse avoids the page
+//! faults of newly allocated memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The size of each, in bytes: what is read of a source at once.
+/// Size of a pooled buffer, and of one read from a source.
 pub const BUFFER_BYTES: usize = 128 << 10;
-/// Buffers that are kept while nobody needs them.
-const MOST_KEPT: usize = 128;
+/// Unused buffers that the pool retains; further ones are freed.
+const MAX_FREE_BUFFERS: usize = 128;
 
-/// The buffers that nobody has now.
+/// The buffers not in use.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     free: Mutex<Vec<Box<[u8]>>>,
 }
 
-/// A buffer, of which the first `length` bytes are meant. Dropping it gives it back.
+/// A buffer of which the first `length` bytes are valid. Dropping it returns it to the pool.
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
     length: usize,
-    home: Arc<Buffers>,
+    pool: Arc<Buffers>,
 }
 
 impl Buffers {
-    /// A buffer for `length` bytes, [`BUFFER_BYTES`] at the most. What it holds is left from whoever had it before.
+    /// Returns a buffer of `length` bytes, at most [`BUFFER_BYTES`]. Its content is unspecified: data of an earlier
+    /// user may remain.
     pub fn take(self: &Arc<Self>, length: usize) -> Buffer {
         let length = length.min(BUFFER_BYTES);
-        // Small ones are not worth a whole buffer.
-        let kept = if length > BUFFER_BYTES / 4 {
+        // A small request would waste most of a pooled buffer.
+        let reused = if length > BUFFER_BYTES / 4 {
             self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
         } else {
             None
         };
         let size = if length > BUFFER_BYTES / 4 { BUFFER_BYTES } else { length };
-        let bytes = kept.unwrap_or_else(|| vec![0; size].into_boxed_slice());
-        Buffer { bytes, length, home: self.clone() }
+        let bytes = reused.unwrap_or_else(|| vec![0; size].into_boxed_slice());
+        Buffer { bytes, length, pool: self.clone() }
     }
 }
 
 impl Buffer {
-    /// The bytes that are meant.
+    /// The valid bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.length]
     }
@@ -53,8 +54,8 @@ impl AsRef<[u8]> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.bytes.len() == BUFFER_BYTES {
-            let mut free = self.home.free.lock().unwrap_or_else(PoisonError::into_inner);
-            if free.len() < MOST_KEPT {
+            let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+            if free.len() < MAX_FREE_BUFFERS {
                 free.push(std::mem::take(&mut self.bytes));
             }
         }
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_ones_are_used_again() {
+    fn only_large_buffers_return_to_the_pool() {
         let buffers = Arc::new(Buffers::default());
         let mut first = buffers.take(BUFFER_BYTES);
         first.bytes_mut()[0] = 7;

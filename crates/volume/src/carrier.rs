@@ -1,5 +1,8 @@
-//! What all transfers of one command share: how many requests may be under way, the memory that they may hold, and
-//! when a request is worth another attempt.
+//! State shared by all transfers of a command: concurrency permits, memory, retry budget, rate limit and hedging
+//! statistics.
+//!
+//! Each request holds a [`Slot`]: permits and a memory window. Permits are acquired before memory, and a task that
+//! holds a slot must not wait for another.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,138 +24,140 @@ use super::buffers::{BUFFER_BYTES, Buffers};
 use super::source::Source;
 use super::steer::{self, Packets, Turns};
 
-/// The memory of one request: pieces of a body that are read, waiting, handed over and being sent. One more than that,
-/// so that a store which takes nothing is noticed by whoever sends.
-const WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
-/// Requests at a time, at the most, where what is carried says how many, unless a plan begins with more.
-const MOST_STEERED: usize = 256;
-/// Objects of several requests at a time: more would each be carried more slowly, and be begun in vain when all are stopped.
-const LARGE_AT_A_TIME: usize = 32;
-/// What a store may read besides the bytes that it is asked for.
-const HEAD_BYTES: usize = 32 << 10;
+/// Memory window of one request: one buffer each being read, queued, handed over and sent. The fifth lets the sender
+/// notice that the store accepts nothing.
+const REQUEST_WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
+/// Maximum adaptive concurrency, unless the plan starts with more.
+const MAX_ADAPTIVE_CONCURRENCY: usize = 256;
+/// Maximum concurrent multi-request objects. More would each progress more slowly, and leave more unfinished work on
+/// cancellation.
+const MAX_MULTI_REQUEST_OBJECTS: usize = 32;
+/// Bytes that a store may read in addition to the requested ones.
+const READ_OVERHEAD_BYTES: usize = 32 << 10;
 
-/// What transfers share.
+/// State shared by all transfers of a command. See the module documentation.
 #[derive(Debug)]
 pub struct Carrier {
     plan: Plan,
-    /// A request takes as many turns as there are for each of those of its size.
-    turns: Turns,
-    /// Places for objects of several requests.
-    large: Semaphore,
+    /// A request takes an equal share of the permits: all of them divided by the concurrency of its size class.
+    permits: Turns,
+    /// Limits concurrent multi-request objects.
+    large_objects: Semaphore,
     buffers: Arc<Buffers>,
-    /// Chunks that may wait in memory for their turn, over all streams.
-    ahead: Arc<Semaphore>,
+    /// Chunks that all in-order streams together may hold in memory ahead of their reader.
+    read_ahead: Arc<Semaphore>,
     budget: Budget,
     clock: Arc<dyn Clock>,
     retries: RetryOptions,
-    purse: RetryBudget,
-    /// The store has taken something: its leaf knows by now how it is told checksums.
+    retry_budget: RetryBudget,
+    /// Set once a write succeeded: the leaf has then learnt in which form the store accepts checksums.
     has_stored: AtomicBool,
-    limit: Option<Limit>,
-    is_steered: bool,
-    /// No object of several requests was begun yet.
-    is_new: AtomicBool,
-    /// Chunks of all objects; `None` where none is asked for twice.
-    hedges: Option<Mutex<Hedges>>,
+    rate_limit: Option<RateLimit>,
+    is_adaptive: bool,
+    /// Set until the first multi-request object starts.
+    is_first_large: AtomicBool,
+    /// Statistics of the chunks of all objects; `None` if hedging is disabled.
+    hedge_policy: Option<Mutex<Hedges>>,
 }
 
-/// A limit on bytes per second, over both directions.
+/// A limit on bytes per second, for both directions together.
 #[derive(Debug)]
-struct Limit {
-    piece: u64,
-    pace: Mutex<Pace>,
+struct RateLimit {
+    piece_bytes: u64,
+    tokens: Mutex<Pace>,
 }
 
-/// A request's place among those that are under way.
+/// The permits and memory of one request in flight. Dropping it releases both.
 #[derive(Debug)]
 pub struct Slot<'a> {
-    /// What the request goes with.
+    /// Deadline and memory window of the request.
     pub context: Context,
-    carrier: &'a Carrier,
-    /// Bytes that had their turn and have not passed.
-    paid: u64,
-    began: Duration,
-    turns: Option<SemaphorePermit<'a>>,
+    transfers: &'a Carrier,
+    /// Bytes charged to the rate limit in advance that have not passed yet.
+    prepaid_bytes: u64,
+    started: Duration,
+    permits: Option<SemaphorePermit<'a>>,
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        if let Some(turns) = self.turns.take() {
-            self.carrier.turns.give_back(turns, self.began, self.carrier.clock.now());
+        if let Some(permits) = self.permits.take() {
+            self.transfers.permits.give_back(permits, self.started, self.transfers.clock.now());
         }
     }
 }
 
 impl Carrier {
-    /// At most `plan.requests` at a time, within `budget`.
+    /// Creates a context with the fixed concurrency `plan.requests`, whose memory comes from `budget`.
     #[must_use]
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
-        let ahead = Arc::new(Semaphore::new(plan.ahead()));
-        let (buffers, purse) = (Arc::default(), RetryBudget::new());
+        let read_ahead = Arc::new(Semaphore::new(plan.ahead()));
+        let (buffers, retry_budget) = (Arc::default(), RetryBudget::new());
         Self {
-            turns: Turns::fixed(plan.requests),
-            large: Semaphore::new(LARGE_AT_A_TIME),
+            permits: Turns::fixed(plan.requests),
+            large_objects: Semaphore::new(MAX_MULTI_REQUEST_OBJECTS),
             plan,
             buffers,
-            ahead,
+            read_ahead,
             budget,
             clock,
             retries,
-            purse,
+            retry_budget,
             has_stored: AtomicBool::new(false),
-            limit: None,
-            is_steered: false,
-            is_new: AtomicBool::new(true),
-            hedges: Some(Mutex::default()),
+            rate_limit: None,
+            is_adaptive: false,
+            is_first_large: AtomicBool::new(true),
+            hedge_policy: Some(Mutex::default()),
         }
     }
 
-    /// The same, under a limit on the bytes of bodies that pass in a second, those that are sent and those that come
-    /// taken together. Nothing is asked for twice then: whoever shares a line takes no more of it than has to be.
+    /// Limits the body bytes per second, sent and received together. This disables hedging: a rate-limited transfer
+    /// shares its link and must not request bytes twice.
     #[must_use]
     pub fn limited(mut self, bytes_per_second: u64) -> Self {
         self.plan.requests = Pace::requests(bytes_per_second, self.plan.requests);
-        self.turns = Turns::fixed(self.plan.requests);
-        self.ahead = Arc::new(Semaphore::new(self.plan.ahead()));
-        let pace = Mutex::new(Pace::new(bytes_per_second, self.clock.now()));
-        self.limit = Some(Limit { piece: Self::piece_under(bytes_per_second) as u64, pace });
-        self.hedges = None;
+        self.permits = Turns::fixed(self.plan.requests);
+        self.read_ahead = Arc::new(Semaphore::new(self.plan.ahead()));
+        let tokens = Mutex::new(Pace::new(bytes_per_second, self.clock.now()));
+        self.rate_limit = Some(RateLimit { piece_bytes: Self::piece_under(bytes_per_second) as u64, tokens });
+        self.hedge_policy = None;
         self
     }
 
-    /// The same, with as many requests at a time as turn out to carry the most: the plan says with how many it begins. Not under
-    /// a limit. `packets` are those of this client, which say where a queue overruns.
+    /// Adapts the concurrency to the measured throughput, starting at the plan's. Not to be combined with a rate limit.
+    /// `packets` reads this machine's counters of sent and retransmitted packets, which reveal queue overruns.
     #[must_use]
     pub fn steered(mut self, packets: Packets) -> Self {
-        // Small ones may take more turns at first than the largest do.
-        let heaviest = SizeClass::all().map(|sizes| self.turns(sizes.most_bytes().unwrap_or(u64::MAX))).max();
-        let (largest, most) = (self.turns(u64::MAX), Self::most_steered(self.plan.requests));
-        let bounds = ((largest, heaviest.unwrap_or(largest)), most);
-        let begins = (self.plan.requests, self.plan.at_a_time.is_some());
-        self.turns = Turns::steered(begins, bounds, self.clock.now(), packets);
-        self.is_steered = true;
+        // On new connections a small request may need more permits than the largest one.
+        let heaviest =
+            SizeClass::all().map(|sizes| self.permits_for(sizes.most_bytes().unwrap_or(u64::MAX))).max();
+        let (largest, max) = (self.permits_for(u64::MAX), Self::most_steered(self.plan.requests));
+        let bounds = ((largest, heaviest.unwrap_or(largest)), max);
+        let initial = (self.plan.requests, self.plan.at_a_time.is_some());
+        self.permits = Turns::steered(initial, bounds, self.clock.now(), packets);
+        self.is_adaptive = true;
         self
     }
 
-    /// Requests of so many bytes at a time while connections are new, as the plan has them and as memory has room for them.
+    /// The concurrency of requests of `bytes` bytes on new connections: that of the plan, limited by memory.
     #[must_use]
     pub fn most_at_first(&self, bytes: u64) -> usize {
         self.plan.parallel_at_first(bytes).min(self.budget.capacity() / window_bytes(bytes))
     }
 
-    /// Requests at a time, at the most.
+    /// The maximum concurrency.
     #[must_use]
     pub fn most_requests(&self) -> usize {
-        if self.is_steered { Self::most_steered(self.plan.requests) } else { self.plan.requests }
+        if self.is_adaptive { Self::most_steered(self.plan.requests) } else { self.plan.requests }
     }
 
-    /// The same of one that begins with so many and is steered.
+    /// The maximum concurrency of an adaptive context that starts at `requests`.
     #[must_use]
     pub fn most_steered(requests: usize) -> usize {
-        requests.max(MOST_STEERED)
+        requests.max(MAX_ADAPTIVE_CONCURRENCY)
     }
 
-    /// Bytes that are best handed over at once where no more than so many pass in a second.
+    /// The piece size for a rate limit, at most [`BUFFER_BYTES`].
     #[must_use]
     pub fn piece_under(bytes_per_second: u64) -> usize {
         usize::try_from(Pace::piece(bytes_per_second, BUFFER_BYTES as u64)).unwrap_or(BUFFER_BYTES)
@@ -164,25 +169,25 @@ impl Carrier {
         &self.plan
     }
 
-    /// What is read of sources goes through these.
+    /// The pool of the buffers that sources are read into.
     pub(crate) const fn buffers(&self) -> &Arc<Buffers> {
         &self.buffers
     }
 
-    /// Whether there is a limit on how fast bytes pass.
+    /// Returns true if a rate limit is set.
     #[must_use]
     pub const fn is_limited(&self) -> bool {
-        self.limit.is_some()
+        self.rate_limit.is_some()
     }
 
-    /// Bytes that are best handed over at once.
+    /// The piece size in which bodies are handed over.
     pub(crate) fn piece_bytes(&self) -> u64 {
-        self.limit.as_ref().map_or(BUFFER_BYTES as u64, |limit| limit.piece)
+        self.rate_limit.as_ref().map_or(BUFFER_BYTES as u64, |limit| limit.piece_bytes)
     }
 
-    /// Places for chunks that wait in memory for their turn.
+    /// Permits for chunks read ahead of an in-order stream.
     pub(crate) fn ahead(&self) -> Arc<Semaphore> {
-        self.ahead.clone()
+        self.read_ahead.clone()
     }
 
     /// The clock.
@@ -191,97 +196,103 @@ impl Carrier {
         &self.clock
     }
 
-    /// What is known of chunks that are and were under way.
+    /// Locks the statistics of current and recent chunks; `None` if hedging is disabled.
     pub(crate) fn hedges(&self) -> Option<MutexGuard<'_, Hedges>> {
-        Some(self.hedges.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.hedge_policy.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Chunks that were asked for a second time, because the first request for them was late.
+    /// Number of chunks that were hedged.
     #[must_use]
     pub fn hedged(&self) -> u64 {
         self.hedges().map_or(0, |hedges| hedges.hedged())
     }
 
-    /// How the requests of one object begin: those of the first go by new connections. Where a store does not know how long a round
-    /// trip takes, one that was answered within so long says it.
-    pub(crate) fn spread(&self, round_trip: Option<Duration>, answered_in: Duration) -> Spread {
-        let is_new = self.is_new.swap(false, Ordering::Relaxed);
-        // No answer comes sooner than after one.
-        let over = if is_new { answered_in.min(round_trip.unwrap_or(answered_in)) } else { Duration::ZERO };
-        Spread::new(self.clock.now(), over)
+    /// The start stagger of the requests of one object. Only those of the first object use new connections and are
+    /// staggered, over one RTT. If the store reports no RTT, the response time of a request stands for it.
+    pub(crate) fn spread(&self, round_trip: Option<Duration>, response_time: Duration) -> Spread {
+        let is_new = self.is_first_large.swap(false, Ordering::Relaxed);
+        // The RTT cannot exceed a response time.
+        let interval =
+            if is_new { response_time.min(round_trip.unwrap_or(response_time)) } else { Duration::ZERO };
+        Spread::new(self.clock.now(), interval)
     }
 
-    /// Waits until few enough objects of several requests are under way. To be asked for before any slot, and held to the end.
+    /// Waits until another multi-request object may start. Acquire it before any slot and hold it until the object is
+    /// done.
     pub async fn large(&self) -> Result<SemaphorePermit<'_>> {
-        self.large.acquire().await.map_err(over)
+        self.large_objects.acquire().await.map_err(stopped)
     }
 
-    /// Waits for a turn and for memory of up to `bytes`. Who holds a slot must not ask for another.
+    /// Waits for the permits and memory of a request of `bytes` bytes. The caller must not hold another slot.
     pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
         self.slot_with(bytes, window_bytes(bytes)).await
     }
 
-    /// Turns that a request of so many bytes takes.
-    fn turns(&self, bytes: u64) -> u32 {
-        let is_new = self.turns.are_new(self.clock.now());
+    /// The permits that a request of `bytes` bytes takes.
+    fn permits_for(&self, bytes: u64) -> u32 {
+        let is_new = self.permits.are_new(self.clock.now());
         let parallel = if is_new { self.plan.parallel_at_first(bytes) } else { self.plan.parallel(bytes) };
-        let turns = steer::of(self.plan.requests) / parallel;
-        u32::try_from(turns).unwrap_or(u32::MAX).max(1)
+        let permits = steer::of(self.plan.requests) / parallel;
+        u32::try_from(permits).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Requests of so many bytes that nobody would have to wait for, neither who asks nor who else would.
+    /// The number of requests of `bytes` bytes that could start now. Zero while other tasks wait.
     pub(crate) fn spare_requests(&self, bytes: u64) -> usize {
-        self.turns.spare() / self.turns(bytes) as usize
+        self.permits.spare() / self.permits_for(bytes) as usize
     }
 
-    /// The same where nobody has to wait for it, neither who asks nor who else would.
+    /// Like [`slot`](Self::slot), but returns `None` instead of waiting, or if other tasks wait.
     pub(crate) fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
-        let turns = self.turns.try_take(self.turns(bytes))?;
+        let permits = self.permits.try_take(self.permits_for(bytes))?;
         let window = self.budget.try_admit(window_bytes(bytes))?;
         let context = Context::new(Deadline::none(self.clock.clone()), window);
-        Some(self.slot_of(turns, bytes, context))
+        Some(self.new_slot(permits, bytes, context))
     }
 
-    /// The same for two requests, one that reads up to `bytes` and one that they are handed on to: what the second still
-    /// holds must leave the first its room.
+    /// Like [`slot`](Self::slot), for a read of up to `bytes` that is relayed into a write. The window has room for
+    /// both, so that bytes held by the write do not block the read.
     pub async fn slot_between(&self, bytes: u64) -> Result<Slot<'_>> {
-        let window =
-            usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(HEAD_BYTES);
-        self.slot_with(bytes, window.min(2 * WINDOW_BYTES)).await
+        let window = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(2)
+            .saturating_add(READ_OVERHEAD_BYTES);
+        self.slot_with(bytes, window.min(2 * REQUEST_WINDOW_BYTES)).await
     }
 
-    /// The same for a request within another, which has its memory already: it waits for its turn alone.
+    /// Like [`slot`](Self::slot), for a request on behalf of an already admitted one, whose window it uses: it waits
+    /// for permits only.
     pub(crate) async fn slot_within(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
-        let turns = self.turn(bytes).await?;
-        Ok(self.slot_of(turns, bytes, context.clone()))
+        let permits = self.acquire_permits(bytes).await?;
+        Ok(self.new_slot(permits, bytes, context.clone()))
     }
 
-    /// The same where nobody has to wait for it.
+    /// Like [`slot_within`](Self::slot_within), but returns `None` instead of waiting.
     pub(crate) fn spare_slot_within(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
-        let turns = self.turns.try_take(self.turns(bytes))?;
-        Some(self.slot_of(turns, bytes, context.clone()))
+        let permits = self.permits.try_take(self.permits_for(bytes))?;
+        Some(self.new_slot(permits, bytes, context.clone()))
     }
 
     async fn slot_with(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
-        let turns = self.turn(bytes).await?;
+        let permits = self.acquire_permits(bytes).await?;
         let deadline = Deadline::none(self.clock.clone());
         let window = self.budget.admit(window, &deadline).await?;
-        Ok(self.slot_of(turns, bytes, Context::new(deadline, window)))
+        Ok(self.new_slot(permits, bytes, Context::new(deadline, window)))
     }
 
-    /// A request begins that has its turns.
-    fn slot_of<'a>(&'a self, turns: SemaphorePermit<'a>, bytes: u64, context: Context) -> Slot<'a> {
-        let began = self.clock.now();
-        self.turns.begin(&turns, bytes > 0, began);
-        Slot { context, carrier: self, paid: 0, began, turns: Some(turns) }
+    /// Starts a request that has its permits.
+    fn new_slot<'a>(&'a self, permits: SemaphorePermit<'a>, bytes: u64, context: Context) -> Slot<'a> {
+        let started = self.clock.now();
+        self.permits.begin(&permits, bytes > 0, started);
+        Slot { context, transfers: self, prepaid_bytes: 0, started, permits: Some(permits) }
     }
 
-    async fn turn(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
-        let over = || Error::new(Reason::ShuttingDown, "transfers are over");
-        self.turns.take(self.turns(bytes)).await.ok_or_else(over)
+    async fn acquire_permits(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
+        let stopped = || Error::new(Reason::ShuttingDown, "transfers have been stopped");
+        self.permits.take(self.permits_for(bytes)).await.ok_or_else(stopped)
     }
 
-    /// Does `work` until it succeeds, fails for good, or has failed too often. It must be as good twice as once.
+    /// Runs `work` until it succeeds, fails permanently, or exhausts the attempts or the retry budget. `work` must be
+    /// idempotent.
     pub async fn again<T, F: Future<Output = Result<T>>>(&self, mut work: impl FnMut() -> F) -> Result<T> {
         let mut attempt = 1;
         loop {
@@ -296,7 +307,8 @@ impl Carrier {
         }
     }
 
-    /// A checksum of the source, as long as the leaf may not know yet how to tell one behind the bytes.
+    /// The checksum of a source range, computed in advance until a first write has succeeded. Before that, the leaf may
+    /// not know whether the store accepts a checksum after the bytes.
     pub(crate) fn checksum_beforehand(
         &self,
         source: &dyn Source,
@@ -315,68 +327,68 @@ impl Carrier {
         Ok(Some(hasher.finish()))
     }
 
-    /// The store has taken something.
+    /// Records that a write succeeded.
     pub(crate) fn stored(&self) {
         self.has_stored.store(true, Ordering::Relaxed);
     }
 
-    /// What was tried succeeded: it pays for attempts to come.
+    /// Records a success, which refills the retry budget.
     pub(crate) fn earn(&self) {
-        self.turns.done();
-        self.purse.earn();
+        self.permits.done();
+        self.retry_budget.earn();
     }
 
-    /// Waits before another attempt, or fails where there is to be none.
+    /// Waits before the next attempt. Returns `failed` if it is permanent, or if no attempts or retry budget are left.
     pub async fn wait(&self, failed: Error, attempt: u32) -> Result<()> {
-        if !is_passing(&failed) || attempt >= self.retries.attempts || !self.purse.spend() {
+        if !is_transient(&failed) || attempt >= self.retries.attempts || !self.retry_budget.spend() {
             return Err(failed);
         }
         let delay = self.retries.delay(attempt + 1, random::for_delay());
-        tracing::debug!(error = %failed, attempt, ?delay, "trying again");
+        tracing::debug!(error = %failed, attempt, ?delay, "retrying");
         self.clock.sleep_until(self.clock.now() + delay).await;
         Ok(())
     }
 }
 
 impl Slot<'_> {
-    /// Waits until the first of `bytes` that are about to be asked for may come: requests that begin together do not come
-    /// all at once.
+    /// Charges the first piece of a request of `bytes` to the rate limit before it is sent, so that requests that start
+    /// together do not cause a burst.
     pub(crate) async fn pass_first_of(&mut self, bytes: u64) {
-        if let Some(limit) = &self.carrier.limit {
-            let first = bytes.min(limit.piece);
+        if let Some(limit) = &self.transfers.rate_limit {
+            let first = bytes.min(limit.piece_bytes);
             self.pass(first).await;
-            self.paid += first;
+            self.prepaid_bytes += first;
         }
     }
 
-    /// Waits until so many bytes of a body may be sent; of those that came, until more may be read. Nothing is held
-    /// meanwhile but the slot.
+    /// Waits until `bytes` of a body may be sent or, after they were received, until more may be read. Only the slot is
+    /// held while waiting. Without a rate limit it only counts them.
     pub(crate) async fn pass(&mut self, bytes: u64) {
-        self.carrier.turns.passed(bytes, || self.carrier.clock.now());
-        let Some(limit) = &self.carrier.limit else { return };
-        let due = bytes - bytes.min(self.paid);
-        self.paid -= bytes - due;
+        self.transfers.permits.passed(bytes, || self.transfers.clock.now());
+        let Some(limit) = &self.transfers.rate_limit else { return };
+        let due = bytes - bytes.min(self.prepaid_bytes);
+        self.prepaid_bytes -= bytes - due;
         if due == 0 {
             return;
         }
-        let clock = &self.carrier.clock;
-        let turn = limit.pace.lock().unwrap_or_else(PoisonError::into_inner).take(due, clock.now());
-        if turn > clock.now() {
-            clock.sleep_until(turn).await;
+        let clock = &self.transfers.clock;
+        let due_at = limit.tokens.lock().unwrap_or_else(PoisonError::into_inner).take(due, clock.now());
+        if due_at > clock.now() {
+            clock.sleep_until(due_at).await;
         }
     }
 }
 
-fn over(e: AcquireError) -> Error {
-    Error::with_source(Reason::ShuttingDown, "transfers are over", e)
+fn stopped(e: AcquireError) -> Error {
+    Error::with_source(Reason::ShuttingDown, "transfers have been stopped", e)
 }
 
 fn window_bytes(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, WINDOW_BYTES)
+    usize::try_from(bytes).unwrap_or(usize::MAX).clamp(4096, REQUEST_WINDOW_BYTES)
 }
 
-/// Whether the same may succeed later. What came damaged over the wire is sent whole the next time.
-fn is_passing(error: &Error) -> bool {
+/// Returns true if a retry may succeed. Damage in transit is transient, too.
+fn is_transient(error: &Error) -> bool {
     if error.was_retried() {
         return false;
     }

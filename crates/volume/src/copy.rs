@@ -1,4 +1,5 @@
-//! Copying within a store: in one request, or in parts where S3 takes no object of this size in one.
+//! Server-side copies within a store: in one request, or in parts if the object exceeds the size limit of S3 for one
+//! request.
 
 use std::sync::Arc;
 
@@ -13,41 +14,41 @@ use tradewind_model::plan::Plan;
 use super::carrier::Carrier;
 use super::upload::Upload;
 
-/// S3 copies no larger object in one request.
-const MOST_WHOLE: u64 = 5 << 30;
-/// The size of copied parts: no byte of them comes here.
-const PART_BYTES: u64 = 512 << 20;
+/// S3 copies at most 5 GiB in one request.
+const MAX_SINGLE_COPY_BYTES: u64 = 5 << 30;
+/// Size of copied parts. It may be large, because the bytes do not pass through this process.
+const COPY_PART_BYTES: u64 = 512 << 20;
 
-/// Copies an object within a store.
+/// Copies an object within a store. A multipart copy is pinned to the version found first, and aborted if a part fails.
 pub async fn store_copy(
-    carrier: &Arc<Carrier>,
+    transfers: &Arc<Carrier>,
     store: &Arc<dyn ObjectStore>,
     request: CopyRequest,
 ) -> Result<Committed> {
     let request = &request;
-    let found = carrier
+    let found = transfers
         .again(|| async move {
-            let slot = carrier.slot(0).await?;
+            let slot = transfers.slot(0).await?;
             let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
             store.head(&slot.context, &request.source, get).await
         })
         .await?;
     let info = found.info;
-    if info.size <= MOST_WHOLE {
-        return carrier
+    if info.size <= MAX_SINGLE_COPY_BYTES {
+        return transfers
             .again(|| async move {
-                let slot = carrier.slot(0).await?;
+                let slot = transfers.slot(0).await?;
                 store.copy(&slot.context, request.clone()).await
             })
             .await;
     }
-    // All parts are of the version that was looked at.
+    // All parts must be of the version found by the HEAD request.
     let mut pinned = request.clone();
     pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
     let metadata = request.metadata.clone().unwrap_or(info.metadata);
     let upload =
-        Upload::begin(carrier, store, &request.destination, (metadata, Algorithm::Crc64Nvme)).await?;
-    let copied = copy_parts(carrier, store, &pinned, &upload, info.size).await;
+        Upload::begin(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme)).await?;
+    let copied = copy_parts(transfers, store, &pinned, &upload, info.size).await;
     if copied.is_err() {
         upload.give_up().await;
     }
@@ -55,13 +56,13 @@ pub async fn store_copy(
 }
 
 async fn copy_parts(
-    carrier: &Arc<Carrier>,
+    transfers: &Arc<Carrier>,
     store: &Arc<dyn ObjectStore>,
     request: &CopyRequest,
     upload: &Upload,
     size: u64,
 ) -> Result<Committed> {
-    let parts = Plan::chunks(size, PART_BYTES).zip(1..).map(|((offset, length), number)| async move {
+    let parts = Plan::chunks(size, COPY_PART_BYTES).zip(1..).map(|((offset, length), number)| async move {
         let part = CopyPartRequest {
             source: request.source.clone(),
             range: Some(ByteRange::Inclusive { first: offset, last: offset + length - 1 }),
@@ -72,9 +73,9 @@ async fn copy_parts(
             etag: request.etag,
         };
         let part = &part;
-        let copied = carrier
+        let copied = transfers
             .again(|| async move {
-                let slot = carrier.slot(0).await?;
+                let slot = transfers.slot(0).await?;
                 store.copy_part(&slot.context, part.clone()).await
             })
             .await?;

@@ -1,9 +1,10 @@
-//! A chunk on its way from one request or, where that one is late, from two: what one of them brings first counts.
-//! [`model::hedge`](tradewind_model::hedge) says when there is a second one.
+//! Hedged chunks: the missing bytes of a late chunk are requested a second time.
+//! [`model::hedge`](tradewind_model::hedge) decides when.
 //!
-//! Both are of one version of the object. Each byte is handed on once, in order, from whichever request has it first;
-//! what the other brings of it later is dropped. So whoever reads, counts or hashes them sees one request. It ends with
-//! an error when both have failed, and when the chunk is there, the slower one is dropped with its slot and memory.
+//! Both requests are for the same version of the object. Each byte is forwarded once, in order, from whichever request
+//! delivers it first; the duplicate is dropped. The consumer therefore sees a single stream. It fails only if both
+//! requests fail, or if bytes already forwarded are corrupt. Once the chunk is complete, the slower request is
+//! cancelled, which releases its slot and memory.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -20,28 +21,28 @@ use tradewind_model::hedge::Chunk;
 use super::carrier::{Carrier, Slot};
 use super::origin::{Origin, expected};
 
-/// The first bytes of an object: the request for them has been answered.
+/// The first chunk of an object, whose response has begun.
 pub(crate) struct Begun<'a> {
     pub watch: Watch<'a>,
     pub slot: Slot<'a>,
     pub body: Body,
     pub length: u64,
-    /// All of the object was asked for.
+    /// True if the request was for the whole object.
     pub is_whole: bool,
 }
 
-/// A chunk that is waited for, with the time that it takes the store.
+/// Measures how long the consumer waits for a chunk, and fires when the chunk should be hedged.
 pub(crate) struct Watch<'a> {
-    carrier: &'a Carrier,
-    /// `None` where nothing is asked for twice, and when it is over.
+    transfers: &'a Carrier,
+    /// `None` if hedging is disabled, and after the chunk has ended.
     chunk: Option<Chunk>,
-    /// It is asked for once, whatever happens.
+    /// The chunk must not be hedged.
     is_once: bool,
-    /// How long it was waited for, and since when it is.
+    /// Accumulated waiting time, and the start of the current wait.
     waited: Duration,
-    since: Option<Duration>,
-    /// It is looked at when it was waited for so long.
-    look_at: Duration,
+    waiting_since: Option<Duration>,
+    /// Waiting time at which the chunk is checked next.
+    next_check: Duration,
     timer: Option<BoxFuture<'static, ()>>,
 }
 
@@ -52,26 +53,34 @@ impl Drop for Watch<'_> {
 }
 
 impl<'a> Watch<'a> {
-    /// A chunk of so many bytes is asked for.
-    pub fn begin(carrier: &'a Carrier, bytes: u64) -> Self {
-        let (mut chunk, mut look_at) = (None, Duration::ZERO);
-        if let Some(mut hedges) = carrier.hedges() {
-            let begun = hedges.begin(carrier.clock().now(), bytes);
-            look_at = hedges.first_look(&begun);
-            chunk = Some(begun);
+    /// Starts a chunk of `bytes`, which is about to be requested.
+    pub fn begin(transfers: &'a Carrier, bytes: u64) -> Self {
+        let (mut chunk, mut next_check) = (None, Duration::ZERO);
+        if let Some(mut hedges) = transfers.hedges() {
+            let started = hedges.begin(transfers.clock().now(), bytes);
+            next_check = hedges.first_look(&started);
+            chunk = Some(started);
         }
-        Self { carrier, chunk, is_once: false, waited: Duration::ZERO, since: None, look_at, timer: None }
+        Self {
+            transfers,
+            chunk,
+            is_once: false,
+            waited: Duration::ZERO,
+            waiting_since: None,
+            next_check,
+            timer: None,
+        }
     }
 
-    /// It turned out to have so many bytes.
+    /// Sets the actual size of the chunk.
     const fn resize(&mut self, bytes: u64) {
         if let Some(chunk) = &mut self.chunk {
             chunk.resize(bytes);
         }
     }
 
-    /// The first success of a request that `ask` begins with a slot and, where it is late, of a second one with a spare
-    /// slot; the last error where both fail.
+    /// Runs `ask` and, if it is late, a second time with a spare slot. Returns the first success, or the last error if
+    /// both fail.
     pub async fn first<T, F: Future<Output = Result<T>>>(
         &mut self,
         bytes: u64,
@@ -79,129 +88,130 @@ impl<'a> Watch<'a> {
         ask: impl Fn(Slot<'a>) -> F,
     ) -> Result<T> {
         let (mut first, mut second) = (Some(Box::pin(ask(slot))), None);
-        self.wait();
+        self.start_waiting();
         loop {
             let (done, failing) = tokio::select! {
                 biased;
-                done = ended(&mut first) => (done, &mut first),
-                done = ended(&mut second) => (done, &mut second),
-                () = self.late() => {
-                    second = self.spare(bytes).map(|slot| Box::pin(ask(slot)));
+                done = output_of(&mut first) => (done, &mut first),
+                done = output_of(&mut second) => (done, &mut second),
+                () = self.until_late() => {
+                    second = self.hedge_slot(bytes).map(|slot| Box::pin(ask(slot)));
                     continue;
                 }
             };
             *failing = None;
             match done {
                 Err(e) if first.is_some() || second.is_some() => {
-                    tracing::debug!(error = %e, "one of two requests failed");
+                    tracing::debug!(error = %e, "one of two hedged requests failed");
                 }
                 done => {
-                    self.stop();
+                    self.stop_waiting();
                     return done;
                 }
             }
         }
     }
 
-    /// It is waited for from now on.
-    fn wait(&mut self) {
+    /// The consumer starts waiting for the chunk.
+    fn start_waiting(&mut self) {
         if self.chunk.is_some() {
-            self.since = Some(self.carrier.clock().now());
+            self.waiting_since = Some(self.transfers.clock().now());
         }
     }
 
-    /// It is not waited for.
-    fn stop(&mut self) {
-        if let Some(since) = self.since.take() {
-            self.waited += self.carrier.clock().now().saturating_sub(since);
+    /// The consumer stops waiting for the chunk.
+    fn stop_waiting(&mut self) {
+        if let Some(since) = self.waiting_since.take() {
+            self.waited += self.transfers.clock().now().saturating_sub(since);
         }
     }
 
-    /// Bytes of it have come.
-    fn came(&mut self, bytes: u64) {
+    /// Records received bytes.
+    fn record_bytes(&mut self, bytes: u64) {
         if let Some(chunk) = &mut self.chunk
-            && let Some(mut hedges) = self.carrier.hedges()
+            && let Some(mut hedges) = self.transfers.hedges()
         {
             hedges.came(chunk, bytes);
         }
     }
 
-    /// It is over, with all its bytes or without.
+    /// Ends the chunk. `came_at` is the waiting time at which it completed; `None` if it did not.
     fn end(&mut self, came_at: Option<Duration>) {
         if let Some(chunk) = self.chunk.take()
-            && let Some(mut hedges) = self.carrier.hedges()
+            && let Some(mut hedges) = self.transfers.hedges()
         {
-            hedges.end(chunk, self.carrier.clock().now(), came_at);
+            hedges.end(chunk, self.transfers.clock().now(), came_at);
         }
     }
 
-    /// Resolves when it should be asked for a second time.
-    async fn late(&mut self) {
+    /// Resolves when the chunk should be hedged.
+    async fn until_late(&mut self) {
         loop {
             let may_be = |chunk: &&mut Chunk| !self.is_once && !chunk.is_hedged();
             let Some(chunk) = self.chunk.as_mut().filter(may_be) else {
                 return pending().await;
             };
-            let now = self.carrier.clock().now();
-            let age = self.waited + self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-            if age < self.look_at {
-                let due = now + (self.look_at - age);
-                self.timer.get_or_insert_with(|| self.carrier.clock().sleep_until(due)).await;
+            let now = self.transfers.clock().now();
+            let age =
+                self.waited + self.waiting_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+            if age < self.next_check {
+                let due = now + (self.next_check - age);
+                self.timer.get_or_insert_with(|| self.transfers.clock().sleep_until(due)).await;
                 self.timer = None;
                 continue;
             }
-            let Some(look) = self.carrier.hedges().map(|mut hedges| hedges.look(chunk, now, age)) else {
+            let Some(look) = self.transfers.hedges().map(|mut hedges| hedges.look(chunk, now, age)) else {
                 return pending().await;
             };
-            self.look_at = look.again;
+            self.next_check = look.again;
             if look.is_due {
                 return;
             }
         }
     }
 
-    /// A slot for a second request, where one is spare.
-    fn spare(&mut self, bytes: u64) -> Option<Slot<'a>> {
+    /// A slot for a second request, if one is free without waiting.
+    fn hedge_slot(&mut self, bytes: u64) -> Option<Slot<'a>> {
         let chunk = self.chunk.as_mut()?;
-        let slot = self.carrier.spare_slot(bytes)?;
-        self.carrier.hedges()?.hedge(chunk);
-        tracing::debug!(bytes, "a request is late: asking a second time");
+        let slot = self.transfers.spare_slot(bytes)?;
+        self.transfers.hedges()?.hedge(chunk);
+        tracing::debug!(bytes, "a request is late: hedging it");
         Some(slot)
     }
 }
 
-/// What a request that there may be ends with.
-async fn ended<F: Future>(request: &mut Option<Pin<Box<F>>>) -> F::Output {
+/// The output of `request`; pending forever if there is none.
+async fn output_of<F: Future>(request: &mut Option<Pin<Box<F>>>) -> F::Output {
     match request {
         Some(request) => request.await,
         None => pending().await,
     }
 }
 
-/// A chunk whose bytes are coming.
+/// The bytes of a chunk, from one or two requests.
 pub(crate) struct Coming<'a> {
     watch: Watch<'a>,
     origin: &'a Origin,
     info: &'a ObjectInfo,
-    /// Where what was handed on ends, and where all of it does.
+    /// End of the forwarded bytes, and of the chunk, as offsets in the object.
     at: u64,
     end: u64,
     first: Option<Request<'a>>,
     second: Option<Request<'a>>,
 }
 
-/// One of the requests for it.
+/// One of the requests for a chunk.
 struct Request<'a> {
     slot: Slot<'a>,
     pieces: BoxStream<'a, Result<Bytes>>,
-    /// What it brought ends here.
+    /// End of the bytes that this request delivered.
     at: u64,
-    /// Some of that was handed on.
+    /// Some of its bytes were forwarded.
     counts: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Asks for a range of the version that `info` is of.
+    /// Requests a range of the version of `info`, lazily: on the first poll.
     fn new(origin: &'a Origin, info: &'a ObjectInfo, slot: Slot<'a>, (offset, length): (u64, u64)) -> Self {
         let context = slot.context.clone();
         let body = async move { origin.get(&context, info, (offset, length)).await };
@@ -209,56 +219,57 @@ impl<'a> Request<'a> {
         Self { slot, pieces, at: offset, counts: false }
     }
 
-    /// What of a piece that it brought lies behind `at`, which is moved behind it.
-    fn bring(&mut self, mut piece: Bytes, at: &mut u64) -> Option<Bytes> {
-        let known = usize::try_from(*at - self.at).unwrap_or(usize::MAX);
+    /// The part of a delivered piece that lies beyond `at`; advances `at` to its end. `None` if all of it was known.
+    fn take_new(&mut self, mut piece: Bytes, at: &mut u64) -> Option<Bytes> {
+        let duplicate = usize::try_from(*at - self.at).unwrap_or(usize::MAX);
         self.at += piece.len() as u64;
-        if known >= piece.len() {
+        if duplicate >= piece.len() {
             return None;
         }
         self.counts = true;
         *at = self.at;
-        Some(piece.split_off(known))
+        Some(piece.split_off(duplicate))
     }
 }
 
 impl<'a> Coming<'a> {
-    /// Asks for a range of the version that `info` is of.
+    /// Requests a range of the version of `info`.
     pub fn ask(
         origin: &'a Origin,
         info: &'a ObjectInfo,
-        (carrier, slot): (&'a Carrier, Slot<'a>),
+        (transfers, slot): (&'a Carrier, Slot<'a>),
         (offset, length): (u64, u64),
     ) -> Self {
         let first = Some(Request::new(origin, info, slot, (offset, length)));
-        let watch = Watch::begin(carrier, length);
+        let watch = Watch::begin(transfers, length);
         Self { watch, origin, info, at: offset, end: offset + length, first, second: None }
     }
 
-    /// An object's first bytes, which have been asked for.
-    pub fn begun(origin: &'a Origin, info: &'a ObjectInfo, begun: Begun<'a>) -> Self {
-        let Begun { mut watch, slot, body, length, .. } = begun;
+    /// Continues with the first chunk of an object, whose response has begun.
+    pub fn begun(origin: &'a Origin, info: &'a ObjectInfo, opened: Begun<'a>) -> Self {
+        let Begun { mut watch, slot, body, length, .. } = opened;
         watch.resize(length);
-        // The leaf compares a whole with what this one may not be able to: bytes of two requests would go unverified.
+        // The leaf verifies a whole object by an MD5 or SHA, which cannot be combined: bytes of two requests would go
+        // unverified.
         watch.is_once = length == info.size && expected(info).is_none();
         let first = Some(Request { slot, pieces: body.boxed(), at: 0, counts: false });
         Self { watch, origin, info, at: 0, end: length, first, second: None }
     }
 
-    /// The next bytes; `None` behind the last. After an error it is over. To be called again where it was dropped.
+    /// The next bytes; `None` after the last. An error is final. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        self.watch.wait();
+        self.watch.start_waiting();
         let next = self.next_piece().await;
-        self.watch.stop();
+        self.watch.stop_waiting();
         match &next {
-            Some(Ok(piece)) => self.watch.came(piece.len() as u64),
+            Some(Ok(piece)) => self.watch.record_bytes(piece.len() as u64),
             None if self.at == self.end => self.watch.end(Some(self.watch.waited)),
             Some(Err(_)) | None => self.watch.end(None),
         }
         next
     }
 
-    /// Waits until more of it may be read. See [`Slot::pass`].
+    /// Waits until more may be read. See [`Slot::pass`].
     pub async fn pass(&mut self, bytes: u64) {
         if let Some(request) = &mut self.first {
             request.slot.pass(bytes).await;
@@ -274,14 +285,14 @@ impl<'a> Coming<'a> {
                 biased;
                 piece = piece_of(&mut self.first) => (piece, &mut self.first, &self.second),
                 piece = piece_of(&mut self.second) => (piece, &mut self.second, &self.first),
-                () = self.watch.late() => {
-                    self.ask_again();
+                () = self.watch.until_late() => {
+                    self.hedge();
                     continue;
                 }
             };
             let failed = match piece {
                 Some(Ok(piece)) => {
-                    match request.as_mut().and_then(|request| request.bring(piece, &mut self.at)) {
+                    match request.as_mut().and_then(|request| request.take_new(piece, &mut self.at)) {
                         Some(piece) => return Some(Ok(piece)),
                         None => continue,
                     }
@@ -289,10 +300,11 @@ impl<'a> Coming<'a> {
                 Some(Err(e)) => Some(e),
                 None => None,
             };
-            let counted = request.take().is_some_and(|request| request.counts);
-            // Nobody knows which of its bytes are wrong.
-            let is_spoilt = counted && failed.as_ref().is_some_and(|e| e.reason() == Reason::CorruptData);
-            if other.is_none() || is_spoilt {
+            let has_contributed = request.take().is_some_and(|request| request.counts);
+            // It is unknown which of the forwarded bytes are wrong.
+            let is_corrupt =
+                has_contributed && failed.as_ref().is_some_and(|e| e.reason() == Reason::CorruptData);
+            if other.is_none() || is_corrupt {
                 return failed.map(Err);
             }
             tracing::debug!(
@@ -302,18 +314,18 @@ impl<'a> Coming<'a> {
         }
     }
 
-    /// Asks for what is missing over another connection, where that takes nothing from anybody.
-    fn ask_again(&mut self) {
+    /// Requests the missing bytes over another connection, if a slot is free without waiting.
+    fn hedge(&mut self) {
         let missing = self.end.saturating_sub(self.at);
         if missing > 0
-            && let Some(slot) = self.watch.spare(missing)
+            && let Some(slot) = self.watch.hedge_slot(missing)
         {
             self.second = Some(Request::new(self.origin, self.info, slot, (self.at, missing)));
         }
     }
 }
 
-/// The next piece of a request that there may be.
+/// The next piece of `request`; pending forever if there is none.
 async fn piece_of(request: &mut Option<Request<'_>>) -> Option<Result<Bytes>> {
     match request {
         Some(request) => request.pieces.next().await,

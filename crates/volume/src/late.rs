@@ -1,7 +1,8 @@
-//! Parts of one upload that are watched once the last of them has begun: [`model::late`](tradewind_model::late) says which of them
-//! everybody waits for, and those are sent again.
+//! Straggling parts at the end of an upload. Once its last part has started, [`model::late`](tradewind_model::late)
+//! decides which parts delay it; these are aborted and sent again over another connection.
 //!
-//! A part is broken off only while bytes of it are still to be handed over: no store has all of it then, and what it has nothing names.
+//! A part is aborted only while some of its bytes have not been handed over. The store then has an incomplete part,
+//! which no name refers to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,71 +14,80 @@ use tradewind_model::late::{self, Parts, UnderWay};
 
 use super::carrier::Carrier;
 
-/// How often parts are looked at.
-const LOOK: Duration = Duration::from_millis(100);
-/// It waits for its turn.
-const NOT_BEGUN: u64 = u64::MAX;
+/// Interval at which parts are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Value of [`Progress::began`] while the part waits for permits.
+const NOT_STARTED: u64 = u64::MAX;
 
-/// A part that is being sent, as whoever watches it sees it.
+/// The progress of a part, shared by its sender and the straggler detection.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bytes: u64,
     sent: AtomicU64,
-    /// When, and when the last of them was handed over, in nanoseconds.
+    /// When sending started and when the last bytes were handed over, in nanoseconds.
     began: AtomicU64,
-    moved: AtomicU64,
-    late: Notify,
-    was_late: AtomicBool,
-    /// Seconds that a byte took of the part before it, which went over the same connection.
-    before: Option<f64>,
-    /// When it was given to that one, where it may wait for its turn.
-    given: Duration,
+    last_sent: AtomicU64,
+    straggling: Notify,
+    was_aborted: AtomicBool,
+    /// Seconds per byte of the previous part on the same connection.
+    previous_seconds_per_byte: Option<f64>,
+    /// When the part was assigned to that connection; it may still wait for permits.
+    assigned: Duration,
 }
 
 impl Progress {
-    fn new(bytes: u64, before: Option<f64>, given: Duration) -> Arc<Self> {
-        let [sent, moved, began] = [0, 0, NOT_BEGUN].map(AtomicU64::new);
-        let (late, was_late) = (Notify::new(), AtomicBool::new(false));
-        Arc::new(Self { bytes, sent, began, moved, late, was_late, before, given })
+    fn new(bytes: u64, previous_seconds_per_byte: Option<f64>, assigned: Duration) -> Arc<Self> {
+        let [sent, last_sent, began] = [0, 0, NOT_STARTED].map(AtomicU64::new);
+        let (straggling, was_aborted) = (Notify::new(), AtomicBool::new(false));
+        Arc::new(Self {
+            bytes,
+            sent,
+            began,
+            last_sent,
+            straggling,
+            was_aborted,
+            previous_seconds_per_byte,
+            assigned,
+        })
     }
 
-    /// It has its turn: bytes will be sent from the first one on.
+    /// Starts an attempt, which sends the part from its first byte.
     pub fn begin(&self, now: Duration) {
-        // What was said of an attempt before is not meant for this one.
-        let _ = self.late.notified().now_or_never();
+        // Discard a notification meant for the previous attempt.
+        let _ = self.straggling.notified().now_or_never();
         self.sent.store(0, Ordering::Relaxed);
-        self.moved.store(nanos(now), Ordering::Relaxed);
+        self.last_sent.store(nanos(now), Ordering::Relaxed);
         self.began.store(nanos(now), Ordering::Relaxed);
     }
 
-    /// It waits for another turn: what was sent of it is nowhere.
+    /// Ends a failed or aborted attempt, of which the store keeps nothing.
     pub fn end(&self) {
-        self.began.store(NOT_BEGUN, Ordering::Relaxed);
+        self.began.store(NOT_STARTED, Ordering::Relaxed);
     }
 
-    /// So many more bytes were handed over.
+    /// Records that `bytes` more were handed over.
     pub fn more(&self, bytes: usize, now: Duration) {
-        self.moved.store(nanos(now), Ordering::Relaxed);
+        self.last_sent.store(nanos(now), Ordering::Relaxed);
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Waits until it is late. Whoever sends it breaks off then.
+    /// Resolves when the sender must abort this attempt, because the part is a straggler.
     pub async fn late(&self) {
-        self.late.notified().await;
+        self.straggling.notified().await;
         self.end();
     }
 
-    fn under_way(&self) -> Option<UnderWay> {
-        let began = Some(self.began.load(Ordering::Relaxed)).filter(|began| *began != NOT_BEGUN)?;
-        let (sent, moved) = (self.sent.load(Ordering::Relaxed), self.moved.load(Ordering::Relaxed));
-        let [began, moved] = [began, moved].map(Duration::from_nanos);
+    fn in_flight(&self) -> Option<UnderWay> {
+        let began = Some(self.began.load(Ordering::Relaxed)).filter(|began| *began != NOT_STARTED)?;
+        let (sent, last_sent) = (self.sent.load(Ordering::Relaxed), self.last_sent.load(Ordering::Relaxed));
+        let [began, moved] = [began, last_sent].map(Duration::from_nanos);
         Some(UnderWay { bytes: self.bytes, sent, began, moved })
     }
 
-    /// The same, or as it will be where it waits for its turn.
-    fn given(&self) -> UnderWay {
-        let not_begun = UnderWay { bytes: self.bytes, sent: 0, began: self.given, moved: self.given };
-        self.under_way().unwrap_or(not_begun)
+    /// Like [`in_flight`](Self::in_flight); a part that waits for permits counts from its assignment.
+    fn in_flight_or_assigned(&self) -> UnderWay {
+        let not_started = UnderWay { bytes: self.bytes, sent: 0, began: self.assigned, moved: self.assigned };
+        self.in_flight().unwrap_or(not_started)
     }
 }
 
@@ -85,65 +95,68 @@ impl Progress {
 #[derive(Debug)]
 pub(crate) struct LateParts {
     parts: Parts,
-    watched: Vec<Arc<Progress>>,
-    /// What the last parts took of connections that have none: of these the next one takes that which had one last, as leaves do.
+    tracked: Vec<Arc<Progress>>,
+    /// Seconds per byte of the last part on each idle connection. The next part takes the most recently used one, as
+    /// leaves do.
     idle: Vec<f64>,
-    /// When they are looked at.
+    /// When the parts are checked next.
     next: Duration,
 }
 
 impl LateParts {
-    /// Of an object of so many bytes.
+    /// Creates the detection for an object of `size` bytes.
     pub fn of(size: u64) -> Self {
-        Self { parts: Parts::of(size), watched: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
+        Self { parts: Parts::of(size), tracked: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
     }
 
-    /// Whether one of so many parts that wait, of so many bytes each, is best begun now.
+    /// Returns true if one of `waiting` parts of `bytes` each should start now on the next idle connection.
     pub fn begins(&self, waiting: usize, bytes: u64, now: Duration) -> bool {
-        let others = self.watched.iter().map(|part| (part.given(), part.before));
+        let others =
+            self.tracked.iter().map(|part| (part.in_flight_or_assigned(), part.previous_seconds_per_byte));
         self.idle.last().is_none_or(|pace| late::begins(waiting, (bytes, *pace), others, now))
     }
 
-    /// A part of so many bytes is about to be sent.
+    /// Registers a part of `bytes` that is about to be sent.
     pub fn watch(&mut self, bytes: u64, now: Duration) -> Arc<Progress> {
         let progress = Progress::new(bytes, self.idle.pop(), now);
-        self.watched.push(progress.clone());
+        self.tracked.push(progress.clone());
         progress
     }
 
-    /// The store has it.
+    /// Removes a part that the store has acknowledged.
     pub fn end(&mut self, progress: &Arc<Progress>, now: Duration) {
-        self.watched.retain(|watched| !Arc::ptr_eq(watched, progress));
-        if let Some(part) = progress.under_way() {
+        self.tracked.retain(|tracked| !Arc::ptr_eq(tracked, progress));
+        if let Some(part) = progress.in_flight() {
             self.idle.push(self.parts.end(part, now));
         }
     }
 
-    /// Waits until it is time to look at them. Dropped, it goes on where it was.
-    pub async fn wait(&mut self, carrier: &Carrier) {
-        carrier.clock().sleep_until(self.next).await;
-        self.next = carrier.clock().now() + LOOK;
+    /// Waits until the next check. Cancel-safe.
+    pub async fn wait(&mut self, transfers: &Carrier) {
+        transfers.clock().sleep_until(self.next).await;
+        self.next = transfers.clock().now() + CHECK_INTERVAL;
     }
 
-    /// Tells those that are late, as many as have turns that nobody waits for.
-    pub fn tell(&mut self, carrier: &Carrier) {
-        let now = carrier.clock().now();
+    /// Notifies the stragglers, slowest first, as far as permits are free for sending them again.
+    pub fn tell(&mut self, transfers: &Carrier) {
+        let now = transfers.clock().now();
         let late = |progress: &Arc<Progress>| {
-            // None is broken off twice: whatever keeps it, it is not the connection.
-            let is_first = !progress.was_late.load(Ordering::Relaxed);
-            // Of what was handed over to its end the store may have everything.
-            let part = progress.under_way().filter(|part| part.sent < part.bytes && is_first)?;
+            // A part is aborted once at most: a second delay is not caused by the connection.
+            let is_first = !progress.was_aborted.load(Ordering::Relaxed);
+            // A part that was handed over completely may already be stored.
+            let part = progress.in_flight().filter(|part| part.sent < part.bytes && is_first)?;
             Some((self.parts.lateness(part, now)?, part, progress.clone()))
         };
-        let mut found: Vec<_> = self.watched.iter().filter_map(late).collect();
+        let mut found: Vec<_> = self.tracked.iter().filter_map(late).collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        for (_, part, progress) in found.into_iter().take(carrier.spare_requests(part_bytes(&self.watched))) {
-            // What was broken off before may have used up what may be sent in vain.
+        for (_, part, progress) in found.into_iter().take(transfers.spare_requests(part_bytes(&self.tracked)))
+        {
+            // The parts aborted before may have exhausted the budget of wasted bytes.
             if self.parts.lateness(part, now).is_some() {
-                progress.was_late.store(true, Ordering::Relaxed);
-                tracing::debug!(sent = part.sent, bytes = part.bytes, "a part is late and sent again");
+                progress.was_aborted.store(true, Ordering::Relaxed);
+                tracing::debug!(sent = part.sent, bytes = part.bytes, "a part is late and is sent again");
                 self.parts.broke_off(part.sent);
-                progress.late.notify_one();
+                progress.straggling.notify_one();
             }
         }
     }
@@ -153,7 +166,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Parts are alike but for the last one.
+/// The common part size; only the last part is smaller.
 fn part_bytes(parts: &[Arc<Progress>]) -> u64 {
     parts.iter().map(|part| part.bytes).max().unwrap_or(0)
 }
@@ -167,7 +180,7 @@ mod tests {
     use tradewind_model::retry::RetryOptions;
 
     #[test]
-    fn a_connection_is_judged_by_its_last_part() {
+    fn slow_connection_leaves_last_parts_to_faster_ones() {
         let at = Duration::from_millis;
         let mut late = LateParts::of(100 * LEAST_PART);
         let [slow, fast] = [0, 0].map(|began| {
@@ -175,25 +188,28 @@ mod tests {
             part.begin(at(began));
             part
         });
-        assert!(late.begins(1, LEAST_PART, at(0)), "nothing is known of the first ones");
+        assert!(
+            late.begins(1, LEAST_PART, at(0)),
+            "the first parts have no predecessor to predict their speed"
+        );
         late.end(&fast, at(500));
         assert!(late.begins(1, LEAST_PART, at(500)));
         let next = late.watch(LEAST_PART, at(3900));
         next.begin(at(3900));
         late.end(&slow, at(4000));
-        // The fast one has half a second to go, and ends seven more before the slow one would end the next.
-        assert!(!late.begins(7, LEAST_PART, at(4000)), "they are the fast one's");
+        // The fast connection completes its part in 0.5 s, and seven more before the slow one would complete the next.
+        assert!(!late.begins(7, LEAST_PART, at(4000)), "the fast connection takes all seven");
         assert!(late.begins(8, LEAST_PART, at(4000)));
         late.end(&next, at(4400));
         late.watch(LEAST_PART, at(4400));
         assert!(
             !late.begins(7, LEAST_PART, at(4400)),
-            "it has been given another one, and waits for its turn"
+            "the fast connection already has another part assigned"
         );
     }
 
     #[test]
-    fn none_is_sent_again_twice() {
+    fn straggler_is_aborted_only_once() {
         let at = Duration::from_millis;
         let mut late = LateParts::of(100 * LEAST_PART);
         let parts = [0; 5].map(|began| {
@@ -202,14 +218,14 @@ mod tests {
             part
         });
         parts[..3].iter().for_each(|part| late.end(part, at(500)));
-        let [was_late, other] = [&parts[3], &parts[4]];
+        let [was_aborted, other] = [&parts[3], &parts[4]];
         let plan = Plan { requests: 3, ..Plan::default().with_chunks(LEAST_PART) };
         let clock = SimulatedClock::new();
         clock.advance(at(1500));
-        let carrier = Carrier::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());
-        was_late.was_late.store(true, Ordering::Relaxed);
+        let transfers = Carrier::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());
+        was_aborted.was_aborted.store(true, Ordering::Relaxed);
         other.more(1, at(600));
-        late.tell(&carrier);
-        assert!(was_late.late().now_or_never().is_none() && other.late().now_or_never().is_some());
+        late.tell(&transfers);
+        assert!(was_aborted.late().now_or_never().is_none() && other.late().now_or_never().is_some());
     }
 }

@@ -1,6 +1,8 @@
-//! Carrying objects between a store and memory or files: a plan turns one object into several requests, which take
-//! turns with those of other objects; what fails is asked again, and only that. And layers: [`Observed`] watches a store, in
-//! [`Scheduled`] requests wait so that others need not, and [`Planned`] reads what is large in parallel ranges.
+//! Parallel transfers between a store and memory or files. A plan splits one object into several requests, which share
+//! a pool of permits with those of other objects. Only what failed is retried.
+//!
+//! Also layers over a store: [`Observed`] measures it, [`Scheduled`] queues its requests in lanes by size and priority,
+//! and [`Planned`] reads large objects in parallel ranges.
 
 mod between;
 pub mod buffers;

@@ -1,5 +1,5 @@
-//! What is remembered of an upload whose source cannot be asked which of its bytes are there: an object of another
-//! store, or one that is stored while it is made. One that was cut off goes on where it was.
+//! Checkpoints of multipart uploads whose source cannot be compared with the stored parts: an object of another store,
+//! or a stream. An interrupted upload resumes from its checkpoint.
 
 use tradewind_core::checksum::{Hasher, crc64nvme};
 use tradewind_core::multipart::{CompletePart, PartInfo, PartNumber, UploadId};
@@ -9,54 +9,55 @@ use tradewind_model::plan::Plan;
 use super::buffers::BUFFER_BYTES;
 use super::source::Source;
 
-/// Remembers one copy at a time.
+/// Persistent checkpoint of at most one upload.
 pub trait Memory: Send + Sync {
-    /// The copy that was begun before.
+    /// The upload in progress according to the checkpoint, if any.
     fn earlier(&self) -> Option<Begun>;
 
-    /// One begins, in place of any before it. True where it is remembered: then what fails for now is left at the
-    /// destination, for it to go on another time.
+    /// Starts a checkpoint, which replaces any earlier one. Returns true if it was persisted: a retryable failure then
+    /// leaves the upload in the store, to be resumed later.
     fn begun(&self, begun: &Begun) -> bool;
 
-    /// A part of it is at the destination.
+    /// Adds a part that has been stored.
     fn stored(&self, part: &CopiedPart);
 
-    /// Nobody goes on with it: it is done, or was given up.
+    /// Removes the checkpoint: the upload was completed or aborted.
     fn over(&self);
 }
 
-/// A copy under way.
+/// The state of an upload in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// What is copied. `None`: it is made, and each of its parts is compared with what was made before.
+    /// The version of the object being copied. `None` for a stream, whose parts are compared with the newly produced
+    /// bytes.
     pub version: Option<Version>,
-    /// What becomes of it at the destination.
+    /// The multipart upload at the destination.
     pub upload: UploadId,
-    /// The size of its parts.
+    /// Part size.
     pub part_bytes: u64,
-    /// Those that were stored.
+    /// The stored parts, in the order in which they were recorded. The last one of a number is valid.
     pub parts: Vec<CopiedPart>,
 }
 
-/// A version of the source.
+/// A version of a source object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// Its tag.
+    /// ETag.
     pub etag: ETag,
-    /// When it was written: other metadata may have the same tag.
+    /// Last-modified time: a change of metadata alone may leave the ETag unchanged.
     pub modified: Timestamp,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Of its tags, which can be changed without making it another version.
+    /// Checksum of its tags, which may change while ETag and last-modified time do not.
     pub tags: u64,
 }
 
 impl Version {
-    /// The one that is described.
+    /// The version that `info` describes.
     pub(crate) fn of(info: &ObjectInfo) -> Self {
         let mut tags = Vec::new();
         for (name, value) in info.metadata.tags.pairs() {
-            // Neither holds a zero byte.
+            // Neither contains a zero byte.
             tags.extend_from_slice(format!("{name}\0{value}\0").as_bytes());
         }
         let (etag, tags) = (info.etag.clone(), crc64nvme(&tags));
@@ -64,24 +65,24 @@ impl Version {
     }
 }
 
-/// A part that is stored: what completes the upload, and its length.
+/// A stored part as listed in the completion, and its length.
 pub(crate) type StoredPart = (CompletePart, u64);
 
-/// A part that was stored.
+/// A checkpointed part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopiedPart {
-    /// Its number.
+    /// Part number.
     pub number: PartNumber,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// The tag that the destination gave it.
+    /// ETag that the destination assigned.
     pub etag: ETag,
-    /// Of the bytes that passed.
+    /// Checksum of the bytes sent.
     pub checksum: Checksum,
 }
 
 impl CopiedPart {
-    /// Whether it is of these bytes, all of them.
+    /// Returns true if the part consists of exactly the first `length` bytes of `source`.
     pub(crate) fn is_of(&self, source: &impl Source, length: u64) -> bool {
         let mut hasher = Hasher::new(self.checksum.algorithm());
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -95,13 +96,13 @@ impl CopiedPart {
             && hasher.finish() == self.checksum
     }
 
-    /// What completes the upload with it, and its length.
+    /// The part as listed in the completion, and its length.
     pub(crate) fn stored(&self) -> StoredPart {
         let Self { number, ref etag, checksum, length } = *self;
         (CompletePart { number, etag: etag.clone(), checksum: Some(checksum) }, length)
     }
 
-    /// Whether it is what the destination has: of another transfer's part the tag is another.
+    /// Returns true if the destination still has this part. One stored by another transfer has another ETag.
     pub(crate) fn is(&self, there: &PartInfo) -> bool {
         let mut same_kind = there.checksums.iter().filter(|c| c.algorithm() == self.checksum.algorithm());
         (self.number, self.length, &self.etag) == (there.number, there.size, &there.etag)

@@ -1,16 +1,17 @@
-//! A layer that watches a store: every request feeds the store's live model, and passes through as it is.
+//! A layer that instruments a store: it forwards every request unchanged and feeds its timing to the store's live
+//! model.
 //!
-//! What is measured is how long the caller waits, as it does for the latency of Hou 2017 (section 3.3): from the call on,
-//! with what the store's leaf takes to get a connection or to ask again. Between two pieces of an object it is
-//! the time from asking for the next until it comes, so that a slow reader or writer does not make its store look slow.
-//! - A **read** is done with its last byte. Its first byte is the answer to the call.
-//! - A **write** is the waiting for `stage`, for each `write` and for `commit`; its first byte is the answer to `commit`.
-//! - What the **caller lets go of**, by dropping a future, a body or a [`Staged`] or by cancelling, is given up: no failure, and
-//!   no sample of how long it takes. A first byte that came counts.
-//! - A body in one buffer has come with the answer, whatever becomes of it.
+//! It measures how long the caller waits, like the latency of Hou 2017 (section 3.3): from the call on, including
+//! connection setup and retries in the leaf. Between two pieces of a body only the time from the poll to the piece
+//! counts, so a slow reader or writer does not make the store look slow.
+//! - A **read** is complete with its last byte. Its first byte is the response to the call.
+//! - A **write** is the waiting for `stage`, each `write` and `commit`. Its first byte is the response to `commit`.
+//! - A request that the **caller abandons**, by dropping a future, body or [`Staged`] or by cancelling, counts neither
+//!   as a failure nor as a latency sample. A first byte already received does count.
+//! - A body in a single buffer is complete with the response, even if it is not consumed.
 //!
-//! Nothing is copied, no task is added; a request costs two looks at the clock and some atomic additions, a body in pieces
-//! an allocation and two more looks for each piece. `close` is not watched.
+//! The layer copies nothing and adds no task. A request costs two clock reads and a few atomic additions; a body in
+//! pieces costs one allocation, and two more clock reads a piece. `close` is not measured.
 
 mod carried;
 mod request;
@@ -36,13 +37,13 @@ use tradewind_core::store::{
 use tradewind_core::{Address, Body, BucketName, Clock, Context, ObjectStore, Precondition, Staged};
 use tradewind_model::store_model::{Operation, StoreModel};
 
-/// See the module's head.
+/// The instrumentation layer. See the module documentation.
 pub struct Observed {
     inner: Arc<dyn ObjectStore>,
     watch: Arc<Watch>,
 }
 
-/// As what lies below: it is the same store.
+/// Formats as the inner store, which it represents.
 impl fmt::Debug for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
@@ -50,19 +51,19 @@ impl fmt::Debug for Observed {
 }
 
 impl Observed {
-    /// Watches `inner`, by this clock.
+    /// Instruments `inner`; times are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<Self> {
         let watch = Arc::new(Watch { model: Arc::default(), clock });
         Arc::new(Self { inner, watch })
     }
 
-    /// The time, as the model is to be asked for.
+    /// The current time of the clock, as expected by the model.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.watch.clock.now()
     }
 
-    /// What is known of the store.
+    /// The live model of the store.
     #[must_use]
     pub fn model(&self) -> &Arc<StoreModel> {
         &self.watch.model
@@ -74,16 +75,16 @@ impl Observed {
 
     async fn call<T>(&self, operation: Operation, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let request = self.begin(operation);
-        let answer = work.await;
-        request.end_as(&answer, |_| 0);
-        answer
+        let response = work.await;
+        request.end_as(&response, |_| 0);
+        response
     }
 
     async fn copying(&self, work: impl Future<Output = Result<Committed>> + Send) -> Result<Committed> {
         let request = self.begin(Operation::Copy);
-        let answer = work.await;
-        request.end_as(&answer, |committed| committed.size);
-        answer
+        let response = work.await;
+        request.end_as(&response, |committed| committed.size);
+        response
     }
 
     async fn staging(
@@ -92,9 +93,9 @@ impl Observed {
         work: impl Future<Output = Result<Box<dyn Staged>>> + Send,
     ) -> Result<Box<dyn Staged>> {
         let mut request = self.begin(operation);
-        let answer = work.await;
+        let response = work.await;
         let at = request.come();
-        match answer {
+        match response {
             Ok(staged) => Ok(Writing::wrap(staged, request)),
             Err(error) => {
                 request.failed(at, &error);
@@ -140,9 +141,9 @@ impl ObjectStore for Observed {
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
         let mut watched = self.begin(Operation::Get);
-        let answer = self.inner.get(context, address, request).await;
+        let response = self.inner.get(context, address, request).await;
         let at = watched.come();
-        match answer {
+        match response {
             Ok(found) => {
                 watched.answered(at, found.body.length(), &found.observation);
                 Ok(Found { body: reading(found.body, at, watched), ..found })

@@ -1,4 +1,4 @@
-//! An object that is fetched, and what its store answers.
+//! The source object of a fetch, and checks that responses are for the requested version and range.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tradewind_core::{
 
 use super::carrier::Slot;
 
-/// Where the object is.
+/// The location of the object.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub store: Arc<dyn ObjectStore>,
@@ -19,8 +19,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Asks for its first `bytes`, or for all of it where that is known to be no more. Also answers whether all was asked for: a store
-    /// that is asked for a range may say less of the whole, even if the range is all of it.
+    /// Requests the first `bytes` or, if `is_whole`, the whole object. Also returns whether the whole object was
+    /// requested: the response to a range may omit full-object checksums, even if the range covers the object.
     pub async fn open<'a>(
         &self,
         slot: Slot<'a>,
@@ -34,7 +34,7 @@ impl Origin {
             self.store.get(&slot.context, &self.address, request).await
         };
         let (found, is_whole) = match get(select).await {
-            // There is no first byte of nothing.
+            // An empty object has no first byte.
             Err(e) if e.reason() == Reason::InvalidRange => (get(Select::Whole).await?, true),
             found => (found?, is_whole),
         };
@@ -43,7 +43,7 @@ impl Origin {
         Ok((slot, info, (body, span.length, is_whole)))
     }
 
-    /// A range of the version that `info` is of.
+    /// Requests a range of the version of `info`. [`Conflict`](Reason::Conflict) if the object has changed.
     pub async fn get(
         &self,
         context: &Context,
@@ -51,25 +51,25 @@ impl Origin {
         (first, length): (u64, u64),
     ) -> Result<Body> {
         let range = ByteRange::Inclusive { first, last: first + length - 1 };
-        let request = GetRequest { select: Select::Range(range), conditions: of_version(info) };
+        let request = GetRequest { select: Select::Range(range), conditions: if_match_version(info) };
         let found = self.store.get(context, &self.address, request).await;
-        let found = found.map_err(|e| self.changed(e))?;
+        let found = found.map_err(|e| self.map_changed(e))?;
         if (&found.info.etag, found.info.size) != (&info.etag, info.size) {
-            // A store, or something before it, that does not heed conditions.
+            // The store, or a proxy in front of it, ignores conditions.
             return Err(self.has_changed());
         }
         check_place(found.span, Span { offset: first, length })?;
         Ok(found.body)
     }
 
-    /// What the store says of the version that `info` is of.
+    /// The metadata of the version of `info`. [`Conflict`](Reason::Conflict) if the object has changed.
     pub async fn head(&self, context: &Context, info: &ObjectInfo) -> Result<ObjectInfo> {
-        let request = GetRequest { select: Select::Whole, conditions: of_version(info) };
+        let request = GetRequest { select: Select::Whole, conditions: if_match_version(info) };
         let found = self.store.head(context, &self.address, request).await;
-        Ok(found.map_err(|e| self.changed(e))?.info)
+        Ok(found.map_err(|e| self.map_changed(e))?.info)
     }
 
-    fn changed(&self, e: Error) -> Error {
+    fn map_changed(&self, e: Error) -> Error {
         if e.reason() != Reason::PreconditionFailed {
             return e;
         }
@@ -77,30 +77,30 @@ impl Origin {
         Error::with_source(Reason::Conflict, format!("{key:?} changed while it was read"), e)
     }
 
-    /// What was answered is of another version than the one that is read.
+    /// The error for a response of another version than the one being read.
     pub(crate) fn has_changed(&self) -> Error {
         let key = self.address.key.as_str();
         Error::new(Reason::Conflict, format!("{key:?} changed while it was read"))
     }
 }
 
-fn of_version(info: &ObjectInfo) -> ReadConditions {
+fn if_match_version(info: &ObjectInfo) -> ReadConditions {
     let if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
     ReadConditions { if_match, ..ReadConditions::default() }
 }
 
-/// The checksum to compare with: one of the whole that can be put together from chunks.
+/// The full-object checksum that can be combined from chunks: a CRC.
 pub(crate) fn expected(info: &ObjectInfo) -> Option<Checksum> {
     let is_usable = |checksum: &&Checksum| checksum.algorithm().is_crc();
     info.checksums.iter().find(is_usable).copied().filter(|_| info.scope == ChecksumScope::FullObject)
 }
 
-/// Bytes of another place than was asked for would be taken for those of this one.
-pub(crate) fn check_place(found: Span, asked: Span) -> Result<()> {
-    if found == asked {
+/// Fails if a response is for another range than requested: its bytes would be written at the wrong offset.
+pub(crate) fn check_place(found: Span, requested: Span) -> Result<()> {
+    if found == requested {
         return Ok(());
     }
-    let place = |span: Span| format!("{} bytes at {}", span.length, span.offset);
-    let why = format!("the store answered {} where {} were asked for", place(found), place(asked));
+    let describe = |span: Span| format!("{} bytes at {}", span.length, span.offset);
+    let why = format!("the store returned {} where {} were requested", describe(found), describe(requested));
     Err(Error::new(Reason::Io, why))
 }

@@ -1,16 +1,18 @@
-//! A layer under whose plan a store is read: what is large is fetched in ranges beside each other, as transfers do, and handed on in
-//! order. Everything else passes through as it is.
+//! A read-ahead layer: large objects are fetched in parallel ranges according to a plan and delivered in order. All
+//! other requests are forwarded unchanged.
 //!
-//! - A read goes to the store as it was asked for, so that its conditions are judged there, what is small is one request as ever, and
-//!   the answer says all that the store knows. Only a range that is known to be large is asked for by its beginning.
-//! - The answer says how large it is. What is larger than a chunk of the plan is fetched ahead in ranges of the same version
-//!   (`reading`), as many at a time as the plan says of all requests together, and as there is memory for (`ahead`).
-//! - Memory is the request's own window, and what is fetched ahead: a part of the budget that requests are admitted to, for which
-//!   nobody waits.
-//! - A whole that its leaf would compare with a checksum is compared here (`sum`), before its last piece is handed on.
-//! - Where the object changes meanwhile, the body fails. It is never a mixture.
+//! - A read is forwarded as requested, so the store evaluates its conditions, a small object stays a single request,
+//!   and the response has all metadata. Only a range known to be large is replaced by its first part.
+//! - If the response is larger than a chunk of the plan, the rest is read ahead in ranges of the same version
+//!   (`reading`). The plan limits their concurrency over all requests, and the read-ahead budget their memory
+//!   (`ahead`).
+//! - Memory comes from the request's own window and from a part of the admission budget; no request waits for the
+//!   latter.
+//! - A whole object that the leaf would verify is verified here (`sum`) before its last piece is delivered.
+//! - If the object changes during the read, the body fails; it never mixes versions.
 //!
-//! Writes pass as they are: see decision 26. To stand above whatever measures how long the store takes, so that it sees ranges.
+//! Writes are forwarded unchanged (decision 26). Place this layer above the one that measures the store, so that ranges
+//! are measured individually.
 
 mod ahead;
 mod reading;
@@ -46,34 +48,33 @@ use super::carrier::Carrier;
 use super::origin::{Origin, check_place};
 use super::whole::Whole;
 
-/// A body of no more has come with its answer, or nearly: it takes no turn and no task.
-const SMALL_BYTES: u64 = 2 * BUFFER_BYTES as u64;
-/// Memory of requests that are made a second time because the first is late.
-const HEDGE_BYTES: usize = 4 << 20;
+/// A body up to this size has nearly arrived with its response: it needs neither permits nor a task.
+const MAX_SMALL_BODY_BYTES: u64 = 2 * BUFFER_BYTES as u64;
+/// Memory budget for hedged requests.
+const HEDGE_MEMORY_BYTES: usize = 4 << 20;
 
-/// How a store is read.
+/// Options of the read-ahead layer.
 #[derive(Debug, Clone)]
 pub struct PlannedOptions {
-    /// The plan: how large ranges are, how many requests of which size there are at a time, and what may wait in memory for one
-    /// object.
+    /// The plan: range size, concurrency by size, and read-ahead memory per object.
     pub plan: Plan,
-    /// Bytes that are fetched ahead, of all objects together.
+    /// Maximum bytes read ahead, for all objects together.
     pub ahead_bytes: u64,
-    /// How patient it is with ranges that break off.
+    /// Retries of ranges that break off.
     pub retries: RetryOptions,
-    /// Tags in the form of an MD5 are the MD5 of the bytes, always.
+    /// An ETag in the form of an MD5 is always the MD5 of the bytes.
     pub tags_are_md5: bool,
 }
 
-/// See the module's head.
+/// The read-ahead layer. See the module documentation.
 pub struct Planned {
     inner: Arc<dyn ObjectStore>,
-    carrier: Arc<Carrier>,
+    transfers: Arc<Carrier>,
     ahead: Arc<Ahead>,
     tags_are_md5: bool,
 }
 
-/// As what lies below: it is the same store.
+/// Formats as the inner store, which it represents.
 impl fmt::Debug for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
@@ -81,27 +82,27 @@ impl fmt::Debug for Planned {
 }
 
 impl Planned {
-    /// Reads `inner` so, by this clock.
+    /// Wraps `inner`; delays are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, options: PlannedOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
         let PlannedOptions { plan, ahead_bytes, retries, tags_are_md5 } = options;
-        let carrier = Arc::new(Carrier::new(plan, Budget::new(HEDGE_BYTES), clock, retries));
-        Arc::new(Self { inner, carrier, ahead: Ahead::new(ahead_bytes), tags_are_md5 })
+        let transfers = Arc::new(Carrier::new(plan, Budget::new(HEDGE_MEMORY_BYTES), clock, retries));
+        Arc::new(Self { inner, transfers, ahead: Ahead::new(ahead_bytes), tags_are_md5 })
     }
 
     /// The plan.
     #[must_use]
     pub fn plan(&self) -> &Plan {
-        self.carrier.plan()
+        self.transfers.plan()
     }
 
-    /// Bytes that are held now of what is fetched ahead.
+    /// Bytes currently held that were read ahead.
     #[must_use]
     pub fn held_ahead(&self) -> u64 {
         self.ahead.held()
     }
 
-    /// What is asked for first of what is asked for.
-    fn first_of(&self, select: Select) -> Select {
+    /// The first request for a selection: the first part of a large range, else the selection itself.
+    fn first_request(&self, select: Select) -> Select {
         match select {
             Select::Range(ByteRange::Inclusive { first, last })
                 if last.saturating_sub(first) >= self.plan().chunk_bytes =>
@@ -113,8 +114,8 @@ impl Planned {
         }
     }
 
-    /// The answer to a request, from that to its first part.
-    fn read(
+    /// Turns the response to the first request into that to the whole selection.
+    fn read_ahead(
         &self,
         context: &Context,
         address: &Address,
@@ -125,30 +126,31 @@ impl Planned {
             Select::Range(range @ ByteRange::Inclusive { .. }) => range.resolve(found.info.size)?,
             _ => found.span,
         };
-        if span == found.span && span.length <= SMALL_BYTES {
+        if span == found.span && span.length <= MAX_SMALL_BODY_BYTES {
             return Ok(found);
         }
         check_place(found.span, Span { offset: span.offset, ..found.span })?;
         let Found { info, body, observation, .. } = found;
         let plan = self.plan();
         let is_split = span.length > plan.chunk_bytes || span.length > body.length();
-        // One request of a whole is compared by the leaf.
+        // The leaf verifies a whole object read in one request, too; computing an expensive checksum again is avoided.
         let sum = (select == Select::Whole).then(|| Sum::of(&info, self.tags_are_md5)).flatten();
-        let (is_compared, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
+        let (is_verifiable, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
         let range_bytes = plan.stream_bytes.max(1);
-        let most = usize::try_from(plan.memory_bytes / range_bytes).unwrap_or(usize::MAX);
-        // The other half has come already, and waits for one before it that is late.
-        let under_way = plan.of_one_object(range_bytes).min(most / 2).max(1);
+        let max_ranges = usize::try_from(plan.memory_bytes / range_bytes).unwrap_or(usize::MAX);
+        // Half of the memory is for ranges in flight, the other half for complete ones that wait for a late
+        // predecessor.
+        let max_in_flight = plan.of_one_object(range_bytes).min(max_ranges / 2).max(1);
         let reading = Reading {
-            whole: Whole::within(&self.carrier, origin, info.clone(), context.clone()),
+            whole: Whole::within(&self.transfers, origin, info.clone(), context.clone()),
             context: context.clone(),
             span,
-            may_go_on: sum.is_some() || !is_compared,
+            may_go_on: sum.is_some() || !is_verifiable,
             sum,
             range_bytes,
-            under_way: Arc::new(Semaphore::new(under_way)),
-            most_ahead: if is_split { most } else { 0 },
+            under_way: Arc::new(Semaphore::new(max_in_flight)),
+            most_ahead: if is_split { max_ranges } else { 0 },
             shares: Shares::new(&self.ahead, &context.window),
         };
         Ok(Found { info, span, body: reading::body(reading, body), observation })
@@ -191,9 +193,9 @@ impl ObjectStore for Planned {
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
         let select = request.select;
-        let request = GetRequest { select: self.first_of(select), ..request };
+        let request = GetRequest { select: self.first_request(select), ..request };
         let found = self.inner.get(context, address, request).await?;
-        self.read(context, address, select, found)
+        self.read_ahead(context, address, select, found)
     }
 
     async fn stage(

@@ -1,5 +1,5 @@
-//! Ranges of one version of an object. They are not compared with the checksum of the whole, which says nothing about
-//! them: whoever asks for ranges knows checksums of their own.
+//! Random-access reads of one version of an object. Ranges cannot be verified by the full-object checksum; their
+//! checksums are returned for the caller to compare.
 
 use std::sync::Arc;
 
@@ -17,32 +17,32 @@ use super::origin::{Origin, check_place};
 use super::task::AbortOnDrop;
 use super::whole::{Part, Whole};
 
-/// An object that ranges are fetched of.
+/// An object whose ranges are fetched.
 pub struct Ranges {
     whole: Arc<Whole>,
 }
 
 impl Ranges {
-    /// Finds the object, and fetches its last bytes: `tail` of them, or all where it has no more. Its size and version
-    /// come with the answer.
+    /// Opens the object by fetching its last `tail` bytes, or all of a smaller one. The response also has its size and
+    /// version.
     pub async fn open(
-        carrier: &Arc<Carrier>,
+        transfers: &Arc<Carrier>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         tail: u64,
     ) -> Result<(Self, Bytes)> {
         let origin = Origin { store: store.clone(), address: address.clone() };
         let origin = &origin;
-        let (info, bytes) = carrier
+        let (info, bytes) = transfers
             .again(|| async move {
-                let mut slot = carrier.slot(tail).await?;
+                let mut slot = transfers.slot(tail).await?;
                 slot.pass_first_of(tail).await;
                 let get = async |select| {
                     let request = GetRequest { select, conditions: ReadConditions::default() };
                     origin.store.get(&slot.context, &origin.address, request).await
                 };
                 let found = match get(Select::Range(ByteRange::Suffix(tail))).await {
-                    // Nothing has no last byte.
+                    // An empty object has no last byte.
                     Err(e) if e.reason() == Reason::InvalidRange => get(Select::Whole).await?,
                     found => found?,
                 };
@@ -53,9 +53,9 @@ impl Ranges {
                 while let Some(piece) = body.next().await {
                     let piece = piece?;
                     bytes.extend_from_slice(&piece);
-                    let came = piece.len() as u64;
+                    let received = piece.len() as u64;
                     drop(piece);
-                    slot.pass(came).await;
+                    slot.pass(received).await;
                 }
                 if bytes.len() as u64 != length {
                     return Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced"));
@@ -63,46 +63,47 @@ impl Ranges {
                 Ok((info, Bytes::from(bytes)))
             })
             .await?;
-        // Of ranges a CRC-64/NVME is computed, whatever the store has of the whole.
-        let whole = Whole::unverified(carrier, origin.clone(), info);
+        // Ranges always get a CRC-64/NVME, whichever checksum the store has of the whole object.
+        let whole = Whole::unverified(transfers, origin.clone(), info);
         Ok((Self { whole }, bytes))
     }
 
-    /// Bytes of the object.
+    /// Size of the object in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.whole.info.size
     }
 
-    /// Fetches a range into memory, in one request where nothing fails.
+    /// Fetches a range into memory with its CRC-64/NVME, in one request unless it must be retried.
     pub async fn bytes(&self, span: (u64, u64)) -> Result<(Bytes, Checksum)> {
         if span.1 == 0 {
-            return Ok((Bytes::new(), nothing()));
+            return Ok((Bytes::new(), empty_checksum()));
         }
         let (bytes, (_, checksum, _)) = buffered(self.whole.clone(), span).await?;
         Ok((bytes, checksum))
     }
 
-    /// Fetches a range in chunks of the plan, several at a time. The sink's offsets are the object's.
+    /// Fetches a range in concurrent chunks of the plan and returns its CRC-64/NVME. Offsets passed to the sink are
+    /// those in the object.
     pub async fn write_to(&self, (offset, length): (u64, u64), sink: &Arc<dyn Sink>) -> Result<Checksum> {
         let plan = self.whole.carrier.plan();
-        // What is no larger than an object that comes in one request does so too.
-        let at_once = if length <= plan.chunk_bytes { length } else { 0 };
-        let rest = plan.ranges(offset + at_once, offset + length);
-        let mut waiting = (at_once > 0).then_some((offset, at_once)).into_iter().chain(rest);
-        let most = plan.ranges_at_a_time();
+        // A range no larger than a chunk is fetched in one request.
+        let single_bytes = if length <= plan.chunk_bytes { length } else { 0 };
+        let rest = plan.ranges(offset + single_bytes, offset + length);
+        let mut waiting = (single_bytes > 0).then_some((offset, single_bytes)).into_iter().chain(rest);
+        let max_ranges = plan.ranges_at_a_time();
         let (mut chunks, mut found) = (JoinSet::new(), Vec::new());
         loop {
-            while chunks.len() < most
+            while chunks.len() < max_ranges
                 && let Some(span) = waiting.next()
             {
                 chunks.spawn(chunk(self.whole.clone(), sink.clone(), span));
             }
-            let Some(ended) = chunks.join_next().await else { return whole(found) };
-            match ended.map_err(lost).flatten() {
+            let Some(ended) = chunks.join_next().await else { return combine(found) };
+            match ended.map_err(task_failed).flatten() {
                 Ok(part) => found.push(part),
                 Err(e) => {
-                    // After a failure nothing more is written.
+                    // Nothing may be written after a failure is returned.
                     chunks.shutdown().await;
                     return Err(e);
                 }
@@ -110,8 +111,8 @@ impl Ranges {
         }
     }
 
-    /// Fetches a range in order: `take` gets each piece when those before it have been taken. Some of what follows is
-    /// fetched meanwhile.
+    /// Fetches a range in order, with read-ahead: `take` gets each piece once it has accepted the previous one. Returns
+    /// the CRC-64/NVME of the range.
     pub async fn write_in_order(
         &self,
         (offset, length): (u64, u64),
@@ -123,7 +124,7 @@ impl Ranges {
             let whole = self.whole.clone();
             async move {
                 let mut fetched = AbortOnDrop(tokio::spawn(buffered(whole, span)));
-                (&mut fetched.0).await.map_err(lost)?
+                (&mut fetched.0).await.map_err(task_failed)?
             }
         });
         let mut chunks = futures::stream::iter(chunks).buffered(plan.ahead());
@@ -133,23 +134,23 @@ impl Ranges {
             take(bytes).await?;
             found.push(part);
         }
-        whole(found)
+        combine(found)
     }
 }
 
-/// The checksum of parts that make a whole.
-fn whole(mut found: Vec<Part>) -> Result<Checksum> {
+/// Combines the checksums of consecutive parts.
+fn combine(mut found: Vec<Part>) -> Result<Checksum> {
     found.sort_by_key(|(offset, ..)| *offset);
     let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
-    let Some((first, _)) = found.next() else { return Ok(nothing()) };
+    let Some((first, _)) = found.next() else { return Ok(empty_checksum()) };
     let whole = found.try_fold(first, |whole, (next, length)| whole.combine(&next, length));
-    whole.ok_or_else(|| Error::new(Reason::Defect, "checksums of chunks cannot be put together"))
+    whole.ok_or_else(|| Error::new(Reason::Defect, "the checksums of chunks cannot be combined"))
 }
 
-fn nothing() -> Checksum {
+fn empty_checksum() -> Checksum {
     Checksum::crc64nvme(0)
 }
 
-fn lost(e: tokio::task::JoinError) -> Error {
+fn task_failed(e: tokio::task::JoinError) -> Error {
     Error::with_source(Reason::Defect, "a chunk's task failed", e)
 }

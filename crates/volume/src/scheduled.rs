@@ -1,18 +1,19 @@
-//! A layer in which requests wait so that others need not: each takes its turns in the lane of its size and direction, as
-//! `model/lanes` gives them. Everything else passes through as it is.
+//! A layer that queues requests in lanes by size class, direction and priority, so that large requests do not delay
+//! small ones. `model/lanes` decides when each request is dispatched.
 //!
-//! - A **small** request has one turn, before the store is asked. A **large** one has one for each piece: a write before
-//!   the piece is handed on, a read before the next is asked for. Nobody holds anything between its turns: who reads or
-//!   writes slowly keeps nobody waiting.
-//! - **Priority** follows from the key, and from who asks. Listings have that of who asks.
-//! - Buckets, copies within the store, and the beginning and the end of uploads take no turns: they carry nothing.
-//! - What is **dropped** gives its place back. A **deadline** is heeded while a turn is waited for, and nothing has been asked
-//!   of the store then that was not before.
-//! - Where too many wait, a request is refused as [`Overloaded`](tradewind_core::Reason::Overloaded), before anything is asked
-//!   of the store; of a write or a read whose size nobody knew, when it turns out to be large.
+//! - A **small** request is dispatched once, before it reaches the store. A **large** one is dispatched per piece: a
+//!   write before the piece is forwarded, a read before the next piece is requested. Nothing is held in between, so
+//!   slow readers and writers delay no other request.
+//! - **Priority** follows from the key and the client; that of a listing from the client only.
+//! - Bucket operations, server-side copies, and creating, completing and aborting uploads bypass the lanes: they
+//!   transfer no data.
+//! - **Dropping** a request releases its place. A **deadline** also applies while a request is queued, before it
+//!   reaches the store.
+//! - If the queue is full, a request is rejected as [`Overloaded`](tradewind_core::Reason::Overloaded) before it
+//!   reaches the store. A read or write of unknown size is rejected when it turns out to be large.
 //!
-//! To stand beneath whatever measures how long callers wait, and above whatever retries. Where nobody goes before anybody a
-//! request costs a few looks at the clock and a lock.
+//! Place this layer below the one that measures how long callers wait, and above the one that retries. If only one
+//! class is active, a request costs a few clock reads and a lock.
 
 mod carried;
 mod priorities;
@@ -44,14 +45,14 @@ use turns::{Request, Turns};
 
 pub use priorities::Priorities;
 
-/// See the module's head.
+/// The lane scheduling layer. See the module documentation.
 pub struct Scheduled {
     inner: Arc<dyn ObjectStore>,
     turns: Arc<Turns>,
     priorities: Priorities,
 }
 
-/// As what lies below: it is the same store.
+/// Formats as the inner store, which it represents.
 impl fmt::Debug for Scheduled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
@@ -59,7 +60,7 @@ impl fmt::Debug for Scheduled {
 }
 
 impl Scheduled {
-    /// Lanes to `inner`, by this clock.
+    /// Wraps `inner` in lanes; times are those of `clock`.
     pub fn new(
         inner: Arc<dyn ObjectStore>,
         options: LanesOptions,
@@ -69,27 +70,27 @@ impl Scheduled {
         Arc::new(Self { inner, turns: Turns::new(options, clock), priorities })
     }
 
-    /// Requests that wait for a turn.
+    /// Number of queued requests.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.turns.counts().0
     }
 
-    /// Requests that have been let in and are not over.
+    /// Number of admitted requests that have not ended.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.turns.counts().1
     }
 
-    /// Lets a request in; a small one has had its turn then.
+    /// Admits a request to its lane, and waits for the dispatch of a small one.
     async fn enter(&self, context: &Context, kind: Kind) -> Result<Request> {
         context.check()?;
         let client = self.turns.client(context.client.as_deref());
         let request = self.turns.enter(client, kind)?;
         if kind.size == Size::Small
-            && let Some(turn) = request.turn(0)
+            && let Some(dispatch) = request.turn(0)
         {
-            context.guard(turn).await?;
+            context.guard(dispatch).await?;
         }
         Ok(request)
     }
@@ -103,12 +104,12 @@ impl Scheduled {
         let priority = self.priorities.of(context, address);
         let mut request = self.enter(context, Kind::new(operation, priority, 0)).await?;
         request.wait();
-        let answer = work.await;
+        let response = work.await;
         request.come(0);
-        if answer.is_ok() {
+        if response.is_ok() {
             request.done();
         }
-        answer
+        response
     }
 
     async fn staging(
@@ -130,8 +131,8 @@ impl Scheduled {
     }
 }
 
-/// What a read is, as long as only its range tells: unless the object has less, what a range has; otherwise nobody knows.
-fn guess(kind: impl Fn(u64) -> Kind, select: Select) -> Kind {
+/// The kind of a read before its response: by the length of an explicit range, which is an upper bound, else guessed.
+fn kind_of_read(kind: impl Fn(u64) -> Kind, select: Select) -> Kind {
     match select {
         Select::Range(ByteRange::Inclusive { first, last }) => {
             kind(last.saturating_sub(first).saturating_add(1))
@@ -177,14 +178,14 @@ impl ObjectStore for Scheduled {
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
         let priority = self.priorities.of(context, Some(address));
         let kind = |bytes| Kind::new(Operation::Get, priority, bytes);
-        // How much it will be is known with the answer where no range says so.
-        let mut turned = self.enter(context, guess(kind, request.select)).await?;
-        turned.wait();
+        // Without an explicit range, the size is known only with the response.
+        let mut scheduled = self.enter(context, kind_of_read(kind, request.select)).await?;
+        scheduled.wait();
         let found = self.inner.get(context, address, request).await;
-        turned.come(0);
+        scheduled.come(0);
         let found = found?;
-        turned.grow(kind(found.body.length()))?;
-        Ok(Found { body: reading(found.body, turned, &context.deadline), ..found })
+        scheduled.grow(kind(found.body.length()))?;
+        Ok(Found { body: reading(found.body, scheduled, &context.deadline), ..found })
     }
 
     async fn stage(

@@ -1,4 +1,5 @@
-//! Bytes on their way to a store, which are told of as sent while nobody knows yet whether it takes them.
+//! Writes bytes to a store and reports them as sent before the store has accepted them; a failed attempt is rolled
+//! back.
 
 use tradewind_core::Staged;
 use tradewind_core::error::{Error, Reason, Result};
@@ -9,26 +10,27 @@ use super::carrier::{Carrier, Slot};
 use super::late::Progress;
 use super::source::Source;
 
-/// What an attempt told of as sent; dropped before it is kept, it is taken back.
+/// Bytes that an attempt has reported as sent. Dropping it rolls the report back, unless [`keep`](Self::keep) was
+/// called.
 pub(crate) struct Sent<F: Fn(i64)> {
-    tell: F,
+    report: F,
     bytes: i64,
 }
 
 impl<F: Fn(i64)> Sent<F> {
-    /// Nothing yet. `tell` gets numbers of bytes, negative ones where they are taken back.
-    pub const fn new(tell: F) -> Self {
-        Self { tell, bytes: 0 }
+    /// Starts at zero. `report` is called with changes in bytes sent; negative when they are rolled back.
+    pub const fn new(report: F) -> Self {
+        Self { report, bytes: 0 }
     }
 
-    /// So many more have left.
+    /// Reports `bytes` more.
     pub fn more(&mut self, bytes: usize) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.bytes += bytes;
-        (self.tell)(bytes);
+        (self.report)(bytes);
     }
 
-    /// The store has them.
+    /// Confirms the bytes: the store has accepted them.
     pub fn keep(mut self) {
         self.bytes = 0;
     }
@@ -37,33 +39,34 @@ impl<F: Fn(i64)> Sent<F> {
 impl<F: Fn(i64)> Drop for Sent<F> {
     fn drop(&mut self) {
         if self.bytes != 0 {
-            (self.tell)(-self.bytes);
+            (self.report)(-self.bytes);
         }
     }
 }
 
-/// Stages what a source holds at an offset, and commits it.
+/// Writes a range of a source to a staged object and commits it.
 pub(crate) async fn pour(
-    carrier: &Carrier,
+    transfers: &Carrier,
     slot: &mut Slot<'_>,
     staged: Box<dyn Staged>,
     source: &dyn Source,
     span: (u64, u64),
 ) -> Result<Committed> {
-    let poured = pour_watched(carrier, slot, staged, source, span, None).await?;
-    poured.ok_or_else(|| Error::new(Reason::Defect, "what nobody watches was broken off"))
+    let committed = pour_watched(transfers, slot, staged, source, span, None).await?;
+    committed.ok_or_else(|| Error::new(Reason::Defect, "a part without progress tracking was aborted"))
 }
 
-/// The same; `None` where whoever watches its progress finds it late before all of it was handed over. Nothing of it is stored then.
+/// Like [`pour`], but returns `None` if the part is declared a straggler before all of it was handed over. Nothing of
+/// it is stored then.
 pub(crate) async fn pour_watched(
-    carrier: &Carrier,
+    transfers: &Carrier,
     slot: &mut Slot<'_>,
     mut staged: Box<dyn Staged>,
     source: &dyn Source,
     span: (u64, u64),
     progress: Option<&Progress>,
 ) -> Result<Option<Committed>> {
-    let late = async {
+    let straggling = async {
         match progress {
             Some(progress) => progress.late().await,
             None => std::future::pending().await,
@@ -71,18 +74,18 @@ pub(crate) async fn pour_watched(
     };
     let sent = tokio::select! {
         biased;
-        sent = hand_over(carrier, slot, &mut *staged, source, span, progress) => sent?,
-        () = late => return Ok(None),
+        sent = write_pieces(transfers, slot, &mut *staged, source, span, progress) => sent?,
+        () = straggling => return Ok(None),
     };
     source.check()?;
     let (committed, _) = staged.commit(Expected::default()).await?;
     sent.keep();
-    carrier.stored();
+    transfers.stored();
     Ok(Some(committed))
 }
 
-async fn hand_over<'a>(
-    carrier: &Carrier,
+async fn write_pieces<'a>(
+    transfers: &Carrier,
     slot: &mut Slot<'_>,
     staged: &mut dyn Staged,
     source: &'a dyn Source,
@@ -90,16 +93,16 @@ async fn hand_over<'a>(
     progress: Option<&Progress>,
 ) -> Result<Sent<impl Fn(i64) + use<'a>>> {
     let mut sent = Sent::new(|bytes| source.sent(bytes));
-    for (at, size) in Plan::chunks(length, carrier.piece_bytes()) {
+    for (at, size) in Plan::chunks(length, transfers.piece_bytes()) {
         slot.pass(size).await;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         let reservation = slot.context.window.reserve_own(size).await;
-        let mut piece = carrier.buffers().take(size);
+        let mut piece = transfers.buffers().take(size);
         source.read_at(offset + at, piece.bytes_mut())?;
         staged.write(reservation.attach(piece)).await?;
         sent.more(size);
         if let Some(progress) = progress {
-            progress.more(size, carrier.clock().now());
+            progress.more(size, transfers.clock().now());
         }
     }
     Ok(sent)
@@ -111,18 +114,18 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn what_is_not_kept_is_taken_back() {
-        let told = Cell::new(0);
-        let begin = || Sent::new(|bytes| told.set(told.get() + bytes));
+    fn unconfirmed_bytes_are_rolled_back_on_drop() {
+        let reported = Cell::new(0);
+        let begin = || Sent::new(|bytes| reported.set(reported.get() + bytes));
         let mut sent = begin();
         sent.more(3);
         sent.more(4);
-        assert_eq!(told.get(), 7);
+        assert_eq!(reported.get(), 7);
         drop(sent);
-        assert_eq!(told.get(), 0);
+        assert_eq!(reported.get(), 0);
         let mut sent = begin();
         sent.more(5);
         sent.keep();
-        assert_eq!(told.get(), 5);
+        assert_eq!(reported.get(), 5);
     }
 }

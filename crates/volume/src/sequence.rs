@@ -1,5 +1,5 @@
-//! An object that is stored while it is made, from its beginning to its end: gathered part by part, each sent while the
-//! next is gathered. A part stays in memory until the store has it, so that one that fails is sent again and no other.
+//! Sequential upload of an object while it is being produced. Each part is sent while the next is filled. A part stays
+//! in memory until the store has accepted it, so a failed part can be retried on its own.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,18 +19,18 @@ use super::source::Source;
 use super::store::store;
 use super::upload::Upload;
 
-/// Parts of one size; those behind them are twice as large, so that S3's 10,000 are enough for 400 GiB and more.
-const PARTS_OF_A_SIZE: u16 = 2000;
+/// Parts of one size, after which the part size doubles. S3's limit of 10,000 parts then allows more than 400 GiB.
+const PARTS_PER_SIZE: u16 = 2000;
 
-/// Bytes in memory: buffers of one size, all full but the last, which are used again when the part has been stored.
+/// A part in memory: pooled buffers, all full except the last.
 #[derive(Default)]
-struct Memory {
+struct PartBuffer {
     buffers: Vec<Buffer>,
     length: usize,
 }
 
-impl Memory {
-    /// Adds as many bytes as there is room for in the last buffer, or in another one; answers how many they are.
+impl PartBuffer {
+    /// Appends as many bytes as fit into the last buffer, or a new one if that is full. Returns their number.
     fn add(&mut self, bytes: &[u8], free: &Arc<Buffers>) -> usize {
         let at = self.length % BUFFER_BYTES;
         if at == 0 {
@@ -59,9 +59,9 @@ impl Memory {
     }
 }
 
-impl Source for Memory {
+impl Source for PartBuffer {
     fn read_at(&self, offset: u64, mut buffer: &mut [u8]) -> Result<()> {
-        let missing = || Error::new(Reason::Defect, "more of a part was read than it holds");
+        let missing = || Error::new(Reason::Defect, "read beyond the end of a part");
         let mut at = usize::try_from(offset).unwrap_or(usize::MAX);
         if at.checked_add(buffer.len()).is_none_or(|end| end > self.length) {
             return Err(missing());
@@ -78,151 +78,153 @@ impl Source for Memory {
     }
 }
 
-/// An object in the making. It becomes visible when it is finished; dropped before, what was sent of it is given up.
+/// An object being produced. It becomes visible when it is finished. Dropping it earlier aborts the upload, unless it
+/// has a checkpoint.
 pub struct Sequence {
-    carrier: Arc<Carrier>,
+    transfers: Arc<Carrier>,
     store: Arc<dyn ObjectStore>,
     address: Address,
     metadata: Metadata,
-    /// From the first part on; an object that is smaller goes in one request.
+    /// Created with the first part; a smaller object is stored in one request.
     upload: Option<Arc<Upload>>,
-    gathered: Memory,
+    current: PartBuffer,
     written: u64,
-    /// The number of the part that is gathered.
+    /// Number of the part being filled.
     number: u16,
     mark: Option<Mark>,
-    /// Parts that were taken back.
-    void: Vec<Range<u16>>,
-    under_way: JoinSet<(u16, Result<StoredPart>)>,
+    /// Numbers of parts that were rolled back.
+    rolled_back: Vec<Range<u16>>,
+    in_flight: JoinSet<(u16, Result<StoredPart>)>,
     done: Vec<StoredPart>,
-    memory: Option<Arc<dyn super::Memory>>,
-    /// What was sent is remembered: after a failure that passes it stays in the store.
-    is_remembered: bool,
-    /// Parts that an earlier attempt sent and the store has, by their numbers.
-    earlier: HashMap<u16, CopiedPart>,
+    checkpoint: Option<Arc<dyn super::Memory>>,
+    /// The upload has a checkpoint: after a retryable failure it stays in the store.
+    is_checkpointed: bool,
+    /// Parts of an earlier attempt that the store still has, by number.
+    stored_earlier: HashMap<u16, CopiedPart>,
 }
 
-/// A place in an object that is being made, to go back to.
+/// A position in the object to roll back to.
 struct Mark {
     number: u16,
     written: u64,
-    /// Bytes of its part that stand before it.
+    /// Bytes of its part before the mark.
     length: usize,
-    /// The part, where it was sent since.
-    sent: Option<Arc<Memory>>,
+    /// The part, if it has been sent since.
+    sent: Option<Arc<PartBuffer>>,
 }
 
 impl Sequence {
-    /// Begins one; nothing is sent yet.
+    /// Creates an empty object. Sends nothing yet.
     #[must_use]
     pub fn new(
-        carrier: &Arc<Carrier>,
+        transfers: &Arc<Carrier>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         metadata: Metadata,
     ) -> Self {
         Self {
-            carrier: carrier.clone(),
+            transfers: transfers.clone(),
             store: store.clone(),
             address: address.clone(),
             metadata,
             upload: None,
-            gathered: Memory::default(),
+            current: PartBuffer::default(),
             written: 0,
             number: 1,
             mark: None,
-            void: Vec::new(),
-            under_way: JoinSet::new(),
+            rolled_back: Vec::new(),
+            in_flight: JoinSet::new(),
             done: Vec::new(),
-            memory: None,
-            is_remembered: false,
-            earlier: HashMap::new(),
+            checkpoint: None,
+            is_checkpointed: false,
+            stored_earlier: HashMap::new(),
         }
     }
 
-    /// The same, remembered: one that was cut off goes on with the parts that were sent and are the same bytes now.
+    /// Adds a checkpoint. An interrupted upload then resumes: stored parts whose bytes are the same are not sent again.
     #[must_use]
-    pub fn remembered(mut self, memory: Option<Arc<dyn super::Memory>>) -> Self {
-        self.memory = memory;
+    pub fn remembered(mut self, checkpoint: Option<Arc<dyn super::Memory>>) -> Self {
+        self.checkpoint = checkpoint;
         self
     }
 
-    /// Bytes in it so far.
+    /// Bytes written so far.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Adds bytes. Waits while as much is under way as may be held in memory.
+    /// Appends bytes. Waits while the parts in flight fill the plan's memory.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let size = self.part_bytes();
-            if self.gathered.length >= size {
-                // Only now: the last part must not be empty, and what is no larger than one is a single request.
-                self.send().await?;
+            if self.current.length >= size {
+                // Send a full part only when more follows: the last part must not be empty, and an object of at most
+                // one part is a single request.
+                self.send_part().await?;
             }
-            let (fits, _) = bytes.split_at(bytes.len().min(size - self.gathered.length));
-            let added = self.gathered.add(fits, self.carrier.buffers());
+            let (fits, _) = bytes.split_at(bytes.len().min(size - self.current.length));
+            let added = self.current.add(fits, self.transfers.buffers());
             self.written += added as u64;
             bytes = &bytes[added..];
         }
         Ok(())
     }
 
-    /// Marks the place that it has come to. While it is marked, up to a part more is held in memory.
+    /// Marks the current position. A mark holds up to one more part in memory.
     pub fn mark(&mut self) {
-        let (number, written, length) = (self.number, self.written, self.gathered.length);
+        let (number, written, length) = (self.number, self.written, self.current.length);
         self.mark = Some(Mark { number, written, length, sent: None });
     }
 
-    /// Forgets the mark: there is no way back.
+    /// Removes the mark and keeps all bytes written.
     pub fn keep(&mut self) {
         self.mark = None;
     }
 
-    /// Goes back to the mark: what was written since is not in the object. Parts of it that were sent are left out at the
-    /// end, and their numbers not used again: one of them may still be on its way.
+    /// Discards what was written since the mark. Parts already sent are omitted from the completion, and their numbers
+    /// are not reused, because one of them may still be in flight.
     pub fn go_back(&mut self) {
         let Some(mark) = self.mark.take() else { return };
         self.written = mark.written;
         let Some(sent) = mark.sent else {
-            self.gathered.truncate(mark.length);
+            self.current.truncate(mark.length);
             return;
         };
-        self.void.push(mark.number..self.number);
+        self.rolled_back.push(mark.number..self.number);
         self.done.retain(|(part, _)| part.number.get() < mark.number);
-        self.gathered.truncate(0);
+        self.current.truncate(0);
         for mut piece in sent.pieces(mark.length) {
             while !piece.is_empty() {
-                piece = &piece[self.gathered.add(piece, self.carrier.buffers())..];
+                piece = &piece[self.current.add(piece, self.transfers.buffers())..];
             }
         }
     }
 
-    /// Stores what is left, and makes the object of all of it.
+    /// Sends the rest and completes the object.
     pub async fn finish(mut self) -> Result<Committed> {
-        let has_parts = (1..self.number).any(|number| !self.is_void(number));
+        let has_parts = (1..self.number).any(|number| !self.is_rolled_back(number));
         let upload = self.upload.clone().filter(|_| has_parts);
         let Some(upload) = upload else {
-            let (size, source) = (self.written, std::mem::take(&mut self.gathered));
-            let (carrier, to, address) = (self.carrier.clone(), self.store.clone(), self.address.clone());
+            let (size, source) = (self.written, std::mem::take(&mut self.current));
+            let (transfers, to, address) = (self.transfers.clone(), self.store.clone(), self.address.clone());
             let metadata = std::mem::take(&mut self.metadata);
-            // Of one that was begun, everything was taken back.
+            // All parts of the upload, if there is one, were rolled back.
             self.forget().await;
-            return store(&carrier, &to, &address, Arc::new(source), size, metadata).await;
+            return store(&transfers, &to, &address, Arc::new(source), size, metadata).await;
         };
         let stored = async {
-            if self.gathered.length > 0 {
-                self.send().await?;
+            if self.current.length > 0 {
+                self.send_part().await?;
             }
-            self.settle(1).await?;
+            self.wait_for_parts(1).await?;
             upload.complete(std::mem::take(&mut self.done)).await
         };
         let stored = stored.await;
         match &stored {
             Ok(_) => {
-                if let Some(memory) = &self.memory {
-                    memory.over();
+                if let Some(checkpoint) = &self.checkpoint {
+                    checkpoint.over();
                 }
             }
             Err(e) => self.fail(e).await,
@@ -230,116 +232,122 @@ impl Sequence {
         stored
     }
 
-    /// Ends it where it failed: what is remembered stays for another time, if it may succeed then; anything else that was
-    /// stored of it is freed.
+    /// Ends the upload after a failure. An upload with a checkpoint stays in the store if a later attempt may succeed;
+    /// any other is aborted.
     pub async fn fail(mut self, error: &Error) {
-        self.under_way.shutdown().await;
-        let stays = self.is_remembered || self.upload.is_none();
+        self.in_flight.shutdown().await;
+        let stays = self.is_checkpointed || self.upload.is_none();
         if !(stays && error.may_go_on()) {
             self.forget().await;
         }
     }
 
-    /// Frees what was stored of it, now and before.
+    /// Aborts the upload of this or an earlier attempt, and removes the checkpoint.
     pub async fn forget(mut self) {
-        self.under_way.shutdown().await;
-        let earlier =
-            self.memory.as_ref().filter(|_| self.upload.is_none()).and_then(|memory| memory.earlier());
-        let of_earlier = |begun: Begun| Upload::of(&self.carrier, &self.store, &self.address, begun.upload);
-        let is_freed = match (&self.upload, earlier.map(of_earlier)) {
+        self.in_flight.shutdown().await;
+        let earlier = self
+            .checkpoint
+            .as_ref()
+            .filter(|_| self.upload.is_none())
+            .and_then(|checkpoint| checkpoint.earlier());
+        let earlier_upload =
+            |state: Begun| Upload::of(&self.transfers, &self.store, &self.address, state.upload);
+        let is_freed = match (&self.upload, earlier.map(earlier_upload)) {
             (Some(upload), _) => upload.give_up().await,
             (None, Some(upload)) => upload.give_up().await,
             (None, None) => true,
         };
-        // What is left is freed another time.
-        if let Some(memory) = self.memory.as_ref().filter(|_| is_freed) {
-            memory.over();
+        // If the abort failed, the checkpoint stays so that a later attempt can abort it.
+        if let Some(checkpoint) = self.checkpoint.as_ref().filter(|_| is_freed) {
+            checkpoint.over();
         }
     }
 
-    /// The upload that its parts go to: that of an earlier attempt, or another.
-    async fn begin(&mut self) -> Result<Upload> {
-        let to = (&self.carrier, &self.store, &self.address);
-        let earlier = self.memory.as_ref().and_then(|memory| memory.earlier());
-        if let Some(begun) = earlier
-            && let Some((upload, parts)) = Upload::remembered(to.0, to.1, to.2, &begun).await?
+    /// Resumes the upload of the checkpoint, or creates one.
+    async fn open_upload(&mut self) -> Result<Upload> {
+        let to = (&self.transfers, &self.store, &self.address);
+        let earlier = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.earlier());
+        if let Some(state) = earlier
+            && let Some((upload, parts)) = Upload::remembered(to.0, to.1, to.2, &state).await?
         {
-            self.earlier = parts.into_iter().map(|part| (part.number.get(), part)).collect();
-            self.is_remembered = true;
+            self.stored_earlier = parts.into_iter().map(|part| (part.number.get(), part)).collect();
+            self.is_checkpointed = true;
             return Ok(upload);
         }
-        let of = (self.metadata.clone(), Algorithm::Crc64Nvme);
-        let upload = Upload::begin(to.0, to.1, to.2, of).await?;
-        if let Some(memory) = &self.memory {
-            let part_bytes = self.carrier.plan().chunk_bytes;
-            let begun = Begun { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
-            self.is_remembered = memory.begun(&begun);
+        let options = (self.metadata.clone(), Algorithm::Crc64Nvme);
+        let upload = Upload::begin(to.0, to.1, to.2, options).await?;
+        if let Some(checkpoint) = &self.checkpoint {
+            let part_bytes = self.transfers.plan().chunk_bytes;
+            let state = Begun { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
+            self.is_checkpointed = checkpoint.begun(&state);
         }
-        if self.is_remembered {
+        if self.is_checkpointed {
             upload.keep();
         }
         Ok(upload)
     }
 
     fn part_bytes(&self) -> usize {
-        let doublings = u32::from(self.number / PARTS_OF_A_SIZE);
-        usize::try_from(self.carrier.plan().chunk_bytes.max(LEAST_PART) << doublings).unwrap_or(usize::MAX)
+        let doublings = u32::from(self.number / PARTS_PER_SIZE);
+        usize::try_from(self.transfers.plan().chunk_bytes.max(LEAST_PART) << doublings).unwrap_or(usize::MAX)
     }
 
-    async fn send(&mut self) -> Result<()> {
+    async fn send_part(&mut self) -> Result<()> {
         let number = PartNumber::new(i64::from(self.number))?;
         let upload = match &self.upload {
             Some(upload) => upload.clone(),
             None => {
-                let begun = self.begin().await?;
-                self.upload.insert(Arc::new(begun)).clone()
+                let upload = self.open_upload().await?;
+                self.upload.insert(Arc::new(upload)).clone()
             }
         };
-        let source = Arc::new(std::mem::take(&mut self.gathered));
+        let source = Arc::new(std::mem::take(&mut self.current));
         let size = source.length as u64;
         if let Some(mark) = self.mark.as_mut().filter(|mark| mark.number == self.number) {
             mark.sent = Some(source.clone());
         }
         self.number += 1;
-        if let Some(part) = self.earlier.remove(&number.get()).filter(|part| part.is_of(&*source, size)) {
+        if let Some(part) =
+            self.stored_earlier.remove(&number.get()).filter(|part| part.is_of(&*source, size))
+        {
             self.done.push(part.stored());
             return Ok(());
         }
-        let memory = self.memory.clone().filter(|_| self.is_remembered);
-        self.under_way.spawn(async move {
+        let checkpoint = self.checkpoint.clone().filter(|_| self.is_checkpointed);
+        self.in_flight.spawn(async move {
             let part = upload.part(&*source, number, (0, size), None).await;
-            if let (Some(memory), Ok(part)) = (memory, &part) {
-                remember(&*memory, part);
+            if let (Some(checkpoint), Ok(part)) = (checkpoint, &part) {
+                checkpoint_part(&*checkpoint, part);
             }
             (number.get(), part)
         });
-        let fit = self.carrier.plan().memory_bytes / size.max(1);
-        self.settle(usize::try_from(fit).unwrap_or(usize::MAX).max(1)).await
+        let fit = self.transfers.plan().memory_bytes / size.max(1);
+        self.wait_for_parts(usize::try_from(fit).unwrap_or(usize::MAX).max(1)).await
     }
 
-    /// Waits until fewer than so many parts are under way.
-    async fn settle(&mut self, fewer_than: usize) -> Result<()> {
-        while self.under_way.len() >= fewer_than
-            && let Some(ended) = self.under_way.join_next().await
+    /// Waits until fewer than `fewer_than` parts are in flight.
+    async fn wait_for_parts(&mut self, fewer_than: usize) -> Result<()> {
+        while self.in_flight.len() >= fewer_than
+            && let Some(ended) = self.in_flight.join_next().await
         {
-            let lost = |e: JoinError| Error::with_source(Reason::Defect, "a part's task failed", e);
-            let (number, part) = ended.map_err(lost)?;
-            // What became of a part that was taken back does not matter.
-            if !self.is_void(number) {
+            let task_failed = |e: JoinError| Error::with_source(Reason::Defect, "a part's task failed", e);
+            let (number, part) = ended.map_err(task_failed)?;
+            // The result of a rolled-back part does not matter.
+            if !self.is_rolled_back(number) {
                 self.done.push(part?);
             }
         }
         Ok(())
     }
 
-    fn is_void(&self, number: u16) -> bool {
-        self.void.iter().any(|numbers| numbers.contains(&number))
+    fn is_rolled_back(&self, number: u16) -> bool {
+        self.rolled_back.iter().any(|numbers| numbers.contains(&number))
     }
 }
 
-fn remember(memory: &dyn super::Memory, (part, length): &StoredPart) {
+fn checkpoint_part(checkpoint: &dyn super::Memory, (part, length): &StoredPart) {
     let &CompletePart { number, ref etag, checksum } = part;
     if let Some(checksum) = checksum {
-        memory.stored(&CopiedPart { number, length: *length, etag: etag.clone(), checksum });
+        checkpoint.stored(&CopiedPart { number, length: *length, etag: etag.clone(), checksum });
     }
 }

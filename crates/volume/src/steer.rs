@@ -1,4 +1,5 @@
-//! The turns of a carrier, which follow what is carried: see [`model::steering`](tradewind_model::steering).
+//! The permits of a transfer context. Their number is fixed, or resized by the concurrency controller in
+//! [`model::steering`](tradewind_model::steering), which is fed the measured throughput once per interval.
 
 mod look;
 
@@ -11,199 +12,202 @@ use tradewind_model::steering::Steering;
 
 use self::look::{Look, Looked};
 
-/// Turns of one request, where all are alike.
+/// Permits of one request if all size classes have the same concurrency.
 pub(super) const TURNS: usize = 64;
 
-/// There are turns for so many of the largest requests always: some that wait for others while they have theirs, as those of a search
-/// do for whoever writes, and one that the others wait for.
+/// Minimum number of largest requests that the permits must allow. Some hold permits while waiting for another request,
+/// as those of a search wait for its output; that one must get permits, too.
 pub const ROOM: usize = 5;
 
-/// Connections are new for so long behind the first request that carries something.
-const NEW: Duration = Duration::from_secs(1);
+/// Time after the first data request during which connections count as new.
+const NEW_CONNECTION_PERIOD: Duration = Duration::from_secs(1);
 
-/// Packets that were sent since the machine began, and those that were sent again.
+/// Reads the counters of packets sent and retransmitted since boot.
 pub type Packets = fn() -> (u64, u64);
 
-/// Turns, of which there are more or fewer as time goes by.
+/// A pool of concurrency permits.
 #[derive(Debug)]
 pub(super) struct Turns {
-    turns: Semaphore,
-    steer: Option<Steer>,
-    /// When the first request that carries something began.
+    permits: Semaphore,
+    adaptive: Option<Adaptive>,
+    /// Start of the first data request.
     first: OnceLock<Duration>,
 }
 
-/// What is seen of requests until the look ends.
+/// The state of an adaptive pool. The counters cover the current interval.
 #[derive(Debug)]
-struct Steer {
-    /// Bytes that passed, and requests that were done.
+struct Adaptive {
+    /// Bytes transferred, and requests completed.
     bytes: AtomicU64,
     done: AtomicU64,
     packets: Packets,
-    /// Fewer may be under way at first than later: what is carried then says nothing about the number.
+    /// The concurrency comes from a plan. Fewer requests are then in flight on new connections, so the throughput of
+    /// that time is ignored.
     is_planned: bool,
-    /// Somebody waited for a turn.
-    is_short: AtomicBool,
-    /// When the look ends, in nanoseconds.
+    /// A task waited for permits.
+    has_waited: AtomicBool,
+    /// End of the interval, in nanoseconds.
     ends: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ControllerState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ControllerState {
     steering: Steering,
-    look: Look,
-    /// Turns that there are, and those of them that end with the requests that have them.
-    turns: usize,
-    owed: usize,
+    interval: Look,
+    /// Number of permits, and of those still held that will be retired when their requests end.
+    permits: usize,
+    to_retire: usize,
 }
 
 impl Turns {
-    /// For so many requests at a time, for good.
+    /// A pool of fixed size for `requests` concurrent requests.
     pub fn fixed(requests: usize) -> Self {
-        Self { turns: Semaphore::new(of(requests)), steer: None, first: OnceLock::new() }
+        Self { permits: Semaphore::new(of(requests)), adaptive: None, first: OnceLock::new() }
     }
 
-    /// For as many as carry the most, from so many on, which may be what a plan says; one request takes up to `largest` turns, and up to
-    /// `heaviest` over new connections.
+    /// A pool resized by a [`Steering`]. It starts at `requests`, which a plan may have chosen (`is_planned`), and
+    /// never exceeds `max`. It never shrinks below [`ROOM`] of the largest requests. One request takes up to `largest`
+    /// permits, and up to `heaviest` on new connections.
     pub fn steered(
         (requests, is_planned): (usize, bool),
-        ((largest, heaviest), most): ((u32, u32), usize),
+        ((largest, heaviest), max): ((u32, u32), usize),
         now: Duration,
         packets: Packets,
     ) -> Self {
-        let least = (largest as usize * ROOM).max(heaviest as usize).div_ceil(TURNS).min(requests);
-        let turns = of(requests);
-        let steering = Steering::new(requests, (least, most));
+        let min = (largest as usize * ROOM).max(heaviest as usize).div_ceil(TURNS).min(requests);
+        let permits = of(requests);
+        let steering = Steering::new(requests, (min, max));
         let steering = if is_planned { steering.planned() } else { steering };
-        let look = Look::new(now, packets());
-        let state = State { steering, look, turns, owed: 0 };
-        let steer = Steer {
+        let interval = Look::new(now, packets());
+        let state = ControllerState { steering, interval, permits, to_retire: 0 };
+        let adaptive = Adaptive {
             bytes: AtomicU64::new(0),
             done: AtomicU64::new(0),
             packets,
             is_planned,
-            is_short: AtomicBool::new(false),
+            has_waited: AtomicBool::new(false),
             ends: AtomicU64::new(nanos(now + Steering::look(Duration::ZERO))),
             state: Mutex::new(state),
         };
-        Self { turns: Semaphore::new(turns), steer: Some(steer), first: OnceLock::new() }
+        Self { permits: Semaphore::new(permits), adaptive: Some(adaptive), first: OnceLock::new() }
     }
 
-    /// Waits for so many turns; `None` where there are to be none any more.
-    pub async fn take(&self, turns: u32) -> Option<SemaphorePermit<'_>> {
-        if let Ok(taken) = self.turns.try_acquire_many(turns) {
+    /// Waits for permits; `None` if the pool is closed.
+    pub async fn take(&self, permits: u32) -> Option<SemaphorePermit<'_>> {
+        if let Ok(taken) = self.permits.try_acquire_many(permits) {
             return Some(taken);
         }
-        if let Some(steer) = &self.steer {
-            steer.is_short.store(true, Ordering::Relaxed);
+        if let Some(adaptive) = &self.adaptive {
+            adaptive.has_waited.store(true, Ordering::Relaxed);
         }
-        self.turns.acquire_many(turns).await.ok()
+        self.permits.acquire_many(permits).await.ok()
     }
 
-    /// So many turns where nobody has to wait for them.
-    pub fn try_take(&self, turns: u32) -> Option<SemaphorePermit<'_>> {
-        self.turns.try_acquire_many(turns).ok()
+    /// Takes permits if that is possible without waiting.
+    pub fn try_take(&self, permits: u32) -> Option<SemaphorePermit<'_>> {
+        self.permits.try_acquire_many(permits).ok()
     }
 
-    /// Turns that nobody has.
+    /// Number of free permits.
     pub fn spare(&self) -> usize {
-        self.turns.available_permits()
+        self.permits.available_permits()
     }
 
-    /// Bytes of a body passed.
+    /// Records transferred bytes of a body.
     pub fn passed(&self, bytes: u64, now: impl FnOnce() -> Duration) {
-        if let Some(steer) = &self.steer {
-            steer.bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.look(steer, now());
+        if let Some(adaptive) = &self.adaptive {
+            adaptive.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.end_interval_if_due(adaptive, now());
         }
     }
 
-    /// Something that was asked for is done: what failed carries nothing.
+    /// Records a successful request. Failed ones do not count as throughput.
     pub fn done(&self) {
-        if let Some(steer) = &self.steer {
-            steer.done.fetch_add(1, Ordering::Relaxed);
+        if let Some(adaptive) = &self.adaptive {
+            adaptive.done.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether connections have carried for too short a time to be like those that a plan is of.
+    /// Returns true while connections are too new to reach the throughput that a plan assumes.
     pub fn are_new(&self, now: Duration) -> bool {
-        self.first.get().is_none_or(|first| now.saturating_sub(*first) < NEW)
+        self.first.get().is_none_or(|first| now.saturating_sub(*first) < NEW_CONNECTION_PERIOD)
     }
 
-    /// A request begins with so many turns, which may carry something.
-    pub fn begin(&self, turns: &SemaphorePermit<'_>, carries: bool, now: Duration) {
-        if carries {
+    /// Records the start of a request. `has_data` is true if it transfers data.
+    pub fn begin(&self, permits: &SemaphorePermit<'_>, has_data: bool, now: Duration) {
+        if has_data {
             self.first.get_or_init(|| now);
         }
-        if let Some(steer) = &self.steer {
-            steer.state().look.begin(turns.num_permits() as u64, now);
+        if let Some(adaptive) = &self.adaptive {
+            adaptive.state().interval.begin(permits.num_permits() as u64, now);
         }
     }
 
-    /// A request that began then gives its turns back.
-    pub fn give_back(&self, mut turns: SemaphorePermit<'_>, began: Duration, now: Duration) {
-        let Some(steer) = &self.steer else { return };
-        let mut state = steer.state();
-        state.look.end(turns.num_permits() as u64, began, now);
-        let owed = state.owed.min(turns.num_permits());
-        state.owed -= owed;
+    /// Releases the permits of a request that started at `began`.
+    pub fn give_back(&self, mut permits: SemaphorePermit<'_>, began: Duration, now: Duration) {
+        let Some(adaptive) = &self.adaptive else { return };
+        let mut state = adaptive.state();
+        state.interval.end(permits.num_permits() as u64, began, now);
+        let to_retire = state.to_retire.min(permits.num_permits());
+        state.to_retire -= to_retire;
         drop(state);
-        if let Some(over) = turns.split(owed) {
+        if let Some(over) = permits.split(to_retire) {
             over.forget();
         }
-        drop(turns);
-        self.look(steer, now);
+        drop(permits);
+        self.end_interval_if_due(adaptive, now);
     }
 
-    /// At the end of a look there may be more turns, or fewer.
-    fn look(&self, steer: &Steer, now: Duration) {
-        if nanos(now) < steer.ends.load(Ordering::Relaxed) {
+    /// At the end of an interval, asks the controller for the new concurrency and resizes the pool.
+    fn end_interval_if_due(&self, adaptive: &Adaptive, now: Duration) {
+        if nanos(now) < adaptive.ends.load(Ordering::Relaxed) {
             return;
         }
-        let packets = (steer.packets)();
-        // Whoever has it ends the look, or what ended comes with the next.
-        let Ok(mut state) = steer.state.try_lock() else { return };
-        if nanos(now) < steer.ends.load(Ordering::Relaxed) {
+        let packets = (adaptive.packets)();
+        // If another task holds the lock, it either ends the interval, or a later event does.
+        let Ok(mut state) = adaptive.state.try_lock() else { return };
+        if nanos(now) < adaptive.ends.load(Ordering::Relaxed) {
             return;
         }
-        let [bytes, done] = [&steer.bytes, &steer.done].map(|count| count.swap(0, Ordering::Relaxed));
-        let turns = state.turns;
-        let was_new = steer.is_planned && self.are_new(state.look.began());
-        let Looked { carried, overruns, latency } = state.look.end_look(now, turns, (bytes, done), packets);
-        // As many may ask as there are turns for: then nobody waits, and nearly all of them are taken.
-        let is_full = self.turns.available_permits() * 8 <= state.turns;
-        let is_busy = steer.is_short.swap(false, Ordering::Relaxed) || is_full;
+        let [bytes, done] = [&adaptive.bytes, &adaptive.done].map(|count| count.swap(0, Ordering::Relaxed));
+        let permits = state.permits;
+        let was_new = adaptive.is_planned && self.are_new(state.interval.began());
+        let Looked { carried, overruns, latency } =
+            state.interval.end_look(now, permits, (bytes, done), packets);
+        // With exactly as many callers as permits no task waits, but nearly all permits are taken.
+        let is_full = self.permits.available_permits() * 8 <= state.permits;
+        let is_busy = adaptive.has_waited.swap(false, Ordering::Relaxed) || is_full;
         let requests = if is_busy && !was_new {
             state.steering.looked(carried, overruns)
         } else {
             state.steering.idled()
         };
         let wanted = of(requests);
-        if wanted >= state.turns {
-            let more = wanted - state.turns;
-            let paid = state.owed.min(more);
-            state.owed -= paid;
-            self.turns.add_permits(more - paid);
+        if wanted >= state.permits {
+            let more = wanted - state.permits;
+            let paid = state.to_retire.min(more);
+            state.to_retire -= paid;
+            self.permits.add_permits(more - paid);
         } else {
-            let fewer = state.turns - wanted;
-            state.owed += fewer - self.turns.forget_permits(fewer);
+            let fewer = state.permits - wanted;
+            state.to_retire += fewer - self.permits.forget_permits(fewer);
         }
-        if wanted != state.turns {
-            tracing::debug!(requests, "requests at a time");
+        if wanted != state.permits {
+            tracing::debug!(requests, "concurrency changed");
         }
-        state.turns = wanted;
-        steer.ends.store(nanos(now + Steering::look(latency)), Ordering::Relaxed);
+        state.permits = wanted;
+        adaptive.ends.store(nanos(now + Steering::look(latency)), Ordering::Relaxed);
     }
 }
 
-impl Steer {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl Adaptive {
+    fn state(&self) -> MutexGuard<'_, ControllerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Turns of so many requests.
+/// The permits of `requests` requests.
 pub(super) fn of(requests: usize) -> usize {
     requests.clamp(1, Semaphore::MAX_PERMITS / TURNS) * TURNS
 }
@@ -216,33 +220,33 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// When more requests are tried than there are at first, where those that are under way carry all the time.
+    /// The time at which the controller first tries a higher concurrency, under constant throughput.
     fn first_try(is_planned: bool) -> Option<Duration> {
-        let turns = Turns::steered((8, is_planned), ((64, 64), 256), Duration::ZERO, || (0, 0));
-        let held = turns.try_take(8 * 64)?;
-        turns.begin(&held, true, Duration::ZERO);
+        let permits = Turns::steered((8, is_planned), ((64, 64), 256), Duration::ZERO, || (0, 0));
+        let held = permits.try_take(8 * 64)?;
+        permits.begin(&held, true, Duration::ZERO);
         (0..100).map(|n| Duration::from_millis(50) * n).find(|now| {
-            turns.passed(1 << 20, || *now);
-            turns.spare() > 0
+            permits.passed(1 << 20, || *now);
+            permits.spare() > 0
         })
     }
 
     #[test]
-    fn what_new_connections_carry_says_nothing_about_a_plan() {
-        // Where none of them ends a look takes 1.2 s; one that began in the first second does not count.
+    fn throughput_of_new_connections_is_ignored_with_a_plan() {
+        // If no request ends, an interval takes 1.2 s; one that started in the first second is ignored.
         assert!(first_try(false).unwrap() < Duration::from_secs(2));
         let planned = first_try(true).unwrap();
         assert!(planned > Duration::from_secs(2) && planned < Duration::from_secs(5), "{planned:?}");
     }
 
     #[test]
-    fn there_are_always_turns_for_the_heaviest() {
-        // Five of the largest would be eight requests' turns.
-        let turns = Turns::steered((64, true), ((100, 1024), 256), Duration::ZERO, || (0, 0));
-        let steer = turns.steer.as_ref().unwrap();
-        let mut steering = steer.state().steering.clone();
-        // Fewer carry as much, whatever is tried.
-        let least = (0..500).map(|_| steering.looked(1e6, false)).min().unwrap();
-        assert_eq!(least, 16);
+    fn pool_never_shrinks_below_the_heaviest_request() {
+        // Five of the largest requests take the permits of eight.
+        let permits = Turns::steered((64, true), ((100, 1024), 256), Duration::ZERO, || (0, 0));
+        let adaptive = permits.adaptive.as_ref().unwrap();
+        let mut steering = adaptive.state().steering.clone();
+        // The throughput is the same at any concurrency.
+        let min = (0..500).map(|_| steering.looked(1e6, false)).min().unwrap();
+        assert_eq!(min, 16);
     }
 }

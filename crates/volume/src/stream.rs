@@ -1,4 +1,4 @@
-//! Storing bytes of which nobody knows how many there will be.
+//! Uploads a stream of unknown length.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use tradewind_core::{Address, Metadata, ObjectStore};
 use super::carrier::Carrier;
 use super::sequence::Sequence;
 
-/// Stores what a stream yields as one object, visible when the stream has ended and all of it is there.
+/// Stores the bytes of a stream as one object. It becomes visible once the stream has ended and all bytes are stored.
 pub async fn store_stream(
-    carrier: &Arc<Carrier>,
+    transfers: &Arc<Carrier>,
     to: &Arc<dyn ObjectStore>,
     address: &Address,
     mut bytes: impl Stream<Item = Result<Bytes>> + Unpin,
     metadata: Metadata,
 ) -> Result<Committed> {
-    let mut sequence = Sequence::new(carrier, to, address, metadata);
+    let mut sequence = Sequence::new(transfers, to, address, metadata);
     let written = async {
         while let Some(piece) = bytes.next().await {
             sequence.write(&piece?).await?;

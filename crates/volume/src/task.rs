@@ -1,6 +1,6 @@
-//! Tasks that nobody outlives.
+//! Tasks with an owner.
 
-/// A task that ends with whoever waits for it.
+/// A task that is aborted when its handle is dropped.
 pub(crate) struct AbortOnDrop<T>(pub tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {

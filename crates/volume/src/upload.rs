@@ -1,4 +1,4 @@
-//! A multipart upload whose parts take turns with other requests.
+//! A multipart upload whose parts share the permit pool with other requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +22,9 @@ use super::memory::{Begun, CopiedPart, StoredPart};
 use super::sent::pour_watched;
 use super::source::Source;
 
-/// An upload that is under way. Dropped before its end, it is given up, unless it is kept.
+/// A multipart upload in progress. Dropping it before its end aborts it, unless [`keep`](Self::keep) was called.
 pub(crate) struct Upload {
-    carrier: Arc<Carrier>,
+    transfers: Arc<Carrier>,
     store: Arc<dyn ObjectStore>,
     address: Address,
     id: UploadId,
@@ -36,10 +36,10 @@ impl Drop for Upload {
         if *self.is_over.get_mut() {
             return;
         }
-        // Without a runtime the process is at its end.
+        // Without a runtime the process is exiting.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let dropped = Self {
-            carrier: self.carrier.clone(),
+            transfers: self.transfers.clone(),
             store: self.store.clone(),
             address: self.address.clone(),
             id: self.id.clone(),
@@ -49,15 +49,16 @@ impl Drop for Upload {
     }
 }
 
-/// S3 gives no more on a page.
-const PAGE: usize = 1000;
+/// S3 lists at most 1,000 parts per page.
+const MAX_PARTS_PER_PAGE: usize = 1000;
 
-/// The part, where the source still holds its bytes: by the checksum that the store keeps, else by an MD5.
-fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<StoredPart>> {
+/// Returns the part if the source still has the same bytes, by its CRC-64/NVME or else its MD5; `None` if it has
+/// neither.
+fn matching_part(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<StoredPart>> {
     let mut hasher = Hasher::new(Algorithm::Crc64Nvme);
-    let kept = part.checksums.iter().find(|kept| kept.algorithm() == Algorithm::Crc64Nvme);
-    let mut md5 = part.etag.md5().filter(|_| kept.is_none()).map(|expected| (Md5::new(), expected));
-    if kept.is_none() && md5.is_none() {
+    let stored_crc = part.checksums.iter().find(|checksum| checksum.algorithm() == Algorithm::Crc64Nvme);
+    let mut md5 = part.etag.md5().filter(|_| stored_crc.is_none()).map(|expected| (Md5::new(), expected));
+    if stored_crc.is_none() && md5.is_none() {
         return Ok(None);
     }
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -70,8 +71,8 @@ fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<St
         }
     }
     let checksum = hasher.finish();
-    let is_same = match (kept, md5) {
-        (Some(kept), _) => *kept == checksum,
+    let is_same = match (stored_crc, md5) {
+        (Some(stored_crc), _) => *stored_crc == checksum,
         (None, Some((md5, expected))) => <[u8; 16]>::from(md5.finalize()) == expected,
         (None, None) => false,
     };
@@ -80,58 +81,63 @@ fn is_same(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<St
 }
 
 impl Upload {
-    /// Begins one whose whole gets a checksum of this algorithm, which is a CRC.
+    /// Creates an upload with a full-object checksum of this algorithm, which must be a CRC.
     pub async fn begin(
-        carrier: &Arc<Carrier>,
+        transfers: &Arc<Carrier>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         (metadata, algorithm): (Metadata, Algorithm),
     ) -> Result<Self> {
         let checksum = Some((algorithm, ChecksumScope::FullObject));
-        let slot = carrier.slot(0).await?;
+        let slot = transfers.slot(0).await?;
         let id = store.create_upload(&slot.context, address, CreateUpload { metadata, checksum }).await?;
         let (store, address) = (store.clone(), address.clone());
-        Ok(Self { carrier: carrier.clone(), store, address, id, is_over: AtomicBool::new(false) })
+        Ok(Self { transfers: transfers.clone(), store, address, id, is_over: AtomicBool::new(false) })
     }
 
-    /// One that was begun before, and is kept.
-    pub fn of(carrier: &Arc<Carrier>, store: &Arc<dyn ObjectStore>, address: &Address, id: UploadId) -> Self {
-        let (store, address) = (store.clone(), address.clone());
-        Self { carrier: carrier.clone(), store, address, id, is_over: AtomicBool::new(true) }
-    }
-
-    /// One that was remembered, and those of its remembered parts that the store has; `None` where it cannot go on, and
-    /// is given up.
-    pub async fn remembered(
-        carrier: &Arc<Carrier>,
+    /// Refers to an existing upload, which is not aborted on drop.
+    pub fn of(
+        transfers: &Arc<Carrier>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
-        begun: &Begun,
+        id: UploadId,
+    ) -> Self {
+        let (store, address) = (store.clone(), address.clone());
+        Self { transfers: transfers.clone(), store, address, id, is_over: AtomicBool::new(true) }
+    }
+
+    /// Resumes a checkpointed upload. Returns it with those checkpointed parts that the store still has; `None` if it
+    /// cannot be resumed, in which case it is aborted.
+    pub async fn remembered(
+        transfers: &Arc<Carrier>,
+        store: &Arc<dyn ObjectStore>,
+        address: &Address,
+        state: &Begun,
     ) -> Result<Option<(Self, Vec<CopiedPart>)>> {
-        let upload = Self::of(carrier, store, address, begun.upload.clone());
+        let upload = Self::of(transfers, store, address, state.upload.clone());
         let there = match upload.listed().await {
             Ok(Some(there)) => there,
             Ok(None) => return Ok(None),
             Err(e) if e.says_nothing() => return Err(e),
             Err(e) => {
-                tracing::debug!(error = %e, "an upload cannot go on");
+                tracing::debug!(error = %e, "an upload cannot be resumed");
                 upload.give_up().await;
                 return Ok(None);
             }
         };
-        // Of a part that was stored again the last one counts.
-        let last_of = |there: &PartInfo| begun.parts.iter().rfind(|part| part.number == there.number);
+        // If a part was stored repeatedly, the last one is valid.
+        let last_of = |there: &PartInfo| state.parts.iter().rfind(|part| part.number == there.number);
         let parts = there.iter().filter_map(|there| last_of(there).filter(|part| part.is(there)));
         let parts = parts.cloned().collect();
         Ok(Some((upload, parts)))
     }
 
-    /// It stays in the store where it is dropped: somebody remembers it.
+    /// Leaves the upload in the store on drop, because it can be resumed.
     pub fn keep(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// The parts that the store has of a source, as far as they are the same bytes; `None` where the upload is gone.
+    /// The stored parts whose bytes match the source; `None` if the upload no longer exists.
     pub async fn parts_of(
         &self,
         source: &Arc<dyn Source>,
@@ -143,7 +149,7 @@ impl Upload {
             let offset = u64::from(part.number.get() - 1) * part_bytes;
             if part.size == part_bytes.min(size.saturating_sub(offset)) {
                 let source = source.clone();
-                let compared = tokio::task::spawn_blocking(move || is_same(&*source, offset, part));
+                let compared = tokio::task::spawn_blocking(move || matching_part(&*source, offset, part));
                 let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
                 same.extend(compared.await.map_err(lost)??);
             }
@@ -151,14 +157,14 @@ impl Upload {
         Ok(Some(same))
     }
 
-    /// The parts that the store has; `None` where the upload is gone.
+    /// All stored parts; `None` if the upload no longer exists.
     pub async fn listed(&self) -> Result<Option<Vec<PartInfo>>> {
         let (mut parts, mut after) = (Vec::new(), None);
         loop {
-            let carrier = &self.carrier;
-            let listed = carrier.again(|| async move {
-                let slot = carrier.slot(0).await?;
-                self.store.list_parts(&slot.context, &self.address, &self.id, after, PAGE).await
+            let transfers = &self.transfers;
+            let listed = transfers.again(|| async move {
+                let slot = transfers.slot(0).await?;
+                self.store.list_parts(&slot.context, &self.address, &self.id, after, MAX_PARTS_PER_PAGE).await
             });
             let page = match listed.await {
                 Err(e) if e.reason() == Reason::NoSuchUpload => return Ok(None),
@@ -172,23 +178,23 @@ impl Upload {
         }
     }
 
-    /// Frees what was stored of one that failed; false where it is left in the store.
+    /// Aborts the upload. Returns false if that failed and it remains in the store.
     pub async fn give_up(&self) -> bool {
         self.is_over.store(true, Ordering::Relaxed);
-        let given_up = async {
-            let slot = self.carrier.slot(0).await?;
+        let aborted = async {
+            let slot = self.transfers.slot(0).await?;
             self.store.abort_upload(&slot.context, &self.address, &self.id).await
         };
-        match given_up.await {
+        match aborted.await {
             Err(e) if e.reason() != Reason::NoSuchUpload => {
-                tracing::warn!(error = %e, upload = %self.id, "an upload that failed is left in the store");
+                tracing::warn!(error = %e, upload = %self.id, "cannot abort an upload; it remains in the store");
                 false
             }
             _ => true,
         }
     }
 
-    /// Stores a part; again where that may help, and where whoever watches its progress finds it late.
+    /// Stores a part, with retries. A part that `progress` declares a straggler is aborted and sent again.
     pub async fn part(
         &self,
         source: &dyn Source,
@@ -199,32 +205,32 @@ impl Upload {
         let algorithms = vec![Algorithm::Crc64Nvme];
         let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
         let request = &request;
-        let carrier = &self.carrier;
+        let transfers = &self.transfers;
         loop {
-            let poured = carrier.again(|| async move {
-                let mut slot = carrier.slot(span.1).await?;
-                let checksum = carrier.checksum_beforehand(source, span)?;
+            let attempt = transfers.again(|| async move {
+                let mut slot = transfers.slot(span.1).await?;
+                let checksum = transfers.checksum_beforehand(source, span)?;
                 if let Some(progress) = progress {
-                    progress.begin(carrier.clock().now());
+                    progress.begin(transfers.clock().now());
                 }
                 let request = StageRequest { checksum, ..request.clone() };
-                let poured = async {
+                let attempt = async {
                     let staged = self.stage(&slot.context, number, request).await?;
-                    pour_watched(carrier, &mut slot, staged, source, span, progress).await
+                    pour_watched(transfers, &mut slot, staged, source, span, progress).await
                 };
-                let poured = poured.await;
-                if let (Err(_), Some(progress)) = (&poured, progress) {
+                let attempt = attempt.await;
+                if let (Err(_), Some(progress)) = (&attempt, progress) {
                     progress.end();
                 }
-                poured
+                attempt
             });
-            if let Some(committed) = poured.await? {
+            if let Some(committed) = attempt.await? {
                 return Ok(Self::stored(number, &committed));
             }
         }
     }
 
-    /// Begins to write a part.
+    /// Starts to write a part.
     pub async fn stage(
         &self,
         context: &Context,
@@ -234,18 +240,18 @@ impl Upload {
         self.store.stage_part(context, &self.address, &self.id, number, request).await
     }
 
-    /// What a part became, for the completion.
+    /// A committed part as listed in the completion, and its length.
     pub fn stored(number: PartNumber, part: &Committed) -> StoredPart {
         let checksum = part.checksums.first().copied();
         (CompletePart { number, etag: part.etag.clone(), checksum }, part.size)
     }
 
-    /// Its name in the store.
+    /// The upload id.
     pub const fn id(&self) -> &UploadId {
         &self.id
     }
 
-    /// Makes the object of its parts, which may come in any order.
+    /// Completes the object from its parts, given in any order.
     pub async fn complete(&self, mut done: Vec<StoredPart>) -> Result<Committed> {
         done.sort_by_key(|(part, _)| part.number);
         let mut checksums = done.iter().map(|(part, length)| (part.checksum, *length));
@@ -258,7 +264,7 @@ impl Upload {
             precondition: Precondition::None,
             expected_checksum: whole,
         };
-        let slot = self.carrier.slot(0).await?;
+        let slot = self.transfers.slot(0).await?;
         let completed = self.store.complete_upload(&slot.context, &self.address, &self.id, order).await?;
         self.is_over.store(true, Ordering::Relaxed);
         Ok(completed)

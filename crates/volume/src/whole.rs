@@ -1,5 +1,5 @@
-//! One version of an object that is read in ranges, and the checksum of its whole. Of a range some stores do not say that one:
-//! they are asked for it while the bytes come, and nobody waits for their answer who holds a connection.
+//! One version of an object that is read in ranges, and its full-object checksum. Some stores omit that from responses
+//! to ranges; a HEAD request then fetches it while the bytes arrive. It is awaited only without holding a connection.
 
 use std::sync::Arc;
 
@@ -12,98 +12,99 @@ use super::carrier::{Carrier, Slot};
 use super::origin::{Origin, expected};
 use super::task::AbortOnDrop;
 
-/// What the checksum of a whole may be that is put together from those of its parts.
-const ALGORITHMS: [Algorithm; 3] = [Algorithm::Crc64Nvme, Algorithm::Crc32, Algorithm::Crc32c];
+/// Algorithms whose checksums of parts can be combined.
+const COMBINABLE_ALGORITHMS: [Algorithm; 3] = [Algorithm::Crc64Nvme, Algorithm::Crc32, Algorithm::Crc32c];
 
 /// A range's offset, checksum and length.
 pub(super) type Part = (u64, Checksum, u64);
 
-/// See the module's head.
+/// A version of an object being read. See the module documentation.
 pub(super) struct Whole {
     pub carrier: Arc<Carrier>,
     pub origin: Origin,
     pub info: ObjectInfo,
-    /// The request that its ranges are read for, where that has memory and an end of its own.
-    within: Option<Context>,
-    /// The checksum; `None` within where the store has none to compare with.
+    /// The admitted request that its ranges are read for, whose memory and deadline they use.
+    admitted: Option<Context>,
+    /// The full-object checksum; an inner `None` if the store has none to verify by.
     checksum: OnceCell<Option<Checksum>>,
 }
 
 impl Whole {
-    /// The version that `info` is of. Whoever asked for all of it was told all.
-    pub fn new(carrier: &Arc<Carrier>, origin: Origin, info: ObjectInfo, is_all: bool) -> Arc<Self> {
+    /// The version of `info`. If `is_all`, the response to a request for the whole object, it lists all checksums.
+    pub fn new(transfers: &Arc<Carrier>, origin: Origin, info: ObjectInfo, is_all: bool) -> Arc<Self> {
         let found = expected(&info);
         let checksum = OnceCell::new_with((is_all || found.is_some()).then_some(found));
-        Arc::new(Self { carrier: carrier.clone(), origin, info, within: None, checksum })
+        Arc::new(Self { carrier: transfers.clone(), origin, info, admitted: None, checksum })
     }
 
-    /// One that is compared with nothing.
-    pub fn unverified(carrier: &Arc<Carrier>, origin: Origin, info: ObjectInfo) -> Arc<Self> {
+    /// Like [`new`](Self::new), but without verification.
+    pub fn unverified(transfers: &Arc<Carrier>, origin: Origin, info: ObjectInfo) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
-        Arc::new(Self { carrier: carrier.clone(), origin, info, within: None, checksum })
+        Arc::new(Self { carrier: transfers.clone(), origin, info, admitted: None, checksum })
     }
 
-    /// The same, read for a request that was admitted elsewhere.
-    pub fn within(carrier: &Arc<Carrier>, origin: Origin, info: ObjectInfo, request: Context) -> Arc<Self> {
+    /// Like [`unverified`](Self::unverified), read on behalf of a request that has already been admitted.
+    pub fn within(transfers: &Arc<Carrier>, origin: Origin, info: ObjectInfo, request: Context) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
-        Arc::new(Self { carrier: carrier.clone(), origin, info, within: Some(request), checksum })
+        Arc::new(Self { carrier: transfers.clone(), origin, info, admitted: Some(request), checksum })
     }
 
-    /// A slot for a range of it.
+    /// Waits for a slot for a range.
     pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
-        match &self.within {
+        match &self.admitted {
             Some(request) => self.carrier.slot_within(request, bytes).await,
             None => self.carrier.slot(bytes).await,
         }
     }
 
-    /// The same where nobody has to wait for it.
+    /// Like [`slot`](Self::slot), but returns `None` instead of waiting.
     pub fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
-        match &self.within {
+        match &self.admitted {
             Some(request) => self.carrier.spare_slot_within(request, bytes),
             None => self.carrier.spare_slot(bytes),
         }
     }
 
-    /// Asks for its checksum, unless it is known, until what is answered is dropped. Whoever needs it asks again where that failed.
+    /// Fetches the checksum in the background, unless it is known. Dropping the task cancels that. If it fails,
+    /// [`checksum`](Self::checksum) tries again.
     pub fn ask_ahead(self: &Arc<Self>) -> Option<AbortOnDrop<()>> {
         let whole = self.clone();
-        let ask = async move { drop(whole.checksum().await) };
-        (!self.checksum.initialized()).then(|| AbortOnDrop(tokio::spawn(ask)))
+        let request_checksum = async move { drop(whole.checksum().await) };
+        (!self.checksum.initialized()).then(|| AbortOnDrop(tokio::spawn(request_checksum)))
     }
 
-    /// Its checksum, asked for where nobody has. Whoever waits for it must hold no slot.
+    /// The full-object checksum, fetched if unknown. The caller must not hold a slot.
     pub async fn checksum(&self) -> Result<Option<Checksum>> {
-        self.checksum.get_or_try_init(|| self.ask()).await.copied()
+        self.checksum.get_or_try_init(|| self.request_checksum()).await.copied()
     }
 
-    async fn ask(&self) -> Result<Option<Checksum>> {
-        let asked = self.carrier.again(|| async {
+    async fn request_checksum(&self) -> Result<Option<Checksum>> {
+        let head = self.carrier.again(|| async {
             let slot = self.carrier.slot(0).await?;
             self.origin.head(&slot.context, &self.info).await
         });
-        let found = asked.await?;
+        let found = head.await?;
         if (&found.etag, found.size) != (&self.info.etag, self.info.size) {
-            // A store that does not heed conditions on HEAD.
+            // The store ignores conditions on HEAD.
             return Err(self.origin.has_changed());
         }
         Ok(expected(&found))
     }
 
-    /// The algorithm of its ranges' checksums.
+    /// The algorithm of its ranges' checksums. The caller must not hold a slot.
     pub async fn algorithm(&self) -> Result<Algorithm> {
         Ok(algorithm(self.checksum().await?))
     }
 
-    /// For a range of it.
+    /// The hashers for a range.
     pub fn hashers(&self) -> Hashers {
         match self.checksum.get() {
             Some(known) => Hashers(vec![Hasher::new(algorithm(*known))]),
-            None => Hashers(ALGORITHMS.map(Hasher::new).into()),
+            None => Hashers(COMBINABLE_ALGORITHMS.map(Hasher::new).into()),
         }
     }
 
-    /// Compares the ranges' checksums, put together, with that of the whole.
+    /// Combines the checksums of all ranges and compares them with the full-object checksum, if there is one.
     pub async fn verify(&self, mut found: Vec<Part>) -> Result<()> {
         found.sort_by_key(|(offset, ..)| *offset);
         let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
@@ -112,18 +113,18 @@ impl Whole {
         match (whole, self.checksum().await?) {
             (Some(whole), Some(expected)) if whole != expected => Err(Error::new(
                 Reason::CorruptData,
-                format!("what arrived has the checksum {whole:?}, the store says {expected:?}"),
+                format!("checksum mismatch: received {whole:?}, the store has {expected:?}"),
             )),
             _ => Ok(()),
         }
     }
 }
 
-fn algorithm(of_whole: Option<Checksum>) -> Algorithm {
-    of_whole.map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm())
+fn algorithm(full_object: Option<Checksum>) -> Algorithm {
+    full_object.map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm())
 }
 
-/// The checksum of a range, or all that it may have to be as long as that is not known.
+/// The running checksum of a range: of one algorithm, or of all candidates until it is known which is needed.
 pub(super) struct Hashers(Vec<Hasher>);
 
 impl Hashers {
@@ -131,12 +132,12 @@ impl Hashers {
         self.0.iter_mut().for_each(|hasher| hasher.update(bytes));
     }
 
-    /// The one that is needed. Whoever waits for it must hold no slot.
+    /// The checksum of the algorithm that is needed. The caller must not hold a slot.
     pub async fn finish(self, whole: &Whole) -> Result<Checksum> {
         let algorithm = whole.algorithm().await?;
         let hasher = self.0.into_iter().find(|hasher| hasher.algorithm() == algorithm);
         hasher
             .map(Hasher::finish)
-            .ok_or_else(|| Error::new(Reason::Defect, "nobody computed the checksum of a range"))
+            .ok_or_else(|| Error::new(Reason::Defect, "the checksum of a range was not computed"))
     }
 }

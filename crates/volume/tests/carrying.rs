@@ -1,4 +1,4 @@
-//! Objects carried to and from a store that fails now and then: what arrives is what was there, or nothing does.
+//! Uploads and downloads with injected faults: the destination gets exactly the bytes of the source, or nothing.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -23,7 +23,7 @@ use tradewind_volume::{Carrier, Fetch, Sink, Source, store, store_copy, store_st
 const CHUNK: u64 = 64 << 10;
 const PART: u64 = 5 << 20;
 
-fn carrier(chunk_bytes: u64) -> Arc<Carrier> {
+fn transfers(chunk_bytes: u64) -> Arc<Carrier> {
     let plan = Plan {
         requests: 4,
         stream_bytes: chunk_bytes.min(50_000),
@@ -39,35 +39,35 @@ fn pattern(length: u64) -> Bytes {
     (0..length).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect::<Vec<u8>>().into()
 }
 
-fn at(key: &str) -> Address {
+fn address(key: &str) -> Address {
     Address::parse("bucket", key).unwrap()
 }
 
-/// A store with these faults, and what lies below them.
+/// A store with these faults, and the store below them.
 async fn faulty(plan: FaultPlan) -> (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) {
-    let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
-    below.create_bucket(&context(), &at("k").bucket).await.unwrap();
-    (Faulty::new(below.clone(), plan), below)
+    let inner: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
+    inner.create_bucket(&context(), &address("k").bucket).await.unwrap();
+    (Faulty::new(inner.clone(), plan), inner)
 }
 
 async fn put(store: &Arc<dyn ObjectStore>, key: &str, bytes: &Bytes) {
-    let mut staged = store.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
+    let mut staged = store.stage(&context(), &address(key), StageRequest::default()).await.unwrap();
     staged.write(bytes.clone()).await.unwrap();
     staged.commit(Expected::default()).await.unwrap();
 }
 
 async fn read(store: &Arc<dyn ObjectStore>, key: &str) -> Result<Bytes> {
-    store.get(&context(), &at(key), Default::default()).await?.body.collect().await
+    store.get(&context(), &address(key), Default::default()).await?.body.collect().await
 }
 
 #[derive(Default)]
-struct Memory {
+struct MemorySink {
     bytes: Mutex<Vec<u8>>,
     fetched: AtomicU64,
     held: Vec<(u64, u64)>,
 }
 
-impl Sink for Memory {
+impl Sink for MemorySink {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut all = self.bytes.lock().unwrap();
         let end = offset as usize + bytes.len();
@@ -92,33 +92,33 @@ impl Sink for Memory {
     }
 }
 
-async fn fetch_into(store: &Arc<dyn ObjectStore>, key: &str, sink: Arc<Memory>) -> Result<ObjectInfo> {
-    let carrier = carrier(CHUNK);
-    Fetch::open(&carrier, store, &at(key), None).await?.write_to(sink).await
+async fn fetch_into(store: &Arc<dyn ObjectStore>, key: &str, sink: Arc<MemorySink>) -> Result<ObjectInfo> {
+    let transfers = transfers(CHUNK);
+    Fetch::open(&transfers, store, &address(key), None).await?.write_to(sink).await
 }
 
 async fn fetch(store: &Arc<dyn ObjectStore>, key: &str) -> Result<Vec<u8>> {
-    let sink = Arc::new(Memory::default());
+    let sink = Arc::new(MemorySink::default());
     fetch_into(store, key, sink.clone()).await?;
     let bytes = sink.bytes.lock().unwrap().clone();
     Ok(bytes)
 }
 
 async fn stream(store: &Arc<dyn ObjectStore>, key: &str) -> Result<Vec<u8>> {
-    let carrier = carrier(CHUNK);
+    let transfers = transfers(CHUNK);
     let mut all = Vec::new();
     let take = |piece: Bytes| {
         all.extend_from_slice(&piece);
         std::future::ready(Ok(()))
     };
-    Fetch::open(&carrier, store, &at(key), None).await?.write_in_order(take).await?;
+    Fetch::open(&transfers, store, &address(key), None).await?.write_in_order(take).await?;
     Ok(all)
 }
 
 const SIZES: [u64; 8] = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 10 * CHUNK + 7, 40 * CHUNK];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_size_is_fetched() {
+async fn object_of_any_size_is_fetched() {
     let (store, _) = faulty(FaultPlan::none()).await;
     for size in SIZES {
         let bytes = pattern(size);
@@ -129,35 +129,35 @@ async fn every_size_is_fetched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_breaks_off_is_fetched_from_there_on() {
+async fn interrupted_range_is_resumed() {
     for fault in [Fault::FailAt(1000, Reason::Io), Fault::FailAt(0, Reason::Io)] {
-        let (store, below) =
+        let (store, inner) =
             faulty(FaultPlan::seeded(7).on(Operation::Body, When::Probability(0.2), fault)).await;
         let bytes = pattern(20 * CHUNK + 5);
-        put(&below, "k", &bytes).await;
+        put(&inner, "k", &bytes).await;
         assert!(fetch(&store, "k").await.unwrap() == bytes);
         assert!(stream(&store, "k").await.unwrap() == bytes);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_is_found_wherever_it_is() {
+async fn corruption_in_any_chunk_is_detected() {
     let bytes = pattern(10 * CHUNK);
     for fault in [Fault::Corrupt(500), Fault::Corrupt(0)] {
-        let (store, below) = faulty(FaultPlan::none().on(Operation::Body, When::Nth(4), fault)).await;
-        put(&below, "k", &bytes).await;
+        let (store, inner) = faulty(FaultPlan::none().on(Operation::Body, When::Nth(4), fault)).await;
+        put(&inner, "k", &bytes).await;
         assert_eq!(fetch(&store, "k").await.unwrap_err().reason(), Reason::CorruptData);
-        let (store, below) = faulty(FaultPlan::none().on(Operation::Body, When::Nth(4), fault)).await;
-        put(&below, "k", &bytes).await;
+        let (store, inner) = faulty(FaultPlan::none().on(Operation::Body, When::Nth(4), fault)).await;
+        put(&inner, "k", &bytes).await;
         assert_eq!(stream(&store, "k").await.unwrap_err().reason(), Reason::CorruptData);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_goes_on_failing_is_given_up() {
+async fn fetch_fails_if_the_store_keeps_failing() {
     let fault = Fault::FailBefore(Reason::Io);
-    let (store, below) = faulty(FaultPlan::none().on(Operation::Get, When::From(3), fault)).await;
-    put(&below, "k", &pattern(20 * CHUNK)).await;
+    let (store, inner) = faulty(FaultPlan::none().on(Operation::Get, When::From(3), fault)).await;
+    put(&inner, "k", &pattern(20 * CHUNK)).await;
     assert_eq!(fetch(&store, "k").await.unwrap_err().reason(), Reason::Io);
     assert_eq!(fetch(&store, "absent").await.unwrap_err().reason(), Reason::Io);
     let (store, _) = faulty(FaultPlan::none()).await;
@@ -165,62 +165,62 @@ async fn a_store_that_goes_on_failing_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_object_that_changes_is_not_mixed_with_another() {
+async fn object_replaced_during_fetch_is_a_conflict() {
     let (store, _) = faulty(FaultPlan::none()).await;
     put(&store, "k", &pattern(20 * CHUNK)).await;
-    let carrier = carrier(CHUNK);
-    let fetch = Fetch::open(&carrier, &store, &at("k"), None).await.unwrap();
+    let transfers = transfers(CHUNK);
+    let fetch = Fetch::open(&transfers, &store, &address("k"), None).await.unwrap();
     put(&store, "k", &pattern(20 * CHUNK + 1)).await;
-    let failed = fetch.write_to(Arc::new(Memory::default())).await.unwrap_err();
+    let failed = fetch.write_to(Arc::new(MemorySink::default())).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::Conflict, "{failed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chunks_that_are_there_are_not_fetched_again() {
+async fn held_chunks_are_not_fetched_again() {
     let (store, _) = faulty(FaultPlan::none()).await;
     let bytes = pattern(10 * CHUNK);
     put(&store, "k", &bytes).await;
     let held = vec![(2 * CHUNK, CHUNK), (9 * CHUNK, CHUNK)];
-    let sink = Memory { bytes: Mutex::new(bytes.to_vec()), held: held.clone(), ..Memory::default() };
+    let sink = MemorySink { bytes: Mutex::new(bytes.to_vec()), held: held.clone(), ..MemorySink::default() };
     let sink = Arc::new(sink);
     fetch_into(&store, "k", sink.clone()).await.unwrap();
     assert_eq!(sink.fetched.load(Ordering::Relaxed), 8 * CHUNK);
-    // And where ranges were others then: of three quarters of a chunk, one across the first range's end.
+    // Held chunks of another range size: three quarters of a chunk, one of them across the end of the first range.
     let others: Vec<_> = (1..12).map(|n| (n * CHUNK * 3 / 4, CHUNK * 3 / 4)).collect();
-    let sink = Memory { bytes: Mutex::new(bytes.to_vec()), held: others, ..Memory::default() };
+    let sink = MemorySink { bytes: Mutex::new(bytes.to_vec()), held: others, ..MemorySink::default() };
     let sink = Arc::new(sink);
     fetch_into(&store, "k", sink.clone()).await.unwrap();
     assert_eq!(sink.fetched.load(Ordering::Relaxed), CHUNK + CHUNK / 2 + CHUNK);
-    // Damaged ones would be noticed at the end.
+    // A damaged chunk is detected at the end.
     let mut damaged = bytes.to_vec();
     damaged[2 * CHUNK as usize] ^= 1;
-    let sink = Memory { bytes: Mutex::new(damaged), held, ..Memory::default() };
+    let sink = MemorySink { bytes: Mutex::new(damaged), held, ..MemorySink::default() };
     let failed = fetch_into(&store, "k", Arc::new(sink)).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::CorruptData);
 }
 
-/// Bytes that count what was sent of them.
-struct Given {
+/// A source that counts the bytes sent.
+struct CountingSource {
     bytes: Bytes,
     sent: AtomicI64,
     earlier: Option<(UploadId, u64)>,
-    remembers: bool,
+    is_persistent: bool,
     changes: bool,
 }
 
-impl Given {
-    fn of(bytes: &Bytes) -> Self {
+impl CountingSource {
+    fn new(bytes: &Bytes) -> Self {
         Self {
             bytes: bytes.clone(),
             sent: AtomicI64::new(0),
             earlier: None,
-            remembers: false,
+            is_persistent: false,
             changes: false,
         }
     }
 }
 
-impl Source for Given {
+impl Source for CountingSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let at = offset as usize;
         buffer.copy_from_slice(&self.bytes[at..at + buffer.len()]);
@@ -232,7 +232,7 @@ impl Source for Given {
     }
 
     fn check(&self) -> Result<()> {
-        if self.changes { Err(Error::new(Reason::Conflict, "it changed")) } else { Ok(()) }
+        if self.changes { Err(Error::new(Reason::Conflict, "the source changed")) } else { Ok(()) }
     }
 
     fn earlier(&self) -> Option<(UploadId, u64)> {
@@ -240,43 +240,44 @@ impl Source for Given {
     }
 
     fn begun(&self, _: &UploadId, _: u64) -> bool {
-        self.remembers
+        self.is_persistent
     }
 }
 
 async fn uploads(store: &Arc<dyn ObjectStore>) -> Vec<UploadId> {
     let request = ListUploads { limit: 10, ..ListUploads::default() };
-    let page = store.list_uploads(&context(), &at("k").bucket, &request).await.unwrap();
+    let page = store.list_uploads(&context(), &address("k").bucket, &request).await.unwrap();
     let id = |entry| match entry {
         tradewind_core::listing::ListEntry::Key(_, upload) => {
             let upload: tradewind_core::multipart::UploadInfo = upload;
             upload.id
         }
-        tradewind_core::listing::ListEntry::CommonPrefix(_) => panic!("nothing is rolled up"),
+        tradewind_core::listing::ListEntry::CommonPrefix(_) => panic!("the listing has no delimiter"),
     };
     page.entries.into_iter().map(id).collect()
 }
 
-async fn send(to: &Arc<dyn ObjectStore>, source: Arc<Given>) -> Result<u64> {
+async fn send(to: &Arc<dyn ObjectStore>, source: Arc<CountingSource>) -> Result<u64> {
     let size = source.bytes.len() as u64;
-    let stored = store(&carrier(PART), to, &at("k"), source.clone(), size, Metadata::default()).await?;
-    assert_eq!(source.sent.load(Ordering::Relaxed), size as i64, "each byte is told of once");
+    let stored =
+        store(&transfers(PART), to, &address("k"), source.clone(), size, Metadata::default()).await?;
+    assert_eq!(source.sent.load(Ordering::Relaxed), size as i64, "each byte is reported once");
     Ok(stored.size)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_size_is_stored() {
+async fn object_of_any_size_is_stored() {
     let (to, _) = faulty(FaultPlan::none()).await;
     for size in [0, 1, 128 << 10, 300_000, PART, 3 * PART - 1, 3 * PART, 4 * PART + 3] {
         let bytes = pattern(size);
-        assert_eq!(send(&to, Arc::new(Given::of(&bytes))).await.unwrap(), size);
+        assert_eq!(send(&to, Arc::new(CountingSource::new(&bytes))).await.unwrap(), size);
         assert!(read(&to, "k").await.unwrap() == bytes, "{size}");
     }
     assert!(uploads(&to).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fails_is_sent_again_and_only_that() {
+async fn transient_fault_during_upload_is_retried() {
     let faults = [
         (Operation::StagePart, Fault::FailBefore(Reason::Io)),
         (Operation::Write, Fault::FailBefore(Reason::Io)),
@@ -284,96 +285,97 @@ async fn what_fails_is_sent_again_and_only_that() {
         (Operation::CommitPart, Fault::FailBefore(Reason::Overloaded)),
     ];
     for (operation, fault) in faults {
-        let (to, below) = faulty(FaultPlan::none().on(operation, When::Nth(2), fault)).await;
+        let (to, inner) = faulty(FaultPlan::none().on(operation, When::Nth(2), fault)).await;
         let bytes = pattern(4 * PART + 3);
-        send(&to, Arc::new(Given::of(&bytes))).await.unwrap();
-        assert!(read(&below, "k").await.unwrap() == bytes, "{operation:?} {fault:?}");
+        send(&to, Arc::new(CountingSource::new(&bytes))).await.unwrap();
+        assert!(read(&inner, "k").await.unwrap() == bytes, "{operation:?} {fault:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_failed_leaves_nothing_unless_it_may_go_on() {
+async fn failed_upload_is_aborted_unless_resumable() {
     let down = || FaultPlan::none().on(Operation::CommitPart, When::From(2), Fault::FailBefore(Reason::Io));
     let bytes = pattern(4 * PART);
-    let (to, below) = faulty(down()).await;
-    assert_eq!(send(&to, Arc::new(Given::of(&bytes))).await.unwrap_err().reason(), Reason::Io);
-    assert!(uploads(&below).await.is_empty());
+    let (to, inner) = faulty(down()).await;
+    assert_eq!(send(&to, Arc::new(CountingSource::new(&bytes))).await.unwrap_err().reason(), Reason::Io);
+    assert!(uploads(&inner).await.is_empty());
 
     let never = Fault::FailBefore(Reason::Io);
-    let (to, below) = faulty(FaultPlan::none().on(Operation::CompleteUpload, When::Always, never)).await;
-    let remembered = Given { remembers: true, ..Given::of(&bytes) };
-    assert_eq!(send(&to, Arc::new(remembered)).await.unwrap_err().reason(), Reason::Io);
-    let left = uploads(&below).await;
+    let (to, inner) = faulty(FaultPlan::none().on(Operation::CompleteUpload, When::Always, never)).await;
+    let persistent = CountingSource { is_persistent: true, ..CountingSource::new(&bytes) };
+    assert_eq!(send(&to, Arc::new(persistent)).await.unwrap_err().reason(), Reason::Io);
+    let left = uploads(&inner).await;
     assert_eq!(left.len(), 1);
-    // The next one finds all of it.
+    // The next attempt finds all parts.
     let earlier = Some((left[0].clone(), PART));
-    let source = Arc::new(Given { earlier, ..Given::of(&bytes) });
+    let source = Arc::new(CountingSource { earlier, ..CountingSource::new(&bytes) });
     let size = bytes.len() as u64;
-    store(&carrier(PART), &below, &at("k"), source.clone(), size, Metadata::default()).await.unwrap();
+    store(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
     assert_eq!(source.sent.load(Ordering::Relaxed), 0);
-    assert!(read(&below, "k").await.unwrap() == bytes && uploads(&below).await.is_empty());
+    assert!(read(&inner, "k").await.unwrap() == bytes && uploads(&inner).await.is_empty());
 
-    // Another file's parts are of no use, and an upload that is gone is begun anew.
+    // An upload that no longer exists is replaced. A source that changes fails with a conflict.
     let earlier = Some((UploadId("gone".to_owned()), PART));
-    send(&below, Arc::new(Given { earlier, ..Given::of(&bytes) })).await.unwrap();
-    let changing = Given { changes: true, remembers: true, ..Given::of(&bytes) };
-    assert_eq!(send(&below, Arc::new(changing)).await.unwrap_err().reason(), Reason::Conflict);
-    assert!(uploads(&below).await.is_empty());
+    send(&inner, Arc::new(CountingSource { earlier, ..CountingSource::new(&bytes) })).await.unwrap();
+    let changing = CountingSource { changes: true, is_persistent: true, ..CountingSource::new(&bytes) };
+    assert_eq!(send(&inner, Arc::new(changing)).await.unwrap_err().reason(), Reason::Conflict);
+    assert!(uploads(&inner).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parts_of_other_bytes_are_sent_again() {
-    let (to, below) =
+async fn resumed_upload_resends_changed_parts() {
+    let (to, inner) =
         faulty(FaultPlan::none().on(Operation::CompleteUpload, When::Always, Fault::FailBefore(Reason::Io)))
             .await;
     let mut bytes = pattern(4 * PART).to_vec();
-    let remembered = Given { remembers: true, ..Given::of(&Bytes::from(bytes.clone())) };
-    send(&to, Arc::new(remembered)).await.unwrap_err();
+    let persistent =
+        CountingSource { is_persistent: true, ..CountingSource::new(&Bytes::from(bytes.clone())) };
+    send(&to, Arc::new(persistent)).await.unwrap_err();
     bytes[PART as usize + 1] ^= 1;
     let bytes = Bytes::from(bytes);
-    let earlier = Some((uploads(&below).await[0].clone(), PART));
-    let source = Arc::new(Given { earlier, ..Given::of(&bytes) });
+    let earlier = Some((uploads(&inner).await[0].clone(), PART));
+    let source = Arc::new(CountingSource { earlier, ..CountingSource::new(&bytes) });
     let size = bytes.len() as u64;
-    store(&carrier(PART), &below, &at("k"), source.clone(), size, Metadata::default()).await.unwrap();
+    store(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
     assert_eq!(source.sent.load(Ordering::Relaxed), PART as i64, "one part differs");
-    assert!(read(&below, "k").await.unwrap() == bytes);
+    assert!(read(&inner, "k").await.unwrap() == bytes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_of_every_size_are_stored() {
+async fn stream_of_any_size_is_stored_or_aborted() {
     let (to, _) = faulty(FaultPlan::none()).await;
     for size in [0, 1, PART - 1, PART, PART + 1, 4 * PART + 3] {
         let bytes = pattern(size);
         let pieces: Vec<Result<Bytes>> =
             bytes.chunks(700_001).map(|piece| Ok(bytes.slice_ref(piece))).collect();
         let pieces = futures::stream::iter(pieces);
-        let stored = store_stream(&carrier(PART), &to, &at("k"), pieces, Metadata::default()).await;
+        let stored = store_stream(&transfers(PART), &to, &address("k"), pieces, Metadata::default()).await;
         assert_eq!(stored.unwrap().size, size);
         assert!(read(&to, "k").await.unwrap() == bytes, "{size}");
     }
-    let broken = [Ok(pattern(2 * PART)), Err(Error::new(Reason::Io, "it broke off"))];
+    let broken = [Ok(pattern(2 * PART)), Err(Error::new(Reason::Io, "the stream failed"))];
     let broken = futures::stream::iter(broken);
-    let failed = store_stream(&carrier(PART), &to, &at("x"), broken, Metadata::default()).await;
+    let failed = store_stream(&transfers(PART), &to, &address("x"), broken, Metadata::default()).await;
     assert_eq!(failed.unwrap_err().reason(), Reason::Io);
     assert!(uploads(&to).await.is_empty());
     assert_eq!(read(&to, "x").await.unwrap_err().reason(), Reason::NoSuchKey);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copies_within_a_store_are_tried_again() {
-    let (to, below) =
+async fn server_side_copy_is_retried() {
+    let (to, inner) =
         faulty(FaultPlan::none().on(Operation::Copy, When::Nth(1), Fault::FailAfter(Reason::Io))).await;
-    put(&below, "from", &pattern(1000)).await;
+    put(&inner, "from", &pattern(1000)).await;
     let request = CopyRequest {
-        source: at("from"),
+        source: address("from"),
         source_conditions: ReadConditions::default(),
-        destination: at("to"),
+        destination: address("to"),
         metadata: None,
         tags: None,
         algorithm: None,
         precondition: Precondition::None,
         etag: ETagForm::default(),
     };
-    store_copy(&carrier(CHUNK), &to, request).await.unwrap();
-    assert!(read(&below, "to").await.unwrap() == pattern(1000));
+    store_copy(&transfers(CHUNK), &to, request).await.unwrap();
+    assert!(read(&inner, "to").await.unwrap() == pattern(1000));
 }

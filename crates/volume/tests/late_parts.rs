@@ -1,5 +1,5 @@
-//! Parts of an upload that fall behind once all have begun: one that stands still is broken off and sent again, and costs its object
-//! little time. Where all are slow none is, and none of which the store may have everything. By a clock that the tests turn.
+//! Straggling parts at the end of an upload, on a simulated clock. A stalled part is aborted and sent again, and hardly
+//! delays its object. No part is aborted if all are slow, or once the store may have received all of it.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -21,22 +21,22 @@ use tradewind_volume::{Carrier, Source, store};
 
 const PARTS: u64 = 24;
 const SIZE: u64 = PARTS * LEAST_PART;
-/// A part is handed over in so many pieces.
+/// Number of pieces in which a part is handed over.
 const PIECES: u64 = LEAST_PART.div_ceil(BUFFER_BYTES as u64);
-/// How long the store takes to keep a part.
+/// Usual time to commit a part.
 const USUAL: Duration = Duration::from_millis(200);
-const AT_A_TIME: usize = 4;
+const CONCURRENCY: usize = 4;
 const MEMORY: usize = 64 << 20;
 
-/// Bytes that follow from where they are, and how many of them are told of as sent.
+/// A source whose bytes depend on their offset, and which counts the bytes sent.
 #[derive(Default)]
-struct Numbers(AtomicI64);
+struct PatternSource(AtomicI64);
 
 const fn byte(at: u64) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 13) as u8
 }
 
-impl Source for Numbers {
+impl Source for PatternSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         buffer.iter_mut().zip(offset..).for_each(|(to, at)| *to = byte(at));
         Ok(())
@@ -51,7 +51,7 @@ struct Scene {
     clock: Arc<SimulatedClock>,
     store: Arc<Faulty<dyn ObjectStore>>,
     budget: Budget,
-    carrier: Arc<Carrier>,
+    transfers: Arc<Carrier>,
 }
 
 fn address() -> Address {
@@ -61,31 +61,31 @@ fn address() -> Address {
 impl Scene {
     async fn new(faults: FaultPlan) -> Self {
         let clock = SimulatedClock::new();
-        let below: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
-        below.create_bucket(&context(), &address().bucket).await.unwrap();
-        let store = Faulty::new(below, faults.on(Operation::CommitPart, When::Always, Fault::Delay(USUAL)));
-        let plan = Plan { requests: AT_A_TIME, ..Plan::default().with_chunks(LEAST_PART) };
+        let inner: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
+        inner.create_bucket(&context(), &address().bucket).await.unwrap();
+        let store = Faulty::new(inner, faults.on(Operation::CommitPart, When::Always, Fault::Delay(USUAL)));
+        let plan = Plan { requests: CONCURRENCY, ..Plan::default().with_chunks(LEAST_PART) };
         let budget = Budget::new(MEMORY);
-        let carrier = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
-        Self { clock, store, budget, carrier: Arc::new(carrier) }
+        let transfers = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
+        Self { clock, store, budget, transfers: Arc::new(transfers) }
     }
 
-    /// Stores the object; how long that took, `None` where it does not end.
+    /// Stores the object and returns the time taken; `None` if it does not end.
     async fn upload(&self) -> Option<Duration> {
-        let source = Arc::new(Numbers::default());
-        let (carrier, to, from) = (self.carrier.clone(), self.store.clone(), source.clone());
-        let (begun, really) = (self.clock.now(), Instant::now());
+        let source = Arc::new(PatternSource::default());
+        let (transfers, to, from) = (self.transfers.clone(), self.store.clone(), source.clone());
+        let (started, real_start) = (self.clock.now(), Instant::now());
         let work = tokio::spawn(async move {
             let to: Arc<dyn ObjectStore> = to;
-            store(&carrier, &to, &address(), from, SIZE, Metadata::default()).await.unwrap();
+            store(&transfers, &to, &address(), from, SIZE, Metadata::default()).await.unwrap();
         });
         while !work.is_finished() {
-            if self.clock.now() - begun > Duration::from_secs(30) {
+            if self.clock.now() - started > Duration::from_secs(30) {
                 work.abort();
                 return None;
             }
-            assert!(really.elapsed() < Duration::from_secs(60), "it does not end");
-            // What can go on does: what a processor needs for it meanwhile counts for five times as much by the clock.
+            assert!(real_start.elapsed() < Duration::from_secs(60), "the upload does not end");
+            // Let all tasks run that can. The simulated clock advances up to five times faster than real time.
             tokio::time::sleep(Duration::from_millis(2)).await;
             if let Some(next) = self.clock.next_wake() {
                 self.clock.advance(next.saturating_sub(self.clock.now()).min(Duration::from_millis(10)));
@@ -93,11 +93,11 @@ impl Scene {
         }
         work.await.unwrap();
         assert_eq!(source.0.load(Ordering::Relaxed), i64::try_from(SIZE).unwrap(), "each byte counts once");
-        assert_eq!(self.budget.free(), MEMORY, "all memory is given back");
-        let slots = (0..AT_A_TIME).map(|_| self.carrier.slot(1).now_or_never().unwrap().unwrap());
-        assert_eq!(slots.collect::<Vec<_>>().len(), AT_A_TIME, "all slots are given back");
+        assert_eq!(self.budget.free(), MEMORY, "all memory is released");
+        let slots = (0..CONCURRENCY).map(|_| self.transfers.slot(1).now_or_never().unwrap().unwrap());
+        assert_eq!(slots.collect::<Vec<_>>().len(), CONCURRENCY, "all permits are released");
         self.check().await;
-        Some(self.clock.now() - begun)
+        Some(self.clock.now() - started)
     }
 
     async fn check(&self) {
@@ -112,75 +112,77 @@ impl Scene {
         assert_eq!(at, SIZE);
     }
 
-    /// Parts that were begun.
-    fn begun(&self) -> u64 {
+    /// Number of parts started, including repeated ones.
+    fn parts_started(&self) -> u64 {
         self.store.calls(Operation::StagePart)
     }
 }
 
-/// The piece of a part that is written at some number in all: how they come one after the other is chance, within those under way.
+/// Injects a fault into the n-th piece written overall. Which part that is depends on how the parts in flight
+/// interleave.
 fn on_piece(number: u64, fault: Fault) -> FaultPlan {
     FaultPlan::none().on(Operation::Write, When::Nth(number), fault)
 }
 
-/// Waits, by no clock of the scene.
+/// Waits in real time.
 async fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come about");
+        assert!(started.elapsed() < Duration::from_secs(60), "the condition is not met in time");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_parts_begin_within_a_round_trip() {
-    let (created, round_trip) = (Duration::from_millis(250), Duration::from_millis(80));
+async fn first_parts_start_staggered_over_one_rtt() {
+    let (created, rtt) = (Duration::from_millis(250), Duration::from_millis(80));
     let slow = FaultPlan::none().on(Operation::CreateUpload, When::Always, Fault::Delay(created));
-    for (plan, expected) in [(slow.clone().behind(round_trip), AT_A_TIME as u64), (slow, 2)] {
+    for (plan, expected) in [(slow.clone().behind(rtt), CONCURRENCY as u64), (slow, 2)] {
         let scene = Scene::new(plan).await;
-        let (carrier, to) = (scene.carrier.clone(), scene.store.clone());
+        let (transfers, to) = (scene.transfers.clone(), scene.store.clone());
         let work = tokio::spawn(async move {
             let to: Arc<dyn ObjectStore> = to;
-            store(&carrier, &to, &address(), Arc::<Numbers>::default(), SIZE, Metadata::default()).await
+            store(&transfers, &to, &address(), Arc::<PatternSource>::default(), SIZE, Metadata::default())
+                .await
         });
         wait_until(|| scene.clock.next_wake() == Some(created)).await;
         scene.clock.advance(created);
-        wait_until(|| scene.begun() > 0).await;
-        scene.clock.advance(round_trip);
-        // Who does not know takes what creating took for one.
-        wait_until(|| scene.begun() >= expected).await;
+        wait_until(|| scene.parts_started() > 0).await;
+        scene.clock.advance(rtt);
+        // If the store reports no RTT, the response time of creating the upload stands for it.
+        wait_until(|| scene.parts_started() >= expected).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(scene.begun(), expected);
+        assert_eq!(scene.parts_started(), expected);
         work.abort();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_stands_still_is_sent_again() {
+async fn stalled_part_is_sent_again() {
     let usual = Scene::new(FaultPlan::none()).await;
     let took = usual.upload().await.unwrap();
-    assert_eq!(usual.begun(), PARTS);
-    // One of the last, one in the middle.
+    assert_eq!(usual.parts_started(), PARTS);
+    // A piece of one of the last parts, and one in the middle.
     for number in [(PARTS - 1) * PIECES, PARTS / 2 * PIECES + 7] {
         let scene = Scene::new(on_piece(number, Fault::Hang)).await;
-        let with = scene.upload().await.expect("it was sent again");
-        assert_eq!(scene.begun(), PARTS + 1);
+        let with = scene.upload().await.expect("the stalled part is sent again");
+        assert_eq!(scene.parts_started(), PARTS + 1);
         assert!(with < took + 5 * USUAL, "{with:?}, {took:?} without");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_all_are_slow_none_is_sent_again() {
+async fn no_part_is_sent_again_if_all_are_slow() {
     let slow = Fault::Delay(Duration::from_millis(10));
     let scene = Scene::new(FaultPlan::none().on(Operation::Write, When::Always, slow)).await;
     assert!(scene.upload().await.is_some());
-    assert_eq!(scene.begun(), PARTS);
+    assert_eq!(scene.parts_started(), PARTS);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_store_may_have_is_waited_for() {
+async fn part_that_may_be_stored_is_not_aborted() {
     let scene =
         Scene::new(FaultPlan::none().on(Operation::CommitPart, When::Nth(PARTS - 1), Fault::Hang)).await;
-    assert_eq!(scene.upload().await, None, "nobody knows what becomes of it");
-    assert_eq!(scene.begun(), PARTS);
+    assert_eq!(scene.upload().await, None, "the store may have the whole part, so it must not be aborted");
+    assert_eq!(scene.parts_started(), PARTS);
 }

@@ -1,4 +1,4 @@
-//! A store that is watched is the same store, and its model knows what happened.
+//! An instrumented store behaves like the store itself, and its model records all requests.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -25,42 +25,42 @@ use tradewind_core::{
 use tradewind_model::store_model::{Direction, Failure, Operation, Outcomes, StoreModel};
 use tradewind_volume::Observed;
 
-/// More than one buffer of the memory store's.
+/// An object of more than one buffer of the memory store.
 const LARGE: usize = 300_000;
 
 const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn observed_memory() -> Arc<dyn ObjectStore> {
+fn instrumented_memory() -> Arc<dyn ObjectStore> {
     Observed::new(MemoryStore::new(SystemClock::shared()), SystemClock::shared())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn it_conforms_over_memory() {
-    conformance::run(|| async { observed_memory() }.boxed()).await;
+    conformance::run(|| async { instrumented_memory() }.boxed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn it_conforms_under_and_over_other_layers() {
-    conformance::run(|| async { stacked(observed_memory(), 1) }.boxed()).await;
+    conformance::run(|| async { stacked(instrumented_memory(), 1) }.boxed()).await;
     let over = || {
-        let below = stacked(observed_memory(), 1);
-        async { Observed::new(below, SystemClock::shared()) as Arc<dyn ObjectStore> }.boxed()
+        let inner = stacked(instrumented_memory(), 1);
+        async { Observed::new(inner, SystemClock::shared()) as Arc<dyn ObjectStore> }.boxed()
     };
     conformance::run(over).await;
 }
 
 #[tokio::test]
-async fn it_answers_as_the_memory_store_does() {
+async fn random_operations_match_the_memory_store() {
     for seed in 0..30 {
         println!("seed {seed}");
-        conformance::model(|| async { observed_memory() }.boxed(), seed, 100).await;
+        conformance::model(|| async { instrumented_memory() }.boxed(), seed, 100).await;
     }
 }
 
-/// A watched store with faults below, at a clock that stands still.
-struct House {
+/// An instrumented store with injected faults below, on a simulated clock.
+struct Fixture {
     clock: Arc<SimulatedClock>,
     faults: Arc<Faulty<MemoryStore>>,
     store: Arc<Observed>,
@@ -70,14 +70,14 @@ fn key() -> Address {
     Address::parse("bucket", "key").unwrap()
 }
 
-impl House {
+impl Fixture {
     async fn new() -> Self {
         let clock = SimulatedClock::new();
         let faults = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
         let store = Observed::new(faults.clone(), clock.clone());
-        let house = Self { clock, faults, store };
-        house.store.create_bucket(&house.context(), &key().bucket).await.unwrap();
-        house
+        let fixture = Self { clock, faults, store };
+        fixture.store.create_bucket(&fixture.context(), &key().bucket).await.unwrap();
+        fixture
     }
 
     fn context(&self) -> Context {
@@ -110,7 +110,7 @@ impl House {
         self.model().outcomes(self.clock.now(), operation)
     }
 
-    /// How many were done, and the median of service and of first byte, to a millisecond.
+    /// Number of completed requests, and the medians of service time and time to first byte, in milliseconds.
     fn times(&self, operation: Operation) -> (u64, u64, u64) {
         let times = self.model().times(self.clock.now(), operation);
         let Some(alike) = times.classes().first() else { return (0, 0, 0) };
@@ -125,142 +125,142 @@ fn is_near(found: u64, exact: u64) -> bool {
 }
 
 #[tokio::test]
-async fn a_read_in_one_buffer_is_done_with_its_answer() {
-    let house = House::new().await;
-    house.put(1000).await.unwrap();
-    house.fault(At::Get, Fault::Delay(millis(40)));
-    let mut get = pin!(house.get());
+async fn read_in_one_buffer_completes_with_its_response() {
+    let fixture = Fixture::new().await;
+    fixture.put(1000).await.unwrap();
+    fixture.fault(At::Get, Fault::Delay(millis(40)));
+    let mut get = pin!(fixture.get());
     assert!(get.as_mut().now_or_never().is_none());
-    assert_eq!(house.model().in_flight(Operation::Get), 1);
-    house.clock.advance(millis(40));
+    assert_eq!(fixture.model().in_flight(Operation::Get), 1);
+    fixture.clock.advance(millis(40));
     let body = get.await.unwrap();
-    assert_eq!(house.model().all_in_flight(), 0);
-    let (count, service, first) = house.times(Operation::Get);
+    assert_eq!(fixture.model().all_in_flight(), 0);
+    let (count, service, first) = fixture.times(Operation::Get);
     assert!(count == 1 && is_near(service, 40) && is_near(first, 40), "{service} {first}");
-    assert_eq!(house.model().all_moved(Direction::Read), 1000);
-    assert_eq!(body.into_bytes().unwrap().len(), 1000, "it stays one buffer");
-    assert_eq!(house.outcomes(Operation::Get), Outcomes { done: 1, ..Outcomes::default() });
+    assert_eq!(fixture.model().all_moved(Direction::Read), 1000);
+    assert_eq!(body.into_bytes().unwrap().len(), 1000, "it remains one buffer");
+    assert_eq!(fixture.outcomes(Operation::Get), Outcomes { done: 1, ..Outcomes::default() });
 }
 
 #[tokio::test]
-async fn who_reads_slowly_does_not_make_the_store_slow() {
-    let house = House::new().await;
-    house.put(LARGE).await.unwrap();
-    house.fault(At::Body, Fault::Delay(millis(30)));
-    let mut body = house.get().await.unwrap();
-    assert_eq!(house.times(Operation::Get), (0, 0, 0));
-    house.clock.advance(millis(500));
+async fn slow_reader_does_not_count_as_store_latency() {
+    let fixture = Fixture::new().await;
+    fixture.put(LARGE).await.unwrap();
+    fixture.fault(At::Body, Fault::Delay(millis(30)));
+    let mut body = fixture.get().await.unwrap();
+    assert_eq!(fixture.times(Operation::Get), (0, 0, 0));
+    fixture.clock.advance(millis(500));
     assert!(body.next().now_or_never().is_none());
-    house.clock.advance(millis(30));
+    fixture.clock.advance(millis(30));
     let mut length = 0;
     while length < LARGE {
-        assert_eq!(house.model().in_flight(Operation::Get), 1);
+        assert_eq!(fixture.model().in_flight(Operation::Get), 1);
         length += body.next().await.unwrap().unwrap().len();
-        house.clock.advance(millis(700));
+        fixture.clock.advance(millis(700));
     }
-    // It is over with the last byte, though nobody asked for the end.
-    assert_eq!(house.model().all_in_flight(), 0);
-    let (count, service, _) = house.times(Operation::Get);
+    // The request is complete with the last byte, although the end was not polled.
+    assert_eq!(fixture.model().all_in_flight(), 0);
+    let (count, service, _) = fixture.times(Operation::Get);
     assert!(count == 1 && is_near(service, 30), "{service}");
-    assert_eq!(house.model().all_moved(Direction::Read), LARGE as u64);
+    assert_eq!(fixture.model().all_moved(Direction::Read), LARGE as u64);
     drop(body);
-    assert_eq!(house.outcomes(Operation::Get), Outcomes { done: 1, ..Outcomes::default() });
+    assert_eq!(fixture.outcomes(Operation::Get), Outcomes { done: 1, ..Outcomes::default() });
 }
 
 #[tokio::test]
-async fn what_is_let_go_is_given_up_and_no_failure() {
-    let house = House::new().await;
-    house.put(LARGE).await.unwrap();
-    // A body that was begun.
-    let mut body = house.get().await.unwrap();
+async fn abandoned_request_is_neither_failure_nor_sample() {
+    let fixture = Fixture::new().await;
+    fixture.put(LARGE).await.unwrap();
+    // A body that was partly read.
+    let mut body = fixture.get().await.unwrap();
     body.next().await.unwrap().unwrap();
     drop(body);
-    // One for which nobody asked.
-    drop(house.get().await.unwrap());
+    // A body that was never polled.
+    drop(fixture.get().await.unwrap());
     // A call.
-    house.fault(At::Get, Fault::Hang);
+    fixture.fault(At::Get, Fault::Hang);
     {
-        let mut get = pin!(house.get());
+        let mut get = pin!(fixture.get());
         assert!(get.as_mut().now_or_never().is_none());
-        house.clock.advance(millis(20));
-        assert_eq!(house.model().in_flight(Operation::Get), 1);
+        fixture.clock.advance(millis(20));
+        assert_eq!(fixture.model().in_flight(Operation::Get), 1);
     }
-    let given_up = Outcomes { given_up: 3, given_up_after: millis(20), ..Outcomes::default() };
-    assert_eq!(house.outcomes(Operation::Get), given_up);
-    assert_eq!(house.times(Operation::Get).0, 0, "nor does it say how long it takes");
+    let abandoned = Outcomes { given_up: 3, given_up_after: millis(20), ..Outcomes::default() };
+    assert_eq!(fixture.outcomes(Operation::Get), abandoned);
+    assert_eq!(fixture.times(Operation::Get).0, 0, "abandoned requests are no latency samples");
     // A call that is cancelled.
     let token = CancellationToken::new();
-    let deadline = Deadline::none(house.clock.clone()).with_cancellation(token.clone());
+    let deadline = Deadline::none(fixture.clock.clone()).with_cancellation(token.clone());
     let context = context_until(&Budget::new(1 << 20), deadline);
     token.cancel();
-    house.store.get(&context, &key(), Default::default()).await.unwrap_err();
-    assert_eq!(house.outcomes(Operation::Get).given_up, 4);
-    assert_eq!(house.model().all_in_flight(), 0);
+    fixture.store.get(&context, &key(), Default::default()).await.unwrap_err();
+    assert_eq!(fixture.outcomes(Operation::Get).given_up, 4);
+    assert_eq!(fixture.model().all_in_flight(), 0);
 }
 
 #[tokio::test]
-async fn a_write_is_what_the_store_took_and_not_what_the_writer_did() {
-    let house = House::new().await;
-    let mut staged = house.stage().await.unwrap();
-    house.clock.advance(millis(1000));
-    house.fault(At::Write, Fault::Delay(millis(20)));
+async fn write_latency_excludes_the_time_of_the_writer() {
+    let fixture = Fixture::new().await;
+    let mut staged = fixture.stage().await.unwrap();
+    fixture.clock.advance(millis(1000));
+    fixture.fault(At::Write, Fault::Delay(millis(20)));
     {
         let mut write = pin!(staged.write(Bytes::from_static(&[1; 5000])));
         assert!(write.as_mut().now_or_never().is_none());
-        house.clock.advance(millis(20));
+        fixture.clock.advance(millis(20));
         write.await.unwrap();
     }
-    house.clock.advance(millis(1000));
-    house.fault(At::Commit, Fault::Delay(millis(80)));
+    fixture.clock.advance(millis(1000));
+    fixture.fault(At::Commit, Fault::Delay(millis(80)));
     let mut commit = staged.commit(Expected::default());
     assert!((&mut commit).now_or_never().is_none());
-    house.clock.advance(millis(80));
-    assert_eq!(house.model().in_flight(Operation::Put), 1);
+    fixture.clock.advance(millis(80));
+    assert_eq!(fixture.model().in_flight(Operation::Put), 1);
     commit.await.unwrap();
-    assert_eq!(house.model().all_in_flight(), 0);
-    let (count, service, answer) = house.times(Operation::Put);
-    assert!(count == 1 && is_near(service, 100) && is_near(answer, 80), "{service} {answer}");
-    assert_eq!(house.model().all_moved(Direction::Write), 5000);
-    assert_eq!(house.model().times(house.clock.now(), Operation::Put).classes()[0].mean_bytes, 5000);
+    assert_eq!(fixture.model().all_in_flight(), 0);
+    let (count, service, first_byte) = fixture.times(Operation::Put);
+    assert!(count == 1 && is_near(service, 100) && is_near(first_byte, 80), "{service} {first_byte}");
+    assert_eq!(fixture.model().all_moved(Direction::Write), 5000);
+    assert_eq!(fixture.model().times(fixture.clock.now(), Operation::Put).classes()[0].mean_bytes, 5000);
 }
 
 #[tokio::test]
-async fn writes_end_once_wherever_they_break() {
-    let house = House::new().await;
+async fn failed_or_dropped_write_ends_exactly_once() {
+    let fixture = Fixture::new().await;
     let failed = |kind: Failure, count: u64| {
         let mut outcomes = Outcomes::default();
         outcomes.failed[kind as usize] = count;
         outcomes
     };
-    house.fault(At::Stage, Fault::FailBefore(Reason::Full));
-    house.put(10).await.unwrap_err();
-    assert_eq!(house.outcomes(Operation::Put), failed(Failure::Unavailable, 1));
-    house.fault(At::Write, Fault::FailBefore(Reason::Io));
-    house.put(10).await.unwrap_err();
-    house.fault(At::Commit, Fault::FailAfter(Reason::Io));
-    house.put(10).await.unwrap_err();
-    assert_eq!(house.outcomes(Operation::Put), failed(Failure::Unavailable, 3));
-    // Dropped before, within and behind a write, and in the commit.
-    house.fault(At::Commit, Fault::Hang);
-    drop(house.stage().await.unwrap());
-    let mut staged = house.stage().await.unwrap();
+    fixture.fault(At::Stage, Fault::FailBefore(Reason::Full));
+    fixture.put(10).await.unwrap_err();
+    assert_eq!(fixture.outcomes(Operation::Put), failed(Failure::Unavailable, 1));
+    fixture.fault(At::Write, Fault::FailBefore(Reason::Io));
+    fixture.put(10).await.unwrap_err();
+    fixture.fault(At::Commit, Fault::FailAfter(Reason::Io));
+    fixture.put(10).await.unwrap_err();
+    assert_eq!(fixture.outcomes(Operation::Put), failed(Failure::Unavailable, 3));
+    // Dropped before, during and after a write, and during the commit.
+    fixture.fault(At::Commit, Fault::Hang);
+    drop(fixture.stage().await.unwrap());
+    let mut staged = fixture.stage().await.unwrap();
     staged.write(Bytes::from_static(b"x")).await.unwrap();
     drop(staged);
-    assert!(house.put(10).now_or_never().is_none());
-    house.fault(At::Write, Fault::Hang);
-    assert!(house.put(10).now_or_never().is_none());
-    house.fault(At::Stage, Fault::Hang);
-    assert!(house.put(10).now_or_never().is_none());
-    assert_eq!(house.outcomes(Operation::Put), Outcomes { given_up: 5, ..failed(Failure::Unavailable, 3) });
-    assert_eq!((house.times(Operation::Put).0, house.model().all_in_flight()), (0, 0));
+    assert!(fixture.put(10).now_or_never().is_none());
+    fixture.fault(At::Write, Fault::Hang);
+    assert!(fixture.put(10).now_or_never().is_none());
+    fixture.fault(At::Stage, Fault::Hang);
+    assert!(fixture.put(10).now_or_never().is_none());
+    assert_eq!(fixture.outcomes(Operation::Put), Outcomes { given_up: 5, ..failed(Failure::Unavailable, 3) });
+    assert_eq!((fixture.times(Operation::Put).0, fixture.model().all_in_flight()), (0, 0));
 }
 
 #[tokio::test]
-async fn errors_are_told_from_refusals() {
-    let house = House::new().await;
-    assert_eq!(house.get().await.unwrap_err().reason(), Reason::NoSuchKey);
-    house.put(LARGE).await.unwrap();
-    assert_eq!(house.outcomes(Operation::Get), Outcomes { refused: 1, ..Outcomes::default() });
+async fn failures_and_rejections_are_counted_separately() {
+    let fixture = Fixture::new().await;
+    assert_eq!(fixture.get().await.unwrap_err().reason(), Reason::NoSuchKey);
+    fixture.put(LARGE).await.unwrap();
+    assert_eq!(fixture.outcomes(Operation::Get), Outcomes { refused: 1, ..Outcomes::default() });
     for (at, reason) in [
         (At::Get, Reason::Overloaded),
         (At::Body, Reason::Io),
@@ -269,42 +269,42 @@ async fn errors_are_told_from_refusals() {
         (At::Get, Reason::DeadlineExceeded),
         (At::Get, Reason::PreconditionFailed),
     ] {
-        house.fault(at, Fault::FailBefore(reason));
-        let read = async { house.get().await?.collect().await };
+        fixture.fault(at, Fault::FailBefore(reason));
+        let read = async { fixture.get().await?.collect().await };
         assert_eq!(read.await.unwrap_err().reason(), reason);
     }
-    house.fault(At::Body, Fault::Truncate(5));
-    assert_eq!(house.get().await.unwrap().collect().await.unwrap().len(), 5);
-    let outcomes = house.outcomes(Operation::Get);
-    // In the order of `Failure::ALL`; the body that ended early counts as out of reach.
+    fixture.fault(At::Body, Fault::Truncate(5));
+    assert_eq!(fixture.get().await.unwrap().collect().await.unwrap().len(), 5);
+    let outcomes = fixture.outcomes(Operation::Get);
+    // In the order of `Failure::ALL`. The truncated body counts as unavailable.
     assert_eq!((outcomes.refused, outcomes.failed, outcomes.given_up), (2, [1, 2, 1, 1, 1], 0));
-    assert_eq!(house.times(Operation::Get).0, 0);
+    assert_eq!(fixture.times(Operation::Get).0, 0);
 }
 
 #[tokio::test]
-async fn a_deadline_that_the_reader_used_up_is_not_the_stores() {
+async fn deadline_exhausted_by_the_reader_is_no_store_failure() {
     for (reading, failed, given_up) in [(millis(100), 1, 0), (millis(1900), 0, 1)] {
-        let house = House::new().await;
-        house.put(LARGE).await.unwrap();
-        house.fault(At::Body, Fault::Hang);
-        let deadline = Deadline::after(house.clock.clone(), millis(2000));
+        let fixture = Fixture::new().await;
+        fixture.put(LARGE).await.unwrap();
+        fixture.fault(At::Body, Fault::Hang);
+        let deadline = Deadline::after(fixture.clock.clone(), millis(2000));
         let context = context_until(&Budget::new(1 << 20), deadline);
-        let mut body = house.store.get(&context, &key(), Default::default()).await.unwrap().body;
-        house.clock.advance(reading);
+        let mut body = fixture.store.get(&context, &key(), Default::default()).await.unwrap().body;
+        fixture.clock.advance(reading);
         assert!(body.next().now_or_never().is_none());
-        house.clock.advance(millis(2000) - reading);
+        fixture.clock.advance(millis(2000) - reading);
         assert_eq!(body.next().await.unwrap().unwrap_err().reason(), Reason::DeadlineExceeded);
         drop(body);
-        let outcomes = house.outcomes(Operation::Get);
+        let outcomes = fixture.outcomes(Operation::Get);
         assert_eq!((outcomes.failed[Failure::Late as usize], outcomes.given_up), (failed, given_up));
     }
 }
 
 #[tokio::test]
-async fn every_kind_is_told_by_its_name() {
-    let house = House::new().await;
-    let (store, context, address) = (&house.store, &house.context(), key());
-    house.put(10).await.unwrap();
+async fn each_operation_is_counted_under_its_name() {
+    let fixture = Fixture::new().await;
+    let (store, context, address) = (&fixture.store, &fixture.context(), key());
+    fixture.put(10).await.unwrap();
     store.head(context, &address, Default::default()).await.unwrap();
     store.head_bucket(context, &address.bucket).await.unwrap();
     store.list_buckets(context).await.unwrap();
@@ -333,7 +333,7 @@ async fn every_kind_is_told_by_its_name() {
     store.abort_upload(context, &address, &upload).await.unwrap();
     store.list_uploads(context, &address.bucket, &Default::default()).await.unwrap();
     store.delete(context, &address, Precondition::None).await.unwrap();
-    let done = Operation::ALL.map(|operation| (operation.name(), house.outcomes(operation).done));
+    let done = Operation::ALL.map(|operation| (operation.name(), fixture.outcomes(operation).done));
     assert_eq!(
         done,
         [
@@ -349,58 +349,62 @@ async fn every_kind_is_told_by_its_name() {
             ("bucket", 2)
         ]
     );
-    assert_eq!(house.outcomes(Operation::Upload).refused, 1);
-    assert_eq!(house.model().all_moved(Direction::Write), 14);
-    assert_eq!(house.model().all_in_flight(), 0);
+    assert_eq!(fixture.outcomes(Operation::Upload).refused, 1);
+    assert_eq!(fixture.model().all_moved(Direction::Write), 14);
+    assert_eq!(fixture.model().all_in_flight(), 0);
 }
 
 #[tokio::test]
-async fn bytes_are_handed_on_and_not_copied() {
-    let house = House::new().await;
+async fn bodies_are_forwarded_without_copying() {
+    let fixture = Fixture::new().await;
     for size in [100, LARGE] {
-        house.put(size).await.unwrap();
-        let below = house.faults.get(&house.context(), &key(), Default::default()).await.unwrap().body;
-        let places = async |mut body: Body| {
-            let mut places = Vec::new();
+        fixture.put(size).await.unwrap();
+        let inner = fixture.faults.get(&fixture.context(), &key(), Default::default()).await.unwrap().body;
+        let addresses = async |mut body: Body| {
+            let mut addresses = Vec::new();
             while let Some(piece) = body.next().await {
-                places.push(piece.unwrap().as_ptr() as usize);
+                addresses.push(piece.unwrap().as_ptr() as usize);
             }
-            places
+            addresses
         };
-        assert_eq!(places(house.get().await.unwrap()).await, places(below).await);
+        assert_eq!(addresses(fixture.get().await.unwrap()).await, addresses(inner).await);
     }
-    assert_eq!(format!("{:?}", house.store), format!("{:?}", house.faults), "it is the same store");
+    assert_eq!(
+        format!("{:?}", fixture.store),
+        format!("{:?}", fixture.faults),
+        "the layer formats as its inner store"
+    );
 }
 
-/// Run with optimisation: `cargo test -p tradewind-volume --test observed --config profile.test.opt-level=3 --
+/// Run with optimization: `cargo test -p tradewind-volume --test observed --config profile.test.opt-level=3 --
 /// --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_a_read() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
-        let above: Arc<dyn ObjectStore> = Observed::new(below.clone(), SystemClock::shared());
+        let inner: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
+        let instrumented: Arc<dyn ObjectStore> = Observed::new(inner.clone(), SystemClock::shared());
         let context = tradewind_core::testing::context();
-        below.create_bucket(&context, &key().bucket).await.unwrap();
+        inner.create_bucket(&context, &key().bucket).await.unwrap();
         for (size, times) in [(4096, 20_000), (1 << 20, 500)] {
-            let mut staged = below.stage(&context, &key(), StageRequest::default()).await.unwrap();
+            let mut staged = inner.stage(&context, &key(), StageRequest::default()).await.unwrap();
             staged.write(vec![1; size].into()).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
-            // The best of ten rounds each, by turns: others use the machine too.
+            // The best of ten alternating rounds each, because the machine is shared.
             let mut best = [u128::MAX; 2];
             for round in 0..20 {
-                let store = [&below, &above][round % 2];
-                let begun = std::time::Instant::now();
+                let store = [&inner, &instrumented][round % 2];
+                let started = std::time::Instant::now();
                 for _ in 0..times {
                     let mut body = store.get(&context, &key(), Default::default()).await.unwrap().body;
                     while let Some(piece) = body.next().await {
                         std::hint::black_box(piece.unwrap());
                     }
                 }
-                best[round % 2] = best[round % 2].min(begun.elapsed().as_nanos() / times);
+                best[round % 2] = best[round % 2].min(started.elapsed().as_nanos() / times);
             }
-            println!("{size} bytes: {} ns, watched {} ns", best[0], best[1]);
+            println!("{size} bytes: {} ns, instrumented {} ns", best[0], best[1]);
         }
     });
 }

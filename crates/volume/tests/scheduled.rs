@@ -1,4 +1,4 @@
-//! A store whose requests take turns is the same store, and who lets go of a turn leaves nothing behind.
+//! A store with lanes behaves like the store itself, and cancelled requests leave nothing queued or in flight.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -43,15 +43,15 @@ async fn it_conforms_under_and_over_other_layers() {
 }
 
 #[tokio::test]
-async fn it_answers_as_the_memory_store_does() {
+async fn random_operations_match_the_memory_store() {
     for seed in 0..30 {
         println!("seed {seed}");
         conformance::model(|| async { scheduled(memory()) }.boxed(), seed, 100).await;
     }
 }
 
-/// A store in which every write takes 5 ms for each piece, at a clock turned by hand.
-struct House {
+/// A lanes layer over a store with injected delays, on a simulated clock.
+struct Fixture {
     clock: Arc<SimulatedClock>,
     faults: Arc<Faulty<MemoryStore>>,
     store: Arc<Scheduled>,
@@ -62,16 +62,16 @@ fn key(name: &str) -> Address {
     Address::parse("bucket", name).unwrap()
 }
 
-impl House {
+impl Fixture {
     async fn new() -> Self {
         let clock = SimulatedClock::new();
         let faults = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
         let first = Priorities::new(vec!["bucket/first".to_owned()], ["shop".to_owned()].into());
         let options = LanesOptions { most_waiting: 3 };
         let store = Scheduled::new(faults.clone(), options, first, clock.clone());
-        let house = Self { clock, faults, store, budget: Budget::new(1 << 30) };
-        house.store.create_bucket(&house.context(), &key("k").bucket).await.unwrap();
-        house
+        let fixture = Self { clock, faults, store, budget: Budget::new(1 << 30) };
+        fixture.store.create_bucket(&fixture.context(), &key("k").bucket).await.unwrap();
+        fixture
     }
 
     fn context(&self) -> Context {
@@ -90,131 +90,139 @@ impl House {
         staged.commit(Expected::default()).await.map(drop)
     }
 
-    /// Time goes on until this has come, and how long it took.
-    async fn pass<T>(&self, work: impl Future<Output = T>) -> (T, Duration) {
-        let (begun, mut work) = (self.clock.now(), pin!(work));
+    /// Advances the clock until `work` is done. Returns its output and the time taken.
+    async fn advance_until<T>(&self, work: impl Future<Output = T>) -> (T, Duration) {
+        let (started, mut work) = (self.clock.now(), pin!(work));
         loop {
             for _ in 0..4 {
                 if let Some(done) = work.as_mut().now_or_never() {
-                    return (done, self.clock.now() - begun);
+                    return (done, self.clock.now() - started);
                 }
                 tokio::task::yield_now().await;
             }
-            assert!(self.clock.now() < begun + Duration::from_secs(60), "it never comes");
+            assert!(self.clock.now() < started + Duration::from_secs(60), "the work does not end");
             self.clock.advance(MILLI);
         }
     }
 
-    /// Lanes learn that small requests take 5 ms and that large ones carry 100 MB a second.
-    async fn learn(&self) {
+    /// Runs requests until the lanes have measured 5 ms for small requests and a capacity for large ones.
+    async fn warm_up(&self) {
         self.faults.follow(FaultPlan::none().on(At::Commit, When::Always, Fault::Delay(5 * MILLI)));
         for _ in 0..150 {
-            self.pass(self.put("small", 4096)).await.0.unwrap();
+            self.advance_until(self.put("small", 4096)).await.0.unwrap();
             let both = async { futures::try_join!(self.put("a", LARGE / 2), self.put("b", LARGE / 2)) };
-            self.pass(both).await.0.unwrap();
+            self.advance_until(both).await.0.unwrap();
         }
     }
 }
 
 #[tokio::test]
-async fn large_ones_wait_while_small_ones_do_not() {
-    let house = House::new().await;
-    house.learn().await;
-    // Far more than was ever carried.
-    let (done, took) = house.pass(house.put("large", 32 * LARGE)).await;
+async fn large_requests_queue_while_small_ones_pass() {
+    let fixture = Fixture::new().await;
+    fixture.warm_up().await;
+    // Far more than the measured capacity.
+    let (done, took) = fixture.advance_until(fixture.put("large", 32 * LARGE)).await;
     done.unwrap();
     assert!(took > 100 * MILLI, "{took:?}");
     let many = async {
-        futures::join!(house.put("large", 32 * LARGE), house.put("small", 4096), house.put("first", 4096))
+        futures::join!(
+            fixture.put("large", 32 * LARGE),
+            fixture.put("small", 4096),
+            fixture.put("first", 4096)
+        )
     };
     let mut many = pin!(many);
     assert!(many.as_mut().now_or_never().is_none());
-    assert_eq!(house.store.waiting(), 1, "the large one");
-    assert_eq!(house.store.under_way(), 3);
-    house.pass(many).await.0.0.unwrap();
-    assert_eq!((house.store.waiting(), house.store.under_way()), (0, 0));
+    assert_eq!(fixture.store.waiting(), 1, "the large request is queued");
+    assert_eq!(fixture.store.under_way(), 3);
+    fixture.advance_until(many).await.0.0.unwrap();
+    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
 }
 
 #[tokio::test]
-async fn who_goes_first_does_not_wait_behind_those_who_do_not() {
-    let house = House::new().await;
-    house.learn().await;
-    let mut batch = pin!(house.put_as(Some("batch"), "a", 32 * LARGE));
+async fn high_priority_client_overtakes_normal_ones() {
+    let fixture = Fixture::new().await;
+    fixture.warm_up().await;
+    let mut batch = pin!(fixture.put_as(Some("batch"), "a", 32 * LARGE));
     assert!(batch.as_mut().now_or_never().is_none());
-    // As large, and all that may be under way beside it: the client goes first, whatever its key.
-    let mut other = pin!(house.put_as(Some("other"), "b", 32 * LARGE));
+    // Two large requests of normal priority are queued. A client of high priority overtakes them, whatever its key.
+    let mut other = pin!(fixture.put_as(Some("other"), "b", 32 * LARGE));
     assert!(other.as_mut().now_or_never().is_none());
-    assert_eq!(house.store.waiting(), 2);
-    let mut shop = pin!(house.put_as(Some("shop"), "c", 32 * LARGE));
-    assert!(shop.as_mut().now_or_never().is_none(), "the store takes its time");
-    assert_eq!((house.store.waiting(), house.store.under_way()), (2, 3));
-    house.pass(shop).await.0.unwrap();
-    assert_eq!(house.store.waiting(), 2, "the others are not done");
-    house.pass(async { futures::try_join!(batch, other) }).await.0.unwrap();
-    assert_eq!((house.store.waiting(), house.store.under_way()), (0, 0));
+    assert_eq!(fixture.store.waiting(), 2);
+    let mut shop = pin!(fixture.put_as(Some("shop"), "c", 32 * LARGE));
+    assert!(shop.as_mut().now_or_never().is_none(), "the request is waiting for the store");
+    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (2, 3));
+    fixture.advance_until(shop).await.0.unwrap();
+    assert_eq!(fixture.store.waiting(), 2, "the requests of normal priority are still queued");
+    fixture.advance_until(async { futures::try_join!(batch, other) }).await.0.unwrap();
+    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
 }
 
 #[tokio::test]
-async fn who_is_dropped_gives_its_place_back() {
-    let house = House::new().await;
-    house.learn().await;
-    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(house.put("large", 32 * LARGE))).collect();
+async fn dropped_requests_leave_the_queue() {
+    let fixture = Fixture::new().await;
+    fixture.warm_up().await;
+    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(fixture.put("large", 32 * LARGE))).collect();
     for put in &mut waiting {
         assert!(put.now_or_never().is_none());
     }
-    assert_eq!(house.store.waiting(), 3);
-    let refused = house.put("large", LARGE).now_or_never().unwrap().unwrap_err();
-    assert!(refused.reason() == Reason::Overloaded && refused.kind().is_retryable(), "{refused:?}");
-    // The one that watches the clock is among those that go.
+    assert_eq!(fixture.store.waiting(), 3);
+    let rejected = fixture.put("large", LARGE).now_or_never().unwrap().unwrap_err();
+    assert!(rejected.reason() == Reason::Overloaded && rejected.kind().is_retryable(), "{rejected:?}");
+    // The timekeeper is among the dropped requests.
     waiting.drain(..2).for_each(drop);
-    assert_eq!((house.store.waiting(), house.store.under_way()), (1, 1));
-    house.pass(waiting.remove(0)).await.0.unwrap();
-    assert_eq!((house.store.waiting(), house.store.under_way()), (0, 0));
+    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (1, 1));
+    fixture.advance_until(waiting.remove(0)).await.0.unwrap();
+    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
 }
 
 #[tokio::test]
-async fn who_is_not_polled_any_more_keeps_nobody() {
-    let house = House::new().await;
-    house.learn().await;
-    let mut stuck = Box::pin(house.put("large", 32 * LARGE));
+async fn request_that_is_not_polled_delays_no_other() {
+    let fixture = Fixture::new().await;
+    fixture.warm_up().await;
+    let mut stuck = Box::pin(fixture.put("large", 32 * LARGE));
     assert!(stuck.as_mut().now_or_never().is_none());
-    let (done, took) = house.pass(house.put("large", 4 * LARGE)).await;
+    let (done, took) = fixture.advance_until(fixture.put("large", 4 * LARGE)).await;
     done.unwrap();
     assert!(took < Duration::from_secs(1), "{took:?}");
-    house.pass(stuck).await.0.unwrap();
+    fixture.advance_until(stuck).await.0.unwrap();
 }
 
 #[tokio::test]
-async fn a_deadline_is_heeded_while_a_turn_is_waited_for() {
-    let house = House::new().await;
-    house.learn().await;
-    let deadline = Deadline::after(house.clock.clone(), 20 * MILLI);
-    let context = context_until(&house.budget, deadline);
+async fn deadline_applies_while_a_request_is_queued() {
+    let fixture = Fixture::new().await;
+    fixture.warm_up().await;
+    let deadline = Deadline::after(fixture.clock.clone(), 20 * MILLI);
+    let context = context_until(&fixture.budget, deadline);
     let late = async {
         let request = StageRequest { size: Some(64 * LARGE as u64), ..StageRequest::default() };
-        let mut staged = house.store.stage(&context, &key("late"), request).await?;
+        let mut staged = fixture.store.stage(&context, &key("late"), request).await?;
         staged.write(vec![7; 64 * LARGE].into()).await
     };
-    let (late, took) = house.pass(late).await;
+    let (late, took) = fixture.advance_until(late).await;
     assert_eq!(late.unwrap_err().reason(), Reason::DeadlineExceeded);
     assert!(took <= 25 * MILLI, "{took:?}");
-    assert_eq!((house.store.waiting(), house.store.under_way()), (0, 0));
+    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
 }
 
 #[tokio::test]
-async fn who_reads_slowly_holds_nothing() {
-    let house = House::new().await;
-    house.pass(house.put("large", 8 * LARGE)).await.0.unwrap();
-    house.learn().await;
-    let context = house.context();
-    let found = house.pass(house.store.get(&context, &key("large"), Default::default())).await.0.unwrap();
+async fn slow_reader_holds_no_place_in_its_lane() {
+    let fixture = Fixture::new().await;
+    fixture.advance_until(fixture.put("large", 8 * LARGE)).await.0.unwrap();
+    fixture.warm_up().await;
+    let context = fixture.context();
+    let found = fixture
+        .advance_until(fixture.store.get(&context, &key("large"), Default::default()))
+        .await
+        .0
+        .unwrap();
     let mut body = found.body;
-    house.pass(body.next()).await.0.unwrap().unwrap();
-    house.clock.advance(Duration::from_secs(5));
-    assert_eq!(house.store.waiting(), 0, "it asks for nothing");
-    let (done, took) = house.pass(house.put("small", 4096)).await;
+    fixture.advance_until(body.next()).await.0.unwrap().unwrap();
+    fixture.clock.advance(Duration::from_secs(5));
+    assert_eq!(fixture.store.waiting(), 0, "a reader that does not poll is not queued");
+    let (done, took) = fixture.advance_until(fixture.put("small", 4096)).await;
     done.unwrap();
     assert!(took <= 6 * MILLI, "{took:?}");
     drop(body);
-    assert_eq!(house.store.under_way(), 0);
+    assert_eq!(fixture.store.under_way(), 0);
 }

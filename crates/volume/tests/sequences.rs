@@ -1,4 +1,4 @@
-//! Objects that are stored while they are made, and ranges that are fetched of them.
+//! Streaming uploads with rollback and checkpoints, and range reads of the stored objects.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -15,7 +15,7 @@ use tradewind_model::retry::RetryOptions;
 use tradewind_volume::memory::{Begun, CopiedPart};
 use tradewind_volume::{Carrier, Memory as _, Ranges, Sequence, Sink};
 
-fn carrier() -> Arc<Carrier> {
+fn transfers() -> Arc<Carrier> {
     let plan = Plan {
         requests: 4,
         stream_bytes: 30_000,
@@ -33,48 +33,51 @@ fn pattern(length: usize, seed: u64) -> Vec<u8> {
     piece.into_iter().cycle().take(length).collect()
 }
 
-fn at() -> Address {
+fn address() -> Address {
     Address::parse("bucket", "key").unwrap()
 }
 
 async fn store(plan: FaultPlan) -> Arc<dyn ObjectStore> {
-    let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
-    below.create_bucket(&context(), &at().bucket).await.unwrap();
-    Faulty::new(below, plan)
+    let inner: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
+    inner.create_bucket(&context(), &address().bucket).await.unwrap();
+    Faulty::new(inner, plan)
 }
 
 async fn read(store: &Arc<dyn ObjectStore>) -> Result<Bytes> {
-    store.get(&context(), &at(), Default::default()).await?.body.collect().await
+    store.get(&context(), &address(), Default::default()).await?.body.collect().await
 }
 
 async fn uploads(store: &Arc<dyn ObjectStore>) -> usize {
     let request = ListUploads { limit: 10, ..ListUploads::default() };
-    store.list_uploads(&context(), &at().bucket, &request).await.unwrap().entries.len()
+    store.list_uploads(&context(), &address().bucket, &request).await.unwrap().entries.len()
 }
 
-/// What is taken back is not in the object, however much of it was sent, and what comes behind it is.
+/// Bytes rolled back are not in the object, however much of them was sent. Bytes written afterwards are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_taken_back_is_not_there() {
+async fn rolled_back_bytes_are_not_in_the_object() {
     let part = usize::try_from(LEAST_PART).unwrap();
-    for kept in [0, 1000, part, part + 1] {
-        for taken in [0, 1000, 2 * part + 5] {
-            for behind in [0, part] {
+    for before in [0, 1000, part, part + 1] {
+        for discarded in [0, 1000, 2 * part + 5] {
+            for after in [0, part] {
                 let store = store(FaultPlan::none()).await;
-                let mut sequence = Sequence::new(&carrier(), &store, &at(), Metadata::default());
-                sequence.write(&pattern(kept, 1)).await.unwrap();
+                let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
+                sequence.write(&pattern(before, 1)).await.unwrap();
                 for seed in [2, 3] {
                     sequence.mark();
-                    sequence.write(&pattern(taken, seed)).await.unwrap();
+                    sequence.write(&pattern(discarded, seed)).await.unwrap();
                     sequence.go_back();
                 }
-                assert_eq!(sequence.written(), kept as u64);
+                assert_eq!(sequence.written(), before as u64);
                 sequence.mark();
-                sequence.write(&pattern(behind, 4)).await.unwrap();
+                sequence.write(&pattern(after, 4)).await.unwrap();
                 sequence.keep();
                 sequence.go_back();
                 sequence.finish().await.unwrap();
-                let expected = [pattern(kept, 1), pattern(behind, 4)].concat();
-                assert!(read(&store).await.unwrap() == expected, "{kept}, {taken} taken back, {behind}");
+                let expected = [pattern(before, 1), pattern(after, 4)].concat();
+                assert!(
+                    read(&store).await.unwrap() == expected,
+                    "{before}, {discarded} rolled back, {after}"
+                );
                 assert_eq!(uploads(&store).await, 0);
             }
         }
@@ -82,11 +85,11 @@ async fn what_is_taken_back_is_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fails_leaves_nothing() {
+async fn failed_upload_leaves_nothing() {
     let part = usize::try_from(LEAST_PART).unwrap();
     let fault = Fault::FailBefore(Reason::AccessDenied);
     let store = store(FaultPlan::none().on(Operation::StagePart, When::Nth(2), fault)).await;
-    let mut sequence = Sequence::new(&carrier(), &store, &at(), Metadata::default());
+    let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
     let written = sequence.write(&pattern(5 * part, 1)).await;
     let failed = match written {
         Ok(()) => sequence.finish().await.map(drop),
@@ -100,17 +103,17 @@ async fn what_fails_leaves_nothing() {
     assert_eq!(read(&store).await.unwrap_err().reason(), Reason::NoSuchKey);
 }
 
-/// What is remembered of one object.
+/// A checkpoint in memory.
 #[derive(Default)]
-struct Remembered(Mutex<Option<Begun>>);
+struct MemoryCheckpoint(Mutex<Option<Begun>>);
 
-impl tradewind_volume::Memory for Remembered {
+impl tradewind_volume::Memory for MemoryCheckpoint {
     fn earlier(&self) -> Option<Begun> {
         self.0.lock().unwrap().clone()
     }
 
-    fn begun(&self, begun: &Begun) -> bool {
-        *self.0.lock().unwrap() = Some(begun.clone());
+    fn begun(&self, state: &Begun) -> bool {
+        *self.0.lock().unwrap() = Some(state.clone());
         true
     }
 
@@ -123,37 +126,38 @@ impl tradewind_volume::Memory for Remembered {
     }
 }
 
-/// An object that is made again from its beginning, as whoever was killed makes it.
-struct Making {
+/// An interrupted upload, whose object is produced again from scratch.
+struct InterruptedUpload {
     store: Arc<dyn ObjectStore>,
     faults: Arc<Faulty<dyn ObjectStore>>,
-    memory: Arc<Remembered>,
+    checkpoint: Arc<MemoryCheckpoint>,
 }
 
-impl Making {
-    /// Its store was overloaded when the third part came: what is there of the two before it is remembered.
-    async fn cut_off(bytes: &[u8]) -> Self {
-        let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
-        below.create_bucket(&context(), &at().bucket).await.unwrap();
+impl InterruptedUpload {
+    /// Starts an upload that is interrupted by an overloaded store at the third part. The stored parts are
+    /// checkpointed.
+    async fn start(bytes: &[u8]) -> Self {
+        let inner: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
+        inner.create_bucket(&context(), &address().bucket).await.unwrap();
         let busy = Fault::FailBefore(Reason::Overloaded);
-        let faults = Faulty::new(below, FaultPlan::none().on(Operation::StagePart, When::From(3), busy));
-        let making = Self { store: faults.clone(), faults, memory: Arc::default() };
-        assert_eq!(making.write(bytes).await.unwrap_err().reason(), Reason::Overloaded);
-        assert_eq!(uploads(&making.store).await, 1, "what was sent stays");
-        assert!((1..=2).contains(&making.kept()));
-        making.faults.follow(FaultPlan::none());
-        making
+        let faults = Faulty::new(inner, FaultPlan::none().on(Operation::StagePart, When::From(3), busy));
+        let interrupted = Self { store: faults.clone(), faults, checkpoint: Arc::default() };
+        assert_eq!(interrupted.write(bytes).await.unwrap_err().reason(), Reason::Overloaded);
+        assert_eq!(uploads(&interrupted.store).await, 1, "the upload remains in the store");
+        assert!((1..=2).contains(&interrupted.checkpointed_parts()));
+        interrupted.faults.follow(FaultPlan::none());
+        interrupted
     }
 
-    /// Parts that are remembered.
-    fn kept(&self) -> u64 {
-        self.memory.earlier().map_or(0, |begun| begun.parts.len() as u64)
+    /// Number of checkpointed parts.
+    fn checkpointed_parts(&self) -> u64 {
+        self.checkpoint.earlier().map_or(0, |state| state.parts.len() as u64)
     }
 
     async fn write(&self, bytes: &[u8]) -> Result<()> {
-        let memory: Arc<dyn tradewind_volume::Memory> = self.memory.clone();
-        let sequence = Sequence::new(&carrier(), &self.store, &at(), Metadata::default());
-        let mut sequence = sequence.remembered(Some(memory));
+        let checkpoint: Arc<dyn tradewind_volume::Memory> = self.checkpoint.clone();
+        let sequence = Sequence::new(&transfers(), &self.store, &address(), Metadata::default());
+        let mut sequence = sequence.remembered(Some(checkpoint));
         match sequence.write(bytes).await {
             Ok(()) => sequence.finish().await.map(drop),
             Err(e) => {
@@ -163,92 +167,92 @@ impl Making {
         }
     }
 
-    /// The object is there, for so many parts that were sent; nothing else is left.
-    async fn is_made_with(&self, bytes: &[u8], parts: u64) {
+    /// Asserts that the upload completes by sending `parts` parts and leaves nothing else.
+    async fn assert_completes_with(&self, bytes: &[u8], parts: u64) {
         let before = self.faults.calls(Operation::StagePart);
         self.write(bytes).await.unwrap();
         assert_eq!(self.faults.calls(Operation::StagePart) - before, parts);
         assert!(read(&self.store).await.unwrap() == bytes);
         assert_eq!(uploads(&self.store).await, 0);
-        assert_eq!(self.memory.earlier(), None, "nobody goes on with it");
+        assert_eq!(self.checkpoint.earlier(), None, "the checkpoint is cleared");
     }
 }
 
 const PART: usize = LEAST_PART as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_cut_off_goes_on() {
+async fn interrupted_upload_resumes() {
     let bytes = pattern(4 * PART + 5, 1);
-    let making = Making::cut_off(&bytes).await;
-    making.is_made_with(&bytes, 5 - making.kept()).await;
+    let interrupted = InterruptedUpload::start(&bytes).await;
+    interrupted.assert_completes_with(&bytes, 5 - interrupted.checkpointed_parts()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_part_that_is_made_otherwise_is_sent_again() {
+async fn part_with_other_bytes_is_sent_again() {
     let bytes = pattern(4 * PART + 5, 1);
-    let making = Making::cut_off(&bytes).await;
+    let interrupted = InterruptedUpload::start(&bytes).await;
     let mut others = bytes.clone();
-    let first = making.memory.earlier().unwrap().parts[0].number.get();
+    let first = interrupted.checkpoint.earlier().unwrap().parts[0].number.get();
     others[usize::from(first - 1) * PART] ^= 1;
-    making.is_made_with(&others, 6 - making.kept()).await;
-    // Everything behind what came in between is elsewhere.
-    let making = Making::cut_off(&bytes).await;
-    making.is_made_with(&[&b"x"[..], &bytes].concat(), 5).await;
+    interrupted.assert_completes_with(&others, 6 - interrupted.checkpointed_parts()).await;
+    // An inserted byte shifts all parts.
+    let interrupted = InterruptedUpload::start(&bytes).await;
+    interrupted.assert_completes_with(&[&b"x"[..], &bytes].concat(), 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_store_lost_is_sent_again() {
+async fn missing_upload_restarts() {
     let bytes = pattern(4 * PART + 5, 1);
-    let making = Making::cut_off(&bytes).await;
-    let upload = making.memory.earlier().unwrap().upload;
-    making.store.abort_upload(&context(), &at(), &upload).await.unwrap();
-    making.is_made_with(&bytes, 5).await;
+    let interrupted = InterruptedUpload::start(&bytes).await;
+    let upload = interrupted.checkpoint.earlier().unwrap().upload;
+    interrupted.store.abort_upload(&context(), &address(), &upload).await.unwrap();
+    interrupted.assert_completes_with(&bytes, 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_looked_at_now_is_not_forgotten() {
+async fn transient_list_error_keeps_the_checkpoint() {
     let bytes = pattern(4 * PART + 5, 1);
-    let making = Making::cut_off(&bytes).await;
-    let (before, busy) = (making.kept(), Fault::FailBefore(Reason::Overloaded));
-    making.faults.follow(FaultPlan::none().on(Operation::ListParts, When::Always, busy));
-    assert_eq!(making.write(&bytes).await.unwrap_err().reason(), Reason::Overloaded);
-    making.faults.follow(FaultPlan::none());
-    assert_eq!((uploads(&making.store).await, making.kept()), (1, before));
-    making.is_made_with(&bytes, 5 - before).await;
+    let interrupted = InterruptedUpload::start(&bytes).await;
+    let (before, busy) = (interrupted.checkpointed_parts(), Fault::FailBefore(Reason::Overloaded));
+    interrupted.faults.follow(FaultPlan::none().on(Operation::ListParts, When::Always, busy));
+    assert_eq!(interrupted.write(&bytes).await.unwrap_err().reason(), Reason::Overloaded);
+    interrupted.faults.follow(FaultPlan::none());
+    assert_eq!((uploads(&interrupted.store).await, interrupted.checkpointed_parts()), (1, before));
+    interrupted.assert_completes_with(&bytes, 5 - before).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_could_not_be_freed_is_freed_another_time() {
-    let making = Making::cut_off(&pattern(4 * PART + 5, 1)).await;
+async fn failed_abort_is_retried_by_the_next_upload() {
+    let interrupted = InterruptedUpload::start(&pattern(4 * PART + 5, 1)).await;
     let busy = Fault::FailBefore(Reason::Overloaded);
-    making.faults.follow(FaultPlan::none().on(Operation::AbortUpload, When::Always, busy));
-    making.write(&pattern(1000, 1)).await.unwrap();
-    assert_eq!(uploads(&making.store).await, 1);
-    making.faults.follow(FaultPlan::none());
-    making.is_made_with(&pattern(1000, 2), 0).await;
+    interrupted.faults.follow(FaultPlan::none().on(Operation::AbortUpload, When::Always, busy));
+    interrupted.write(&pattern(1000, 1)).await.unwrap();
+    assert_eq!(uploads(&interrupted.store).await, 1);
+    interrupted.faults.follow(FaultPlan::none());
+    interrupted.assert_completes_with(&pattern(1000, 2), 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_became_small_leaves_nothing_of_what_was_large() {
-    let making = Making::cut_off(&pattern(4 * PART + 5, 1)).await;
-    making.is_made_with(&pattern(1000, 1), 0).await;
+async fn small_object_aborts_an_earlier_large_upload() {
+    let interrupted = InterruptedUpload::start(&pattern(4 * PART + 5, 1)).await;
+    interrupted.assert_completes_with(&pattern(1000, 1), 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_will_not_succeed_is_not_left() {
+async fn permanent_failure_aborts_the_upload() {
     let bytes = pattern(4 * PART + 5, 1);
-    let making = Making::cut_off(&bytes).await;
+    let interrupted = InterruptedUpload::start(&bytes).await;
     let refused = Fault::FailBefore(Reason::InvalidRequest);
-    making.faults.follow(FaultPlan::none().on(Operation::StagePart, When::Always, refused));
-    assert_eq!(making.write(&bytes).await.unwrap_err().reason(), Reason::InvalidRequest);
-    assert_eq!(uploads(&making.store).await, 0);
-    assert_eq!(making.memory.earlier(), None);
+    interrupted.faults.follow(FaultPlan::none().on(Operation::StagePart, When::Always, refused));
+    assert_eq!(interrupted.write(&bytes).await.unwrap_err().reason(), Reason::InvalidRequest);
+    assert_eq!(uploads(&interrupted.store).await, 0);
+    assert_eq!(interrupted.checkpoint.earlier(), None);
 }
 
 #[derive(Default)]
-struct Memory(Mutex<Vec<u8>>);
+struct MemorySink(Mutex<Vec<u8>>);
 
-impl Sink for Memory {
+impl Sink for MemorySink {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (mut all, at) = (self.0.lock().unwrap(), offset as usize);
         let length = all.len().max(at + bytes.len());
@@ -259,7 +263,7 @@ impl Sink for Memory {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ranges_are_what_was_asked_for() {
+async fn range_reads_return_the_requested_bytes() {
     let bytes = pattern(1_000_000, 5);
     let passing = |operation, fault| FaultPlan::seeded(7).on(operation, When::Probability(0.1), fault);
     let plans = [
@@ -269,19 +273,19 @@ async fn ranges_are_what_was_asked_for() {
     ];
     for plan in plans {
         let store = store(plan).await;
-        let mut sequence = Sequence::new(&carrier(), &store, &at(), Metadata::default());
+        let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
         sequence.write(&bytes).await.unwrap();
         sequence.finish().await.unwrap();
         for tail in [1, 64, 1_000_000, 2_000_000] {
-            let (ranges, end) = Ranges::open(&carrier(), &store, &at(), tail as u64).await.unwrap();
+            let (ranges, end) = Ranges::open(&transfers(), &store, &address(), tail as u64).await.unwrap();
             assert_eq!((ranges.size(), end.len()), (1_000_000, tail.min(1_000_000)));
             assert!(bytes.ends_with(&end));
             for (offset, length) in [(0, 0), (5, 0), (0, 1), (999_999, 1), (100, 99_999), (7, 730_000)] {
                 let (span, expected) = ((offset as u64, length as u64), &bytes[offset..offset + length]);
                 let checksum = Checksum::of(tradewind_core::Algorithm::Crc64Nvme, expected);
-                let (found, its) = ranges.bytes(span).await.unwrap();
-                assert!(found == expected && its == checksum, "{span:?}");
-                let memory = Arc::new(Memory::default());
+                let (found, its_checksum) = ranges.bytes(span).await.unwrap();
+                assert!(found == expected && its_checksum == checksum, "{span:?}");
+                let memory = Arc::new(MemorySink::default());
                 let sink: Arc<dyn Sink> = memory.clone();
                 assert_eq!(ranges.write_to(span, &sink).await.unwrap(), checksum);
                 assert!(length == 0 || memory.0.lock().unwrap()[offset..] == *expected, "{span:?}");
@@ -295,8 +299,8 @@ async fn ranges_are_what_was_asked_for() {
             }
         }
     }
-    let nothing = store(FaultPlan::none()).await;
-    Sequence::new(&carrier(), &nothing, &at(), Metadata::default()).finish().await.unwrap();
-    let (ranges, end) = Ranges::open(&carrier(), &nothing, &at(), 64).await.unwrap();
+    let empty = store(FaultPlan::none()).await;
+    Sequence::new(&transfers(), &empty, &address(), Metadata::default()).finish().await.unwrap();
+    let (ranges, end) = Ranges::open(&transfers(), &empty, &address(), 64).await.unwrap();
     assert_eq!((ranges.size(), end.len()), (0, 0));
 }

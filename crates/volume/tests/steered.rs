@@ -1,4 +1,4 @@
-//! Requests at a time that follow what is carried, by a clock that goes on when everybody waits.
+//! Adaptive concurrency over a simulated link, on the paused clock of the runtime, which advances while all tasks wait.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -19,7 +19,7 @@ use tradewind_volume::Carrier;
 const BYTES: u64 = 64 << 10;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The runtime's own time.
+/// The time of the runtime.
 #[derive(Debug)]
 struct Paused(Instant);
 
@@ -37,28 +37,28 @@ impl Clock for Paused {
     }
 }
 
-/// A store behind a line that takes requests one after the other.
+/// A store at some RTT whose link serves one request after another.
 #[derive(Debug)]
-struct Line {
-    round_trip: Duration,
+struct SimulatedLink {
+    rtt: Duration,
     per_request: Mutex<Duration>,
     free: Mutex<Option<Instant>>,
-    under_way: AtomicUsize,
-    carried: AtomicU64,
+    in_flight: AtomicUsize,
+    served: AtomicU64,
 }
 
-impl Line {
-    fn new(round_trip: Duration, per_second: u32) -> Arc<Self> {
+impl SimulatedLink {
+    fn new(rtt: Duration, per_second: u32) -> Arc<Self> {
         let per_request = Mutex::new(SECOND / per_second);
-        let (free, under_way, carried) = (Mutex::default(), AtomicUsize::new(0), AtomicU64::new(0));
-        Arc::new(Self { round_trip, per_request, free, under_way, carried })
+        let (free, in_flight, served) = (Mutex::default(), AtomicUsize::new(0), AtomicU64::new(0));
+        Arc::new(Self { rtt, per_request, free, in_flight, served })
     }
 
     fn set(&self, per_second: u32) {
         *self.per_request.lock().unwrap() = SECOND / per_second;
     }
 
-    async fn carry(&self) {
+    async fn serve(&self) {
         let due = {
             let mut free = self.free.lock().unwrap();
             let now = Instant::now();
@@ -66,21 +66,21 @@ impl Line {
             *free = Some(due);
             due
         };
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep_until(due + self.round_trip).await;
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
-        self.carried.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep_until(due + self.rtt).await;
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.served.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What it carries in so long, a second.
-    async fn carries(&self, time: Duration) -> f64 {
-        let before = self.carried.load(Ordering::Relaxed);
+    /// Measures the throughput over `time`, in requests per second.
+    async fn throughput(&self, time: Duration) -> f64 {
+        let before = self.served.load(Ordering::Relaxed);
         tokio::time::sleep(time).await;
-        (self.carried.load(Ordering::Relaxed) - before) as f64 / time.as_secs_f64()
+        (self.served.load(Ordering::Relaxed) - before) as f64 / time.as_secs_f64()
     }
 }
 
-fn carrier() -> Carrier {
+fn transfers() -> Carrier {
     Carrier::new(
         Plan::default(),
         Budget::new(1 << 30),
@@ -89,112 +89,116 @@ fn carrier() -> Carrier {
     )
 }
 
-/// Whoever asks one request after the other, as many as there may be at the most.
-fn ask(carrier: &Arc<Carrier>, line: &Arc<Line>, is_failing: bool) -> JoinSet<()> {
-    let mut asking = JoinSet::new();
-    for _ in 0..carrier.most_requests() {
-        let (carrier, line) = (carrier.clone(), line.clone());
-        asking.spawn(async move {
+/// Starts as many clients as the maximum concurrency, each of which sends one request after another.
+fn start_clients(transfers: &Arc<Carrier>, link: &Arc<SimulatedLink>, is_failing: bool) -> JoinSet<()> {
+    let mut clients = JoinSet::new();
+    for _ in 0..transfers.most_requests() {
+        let (transfers, link) = (transfers.clone(), link.clone());
+        clients.spawn(async move {
             loop {
-                let asked = carrier.again(|| async {
-                    let _slot = carrier.slot(BYTES).await?;
-                    line.carry().await;
-                    if is_failing { Err(Error::new(Reason::Defect, "it fails")) } else { Result::Ok(()) }
+                let result = transfers.again(|| async {
+                    let _slot = transfers.slot(BYTES).await?;
+                    link.serve().await;
+                    if is_failing {
+                        Err(Error::new(Reason::Defect, "injected failure"))
+                    } else {
+                        Result::Ok(())
+                    }
                 });
-                drop(asked.await);
+                drop(result.await);
             }
         });
     }
-    asking
+    clients
 }
 
 #[tokio::test(start_paused = true)]
-async fn small_objects_far_away_get_more_at_a_time() {
-    // 32 at a time would be 160 a second.
-    let line = Line::new(SECOND / 5, 1000);
-    let carrier = Arc::new(carrier().steered(|| (0, 0)));
-    let _asking = ask(&carrier, &line, false);
-    let first = line.carries(SECOND).await;
+async fn concurrency_rises_for_small_objects_at_a_high_rtt() {
+    // A concurrency of 32 reaches 160 req/s.
+    let link = SimulatedLink::new(SECOND / 5, 1000);
+    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let _clients = start_clients(&transfers, &link, false);
+    let first = link.throughput(SECOND).await;
     assert!(first >= 0.8 * 160.0, "{first}");
     tokio::time::sleep(5 * SECOND).await;
-    let found = line.carries(20 * SECOND).await;
-    assert!(found > 850.0, "{found} a second");
+    let throughput = link.throughput(20 * SECOND).await;
+    assert!(throughput > 850.0, "{throughput} req/s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_are_enough_next_door() {
-    let line = Line::new(SECOND / 1000, 1000);
-    let carrier = Arc::new(carrier().steered(|| (0, 0)));
-    let _asking = ask(&carrier, &line, false);
+async fn concurrency_stays_low_at_a_low_rtt() {
+    let link = SimulatedLink::new(SECOND / 1000, 1000);
+    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let _clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(30 * SECOND).await;
-    let carried = line.carries(10 * SECOND).await;
-    let under_way = line.under_way.load(Ordering::Relaxed);
-    assert!(carried > 970.0 && under_way <= 16, "{carried} a second by {under_way}");
+    let throughput = link.throughput(10 * SECOND).await;
+    let in_flight = link.in_flight.load(Ordering::Relaxed);
+    assert!(throughput > 970.0 && in_flight <= 16, "{throughput} req/s with {in_flight} in flight");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_is_followed_within_five_seconds() {
-    let line = Line::new(SECOND / 10, 200);
-    let carrier = Arc::new(carrier().steered(|| (0, 0)));
-    let _asking = ask(&carrier, &line, false);
+async fn concurrency_follows_a_capacity_step_within_5_s() {
+    let link = SimulatedLink::new(SECOND / 10, 200);
+    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let _clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(20 * SECOND).await;
     for per_second in [1500, 200, 1500] {
-        line.set(per_second);
+        link.set(per_second);
         tokio::time::sleep(5 * SECOND).await;
-        let carried = line.carries(10 * SECOND).await;
-        assert!(carried > 0.85 * f64::from(per_second), "{carried} of {per_second}");
+        let throughput = link.throughput(10 * SECOND).await;
+        assert!(throughput > 0.85 * f64::from(per_second), "{throughput} of {per_second} req/s");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_is_no_reason_for_more() {
-    let line = Line::new(SECOND / 10, 1_000_000);
-    let carrier = Arc::new(carrier().steered(|| (0, 0)));
-    let _asking = ask(&carrier, &line, true);
+async fn failing_requests_do_not_raise_concurrency() {
+    let link = SimulatedLink::new(SECOND / 10, 1_000_000);
+    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let _clients = start_clients(&transfers, &link, true);
     tokio::time::sleep(30 * SECOND).await;
-    let under_way = line.under_way.load(Ordering::Relaxed);
-    assert!(under_way <= 32, "{under_way}");
+    let in_flight = link.in_flight.load(Ordering::Relaxed);
+    assert!(in_flight <= 32, "{in_flight}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_how_many_has_as_many() {
-    let line = Line::new(SECOND / 5, 1000);
-    let carrier = Arc::new(carrier());
-    assert_eq!(carrier.most_requests(), 32);
-    let _asking = ask(&carrier, &line, false);
+async fn fixed_concurrency_is_not_adapted() {
+    let link = SimulatedLink::new(SECOND / 5, 1000);
+    let transfers = Arc::new(transfers());
+    assert_eq!(transfers.most_requests(), 32);
+    let _clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(20 * SECOND).await;
-    assert_eq!(line.under_way.load(Ordering::Relaxed), 32);
+    assert_eq!(link.in_flight.load(Ordering::Relaxed), 32);
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_turn_is_lost_when_requests_are_given_up() {
-    let line = Line::new(SECOND / 20, 700);
-    let carrier = Arc::new(carrier().steered(|| (0, 0)));
+async fn cancelled_requests_release_their_permits() {
+    let link = SimulatedLink::new(SECOND / 20, 700);
+    let transfers = Arc::new(transfers().steered(|| (0, 0)));
     for seconds in 1..20 {
-        let asking = ask(&carrier, &line, false);
+        let clients = start_clients(&transfers, &link, false);
         tokio::time::sleep(Duration::from_millis(700 * seconds % 3100)).await;
-        // All of them are dropped wherever they are.
-        drop(asking);
+        // All requests are dropped in whatever state they are.
+        drop(clients);
         tokio::task::yield_now().await;
-        line.under_way.store(0, Ordering::Relaxed);
+        link.in_flight.store(0, Ordering::Relaxed);
     }
-    let _asking = ask(&carrier, &line, false);
+    let _clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(10 * SECOND).await;
-    let carried = line.carries(10 * SECOND).await;
-    assert!(carried > 0.85 * 700.0, "{carried}");
+    let throughput = link.throughput(10 * SECOND).await;
+    assert!(throughput > 0.85 * 700.0, "{throughput}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_room_for_those_that_wait_for_each_other() {
-    // One at a time carries as much as any number.
-    let line = Line::new(Duration::ZERO, 1000);
-    let carrier = Arc::new(carrier().steered(|| (0, 0)));
-    let asking = ask(&carrier, &line, false);
+async fn pool_always_has_permits_for_five_largest_requests() {
+    // One request in flight reaches the full throughput.
+    let link = SimulatedLink::new(Duration::ZERO, 1000);
+    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(60 * SECOND).await;
-    drop(asking);
+    drop(clients);
     tokio::time::sleep(SECOND).await;
-    // Four hold a slot until a fifth is done.
-    let held: Vec<_> = futures::future::join_all((0..4).map(|_| carrier.slot(u64::MAX))).await;
-    let fifth = tokio::time::timeout(SECOND, carrier.slot(u64::MAX)).await;
+    // Four of the largest requests hold a slot while they wait for a fifth.
+    let held: Vec<_> = futures::future::join_all((0..4).map(|_| transfers.slot(u64::MAX))).await;
+    let fifth = tokio::time::timeout(SECOND, transfers.slot(u64::MAX)).await;
     assert!(fifth.is_ok() && held.iter().all(Result::is_ok));
 }

@@ -1,4 +1,4 @@
-//! How many requests of which size are under way where that is known of a store.
+//! Concurrency by request size under a tuned plan.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -16,7 +16,7 @@ use tradewind_volume::Carrier;
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 8 << 20;
 
-/// What follows from bytes, parallelisms and seconds.
+/// The plan tuned by samples of bytes, concurrency and latency in seconds.
 fn plan_of(samples: &[(u64, usize, f64)]) -> Plan {
     let sample = |&(bytes, parallel, latency): &(u64, usize, f64)| Sample {
         cell: Cell { bytes, parallel },
@@ -29,7 +29,8 @@ fn plan_of(samples: &[(u64, usize, f64)]) -> Plan {
     Plan::default().tuned(&[Surface::new(Belief::default(), samples)])
 }
 
-/// A store far away: small requests wait for the round trip, and of large ones there are as many as fill the line on new connections.
+/// The plan of a store at a high RTT: small requests wait for the RTT; the concurrency of large ones is what fills the
+/// link on new connections.
 fn plan() -> Plan {
     plan_of(&[
         (SMALL, 1, 0.1),
@@ -41,60 +42,60 @@ fn plan() -> Plan {
     ])
 }
 
-fn carrier(plan: Plan) -> Carrier {
-    carrier_by(&SimulatedClock::new(), plan)
+fn transfers(plan: Plan) -> Carrier {
+    transfers_with_clock(&SimulatedClock::new(), plan)
 }
 
-fn carrier_by(clock: &Arc<SimulatedClock>, plan: Plan) -> Carrier {
+fn transfers_with_clock(clock: &Arc<SimulatedClock>, plan: Plan) -> Carrier {
     Carrier::new(plan, Budget::new(1 << 30), clock.clone(), RetryOptions::default())
 }
 
 #[test]
-fn each_size_has_the_number_that_is_known() {
+fn each_size_has_the_concurrency_of_the_plan() {
     let plan = plan();
     let (small, large) = (plan.parallel(SMALL), plan.parallel(LARGE));
     assert!(small >= 128 && (30..=45).contains(&large), "{plan:?}");
     assert_eq!(plan.requests, small);
-    for (bytes, most) in [(SMALL, small), (LARGE, large)] {
-        let carrier = carrier(plan);
-        let held: Vec<_> = (0..most).map(|_| carrier.slot(bytes).now_or_never().unwrap().unwrap()).collect();
-        assert!(carrier.slot(LARGE).now_or_never().is_none(), "{most} of {bytes} bytes are all");
+    for (bytes, max) in [(SMALL, small), (LARGE, large)] {
+        let transfers = transfers(plan);
+        let held: Vec<_> = (0..max).map(|_| transfers.slot(bytes).now_or_never().unwrap().unwrap()).collect();
+        assert!(transfers.slot(LARGE).now_or_never().is_none(), "at most {max} requests of {bytes} bytes");
         drop(held);
-        assert!(carrier.slot(bytes).now_or_never().is_some());
+        assert!(transfers.slot(bytes).now_or_never().is_some());
     }
 }
 
 #[test]
-fn sizes_share_what_there_is() {
+fn sizes_share_the_permits() {
     let plan = plan();
-    let carrier = carrier(plan);
+    let transfers = transfers(plan);
     let (mut large, mut small) = (Vec::new(), Vec::new());
     for _ in 0..plan.parallel(LARGE) / 2 {
-        large.push(carrier.slot(LARGE).now_or_never().unwrap().unwrap());
+        large.push(transfers.slot(LARGE).now_or_never().unwrap().unwrap());
     }
-    while let Some(slot) = carrier.slot(SMALL).now_or_never() {
+    while let Some(slot) = transfers.slot(SMALL).now_or_never() {
         small.push(slot.unwrap());
     }
-    // What half of the large ones leave: half of the small ones, as near as whole requests come to it.
+    // Half of the large requests leave permits for about half of the small ones.
     let part = small.len() as f64 / plan.parallel(SMALL) as f64;
-    assert!((0.4..=0.6).contains(&part), "{part} beside {} large ones", large.len());
+    assert!((0.4..=0.6).contains(&part), "{part} next to {} large requests", large.len());
 }
 
-/// Behind 10 ms and 1 Gbit/s 64 of 64 KiB carry the most, as soon as windows have opened.
+/// At 10 ms RTT and 1 Gbit/s, a concurrency of 64 is best for 64 KiB once the congestion windows have opened.
 #[test]
-fn fewer_are_under_way_over_new_connections() {
+fn concurrency_is_lower_on_new_connections() {
     const MIDDLE: u64 = 64 << 10;
     let plan = plan_of(&[(SMALL, 1, 0.0105), (MIDDLE, 1, 0.011), (MIDDLE, 64, 0.036), (LARGE, 16, 1.14)]);
     let (few, many) = (plan.parallel_at_first(MIDDLE), plan.parallel(MIDDLE));
     assert!((24..=36).contains(&few) && many >= 48, "{few} {many}");
     let clock = SimulatedClock::new();
-    let carrier = carrier_by(&clock, plan);
-    // Connections are as new when a command has listed for a while.
-    drop(carrier.slot(0).now_or_never().unwrap());
+    let transfers = transfers_with_clock(&clock, plan);
+    // Requests without data, such as listings, do not count as use of the connections.
+    drop(transfers.slot(0).now_or_never().unwrap());
     clock.advance(Duration::from_secs(10));
-    let fill = || -> Vec<_> { std::iter::from_fn(|| carrier.slot(MIDDLE).now_or_never()).collect() };
+    let fill = || -> Vec<_> { std::iter::from_fn(|| transfers.slot(MIDDLE).now_or_never()).collect() };
     let held = fill();
-    // Turns of one are whole, so that there may be room for one more.
+    // Permits per request are rounded down, so one more request may fit.
     assert!((few..=few + 1).contains(&held.len()), "{} of {few}", held.len());
     clock.advance(Duration::from_secs(1));
     drop(held);
@@ -103,18 +104,18 @@ fn fewer_are_under_way_over_new_connections() {
 }
 
 #[test]
-fn no_more_large_objects_are_begun_than_before() {
-    let carrier = carrier(plan());
-    let held: Vec<_> = (0..32).map(|_| carrier.large().now_or_never().unwrap().unwrap()).collect();
-    assert!(carrier.large().now_or_never().is_none(), "{} are all", held.len());
+fn multi_request_objects_are_limited_to_32() {
+    let transfers = transfers(plan());
+    let held: Vec<_> = (0..32).map(|_| transfers.large().now_or_never().unwrap().unwrap()).collect();
+    assert!(transfers.large().now_or_never().is_none(), "at most {}", held.len());
 }
 
 #[test]
-fn a_flag_or_a_limit_is_the_most() {
+fn concurrency_setting_and_rate_limit_cap_the_plan() {
     let plan = Plan { requests: 16, ..plan() };
-    assert_eq!((plan.parallel(SMALL), carrier(plan).plan().requests), (16, 16));
-    let slow = carrier(self::plan()).limited(64 << 10);
+    assert_eq!((plan.parallel(SMALL), transfers(plan).plan().requests), (16, 16));
+    let slow = transfers(self::plan()).limited(64 << 10);
     assert_eq!(slow.plan().parallel(SMALL), 4);
     let held: Vec<_> = (0..4).map(|_| slow.slot(SMALL).now_or_never().unwrap().unwrap()).collect();
-    assert!(slow.slot(SMALL).now_or_never().is_none(), "{} are all", held.len());
+    assert!(slow.slot(SMALL).now_or_never().is_none(), "at most {}", held.len());
 }

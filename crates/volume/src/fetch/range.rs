@@ -1,4 +1,4 @@
-//! One range of an object: it is asked for, and again from where it broke off.
+//! The fetch of one range of an object. An interrupted request is resumed.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,13 @@ use super::Sink;
 use crate::hedge::{Begun, Coming};
 use crate::whole::{Part, Whole};
 
-/// A chunk in memory.
-struct Buffer {
+/// A sink that collects one chunk in memory.
+struct ChunkBuffer {
     offset: u64,
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Sink for Buffer {
+impl Sink for ChunkBuffer {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let at = usize::try_from(offset - self.offset).unwrap_or(usize::MAX);
@@ -27,7 +27,7 @@ impl Sink for Buffer {
     }
 }
 
-/// Bytes that nobody keeps.
+/// A sink that discards all bytes.
 pub(crate) struct Nowhere;
 
 impl Sink for Nowhere {
@@ -39,19 +39,21 @@ impl Sink for Nowhere {
 /// Fetches a range into memory.
 pub(crate) async fn buffered(whole: Arc<Whole>, span: (u64, u64)) -> Result<(Bytes, Part)> {
     let capacity = usize::try_from(span.1).unwrap_or(0);
-    let buffer = Buffer { offset: span.0, bytes: Mutex::new(Vec::with_capacity(capacity)) };
+    let buffer = ChunkBuffer { offset: span.0, bytes: Mutex::new(Vec::with_capacity(capacity)) };
     let checksum = Range::of(&whole, &buffer).read(span, None).await?;
     let bytes = buffer.bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok((Bytes::from(bytes), (span.0, checksum, span.1)))
 }
 
-/// Fetches a range into a sink, unless it is there.
+/// Fetches a range into a sink, unless the sink holds it from an earlier attempt.
 pub(crate) async fn chunk(whole: Arc<Whole>, sink: Arc<dyn Sink>, span: (u64, u64)) -> Result<Part> {
     let earlier = {
         let sink = sink.clone();
-        // It may have to read what it holds.
+        // The sink may have to read the chunk from disk.
         let held = tokio::task::spawn_blocking(move || sink.holds(span.0, span.1));
-        held.await.map_err(|e| Error::with_source(Reason::Defect, "a task failed", e))??
+        held.await.map_err(|e| {
+            Error::with_source(Reason::Defect, "the task that looks for a stored chunk failed", e)
+        })??
     };
     if let Some(checksum) = earlier
         && checksum.algorithm() == whole.algorithm().await?
@@ -64,7 +66,7 @@ pub(crate) async fn chunk(whole: Arc<Whole>, sink: Arc<dyn Sink>, span: (u64, u6
     Ok((span.0, checksum, span.1))
 }
 
-/// A range of an object on its way to a sink.
+/// Fetches ranges of an object into a sink.
 pub(super) struct Range<'a> {
     whole: &'a Whole,
     sink: &'a dyn Sink,
@@ -75,45 +77,45 @@ impl<'a> Range<'a> {
         Self { whole, sink }
     }
 
-    /// A range, on its way already or asked for.
-    async fn coming<'b>(&self, (offset, length): (u64, u64), begun: Option<Begun<'b>>) -> Result<Coming<'b>>
+    /// The stream of a range: that of `opened`, or of a new request.
+    async fn open<'b>(&self, (offset, length): (u64, u64), opened: Option<Begun<'b>>) -> Result<Coming<'b>>
     where
         'a: 'b,
     {
-        let Whole { carrier, origin, info, .. } = self.whole;
-        if let Some(begun) = begun {
-            return Ok(Coming::begun(origin, info, begun));
+        let Whole { carrier: transfers, origin, info, .. } = self.whole;
+        if let Some(opened) = opened {
+            return Ok(Coming::begun(origin, info, opened));
         }
         let mut slot = self.whole.slot(length).await?;
         slot.pass_first_of(length).await;
-        Ok(Coming::ask(origin, info, (carrier, slot), (offset, length)))
+        Ok(Coming::ask(origin, info, (transfers, slot), (offset, length)))
     }
 
-    /// Hands a range on as it comes. What was handed on cannot be asked for again: what breaks off is asked for
-    /// from there on.
+    /// Forwards a range as it arrives. An interrupted request is resumed. Corruption is an error, because
+    /// forwarded bytes cannot be taken back.
     pub async fn pass_on<F: Future<Output = Result<()>>>(
         &self,
         (offset, length): (u64, u64),
-        mut begun: Option<Begun<'_>>,
+        mut opened: Option<Begun<'_>>,
         take: &mut impl FnMut(Bytes) -> F,
     ) -> Result<Checksum> {
         let mut hashers = self.whole.hashers();
         let (mut done, mut attempt) = (0, 1);
         loop {
-            let mut coming = self.coming((offset + done, length - done), begun.take()).await?;
+            let mut stream = self.open((offset + done, length - done), opened.take()).await?;
             let failed = loop {
-                match coming.next().await {
+                match stream.next().await {
                     Some(Ok(piece)) => {
-                        let came = piece.len() as u64;
-                        done += came;
+                        let received = piece.len() as u64;
+                        done += received;
                         attempt = 1;
                         hashers.update(&piece);
                         take(piece).await?;
-                        coming.pass(came).await;
+                        stream.pass(received).await;
                     }
                     Some(Err(failed)) => break failed,
                     None if done == length => {
-                        drop(coming);
+                        drop(stream);
                         self.whole.carrier.earn();
                         return hashers.finish(self.whole).await;
                     }
@@ -123,33 +125,38 @@ impl<'a> Range<'a> {
             if failed.reason() == Reason::CorruptData {
                 return Err(failed);
             }
-            drop(coming);
+            drop(stream);
             self.whole.carrier.wait(failed, attempt).await?;
             attempt += 1;
         }
     }
 
-    /// Reads it, and again from where it broke off; answers the checksum of what came.
-    pub async fn read(&self, (offset, length): (u64, u64), mut begun: Option<Begun<'_>>) -> Result<Checksum> {
+    /// Reads a range into the sink and returns its checksum. An interrupted request is resumed; corruption restarts the
+    /// range.
+    pub async fn read(
+        &self,
+        (offset, length): (u64, u64),
+        mut opened: Option<Begun<'_>>,
+    ) -> Result<Checksum> {
         let mut hashers = self.whole.hashers();
         let mut done = 0;
         let mut attempt = 1;
         loop {
             let before = done;
             let read = async {
-                let begun = begun.take();
-                if done == length && begun.is_none() {
+                let opened = opened.take();
+                if done == length && opened.is_none() {
                     return Ok(());
                 }
-                let mut coming = self.coming((offset + done, length - done), begun).await?;
-                while let Some(piece) = coming.next().await {
+                let mut stream = self.open((offset + done, length - done), opened).await?;
+                while let Some(piece) = stream.next().await {
                     let piece = piece?;
                     self.sink.write_at(offset + done, &piece)?;
                     hashers.update(&piece);
-                    let came = piece.len() as u64;
-                    done += came;
+                    let received = piece.len() as u64;
+                    done += received;
                     drop(piece);
-                    coming.pass(came).await;
+                    stream.pass(received).await;
                 }
                 Ok(())
             };
@@ -164,11 +171,11 @@ impl<'a> Range<'a> {
                 }
                 Err(failed) => {
                     if failed.reason() == Reason::CorruptData {
-                        // Which of its bytes are wrong nobody knows.
+                        // It is unknown which bytes are wrong.
                         done = 0;
                         hashers = self.whole.hashers();
                     } else if done > before {
-                        // Who gets on is not failing.
+                        // An attempt that makes progress does not count.
                         attempt = 1;
                     }
                     self.whole.carrier.wait(failed, attempt).await?;

@@ -1,4 +1,4 @@
-//! Bytes on their way through: nothing is copied, and what passes is counted.
+//! Bodies and writes that count the bytes passing through them, without copying.
 
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, ready};
@@ -12,7 +12,7 @@ use tradewind_core::{Body, Observation, Staged};
 
 use super::request::{Arrival, Request};
 
-/// The body of a read whose first byte is here.
+/// Instruments the body of a read whose response has begun.
 pub(super) fn reading(body: Body, at: Arrival, mut request: Request) -> Body {
     let length = body.length();
     let body = match body.into_bytes() {
@@ -26,17 +26,17 @@ pub(super) fn reading(body: Body, at: Arrival, mut request: Request) -> Body {
     if length == 0 {
         request.done(at, 0);
     }
-    Body::from_stream(length, Reading { body, request, left: length })
+    Body::from_stream(length, InstrumentedBody { body, request, left: length })
 }
 
-/// Ends with the last byte: who counts does not ask for the end.
-struct Reading {
+/// Completes the request with the last byte, because a consumer that counts bytes does not poll for the end.
+struct InstrumentedBody {
     body: Body,
     request: Request,
     left: u64,
 }
 
-impl Stream for Reading {
+impl Stream for InstrumentedBody {
     type Item = Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
@@ -53,7 +53,7 @@ impl Stream for Reading {
                 }
             }
             Some(Err(error)) => this.request.failed(at, error),
-            // Whoever reads it finds that bytes are missing.
+            // The consumer detects the missing bytes by itself.
             None if left > 0 => this.request.failed(at, &Error::new(Reason::Io, "the body ended early")),
             None => {}
         }
@@ -61,7 +61,7 @@ impl Stream for Reading {
     }
 }
 
-/// A write that has begun.
+/// A write in progress.
 pub(super) struct Writing {
     inner: Box<dyn Staged>,
     request: Request,

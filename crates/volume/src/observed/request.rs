@@ -1,4 +1,4 @@
-//! One request as its store's model is to see it.
+//! Timing of one request, reported to the store's model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,53 +7,60 @@ use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::{Clock, Observation};
 use tradewind_model::store_model::{End, Failure, Operation, StoreModel, Underway};
 
-/// What all requests to a store share.
+/// State shared by all requests to a store.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub model: Arc<StoreModel>,
     pub clock: Arc<dyn Clock>,
 }
 
-/// A request under way, from the call to its last byte. Dropping it before its end is giving it up.
+/// A request in flight, from the call to its last byte. Dropping it earlier reports it as abandoned.
 ///
-/// It measures how long the caller waits for the store: not how long the caller itself takes between one piece and the
-/// next, which says nothing of the store.
+/// It measures how long the caller waits for the store, and excludes the time that the caller itself takes between
+/// pieces.
 #[derive(Debug)]
 pub(super) struct Request {
     watch: Arc<Watch>,
     operation: Operation,
-    /// `None` once it has ended.
+    /// `None` once the request has ended.
     underway: Option<Underway>,
-    begun: Duration,
+    started: Duration,
     waited: Duration,
-    /// Since when the caller waits, where it does.
+    /// Start of the current wait; `None` while the caller does not wait.
     since: Option<Duration>,
 }
 
-/// What the caller waited for is here, or will not come.
+/// The end of a wait: something arrived, or failed.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     now: Duration,
-    /// How long the caller waited for this.
+    /// Duration of this wait.
     waited: Duration,
 }
 
 impl Request {
-    /// Begins one, for which the caller waits from now on.
+    /// Starts a request; the caller waits from now on.
     pub fn begin(watch: &Arc<Watch>, operation: Operation) -> Self {
         let underway = Some(watch.model.begin(operation));
-        let begun = watch.clock.now();
-        Self { watch: watch.clone(), operation, underway, begun, waited: Duration::ZERO, since: Some(begun) }
+        let started = watch.clock.now();
+        Self {
+            watch: watch.clone(),
+            operation,
+            underway,
+            started,
+            waited: Duration::ZERO,
+            since: Some(started),
+        }
     }
 
-    /// The caller waits from now on, where it does not already.
+    /// Starts a wait, unless one is running.
     pub fn wait(&mut self) {
         if self.since.is_none() {
             self.since = Some(self.watch.clock.now());
         }
     }
 
-    /// The caller waits no more.
+    /// Ends the current wait.
     pub fn come(&mut self) -> Arrival {
         let now = self.watch.clock.now();
         let waited = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
@@ -61,35 +68,35 @@ impl Request {
         Arrival { now, waited }
     }
 
-    /// What came was the beginning of the answer, to a request that carries so many bytes in all.
+    /// Records the first byte of the response to a request that transfers `bytes` in total.
     pub fn answered(&self, at: Arrival, bytes: u64, observation: &Observation) {
         if let Some(underway) = &self.underway {
             self.watch.model.answered(at.now, underway, bytes, at.waited, observation.queued);
         }
     }
 
-    /// What came was a piece of the object, or was taken.
+    /// Records a piece of the body that was received or accepted.
     pub fn carried(&self, at: Arrival, bytes: usize) {
         if let Some(direction) = self.operation.direction() {
             self.watch.model.moved(at.now, direction, bytes as u64);
         }
     }
 
-    /// All is done; so many bytes were carried.
+    /// Completes the request, which transferred `bytes`.
     pub fn done(&mut self, at: Arrival, bytes: u64) {
         self.end(at, End::Done { bytes, service: self.waited });
     }
 
-    /// It failed. What comes after that does not count.
+    /// Ends the request with an error. Later events are ignored.
     pub fn failed(&mut self, at: Arrival, error: &Error) {
-        self.end(at, self.how_it_ended(at, error));
+        self.end(at, self.outcome_of(at, error));
     }
 
-    /// Ends as an answer says that is the whole of it.
-    pub fn end_as<T>(mut self, answer: &Result<T>, bytes: impl FnOnce(&T) -> u64) {
+    /// Ends a request that consists of a single response.
+    pub fn end_as<T>(mut self, response: &Result<T>, bytes: impl FnOnce(&T) -> u64) {
         let at = self.come();
-        match answer {
-            Ok(answer) => self.done(at, bytes(answer)),
+        match response {
+            Ok(response) => self.done(at, bytes(response)),
             Err(error) => self.failed(at, error),
         }
     }
@@ -100,14 +107,14 @@ impl Request {
         }
     }
 
-    /// What an error says of the store.
-    fn how_it_ended(&self, at: Arrival, error: &Error) -> End {
-        let given_up = End::GivenUp { waited: self.waited };
-        let is_callers = at.now.saturating_sub(self.begun) > self.waited * 2;
+    /// The outcome that an error means for the store.
+    fn outcome_of(&self, at: Arrival, error: &Error) -> End {
+        let abandoned = End::GivenUp { waited: self.waited };
+        let is_callers_delay = at.now.saturating_sub(self.started) > self.waited * 2;
         match (error.reason(), error.kind()) {
-            (Reason::Cancelled, _) => given_up,
-            // The time went by without anything being asked of the store.
-            (Reason::DeadlineExceeded, _) if is_callers => given_up,
+            (Reason::Cancelled, _) => abandoned,
+            // Most of the time passed while the caller did not wait for the store.
+            (Reason::DeadlineExceeded, _) if is_callers_delay => abandoned,
             (Reason::DeadlineExceeded, _) => End::Failed(Failure::Late),
             (_, ErrorKind::Busy) => End::Failed(Failure::Busy),
             (_, ErrorKind::Unavailable) => End::Failed(Failure::Unavailable),

@@ -1,9 +1,10 @@
-//! The memory for what is fetched ahead, of all requests together: what a request's window has more than it needs, and a part of
-//! the budget that requests are admitted to. Nobody waits for it; who gets none hands bytes on as they come.
+//! The read-ahead budget of all requests together: the spare part of each request's window, and a part of the admission
+//! budget. No request waits for it; without read-ahead memory, bytes are forwarded as they arrive.
 //!
-//! A request may hold as much as is left (Choudhury and Hahne 1998): one alone has half of all, of many each has its part, and whoever
-//! comes next finds some. So clients that read slowly cannot keep all of it. Whoever has taken something may hold so much more, up to
-//! twice what is left: that it will be read is likely.
+//! A request may hold as much as remains (dynamic thresholds, Choudhury and Hahne 1998). One request alone gets half of
+//! the budget, several share it, and some always remains for the next. Slow readers therefore cannot occupy all of it.
+//! The limit grows by the bytes that the reader has consumed, up to twice the remaining bytes, because an active reader
+//! is likely to go on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,101 +12,106 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use tradewind_core::{Reservation, Window};
 
-/// The part of a request's window that is left for bytes that are handed on as they come.
+/// The part of a request's window reserved for bytes that are forwarded as they arrive.
 const MIN_REST_BYTES: usize = 512 << 10;
 
-/// See the module's head.
+/// The budget of all requests. See the module documentation.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    most: u64,
-    held: AtomicU64,
+    max_bytes: u64,
+    held_bytes: AtomicU64,
 }
 
 impl Ahead {
-    pub fn new(most: u64) -> Arc<Self> {
-        Arc::new(Self { most, held: AtomicU64::new(0) })
+    pub fn new(max_bytes: u64) -> Arc<Self> {
+        Arc::new(Self { max_bytes, held_bytes: AtomicU64::new(0) })
     }
 
-    /// Bytes that are held now.
+    /// Bytes currently held.
     pub fn held(&self) -> u64 {
-        self.held.load(Ordering::Acquire)
+        self.held_bytes.load(Ordering::Acquire)
     }
 }
 
-/// What one request holds of it.
+/// The share of one request.
 #[derive(Debug)]
 pub(super) struct Shares {
     ahead: Arc<Ahead>,
     held: Arc<AtomicU64>,
-    /// What the reader has taken so far.
-    taken: AtomicU64,
+    /// Bytes that the reader has consumed.
+    consumed: AtomicU64,
     window: Arc<Window>,
 }
 
 impl Shares {
-    /// For a request with this window, which holds none yet.
+    /// Creates an empty share for a request with this window.
     pub fn new(ahead: &Arc<Ahead>, window: &Arc<Window>) -> Self {
-        Self { ahead: ahead.clone(), held: Arc::default(), taken: AtomicU64::new(0), window: window.clone() }
+        Self {
+            ahead: ahead.clone(),
+            held: Arc::default(),
+            consumed: AtomicU64::new(0),
+            window: window.clone(),
+        }
     }
 
-    /// The reader has taken so many bytes more.
+    /// Records that the reader consumed `bytes` more.
     pub fn taken(&self, bytes: u64) {
-        self.taken.fetch_add(bytes, Ordering::Relaxed);
+        self.consumed.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Memory for so many bytes; `None` where there is none to be had.
+    /// Reserves memory for `bytes`; `None` if the limits do not allow it.
     pub fn take(&self, bytes: u64) -> Option<Share> {
-        let left = self.ahead.most.saturating_sub(self.ahead.held());
-        let part = left.saturating_add(left.min(self.taken.load(Ordering::Relaxed)));
+        let left = self.ahead.max_bytes.saturating_sub(self.ahead.held());
+        let limit = left.saturating_add(left.min(self.consumed.load(Ordering::Relaxed)));
         let held = self.held.load(Ordering::Acquire);
-        if held.saturating_add(bytes) > part {
+        if held.saturating_add(bytes) > limit {
             return None;
         }
-        let within = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.ahead.most);
-        self.ahead.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).ok()?;
+        let increase = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.ahead.max_bytes);
+        self.ahead.held_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, increase).ok()?;
         self.held.fetch_add(bytes, Ordering::AcqRel);
-        let counted = Counted { ahead: self.ahead.clone(), held: self.held.clone(), bytes };
-        // Admissions may have taken it.
+        let held_bytes = HeldBytes { ahead: self.ahead.clone(), held: self.held.clone(), bytes };
+        // The admission budget may be exhausted by admitted requests.
         let memory = self.window.try_reserve_beside(usize::try_from(bytes).ok()?, MIN_REST_BYTES)?;
-        Some(Share { memory, counted })
+        Some(Share { memory, held_bytes })
     }
 }
 
-/// Memory for a range. Given back when the last of its bytes is dropped.
+/// Memory for a range, released when the last of its bytes is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     memory: Reservation,
-    counted: Counted,
+    held_bytes: HeldBytes,
 }
 
 impl Share {
-    /// The bytes that it was taken for.
+    /// Ties the reservation to the bytes of the range.
     pub fn attach(self, bytes: Bytes) -> Bytes {
-        let Self { memory, counted } = self;
-        memory.attach(Held { bytes, _counted: counted })
+        let Self { memory, held_bytes } = self;
+        memory.attach(AccountedBytes { bytes, _held: held_bytes })
     }
 }
 
 #[derive(Debug)]
-struct Counted {
+struct HeldBytes {
     ahead: Arc<Ahead>,
     held: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Drop for Counted {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.held.fetch_sub(self.bytes, Ordering::AcqRel);
-        self.ahead.held.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.ahead.held_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
-struct Held {
+struct AccountedBytes {
     bytes: Bytes,
-    _counted: Counted,
+    _held: HeldBytes,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for AccountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -118,23 +124,23 @@ mod tests {
     use tradewind_core::{Budget, SystemClock};
 
     #[tokio::test]
-    async fn each_has_its_part_and_gives_it_back() {
+    async fn take_limits_a_request_to_the_remaining_bytes() {
         let budget = Budget::new(1 << 20);
         let window = budget.admit(4096, &Deadline::none(SystemClock::shared())).await.unwrap();
         let ahead = Ahead::new(64 << 10);
-        let of = || Shares::new(&ahead, &window);
+        let share = || Shares::new(&ahead, &window);
         let take = |shares: &Shares| std::iter::from_fn(|| shares.take(8 << 10)).collect::<Vec<_>>();
-        let (one, other) = (of(), of());
+        let (one, other) = (share(), share());
         let first = take(&one);
         let second = take(&other);
-        assert_eq!((first.len(), second.len()), (4, 2), "each at most what is left");
+        assert_eq!((first.len(), second.len()), (4, 2), "each may hold at most the remaining bytes");
         assert_eq!(ahead.held(), 48 << 10);
         assert!(take(&other).is_empty());
         other.taken(1 << 20);
-        assert_eq!(take(&other).len(), 1, "who reads has twice its part");
+        assert_eq!(take(&other).len(), 1, "an active reader may hold twice as much");
         let bytes = first.into_iter().map(|share| share.attach(Bytes::from_static(b"some")));
         let kept: Vec<Bytes> = bytes.collect();
-        assert!(one.take(8 << 10).is_none(), "they are held as long as anybody has them");
+        assert!(one.take(8 << 10).is_none(), "bytes count as held until the last reference is dropped");
         drop(kept);
         assert!(one.take(8 << 10).is_some());
         drop(second);
@@ -142,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_admitted_goes_before() {
+    async fn take_fails_if_admissions_hold_the_memory() {
         let budget = Budget::new(64 << 10);
         let deadline = Deadline::none(SystemClock::shared());
         let window = budget.admit(4096, &deadline).await.unwrap();
@@ -150,7 +156,7 @@ mod tests {
         let ahead = Ahead::new(1 << 20);
         let shares = Shares::new(&ahead, &window);
         assert!(shares.take(16 << 10).is_none());
-        assert_eq!(ahead.held(), 0, "what was not there is not counted");
+        assert_eq!(ahead.held(), 0, "a failed reservation is not counted");
         assert!(shares.take(8 << 10).is_some());
     }
 }

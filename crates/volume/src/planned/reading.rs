@@ -1,14 +1,15 @@
-//! One object or range on its way to whoever asked for it: bytes are handed on in order, from the request that was made first as
-//! they come, and from ranges that are fetched ahead of it into memory.
+//! Delivers one object or range in order: from the first request as its bytes arrive, and from ranges read ahead into
+//! memory.
 //!
-//! - The first request carries the first range. It is broken off where the next begins, and goes on to the end where there is no
-//!   memory for others: then this is what it was without a plan.
-//! - What fails is asked for again from where it broke off, of the same version. Where the object has changed, that fails.
-//! - Turns are held by whoever waits for the store, and by nobody who waits for the reader for long. So those who hold turns do not
-//!   wait for those who read slowly, and a range that is fetched into memory needs nothing more to be done.
-//! - Nobody waits for a turn who has a connection: those who have turns wait for connections. A body that has come with its answer takes
-//!   a turn where one is free, and goes on without where none is.
-//! - It ends with the body that it feeds, and what it began ends with it.
+//! - The first request delivers the first range and is cancelled where the next range begins. Without read-ahead memory
+//!   it continues to the end, as it would without this layer.
+//! - A request that is interrupted is resumed from there, for the same version. If the object has changed, the body
+//!   fails.
+//! - Permits are held while waiting for the store, but not while waiting long for the reader. Slow readers therefore do
+//!   not occupy permits, and a range held in memory needs none.
+//! - A task with an open connection never waits for permits, because tasks with permits wait for connections. An open
+//!   response takes permits only if some are free, and otherwise continues without.
+//! - Dropping the body cancels the task and everything that it started.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,57 +30,58 @@ use crate::fetch::buffered;
 use crate::task::AbortOnDrop;
 use crate::whole::Whole;
 
-/// Who waits so long for the reader lets its turn go.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// Ranges that there has to be memory for before the first request is broken off: fewer would be slower than it is.
-const WORTH: usize = 3;
+/// A task that waits longer than this for its reader releases its permits.
+const MAX_READER_WAIT: Duration = Duration::from_millis(100);
+/// Minimum ranges that memory must allow before the first request is cut short: fewer would be slower than letting it
+/// finish.
+const MIN_RANGES_AHEAD: usize = 3;
 
-/// What is to be read.
+/// A read to perform.
 pub(super) struct Reading {
     pub whole: Arc<Whole>,
-    /// The request that it is read for.
+    /// Context of the client request.
     pub context: Context,
     pub span: Span,
-    /// Compared with all of it at the end.
+    /// Verifies all bytes at the end.
     pub sum: Option<Sum>,
-    /// What breaks off may be asked for from there. Not where the leaf alone can tell whether bytes are right.
+    /// True if an interrupted request may be resumed: false if only the leaf verifies the bytes, in one request.
     pub may_go_on: bool,
-    /// Room for ranges under way.
+    /// Limits the ranges in flight.
     pub under_way: Arc<Semaphore>,
-    /// Bytes of each range, and how many of them lie in memory at a time; 0 where one request is enough.
+    /// Range size, and the maximum number of ranges in memory; 0 if a single request is enough.
     pub range_bytes: u64,
     pub most_ahead: usize,
     pub shares: Shares,
 }
 
-/// The body that is read, from the answer to the first request.
+/// Returns the body of the read; `first` is that of the first request.
 pub(super) fn body(reading: Reading, first: Body) -> Body {
     let (length, context) = (reading.span.length, reading.context.clone());
-    // One piece lies here, one is with the reader, one with the store's leaf.
+    // One piece is queued here, one is with the reader, and one in the store's leaf.
     let (to, pieces) = channel(1);
-    let task = AbortOnDrop(tokio::spawn(Progress::of(reading).run(first, to)));
-    let coming = Coming { pieces, context, left: length, _task: task };
-    let stream = futures::stream::try_unfold(coming, |mut coming| async {
-        Ok(coming.next().await?.map(|piece| (piece, coming)))
+    let task = AbortOnDrop(tokio::spawn(ReadTask::new(reading).run(first, to)));
+    let reader = ReaderStream { pieces, context, left: length, _task: task };
+    let stream = futures::stream::try_unfold(reader, |mut reader| async {
+        Ok(reader.next().await?.map(|piece| (piece, reader)))
     });
     Body::from_stream(length, stream)
 }
 
-/// The reader's end. Dropping it ends all that is under way.
-struct Coming {
+/// The reader's end. Dropping it cancels the task and all ranges in flight.
+struct ReaderStream {
     pieces: Receiver<Result<Bytes>>,
     context: Context,
     left: u64,
     _task: AbortOnDrop<()>,
 }
 
-impl Coming {
+impl ReaderStream {
     async fn next(&mut self) -> Result<Option<Bytes>> {
         if self.left == 0 {
             return Ok(None);
         }
-        let lost = || Error::new(Reason::Defect, "the task that reads an object ended early");
-        let piece = self.context.guard(self.pieces.recv()).await?.ok_or_else(lost)??;
+        let ended = || Error::new(Reason::Defect, "the task that reads the object ended early");
+        let piece = self.context.guard(self.pieces.recv()).await?.ok_or_else(ended)??;
         self.left = self.left.saturating_sub(piece.len() as u64);
         Ok(Some(piece))
     }
@@ -87,94 +89,94 @@ impl Coming {
 
 type Fetched = AbortOnDrop<Result<Bytes>>;
 
-/// How far it has come.
-struct Progress {
+/// The task that delivers the bytes.
+struct ReadTask {
     reading: Reading,
-    /// What was handed on ends here; what is fetched ahead; and all of it.
+    /// Offsets in the object: end of the delivered bytes, of the ranges started, and of the read.
     at: u64,
     next: u64,
     end: u64,
-    /// Ranges that are fetched ahead, with where they begin.
+    /// Ranges read ahead, with their offsets.
     ahead: VecDeque<(u64, Fetched)>,
 }
 
-/// A request whose bytes are handed on as they come, and where they end.
+/// An open response whose bytes are delivered as they arrive, and the offset of its end.
 type Open = (Body, u64);
 
-impl Progress {
-    fn of(reading: Reading) -> Self {
+impl ReadTask {
+    fn new(reading: Reading) -> Self {
         let (offset, end) = (reading.span.offset, reading.span.end());
         Self { reading, at: offset, next: offset, end, ahead: VecDeque::new() }
     }
 
     async fn run(mut self, first: Body, to: Sender<Result<Bytes>>) {
-        if let Err(e) = self.carry(first, &to).await {
+        if let Err(e) = self.deliver_all(first, &to).await {
             self.ahead.clear();
-            // Nobody is told where the reader has gone.
+            // The send fails if the reader is gone, which needs no report.
             let _ = to.send(Err(e)).await;
         }
     }
 
-    async fn carry(&mut self, first: Body, to: &Sender<Result<Bytes>>) -> Result<()> {
+    async fn deliver_all(&mut self, first: Body, to: &Sender<Result<Bytes>>) -> Result<()> {
         let whole = self.reading.whole.clone();
-        // Before its own ranges.
+        // Before its own ranges take the free permits.
         let slot = whole.spare_slot(self.reading.range_bytes.min(self.end - self.at));
         self.fetch_ahead();
         let ends = self.at + first.length();
-        self.pass_on(&whole, (slot, Some((first, ends))), to).await?;
+        self.deliver_until_ahead(&whole, (slot, Some((first, ends))), to).await?;
         while self.at < self.end {
             let Some((_, mut range)) = self.ahead.pop_front() else {
-                self.pass_on(&whole, (None, None), to).await?;
+                self.deliver_until_ahead(&whole, (None, None), to).await?;
                 continue;
             };
             let fetched = (&mut range.0).await;
             let bytes =
                 fetched.map_err(|e| Error::with_source(Reason::Defect, "a range's task failed", e))??;
-            // Before the reader is waited for.
+            // Start further ranges before waiting for the reader.
             self.fetch_ahead();
-            let place = to.reserve().await.map_err(|_| gone())?;
-            self.hand_on(bytes, place)?;
+            let permit = to.reserve().await.map_err(|_| reader_gone())?;
+            self.deliver(bytes, permit)?;
         }
         Ok(())
     }
 
-    /// Begins as many ranges as there is memory for.
+    /// Starts as many ranges as memory allows.
     fn fetch_ahead(&mut self) {
         let Reading { whole, under_way, range_bytes, most_ahead, shares, .. } = &self.reading;
-        let (mut next, mut least) = (self.next, 1);
+        let (mut next, mut min_ranges) = (self.next, 1);
         if self.ahead.is_empty() {
-            // What is being handed on is a range yet.
+            // The open response delivers one more range.
             next = self.at.saturating_add(*range_bytes).min(self.end);
-            least = WORTH.min(*most_ahead);
-            // What has nearly come is not worth another request either.
-            if least == 0 || (self.end - next) / range_bytes < least as u64 {
+            min_ranges = MIN_RANGES_AHEAD.min(*most_ahead);
+            // A nearly complete response is not worth cutting short either.
+            if min_ranges == 0 || (self.end - next) / range_bytes < min_ranges as u64 {
                 return;
             }
         }
-        let mut begun = Vec::new();
-        while self.ahead.len() + begun.len() < *most_ahead && next < self.end {
+        let mut started = Vec::new();
+        while self.ahead.len() + started.len() < *most_ahead && next < self.end {
             let span = (next, (*range_bytes).min(self.end - next));
             let Some(share) = shares.take(span.1) else { break };
-            begun.push((span, share));
+            started.push((span, share));
             next += span.1;
         }
-        if begun.len() < least {
+        if started.len() < min_ranges {
             return;
         }
         self.next = next;
-        for (span, share) in begun {
-            let fetched = tokio::spawn(fetched(whole.clone(), under_way.clone(), span, share));
+        for (span, share) in started {
+            let fetched = tokio::spawn(fetch_range(whole.clone(), under_way.clone(), span, share));
             self.ahead.push_back((span.0, AbortOnDrop(fetched)));
         }
     }
 
-    /// Where what is fetched ahead begins.
+    /// Offset at which the ranges read ahead begin; the end of the read if there are none.
     fn until(&self) -> u64 {
         self.ahead.front().map_or(self.end, |(begins, _)| *begins)
     }
 
-    /// Hands on what comes, up to what is fetched ahead.
-    async fn pass_on<'a>(
+    /// Delivers bytes as they arrive, up to the first range read ahead.
+    async fn deliver_until_ahead<'a>(
         &mut self,
         whole: &'a Whole,
         (mut slot, mut open): (Option<Slot<'a>>, Option<Open>),
@@ -182,7 +184,7 @@ impl Progress {
     ) -> Result<()> {
         let mut attempt = 1;
         while self.at < self.until() {
-            let place = place(whole, to, &mut slot).await?;
+            let permit = reserve(whole, to, &mut slot).await?;
             if slot.is_none() {
                 open = open.filter(|(_, ends)| *ends > self.at);
                 let left = self.until() - self.at;
@@ -193,7 +195,7 @@ impl Progress {
                     attempt = 1;
                     let left = usize::try_from(self.until() - self.at).unwrap_or(usize::MAX);
                     piece.truncate(left);
-                    self.hand_on(piece, place)?;
+                    self.deliver(piece, permit)?;
                     if self.ahead.is_empty() {
                         self.fetch_ahead();
                     }
@@ -212,7 +214,7 @@ impl Progress {
         Ok(())
     }
 
-    /// What comes next of what is open, which is asked for where nothing is.
+    /// The next piece of the open response. Sends a request first if none is open.
     async fn next_piece(&self, open: &mut Option<Open>) -> Result<Bytes> {
         if open.as_ref().is_none_or(|(_, ends)| *ends <= self.at) {
             let Whole { origin, info, .. } = &*self.reading.whole;
@@ -227,8 +229,8 @@ impl Progress {
         piece.unwrap_or_else(|| Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced")))
     }
 
-    /// Gives the reader what comes next; the last of it when all of it is right.
-    fn hand_on(&mut self, bytes: Bytes, place: Permit<'_, Result<Bytes>>) -> Result<()> {
+    /// Delivers the next piece to the reader. The last one is delivered only if all bytes have been verified.
+    fn deliver(&mut self, bytes: Bytes, permit: Permit<'_, Result<Bytes>>) -> Result<()> {
         self.at += bytes.len() as u64;
         self.reading.shares.taken(bytes.len() as u64);
         if let Some(sum) = &mut self.reading.sum {
@@ -239,46 +241,46 @@ impl Progress {
         {
             sum.finish()?;
         }
-        place.send(Ok(bytes));
+        permit.send(Ok(bytes));
         Ok(())
     }
 }
 
-/// A range, in the memory that was taken for it.
-async fn fetched(
+/// Fetches a range into the memory reserved for it.
+async fn fetch_range(
     whole: Arc<Whole>,
-    under_way: Arc<Semaphore>,
+    in_flight: Arc<Semaphore>,
     span: (u64, u64),
     share: Share,
 ) -> Result<Bytes> {
-    let over = |e| Error::with_source(Reason::ShuttingDown, "reading is over", e);
-    let _place = under_way.acquire().await.map_err(over)?;
+    let stopped = |e| Error::with_source(Reason::ShuttingDown, "reading has been stopped", e);
+    let _permit = in_flight.acquire().await.map_err(stopped)?;
     let (bytes, _) = buffered(whole, span).await?;
     Ok(share.attach(bytes))
 }
 
-/// Waits until the reader takes something; the slot is let go where that is long.
-async fn place<'to, 'a>(
+/// Waits for space in the channel to the reader. A long wait releases the slot.
+async fn reserve<'to, 'a>(
     whole: &'a Whole,
     to: &'to Sender<Result<Bytes>>,
     slot: &mut Option<Slot<'a>>,
 ) -> Result<Permit<'to, Result<Bytes>>> {
     match to.try_reserve() {
-        Ok(place) => return Ok(place),
-        Err(TrySendError::Closed(())) => return Err(gone()),
+        Ok(permit) => return Ok(permit),
+        Err(TrySendError::Closed(())) => return Err(reader_gone()),
         Err(TrySendError::Full(())) => {}
     }
     let clock = whole.carrier.clock();
     let mut reserving = std::pin::pin!(to.reserve());
     tokio::select! {
         biased;
-        place = &mut reserving => return place.map_err(|_| gone()),
-        () = clock.sleep_until(clock.now() + PATIENCE) => {}
+        permit = &mut reserving => return permit.map_err(|_| reader_gone()),
+        () = clock.sleep_until(clock.now() + MAX_READER_WAIT) => {}
     }
     *slot = None;
-    reserving.await.map_err(|_| gone())
+    reserving.await.map_err(|_| reader_gone())
 }
 
-fn gone() -> Error {
-    Error::new(Reason::Cancelled, "nobody reads it any more")
+fn reader_gone() -> Error {
+    Error::new(Reason::Cancelled, "the reader is gone")
 }

@@ -1,20 +1,20 @@
-//! What all bytes of an object must have, compared while they are handed on in order. The leaf compares only what it reads in one
-//! request.
+//! Verification of an object by its checksum or MD5 while its bytes are delivered in order. The leaf verifies only
+//! objects that it reads in one request.
 
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Checksum, ChecksumScope, ObjectInfo};
 
-/// See the module's head.
+/// The running and the expected digest of an object.
 pub(super) enum Sum {
     Checksum(Box<Hasher>, Checksum),
     Md5(Box<Md5>, [u8; 16]),
 }
 
 impl Sum {
-    /// What a store says of the whole object, if that is something to compare with: a tag only where those of the store are known to
-    /// be of the bytes.
+    /// The expected digest of the whole object, if the store has one. The ETag counts only if `is_tag_md5`: the store's
+    /// ETags are known to be the MD5 of the bytes.
     pub fn of(info: &ObjectInfo, is_tag_md5: bool) -> Option<Self> {
         let checksum = info.checksums.first().filter(|_| info.scope == ChecksumScope::FullObject);
         if let Some(checksum) = checksum {
@@ -24,7 +24,7 @@ impl Sum {
         Some(Self::Md5(Box::default(), md5))
     }
 
-    /// Whether computing it costs next to nothing.
+    /// Returns true if the digest is cheap to compute.
     pub fn is_cheap(&self) -> bool {
         matches!(self, Self::Checksum(_, expected) if expected.algorithm().is_crc())
     }
@@ -36,13 +36,13 @@ impl Sum {
         }
     }
 
-    /// An error where the bytes were others.
+    /// Fails with [`CorruptData`](Reason::CorruptData) if the digests differ.
     pub fn finish(self) -> Result<()> {
         let is_right = match self {
             Self::Checksum(hasher, expected) => hasher.finish() == expected,
             Self::Md5(hasher, expected) => <[u8; 16]>::from(hasher.finalize()) == expected,
         };
-        let wrong = "the object's bytes came with another checksum than the store has of it";
+        let wrong = "checksum mismatch: the bytes received do not match the checksum of the object";
         is_right.then_some(()).ok_or_else(|| Error::new(Reason::CorruptData, wrong))
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes on their way through: large objects take a turn for each piece.
+//! Bodies and writes of large requests, whose pieces are dispatched individually.
 
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, ready};
@@ -16,7 +16,7 @@ use tradewind_model::store_model::Operation;
 
 use super::turns::Request;
 
-/// The body of a read that has been answered.
+/// Schedules the body of a read whose response has begun.
 pub(super) fn reading(body: Body, mut request: Request, deadline: &Deadline) -> Body {
     let length = body.length();
     let body = match body.into_bytes() {
@@ -30,27 +30,30 @@ pub(super) fn reading(body: Body, mut request: Request, deadline: &Deadline) -> 
     if length == 0 {
         request.done();
     }
-    Body::from_stream(length, Reading { body, request, deadline: deadline.clone(), left: length, turn: None })
+    Body::from_stream(
+        length,
+        ScheduledBody { body, request, deadline: deadline.clone(), left: length, dispatch: None },
+    )
 }
 
-/// Who reads slowly keeps nobody from anything: it is asked for a turn only when it wants more.
-struct Reading {
+/// A slow reader occupies nothing: the next dispatch is awaited only when it polls for more.
+struct ScheduledBody {
     body: Body,
     request: Request,
     deadline: Deadline,
     left: u64,
-    /// The turn of what has come, which comes before the next piece.
-    turn: Option<BoxFuture<'static, Result<()>>>,
+    /// The dispatch charged for the last piece, awaited before the next one is read.
+    dispatch: Option<BoxFuture<'static, Result<()>>>,
 }
 
-impl Stream for Reading {
+impl Stream for ScheduledBody {
     type Item = Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        if let Some(turn) = &mut this.turn {
-            let passed = ready!(turn.as_mut().poll(cx));
-            this.turn = None;
+        if let Some(dispatch) = &mut this.dispatch {
+            let passed = ready!(dispatch.as_mut().poll(cx));
+            this.dispatch = None;
             if let Err(error) = passed {
                 return Poll::Ready(Some(Err(error)));
             }
@@ -64,16 +67,16 @@ impl Stream for Reading {
             this.request.done();
         } else if bytes > 0
             && this.request.kind().size == Size::Large
-            && let Some(turn) = this.request.turn(bytes as u64)
+            && let Some(dispatch) = this.request.turn(bytes as u64)
         {
             let deadline = this.deadline.clone();
-            this.turn = Some(Box::pin(async move { deadline.guard(turn).await }));
+            this.dispatch = Some(Box::pin(async move { deadline.guard(dispatch).await }));
         }
         Poll::Ready(piece)
     }
 }
 
-/// A write that has begun.
+/// A write in progress.
 pub(super) struct Writing {
     inner: Box<dyn Staged>,
     request: Request,
@@ -99,7 +102,7 @@ impl Writing {
 impl Staged for Writing {
     async fn write(&mut self, mut bytes: Bytes) -> Result<()> {
         self.written += bytes.len() as u64;
-        // Nobody said how large it would be.
+        // A write of unknown size may turn out to be large.
         self.request.grow(Kind::new(self.operation, self.priority, self.written))?;
         loop {
             let is_large = self.request.kind().size == Size::Large;
@@ -108,9 +111,9 @@ impl Staged for Writing {
             } else {
                 std::mem::take(&mut bytes)
             };
-            let turn = if is_large { self.request.turn(piece.len() as u64) } else { None };
-            if let Some(turn) = turn {
-                self.deadline.guard(turn).await?;
+            let dispatch = if is_large { self.request.turn(piece.len() as u64) } else { None };
+            if let Some(dispatch) = dispatch {
+                self.deadline.guard(dispatch).await?;
             }
             let length = piece.len();
             self.request.wait();

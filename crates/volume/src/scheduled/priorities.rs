@@ -1,38 +1,39 @@
-//! Whose requests go first.
+//! Priorities by key prefix and client.
 
 use std::collections::BTreeSet;
 
 use tradewind_core::{Address, Context};
 use tradewind_model::lanes::Priority;
 
-/// Keys and clients of high priority; all others have a normal one.
+/// Key prefixes and clients of high priority. All others have normal priority.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Priorities {
-    /// Beginnings of `BUCKET/KEY`.
+    /// Buckets, or prefixes in the form `BUCKET/PREFIX`.
     keys: Vec<String>,
     clients: BTreeSet<String>,
 }
 
 impl Priorities {
-    /// Keys that begin so go first, each said as `BUCKET/BEGINNING`, and so does what these clients ask for.
+    /// Gives high priority to keys that match one of `keys`, each `BUCKET` or `BUCKET/PREFIX`, and to requests of these
+    /// clients.
     #[must_use]
     pub const fn new(keys: Vec<String>, clients: BTreeSet<String>) -> Self {
         Self { keys, clients }
     }
 
-    /// That of a request for what is at this address, where it is for one object.
+    /// The priority of a request. `address` is its object, if it is for a single one.
     #[must_use]
     pub fn of(&self, context: &Context, address: Option<&Address>) -> Priority {
         let is_first = context.client.as_ref().is_some_and(|client| self.clients.contains(&**client))
-            || address.is_some_and(|address| self.goes_first(address));
+            || address.is_some_and(|address| self.is_prioritized(address));
         if is_first { Priority::High } else { Priority::Normal }
     }
 
-    fn goes_first(&self, address: &Address) -> bool {
+    fn is_prioritized(&self, address: &Address) -> bool {
         let (bucket, key) = (address.bucket.as_str(), address.key.as_str());
-        self.keys.iter().any(|beginning| {
-            let (of, beginning) = beginning.split_once('/').unwrap_or((beginning, ""));
-            of == bucket && key.starts_with(beginning)
+        self.keys.iter().any(|prefix| {
+            let (prefix_bucket, prefix) = prefix.split_once('/').unwrap_or((prefix, ""));
+            prefix_bucket == bucket && key.starts_with(prefix)
         })
     }
 }
@@ -44,35 +45,35 @@ mod tests {
     use tradewind_core::deadline::Deadline;
     use tradewind_core::testing::{SimulatedClock, context_until};
 
-    fn asked_by(client: Option<&str>) -> Context {
+    fn context_of(client: Option<&str>) -> Context {
         let deadline = Deadline::none(SimulatedClock::new());
         context_until(&Budget::new(1 << 20), deadline).of_client(client.map(Into::into))
     }
 
     #[test]
-    fn beginnings_of_keys() {
+    fn keys_match_by_bucket_and_prefix() {
         let keys = vec!["orders".to_owned(), "photos/small/".to_owned()];
         let priorities = Priorities::new(keys, BTreeSet::new());
-        let asked = asked_by(None);
-        let of = |bucket, key| priorities.of(&asked, Some(&Address::parse(bucket, key).unwrap()));
-        assert_eq!(of("orders", "any"), Priority::High);
-        assert_eq!(of("photos", "small/a"), Priority::High);
-        assert_eq!(of("photos", "smaller"), Priority::Normal);
-        assert_eq!(of("orders-old", "any"), Priority::Normal);
+        let context = context_of(None);
+        let priority = |bucket, key| priorities.of(&context, Some(&Address::parse(bucket, key).unwrap()));
+        assert_eq!(priority("orders", "any"), Priority::High);
+        assert_eq!(priority("photos", "small/a"), Priority::High);
+        assert_eq!(priority("photos", "smaller"), Priority::Normal);
+        assert_eq!(priority("orders-old", "any"), Priority::Normal);
         let address = Address::parse("orders", "any").unwrap();
-        assert_eq!(Priorities::default().of(&asked, Some(&address)), Priority::Normal);
+        assert_eq!(Priorities::default().of(&context, Some(&address)), Priority::Normal);
     }
 
     #[test]
-    fn clients() {
+    fn clients_match_by_exact_id() {
         let priorities = Priorities::new(Vec::new(), ["shop".to_owned()].into());
         let address = Address::parse("orders", "any").unwrap();
         for (client, expected) in
             [(Some("shop"), Priority::High), (Some("shops"), Priority::Normal), (None, Priority::Normal)]
         {
-            let asked = asked_by(client);
-            assert_eq!(priorities.of(&asked, Some(&address)), expected);
-            assert_eq!(priorities.of(&asked, None), expected, "a listing");
+            let context = context_of(client);
+            assert_eq!(priorities.of(&context, Some(&address)), expected);
+            assert_eq!(priorities.of(&context, None), expected, "a listing");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Waiting for the turns that `model/lanes` gives.
+//! Waits until `model/lanes` dispatches a request.
 //!
-//! One of those who wait watches the clock for all: it asks whose turn it is when somebody's may have come, and wakes them.
-//! Who goes away gives its place back, and hands the watch on; who does not come back from it loses it.
+//! One of the queued tasks, the timekeeper, sleeps until the next possible dispatch and then wakes those that are due.
+//! A task that is dropped leaves the queue and passes this role on. A timekeeper that is no longer polled loses it.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -16,43 +16,43 @@ use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::lanes::{Client, Entered, Kind, Lanes, LanesOptions, Ticket, Turn};
 
-/// Timers are no finer.
-const GRAIN: Duration = Duration::from_micros(100);
-/// Who does not come back from the watch for so long is not asked for it: a stream that nobody reads does not.
-const OVERDUE: Duration = Duration::from_millis(20);
+/// Minimum sleep, the resolution of timers.
+const MIN_SLEEP: Duration = Duration::from_micros(100);
+/// A timekeeper this late is replaced: its stream may no longer be polled.
+const MAX_TIMEKEEPER_DELAY: Duration = Duration::from_millis(20);
 
-/// The lanes to one store, and who waits in them.
+/// The lanes of one store, and the tasks queued in them.
 #[derive(Debug)]
 pub(super) struct Turns {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     clock: Arc<dyn Clock>,
     clients: RandomState,
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     lanes: Lanes,
     waiting: BTreeMap<Ticket, Arc<Notify>>,
-    /// Who watches the clock, and until when.
-    watch: Option<(Ticket, Duration)>,
+    /// The timekeeper, and when it wakes.
+    timekeeper: Option<(Ticket, Duration)>,
 }
 
-/// A request in its lane. Dropping it is giving it up.
+/// A request admitted to a lane. Dropping it before its end abandons it.
 #[derive(Debug)]
 pub(super) struct Request {
     turns: Arc<Turns>,
-    /// `None` once it has ended.
+    /// `None` once the request has ended.
     entered: Option<Entered>,
     kind: Kind,
     client: Client,
-    /// How long the store was waited for, and since when it is.
+    /// Accumulated time waiting for the store, and the start of the current wait.
     waited: Duration,
     since: Option<Duration>,
 }
 
-/// A turn that has not come. Dropping it gives the place back.
+/// A queued task. Dropping it leaves the queue.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedTask {
     turns: Arc<Turns>,
     ticket: Ticket,
     woken: Arc<Notify>,
@@ -60,40 +60,40 @@ struct Waiting {
 
 impl Turns {
     pub fn new(options: LanesOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let state = State { lanes: Lanes::new(options), waiting: BTreeMap::new(), watch: None };
+        let state = QueueState { lanes: Lanes::new(options), waiting: BTreeMap::new(), timekeeper: None };
         Arc::new(Self { state: Mutex::new(state), clock, clients: RandomState::new() })
     }
 
-    /// The client with this id of an access key; all without one are the same.
+    /// The client of an access key id. All clients without one count as one.
     pub fn client(&self, id: Option<&str>) -> Client {
         Client(self.clients.hash_one(id))
     }
 
-    /// Lets a request into its lane. [`Overloaded`](Reason::Overloaded) where too many wait there, or too many of this
-    /// client.
+    /// Admits a request to its lane. Fails with [`Overloaded`](Reason::Overloaded) if too many requests are queued
+    /// there, or too many of this client.
     pub fn enter(self: &Arc<Self>, client: Client, kind: Kind) -> Result<Request> {
         let entered = self.lock().lanes.enter_for(client, kind, self.clock.now()).map_err(|full| {
-            let message = format!("{} requests wait for their turn already; try again later", full.waiting);
+            let message = format!("{} requests are already queued; try again later", full.waiting);
             Error::new(Reason::Overloaded, message)
         })?;
         let (waited, since) = (Duration::ZERO, None);
         Ok(Request { turns: self.clone(), entered: Some(entered), kind, client, waited, since })
     }
 
-    /// Who waits, and who is under way.
+    /// Numbers of queued requests, and of requests in flight.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.lock();
         (state.lanes.waiting(), state.lanes.under_way())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// Has those pass whose turn it is.
-    fn pass(&mut self, now: Duration) {
+impl QueueState {
+    /// Wakes the tasks whose dispatch is due.
+    fn wake_due(&mut self, now: Duration) {
         while let Some(ticket) = self.lanes.next(now) {
             if let Some(waiting) = self.waiting.remove(&ticket) {
                 waiting.notify_one();
@@ -101,28 +101,31 @@ impl State {
         }
     }
 
-    /// Until when this one is to sleep. Who has the watch sleeps until somebody's turn; all others until the watch is overdue.
-    fn sleep(&mut self, ticket: Ticket, now: Duration) -> Option<Duration> {
-        let due = self.lanes.wake(now)?.max(now + GRAIN);
-        match self.watch {
-            Some((watching, until)) if watching != ticket && until <= due && now < until + OVERDUE => {
-                Some(until + OVERDUE)
+    /// When this task must wake: the timekeeper at the next possible dispatch, others once the timekeeper is overdue.
+    /// `None` if no dispatch is pending.
+    fn wake_time(&mut self, ticket: Ticket, now: Duration) -> Option<Duration> {
+        let due = self.lanes.wake(now)?.max(now + MIN_SLEEP);
+        match self.timekeeper {
+            Some((timekeeper, until))
+                if timekeeper != ticket && until <= due && now < until + MAX_TIMEKEEPER_DELAY =>
+            {
+                Some(until + MAX_TIMEKEEPER_DELAY)
             }
             _ => {
-                self.watch = Some((ticket, due));
+                self.timekeeper = Some((ticket, due));
                 Some(due)
             }
         }
     }
 
-    /// This one waits no more.
+    /// Removes a task from the queue, and wakes another one if it may have been the timekeeper.
     fn leave(&mut self, ticket: Ticket) {
         if self.waiting.remove(&ticket).is_some() {
             self.lanes.leave(ticket);
         }
-        // Who was to take it may have gone too.
-        if self.watch.is_none_or(|(watching, _)| watching == ticket) {
-            self.watch = None;
+        // The task woken to take over may have been dropped, too.
+        if self.timekeeper.is_none_or(|(timekeeper, _)| timekeeper == ticket) {
+            self.timekeeper = None;
             if let Some((_, other)) = self.waiting.first_key_value() {
                 other.notify_one();
             }
@@ -131,12 +134,13 @@ impl State {
 }
 
 impl Request {
-    /// What it is.
+    /// The kind that determines its lane.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Asks for the turn of so many bytes; `None` where it is now. Else it is to be waited for before the next is asked for.
+    /// Requests the dispatch of `bytes`. Returns `None` if it is immediate, else a future that resolves when it is due.
+    /// Await it before requesting the next one.
     pub fn turn(&self, bytes: u64) -> Option<impl Future<Output = ()> + Send + use<>> {
         let entered = self.entered.as_ref()?;
         let mut state = self.turns.lock();
@@ -145,10 +149,10 @@ impl Request {
         };
         let woken = Arc::new(Notify::new());
         state.waiting.insert(ticket, woken.clone());
-        Some(Waiting { turns: self.turns.clone(), ticket, woken }.pass())
+        Some(QueuedTask { turns: self.turns.clone(), ticket, woken }.wait())
     }
 
-    /// Bytes after which the next turn is to be asked for.
+    /// Bytes after which the next dispatch must be requested (the quantum).
     pub fn piece(&self) -> usize {
         let entered = self.entered.as_ref();
         let piece =
@@ -156,12 +160,12 @@ impl Request {
         piece.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// The store is waited for from now on, where it is not already.
+    /// Starts waiting for the store, unless already waiting.
     pub fn wait(&mut self) {
         self.since.get_or_insert_with(|| self.turns.clock.now());
     }
 
-    /// The store has answered; so many bytes were taken or have come.
+    /// Ends the wait for the store, which accepted or delivered `bytes`.
     pub fn come(&mut self, bytes: usize) {
         let now = self.turns.clock.now();
         self.waited += self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
@@ -170,12 +174,13 @@ impl Request {
         }
     }
 
-    /// It is done.
+    /// Completes the request.
     pub fn done(&mut self) {
         self.end(Some(self.waited));
     }
 
-    /// It turns out to be as large as this, or that is known now. Refused as by [`enter`](Turns::enter) where it needs another lane.
+    /// Moves the request to the lane of `kind` if it turns out to be larger, or replaces a guessed kind. May be
+    /// rejected like [`enter`](Turns::enter).
     pub fn grow(&mut self, kind: Kind) -> Result<()> {
         if kind.size > self.kind.size || self.kind.is_guessed {
             let (waited, since) = (self.waited, self.since);
@@ -200,17 +205,17 @@ impl Drop for Request {
     }
 }
 
-impl Waiting {
-    async fn pass(self) {
+impl QueuedTask {
+    async fn wait(self) {
         loop {
             let sleep = {
                 let now = self.turns.clock.now();
                 let mut state = self.turns.lock();
-                state.pass(now);
+                state.wake_due(now);
                 if !state.waiting.contains_key(&self.ticket) {
                     return;
                 }
-                state.sleep(self.ticket, now)
+                state.wake_time(self.ticket, now)
             };
             let woken = std::pin::pin!(self.woken.notified());
             match sleep {
@@ -221,7 +226,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedTask {
     fn drop(&mut self) {
         self.turns.lock().leave(self.ticket);
     }

@@ -1,4 +1,4 @@
-//! What is seen of requests in a look, and what they carried in it by that.
+//! Statistics of one control interval: the throughput, and signs of a queue overrun.
 
 use std::time::Duration;
 
@@ -6,102 +6,118 @@ use tradewind_model::steering::REQUEST;
 
 use super::nanos;
 
-/// A queue overruns where one packet in so many is sent again, and so many are, and where such a part of the requests stands still.
-const ONE_IN: u64 = 33;
-const FEWEST_AGAIN: u64 = 10;
-const STANDING: f64 = 0.1;
+/// A queue overruns if at least one packet in 33, and ten in all, were retransmitted, and 10 % of the requests are
+/// stalled.
+const OVERRUN_ONE_IN: u64 = 33;
+const MIN_RETRANSMITS: u64 = 10;
+const MIN_STALLED_FRACTION: f64 = 0.1;
 
-/// A look that goes on. Times are the clock's, turns those that requests have.
+/// The interval in progress.
 #[derive(Debug)]
 pub(super) struct Look {
-    began: Duration,
-    /// Requests that ended, how many nanoseconds they took, that times their turns, and the same as far as it lies in the look.
+    started: Duration,
+    /// Completed requests, their total duration in nanoseconds, their duration times permits, and the part of that
+    /// inside the interval.
     ended: u64,
     took: u64,
-    took_turns: u64,
-    inside: u128,
-    /// Of requests that are under way: their turns, and the nanoseconds at which they began times those.
+    permit_time: u64,
+    permit_time_inside: u128,
+    /// Of requests in flight: their permits, and the sum of start time in nanoseconds times permits.
     held: u64,
     held_since: u128,
-    /// Packets that were sent by its beginning, and those that were sent again.
+    /// Packet counters at the start of the interval: sent and retransmitted.
     packets: (u64, u64),
 }
 
-/// One that has ended.
+/// Statistics of a completed interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Looked {
-    /// What was carried a second, as [`Steering`](tradewind_model::steering::Steering) counts.
+    /// Throughput per second, in the unit of [`Steering`](tradewind_model::steering::Steering).
     pub carried: f64,
-    /// Many packets were sent again, and requests stood still.
+    /// Many packets were retransmitted, and requests stalled.
     pub overruns: bool,
-    /// How long a request took in the mean; very long where none ended.
+    /// Mean request duration; very long if none completed.
     pub latency: Duration,
 }
 
 impl Look {
-    /// The first one.
+    /// Creates the first interval.
     pub const fn new(began: Duration, packets: (u64, u64)) -> Self {
-        Self { began, ended: 0, took: 0, took_turns: 0, inside: 0, held: 0, held_since: 0, packets }
+        Self {
+            started: began,
+            ended: 0,
+            took: 0,
+            permit_time: 0,
+            permit_time_inside: 0,
+            held: 0,
+            held_since: 0,
+            packets,
+        }
     }
 
-    /// When it began.
+    /// Start of the interval.
     pub const fn began(&self) -> Duration {
-        self.began
+        self.started
     }
 
-    /// A request begins.
-    pub const fn begin(&mut self, turns: u64, now: Duration) {
-        self.held += turns;
-        self.held_since += now.as_nanos() * turns as u128;
+    /// Records the start of a request.
+    pub const fn begin(&mut self, permits: u64, now: Duration) {
+        self.held += permits;
+        self.held_since += now.as_nanos() * permits as u128;
     }
 
-    /// A request that began then ends.
-    pub fn end(&mut self, turns: u64, began: Duration, now: Duration) {
+    /// Records the end of a request that started at `began`.
+    pub fn end(&mut self, permits: u64, began: Duration, now: Duration) {
         let took = nanos(now.saturating_sub(began));
         self.ended += 1;
         self.took += took;
-        self.took_turns = self.took_turns.saturating_add(took.saturating_mul(turns));
-        self.inside += now.saturating_sub(began.max(self.began)).as_nanos() * u128::from(turns);
-        self.held -= turns;
-        self.held_since -= began.as_nanos() * u128::from(turns);
+        self.permit_time = self.permit_time.saturating_add(took.saturating_mul(permits));
+        self.permit_time_inside +=
+            now.saturating_sub(began.max(self.started)).as_nanos() * u128::from(permits);
+        self.held -= permits;
+        self.held_since -= began.as_nanos() * u128::from(permits);
     }
 
-    /// It ends, and another begins. There were so many turns; so many bytes passed, and so many requests were done.
+    /// Completes the interval and starts the next. `permits` is their number in the pool; `bytes` were
+    /// transferred and `done` requests completed.
     pub fn end_look(
         &mut self,
         now: Duration,
-        turns: usize,
+        permits: usize,
         (bytes, done): (u64, u64),
         packets: (u64, u64),
     ) -> Looked {
-        let elapsed = nanos(now.saturating_sub(self.began)).max(1);
-        // One of which none ended may still take long.
+        let elapsed = nanos(now.saturating_sub(self.started)).max(1);
+        // If none completed, the duration is unknown and may be long.
         let latency = self.took.checked_div(self.ended).unwrap_or(u64::MAX / 4);
-        let moving = self.moving(turns as u128 * u128::from(elapsed), latency, now);
-        let carried = (done as f64).mul_add(REQUEST, bytes as f64) * 1e9;
-        // Requests that begin together end together: in a look there are a wave more of them, or fewer. What they carry in the
-        // time that they take has no waves (Little 1961), but of those that take longer than the look too few end in it.
-        let carried = if 2 * latency <= elapsed {
-            carried / self.took_turns.max(1) as f64 * moving * turns as f64
+        let active_fraction = self.active_fraction(permits as u128 * u128::from(elapsed), latency, now);
+        let work = (done as f64).mul_add(REQUEST, bytes as f64) * 1e9;
+        // Requests that start together end together, so the number completed in an interval varies by a whole wave.
+        // Throughput derived from their durations does not (Little 1961), but needs requests that are short compared to
+        // the interval.
+        let throughput = if 2 * latency <= elapsed {
+            work / self.permit_time.max(1) as f64 * active_fraction * permits as f64
         } else {
-            carried / elapsed as f64
+            work / elapsed as f64
         };
         let sent = packets.0.saturating_sub(self.packets.0);
-        let again = packets.1.saturating_sub(self.packets.1);
-        let overruns = again >= FEWEST_AGAIN && again * ONE_IN >= sent && moving < 1.0 - STANDING;
-        tracing::trace!(carried, latency, elapsed, sent, again, moving, "looked");
-        (self.began, self.packets) = (now, packets);
-        (self.ended, self.took, self.took_turns, self.inside) = (0, 0, 0, 0);
-        Looked { carried, overruns, latency: Duration::from_nanos(latency) }
+        let retransmitted = packets.1.saturating_sub(self.packets.1);
+        let overruns = retransmitted >= MIN_RETRANSMITS
+            && retransmitted * OVERRUN_ONE_IN >= sent
+            && active_fraction < 1.0 - MIN_STALLED_FRACTION;
+        tracing::trace!(throughput, latency, elapsed, sent, retransmitted, active_fraction, "interval ended");
+        (self.started, self.packets) = (now, packets);
+        (self.ended, self.took, self.permit_time, self.permit_time_inside) = (0, 0, 0, 0);
+        Looked { carried: throughput, overruns, latency: Duration::from_nanos(latency) }
     }
 
-    /// The part of all turns and time in which as much is carried as by requests that ended. Those that are under way for longer than
-    /// these took may stand still: they count as if they had carried what is usual in all their time.
-    fn moving(&self, all: u128, latency: u64, now: Duration) -> f64 {
-        let pending = all.saturating_sub(self.inside) as f64;
+    /// The fraction of all permit time used at the rate of completed requests. A request in flight for longer than
+    /// `latency` may be stalled: it counts as if it had transferred a usual request's data over its whole age.
+    fn active_fraction(&self, all: u128, latency: u64, now: Duration) -> f64 {
+        let pending = all.saturating_sub(self.permit_time_inside) as f64;
         let age = now.as_nanos() as f64 - self.held_since as f64 / self.held.max(1) as f64;
-        let moving = self.inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0);
-        (moving / all.max(1) as f64).min(1.0)
+        let active_time = self.permit_time_inside as f64 + pending * (latency as f64 / age.max(1.0)).min(1.0);
+        (active_time / all.max(1) as f64).min(1.0)
     }
 }
 
@@ -115,43 +131,44 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// A look of 400 ms: some ask every 50 ms, others began with them and stand still.
-    fn look(asking: u64, standing: u64, packets: (u64, u64)) -> Looked {
+    /// An interval of 400 ms: `active` clients complete a request every 50 ms, `stalled` ones are stalled from the
+    /// start.
+    fn look(active: u64, stalled: u64, packets: (u64, u64)) -> Looked {
         let mut look = Look::new(at(0), (0, 0));
-        (0..asking + standing).for_each(|_| look.begin(1, at(0)));
+        (0..active + stalled).for_each(|_| look.begin(1, at(0)));
         for round in 0..8 {
-            for _ in 0..asking {
+            for _ in 0..active {
                 look.end(1, at(round * 50), at(round * 50 + 50));
                 look.begin(1, at(round * 50 + 50));
             }
         }
-        let done = 8 * asking;
-        look.end_look(at(400), (asking + standing) as usize, (done * BYTES, done), packets)
+        let done = 8 * active;
+        look.end_look(at(400), (active + stalled) as usize, (done * BYTES, done), packets)
     }
 
-    /// What so many carry a second.
-    fn carried(asking: u64) -> f64 {
-        asking as f64 * 20.0 * (BYTES as f64 + REQUEST)
+    /// The throughput of `active` active clients per second.
+    fn throughput(active: u64) -> f64 {
+        active as f64 * 20.0 * (BYTES as f64 + REQUEST)
     }
 
     #[test]
-    fn what_stands_still_hardly_counts() {
-        let all = look(16, 0, (0, 0)).carried / carried(16);
+    fn stalled_requests_hardly_count_as_throughput() {
+        let all = look(16, 0, (0, 0)).carried / throughput(16);
         assert!((all - 1.0).abs() < 0.01, "{all}");
-        let half = look(8, 8, (0, 0)).carried / carried(8);
+        let half = look(8, 8, (0, 0)).carried / throughput(8);
         assert!((1.0..1.3).contains(&half), "{half}");
     }
 
     #[test]
-    fn a_queue_overruns_where_packets_are_lost_and_requests_stand_still() {
+    fn overrun_needs_retransmissions_and_stalled_requests() {
         assert!(look(8, 8, (1000, 60)).overruns);
-        assert!(!look(16, 0, (1000, 60)).overruns, "nobody stands still");
-        assert!(!look(8, 8, (1000, 20)).overruns, "few are lost");
-        assert!(!look(8, 8, (100, 6)).overruns, "that may be chance");
+        assert!(!look(16, 0, (1000, 60)).overruns, "no request is stalled");
+        assert!(!look(8, 8, (1000, 20)).overruns, "few packets are lost");
+        assert!(!look(8, 8, (100, 6)).overruns, "too few packets to be significant");
     }
 
     #[test]
-    fn a_look_knows_nothing_of_those_before() {
+    fn each_interval_has_statistics_of_its_own() {
         let mut look = Look::new(at(0), (0, 0));
         look.begin(4, at(0));
         look.end(4, at(0), at(100));
@@ -161,7 +178,7 @@ mod tests {
         look.end(4, at(100), at(600));
         let next = look.end_look(at(600), 4, (BYTES, 1), (2000, 500));
         assert_eq!((next.latency, next.overruns), (at(500), false));
-        // It took longer than the look: by bytes.
+        // The request took longer than the interval, so throughput is computed from bytes.
         assert!((next.carried / ((BYTES as f64 + REQUEST) / 0.3) - 1.0).abs() < 1e-9, "{next:?}");
     }
 }
