@@ -1,9 +1,9 @@
-//! Bundles: many small files as one object, which is a tar archive with an index behind its end (Hou 2017, sections 4.1.3
-//! and 7). Anybody's `tar` reads the archive; who knows the index fetches one member with one range.
+//! Bundles: many small files in one object, a tar archive followed by an index (Hou 2017, sections 4.1.3 and 7). Any
+//! `tar` reads the archive; with the index, one range request fetches one member.
 //!
-//! `index` and `archive` are the format, without I/O; `packer` says what is packed, `waiting` has the files that are found, `set`
-//! remembers which of them are stored, `ahead` reads the others while those before them are sent, `pack` makes bundles; `open`
-//! and `unpack` read them; `crew` has the threads. Where a bundle ends, and what is fetched together, `model` decides.
+//! `index` and `archive` implement the format without I/O. Packing reads queued files ahead while earlier ones are
+//! uploaded, and a journal of the set lets an interrupted packing resume. `tradewind_model::bundle` decides where a
+//! bundle ends and which members are fetched together.
 
 mod ahead;
 mod archive;

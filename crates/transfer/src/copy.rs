@@ -1,4 +1,4 @@
-//! What is done about one name: it is copied from one end to the other, compared, or removed.
+//! Actions on one name: copying it from the source to the destination, comparing it, or removing it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,30 +26,30 @@ use crate::objects::Objects;
 use crate::preserve::{Attributes, have_same_time};
 use crate::progress::Progress;
 
-/// Carries items from one end to the other.
+/// Copies items from one endpoint to the other.
 #[derive(Debug)]
 pub struct Copier {
-    /// Where they are.
+    /// The source.
     pub from: End,
-    /// Where they go.
+    /// The destination.
     pub to: End,
-    /// How they are carried.
+    /// State shared with all transfers of the command.
     pub carrier: Arc<Carrier>,
-    /// Where it is told how far they are.
+    /// Receives the progress.
     pub progress: Arc<Progress>,
-    /// Where large objects under way are remembered.
+    /// Saves the state of large objects in flight, so that a killed transfer resumes; `None` to disable.
     pub journal: Option<Journal>,
-    /// Whether times, modes and owners of files are kept with objects, and given to files.
+    /// If set, times, modes and owners of files are stored with objects and restored to files.
     pub preserves: bool,
 }
 
 impl Copier {
-    /// Refuses ends of which one is within the other. See [`End::check_apart`].
+    /// Rejects endpoints of which one contains the other. See [`End::check_apart`].
     pub fn check_apart(&self) -> Result<()> {
         self.from.check_apart(&self.to)
     }
 
-    /// Does what was decided about a name.
+    /// Executes an action.
     pub async fn act(&self, action: &Action) -> Result<Done> {
         match action {
             Action::Copy(item) => self.copy(item).await.map(Done::Copied),
@@ -60,12 +60,12 @@ impl Copier {
         }
     }
 
-    /// Copies an item under the same name; answers its bytes.
+    /// Copies an item under the same name; returns its size in bytes.
     pub async fn copy(&self, item: &Item) -> Result<u64> {
         self.copy_as(&item.name, Some(item.size), &item.name).await
     }
 
-    /// Copies what has one name to another; `size` is what is known of it.
+    /// Copies the item `from` to the name `to`; returns its size in bytes. `size` is the listed size, if any.
     pub async fn copy_as(&self, from: &str, size: Option<u64>, to: &str) -> Result<u64> {
         match (&self.from, &self.to) {
             (End::Files(directory, links), End::Objects(objects)) => {
@@ -97,8 +97,8 @@ impl Copier {
         let source = FileSource::open(&from.tree()?, name, links, self.progress.clone())?;
         let size = source.size();
         let is_large = self.carrier.plan().part_bytes(size).is_some();
-        let _place = self.place(is_large).await?;
-        let journal = self.remember(&from.root().join(name), &address, is_large);
+        let _permit = self.large_permit(is_large).await?;
+        let journal = self.file_journal(&from.root().join(name), &address, is_large);
         let mut metadata = metadata_of(name);
         if self.preserves {
             source.attributes().write(&mut metadata.user);
@@ -121,26 +121,28 @@ impl Copier {
     ) -> Result<u64> {
         let path = path_of(to_name)?;
         let address = from.address(name)?;
-        let _place = self.place(size.is_some_and(|size| size > self.carrier.plan().chunk_bytes)).await?;
+        let is_large = size.is_some_and(|size| size > self.carrier.plan().chunk_bytes);
+        let _permit = self.large_permit(is_large).await?;
         let fetch = Fetch::open(&self.carrier, &from.store, &address, size).await?;
         let size = fetch.info().size;
         let is_large = size > self.carrier.plan().chunk_bytes;
-        let journal = self.remember(&to.root().join(&path), &address, is_large);
+        let journal = self.file_journal(&to.root().join(&path), &address, is_large);
         let version = Version { size, etag: fetch.info().etag.as_str() };
         let file = Arc::new(to.resume(&path, &version, self.progress.clone(), journal, self.preserves)?);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
-            // Chunks that are given up may still be written: another transfer goes on, or begins anew.
+            // Writes of cancelled chunks may still be in flight; the next transfer resumes or restarts the file.
             return Err(fetched.err().unwrap_or_else(|| {
-                Error::new(Reason::Defect, "a file is still written after its last chunk")
+                Error::new(Reason::Defect, "a write to the file is still in flight after its last chunk")
             }));
         };
         match fetched {
             Ok(info) => {
                 let mut attributes = Attributes::dated(info.modified);
                 if self.preserves {
-                    let kept = Attributes::read(&info.metadata.user);
-                    attributes = Attributes { modified: kept.modified.or(attributes.modified), ..kept };
+                    let preserved = Attributes::read(&info.metadata.user);
+                    attributes =
+                        Attributes { modified: preserved.modified.or(attributes.modified), ..preserved };
                 }
                 file.finish(&attributes)?;
                 Ok(info.size)
@@ -154,14 +156,15 @@ impl Copier {
         }
     }
 
-    /// A place among objects of several requests, for one that is such.
-    async fn place(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
+    /// Waits for a permit for an object that takes several requests; `None` if `is_large` is false.
+    async fn large_permit(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
         if is_large { self.carrier.large().await.map(Some) } else { Ok(None) }
     }
 
-    /// The journal of a file and an object. Without one a transfer does as well, until it is killed. Of a small one there
-    /// is a journal where it was large before: what that left is to be removed.
-    fn remember(&self, path: &Path, address: &Address, is_large: bool) -> Option<Entry> {
+    /// The journal of a transfer between a file and an object. With `None` the transfer works, but cannot resume.
+    ///
+    /// A small item has a journal only if an earlier, larger version left one, whose scratch data must be removed.
+    fn file_journal(&self, path: &Path, address: &Address, is_large: bool) -> Option<Entry> {
         let journal = self.journal.as_ref()?;
         journal.remember(is_large, || {
             let path = std::path::absolute(path).ok()?;
@@ -169,7 +172,7 @@ impl Copier {
         })
     }
 
-    /// Within the store: no byte of it comes here.
+    /// Copies within one store by a server-side copy.
     async fn copy_within(&self, from: &Objects, name: &str, to: &Objects, to_name: &str) -> Result<u64> {
         let request = CopyRequest {
             source: from.address(name)?,
@@ -186,7 +189,7 @@ impl Copier {
         Ok(copied.size)
     }
 
-    /// From one store to another: every byte comes through here.
+    /// Copies from one store to another through this process.
     async fn copy_between(
         &self,
         (from, name): (&Objects, &str),
@@ -195,15 +198,15 @@ impl Copier {
     ) -> Result<u64> {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
         let is_large = size.is_none_or(|size| self.carrier.plan().part_bytes(size).is_some());
-        let _place = self.place(is_large).await?;
+        let _permit = self.large_permit(is_large).await?;
         let journal = self.journal.as_ref();
         let between = || Some((describe(&source), describe(&destination)));
         let journal = journal.and_then(|journal| journal.remember(is_large, between));
-        let memory = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn Memory>);
+        let checkpoint = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn Memory>);
         let progress = self.progress.clone();
-        let told: Told = Arc::new(move |bytes| progress.carried(bytes));
+        let on_progress: Told = Arc::new(move |bytes| progress.carried(bytes));
         let (from, to) = ((&from.store, &source), (&to.store, &destination));
-        Ok(store_from(&self.carrier, from, to, size, told, memory).await?.size)
+        Ok(store_from(&self.carrier, from, to, size, on_progress, checkpoint).await?.size)
     }
 
     async fn copy_file(
@@ -218,7 +221,7 @@ impl Copier {
         let mut file = to.begin(&path, source.size(), self.progress.clone(), self.preserves)?;
         let attributes =
             if self.preserves { source.attributes() } else { Attributes::dated(source.modified()) };
-        blocking(move || {
+        run_blocking(move || {
             read_through(&source, |offset, piece| file.write_at(offset, piece))?;
             file.finish(&attributes)?;
             Ok(source.size())
@@ -226,38 +229,38 @@ impl Copier {
         .await
     }
 
-    /// Whether both ends hold the same bytes under a name, by a checksum of the whole. Where an end has none to compare
-    /// with, they count as different.
+    /// Returns true if both endpoints hold the same bytes under a name, by a full-object checksum. Without a common
+    /// checksum the items count as different.
     pub async fn is_same(&self, name: &str) -> Result<bool> {
-        let (here, there) = (checksums(&self.carrier, &self.from, name).await?, &self.to);
-        match (here, there) {
+        let (source_checksums, destination) = (checksums(&self.carrier, &self.from, name).await?, &self.to);
+        match (source_checksums, destination) {
             (Some(found), End::Objects(_)) => {
-                let there = checksums(&self.carrier, there, name).await?.unwrap_or_default();
-                let is_of = |a: &Checksum| there.iter().find(|b| b.algorithm() == a.algorithm());
-                Ok(found.iter().find_map(|a| is_of(a).map(|b| a == b)).unwrap_or(false))
+                let destination = checksums(&self.carrier, destination, name).await?.unwrap_or_default();
+                let counterpart = |a: &Checksum| destination.iter().find(|b| b.algorithm() == a.algorithm());
+                Ok(found.iter().find_map(|a| counterpart(a).map(|b| a == b)).unwrap_or(false))
             }
             (Some(found), End::Files(directory, links)) => match found.first() {
-                Some(expected) => file_is((directory, *links), name, expected).await,
+                Some(expected) => file_has_checksum((directory, *links), name, expected).await,
                 None => Ok(false),
             },
             (None, End::Files(other, other_links)) => {
                 let End::Files(directory, links) = &self.from else { return Ok(false) };
                 let own = (directory, *links);
                 let found = file_checksum(own, name, tradewind_core::Algorithm::Crc64Nvme).await?;
-                file_is((other, *other_links), name, &found).await
+                file_has_checksum((other, *other_links), name, &found).await
             }
-            (None, there) => {
+            (None, destination) => {
                 let End::Files(directory, links) = &self.from else { return Ok(false) };
-                let there = checksums(&self.carrier, there, name).await?.unwrap_or_default();
-                match there.first() {
-                    Some(expected) => file_is((directory, *links), name, expected).await,
+                let destination = checksums(&self.carrier, destination, name).await?.unwrap_or_default();
+                match destination.first() {
+                    Some(expected) => file_has_checksum((directory, *links), name, expected).await,
                     None => Ok(false),
                 }
             }
         }
     }
 
-    /// Whether the file at one end has the time that the object at the other carries. It costs a request.
+    /// Returns true if the file at one endpoint has the time stored with the object at the other. Sends one request.
     pub async fn has_same_time(&self, name: &str) -> Result<bool> {
         have_same_time(&self.carrier, &self.from, &self.to, name).await
     }
@@ -271,24 +274,25 @@ impl Copier {
     }
 }
 
-/// An object of a store that the journal tells from others.
+/// The name of an object in a journal. The journal's directory and identity already distinguish the store.
 pub(crate) fn describe(address: &Address) -> String {
     format!("s3://{}/{}", address.bucket, address.key)
 }
 
-/// What a store has of an object's whole; `None` of a file, whose checksum is computed where it is known which.
-async fn checksums(carrier: &Arc<Carrier>, end: &End, name: &str) -> Result<Option<Vec<Checksum>>> {
+/// The full-object checksums that a store has of an object. `None` for a file: its checksum is computed later, once the
+/// algorithm is known.
+async fn checksums(transfers: &Arc<Carrier>, end: &End, name: &str) -> Result<Option<Vec<Checksum>>> {
     let End::Objects(objects) = end else { return Ok(None) };
     let address = &objects.address(name)?;
-    let found = carrier.again(|| async move {
-        let slot = carrier.slot(0).await?;
+    let found = transfers.again(|| async move {
+        let slot = transfers.slot(0).await?;
         objects.store.head(&slot.context, address, GetRequest::default()).await
     });
     let info = found.await?.info;
     Ok(Some(if info.scope == ChecksumScope::FullObject { info.checksums } else { Vec::new() }))
 }
 
-async fn file_is(files: (&Directory, Links), name: &str, expected: &Checksum) -> Result<bool> {
+async fn file_has_checksum(files: (&Directory, Links), name: &str, expected: &Checksum) -> Result<bool> {
     Ok(file_checksum(files, name, expected.algorithm()).await? == *expected)
 }
 
@@ -298,7 +302,7 @@ async fn file_checksum(
     algorithm: tradewind_core::Algorithm,
 ) -> Result<Checksum> {
     let source = FileSource::open(&directory.tree()?, name, links, Arc::default())?;
-    blocking(move || {
+    run_blocking(move || {
         let mut hasher = Hasher::new(algorithm);
         read_through(&source, |_, piece| {
             hasher.update(piece);
@@ -309,13 +313,13 @@ async fn file_checksum(
     .await
 }
 
-/// Work that takes a thread for itself for long.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+/// Runs long blocking work on a thread of the blocking pool.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
     tokio::task::spawn_blocking(work).await.map_err(lost)?
 }
 
-/// Reads a file from its beginning to its end.
+/// Reads a file sequentially and checks at the end that it did not change.
 fn read_through(source: &FileSource, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     for (offset, length) in Plan::chunks(source.size(), BUFFER_BYTES as u64) {
@@ -326,7 +330,7 @@ fn read_through(source: &FileSource, mut take: impl FnMut(u64, &[u8]) -> Result<
     source.check()
 }
 
-/// What an object made of a file carries: its type, where its name tells.
+/// The metadata of an object created from a file: its content type, if the name's extension implies one.
 #[must_use]
 pub fn metadata_of(name: &str) -> Metadata {
     let content_type = mime_guess::from_path(name).first_raw().map(str::to_owned);
@@ -334,16 +338,16 @@ pub fn metadata_of(name: &str) -> Metadata {
 }
 
 impl Objects {
-    /// The object that has a name below the prefix.
+    /// The address of a name below the prefix.
     pub fn address(&self, name: &str) -> Result<Address> {
         Address::parse(self.bucket.as_str(), &format!("{}{name}", self.prefix))
     }
 
-    /// Removes the object that has a name below the prefix.
-    pub async fn remove(&self, carrier: &Carrier, name: &str) -> Result<()> {
+    /// Deletes the object with a name below the prefix.
+    pub async fn remove(&self, transfers: &Carrier, name: &str) -> Result<()> {
         let address = &self.address(name)?;
-        let deleted = carrier.again(|| async move {
-            let slot = carrier.slot(0).await?;
+        let deleted = transfers.again(|| async move {
+            let slot = transfers.slot(0).await?;
             self.store.delete(&slot.context, address, Precondition::None).await
         });
         deleted.await.map(drop)

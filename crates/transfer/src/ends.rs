@@ -1,4 +1,4 @@
-//! The two ends of a transfer: a directory, or the objects below a prefix.
+//! The endpoints of a transfer: a directory, or the objects below a prefix.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,42 +10,43 @@ use crate::files::{self, Directory, Links, Overlap, Tree};
 use crate::objects::Objects;
 use crate::{Found, FoundFailure};
 
-/// One end.
+/// The source or the destination of a transfer.
 #[derive(Debug)]
 pub enum End {
-    /// Files below a directory, and what is done about links there.
+    /// Files below a directory, and the treatment of symbolic links there.
     Files(Directory, Links),
     /// Objects whose keys begin with a prefix.
     Objects(Objects),
 }
 
-/// A directory of an end, for messages.
-struct Described {
+/// The directory of an endpoint, for messages.
+struct DirectoryLabel {
     name: String,
     exists: bool,
 }
 
 impl End {
-    /// Finds everything at this end, in the byte order of names.
+    /// Lists all items of this endpoint, in byte order of their names.
     #[must_use]
-    pub fn find(&self, carrier: &Arc<Carrier>) -> Found {
+    pub fn find(&self, transfers: &Arc<Carrier>) -> Found {
         match self {
             Self::Files(directory, links) => match directory.tree() {
                 Ok(tree) => files::find(tree, *links),
                 Err(e) => Found::failed(directory.root().display().to_string(), e),
             },
-            Self::Objects(objects) => objects.clone().find(carrier.clone()),
+            Self::Objects(objects) => objects.clone().find(transfers.clone()),
         }
     }
 
-    /// Refuses two trees of which one contains the other: what is copied would be found and copied again, and a removal at one end
-    /// could take what the other still needs. Directories are compared by device and inode, whatever their names; a local
-    /// store counts as the directory that it is in.
+    /// Rejects two trees of which one contains the other. A copy would list and copy its own output, and a removal at
+    /// one endpoint could delete data of the other.
+    ///
+    /// Directories are compared by device and inode, not by name. A local store counts as the directory that holds it.
     pub fn check_apart(&self, to: &Self) -> Result<()> {
         if let (Self::Objects(from), Self::Objects(to)) = (self, to) {
             let is_within = to.prefix.starts_with(&from.prefix) || from.prefix.starts_with(&to.prefix);
             if from.bucket == to.bucket && is_within && from.shares_store(to) {
-                let why = "the destination and the source are within each other; choose prefixes apart";
+                let why = "the source and destination prefixes overlap; choose disjoint prefixes";
                 return Err(Error::new(Reason::InvalidArgument, why));
             }
             return Ok(());
@@ -57,30 +58,31 @@ impl End {
         let (from, to) = (self.describe_directory(), to.describe_directory());
         let why = match overlap {
             Overlap::Apart => return Ok(()),
-            // The destination is still to be made, in the parent that was compared: beside the source.
+            // The destination does not exist yet, and its nearest existing parent was compared: it will be next to the
+            // source.
             Overlap::Within if !to.exists => return Ok(()),
             Overlap::Same if to.exists => format!("{} and {} are the same directory", from.name, to.name),
             Overlap::Within => format!("{} lies within {}", from.name, to.name),
             Overlap::Same | Overlap::Around => format!("{} lies within {}", to.name, from.name),
         };
-        Err(Error::new(Reason::InvalidArgument, format!("{why}: choose a source and a destination apart")))
+        Err(Error::new(Reason::InvalidArgument, format!("{why}: choose disjoint source and destination")))
     }
 
-    /// What is reported where nothing is found below a prefix: it is mistyped, or names a single object. `None` for a bucket and a
-    /// directory, which exist and may be empty.
+    /// The failure to report if a prefix has no objects: it is mistyped, or names a single object. `None` for a bucket
+    /// or a directory, which exist and may be empty.
     #[must_use]
     pub fn nothing(&self, advice: &str) -> Option<FoundFailure> {
         match self {
             Self::Objects(objects) if !objects.prefix.is_empty() => {
-                let place = self.describe("");
-                let why = format!("nothing at {place}: {advice}");
-                Some((place, Error::new(Reason::NoSuchKey, why)))
+                let location = self.describe("");
+                let why = format!("nothing at {location}: {advice}");
+                Some((location, Error::new(Reason::NoSuchKey, why)))
             }
             Self::Files(..) | Self::Objects(_) => None,
         }
     }
 
-    /// The directory of this end, or the nearest one above it that exists; `None` where its objects are in no directory of
+    /// The directory of this endpoint, or its nearest existing ancestor; `None` if its objects are in no directory of
     /// this machine.
     fn nearest_tree(&self) -> Result<Option<Tree>> {
         match self {
@@ -92,19 +94,20 @@ impl End {
         }
     }
 
-    fn describe_directory(&self) -> Described {
+    fn describe_directory(&self) -> DirectoryLabel {
         match self {
-            Self::Files(directory, _) => {
-                Described { name: directory.root().display().to_string(), exists: directory.tree().is_ok() }
-            }
+            Self::Files(directory, _) => DirectoryLabel {
+                name: directory.root().display().to_string(),
+                exists: directory.tree().is_ok(),
+            },
             Self::Objects(Objects { scheme, directory, .. }) => {
                 let shown = directory.as_deref().unwrap_or(Path::new("")).display();
-                Described { name: format!("{shown}, where the store {scheme}:// is,"), exists: true }
+                DirectoryLabel { name: format!("{shown} (directory of the store {scheme}://)"), exists: true }
             }
         }
     }
 
-    /// A name at this end, as people write it.
+    /// The full path or URL of a name at this endpoint, for display.
     #[must_use]
     pub fn describe(&self, name: &str) -> String {
         match self {

@@ -1,5 +1,7 @@
-//! What a task finds or decides, in order. A task that dies is a failure at the end of what it sent, never an early end: what was not
-//! found would count as absent, and be removed elsewhere.
+//! An ordered stream of results that a task produces.
+//!
+//! Invariant: a task that panics yields a failure after its last item, never an early end. Otherwise items it did not
+//! list would count as absent, and sync would remove them at the destination.
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -7,65 +9,65 @@ use tradewind_core::error::{Error, Reason};
 
 use crate::FoundFailure;
 
-/// The receiving side.
+/// The receiving end of the stream.
 #[derive(Debug)]
 pub struct Feed<T> {
     items: mpsc::Receiver<Result<T, FoundFailure>>,
-    /// What the task is about, and the task, until it is known how it ended.
-    source: Option<Source>,
+    /// The producing task; `None` once its result was taken, or if the sender is not a task.
+    producer: Option<ProducerTask>,
 }
 
 #[derive(Debug)]
-struct Source {
-    place: String,
+struct ProducerTask {
+    location: String,
     task: JoinHandle<()>,
 }
 
 impl<T> Feed<T> {
-    /// What `task`, which is about a place, sends through the channel of `items`.
+    /// A feed of what `task` sends to `items`; a panic of the task is reported for `location`.
     pub(crate) fn new(
         items: mpsc::Receiver<Result<T, FoundFailure>>,
-        place: String,
+        location: String,
         task: JoinHandle<()>,
     ) -> Self {
-        Self { items, source: Some(Source { place, task }) }
+        Self { items, producer: Some(ProducerTask { location, task }) }
     }
 
-    /// Nothing at all.
+    /// A feed without items.
     #[must_use]
     pub fn empty() -> Self {
         mpsc::channel(1).1.into()
     }
 
-    /// A single failure.
-    pub(crate) fn failed(place: String, error: Error) -> Self {
+    /// A feed that yields a single failure.
+    pub(crate) fn failed(location: String, error: Error) -> Self {
         let (sender, items) = mpsc::channel(1);
-        // It has room for one, and the receiver is here.
-        let _ = sender.try_send(Err((place, error)));
+        // Cannot fail: the channel has capacity 1 and its receiver exists.
+        let _ = sender.try_send(Err((location, error)));
         items.into()
     }
 
-    /// The next item, or why there is none; `None` at the end. Cancel-safe.
+    /// The next item or failure; `None` at the end. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Result<T, FoundFailure>> {
         if let Some(item) = self.items.recv().await {
             return Some(item);
         }
-        let ended = (&mut self.source.as_mut()?.task).await;
-        let Source { place, .. } = self.source.take()?;
-        let died = |e| Error::with_source(Reason::Defect, "it could not be looked at to its end", e);
-        ended.err().map(|e| Err((place, died(e))))
+        let ended = (&mut self.producer.as_mut()?.task).await;
+        let ProducerTask { location, .. } = self.producer.take()?;
+        let failed = |e| Error::with_source(Reason::Defect, "incomplete: the task that lists it failed", e);
+        ended.err().map(|e| Err((location, failed(e))))
     }
 
-    /// The next item if it is there already. Does not tell an end from a delay.
+    /// The next item if one is ready; `None` both if none is ready and at the end.
     pub fn try_recv(&mut self) -> Option<Result<T, FoundFailure>> {
         self.items.try_recv().ok()
     }
 }
 
-/// For senders that are not tasks: their end is the end.
+/// A feed whose sender is not a task: it ends when the channel closes.
 impl<T> From<mpsc::Receiver<Result<T, FoundFailure>>> for Feed<T> {
     fn from(items: mpsc::Receiver<Result<T, FoundFailure>>) -> Self {
-        Self { items, source: None }
+        Self { items, producer: None }
     }
 }
 
@@ -74,24 +76,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_task_that_dies_is_a_failure_at_the_end() {
+    async fn panicking_task_yields_a_failure_after_its_items() {
         let (sender, items) = mpsc::channel(4);
         let task = tokio::spawn(async move {
             sender.send(Ok(1)).await.unwrap();
             panic!("a defect");
         });
-        let mut feed = Feed::new(items, "place".to_owned(), task);
+        let mut feed = Feed::new(items, "location".to_owned(), task);
         assert_eq!(feed.recv().await.unwrap().unwrap(), 1);
-        let (place, error) = feed.recv().await.unwrap().unwrap_err();
-        assert_eq!((&*place, error.reason()), ("place", Reason::Defect));
+        let (location, error) = feed.recv().await.unwrap().unwrap_err();
+        assert_eq!((&*location, error.reason()), ("location", Reason::Defect));
         assert!(feed.recv().await.is_none());
     }
 
     #[tokio::test]
-    async fn a_task_that_ends_is_an_end() {
+    async fn finished_task_ends_the_feed() {
         let (sender, items) = mpsc::channel(4);
         let task = tokio::spawn(async move { sender.send(Ok(1)).await.unwrap() });
-        let mut feed = Feed::new(items, "place".to_owned(), task);
+        let mut feed = Feed::new(items, "location".to_owned(), task);
         assert_eq!(feed.recv().await.unwrap().unwrap(), 1);
         assert!(feed.recv().await.is_none());
         assert!(feed.recv().await.is_none());

@@ -1,4 +1,5 @@
-//! Files: found below a directory, read as sources, and written so that nobody sees half of one.
+//! Files as an endpoint of transfers: listed below a directory, read as sources, and published atomically, so that no
+//! reader sees a partial file.
 
 mod directory;
 mod draft;
@@ -20,7 +21,7 @@ use std::path::Path;
 
 use tradewind_core::error::{Error, Reason};
 
-/// What went wrong with a file, in the port's words.
+/// Converts an I/O error of a file into an [`Error`] with the message "cannot `what` `path`".
 pub(crate) fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let reason = match error.kind() {
@@ -30,10 +31,10 @@ pub(crate) fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> Er
         io::ErrorKind::InvalidFilename | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
             Reason::InvalidKey
         }
-        // Not one to try again: a disk that fails goes on failing.
+        // Not retryable: a failing disk keeps failing.
         _ => Reason::Defect,
     };
     let failed = Error::with_source(reason, format!("cannot {what} {}: {error}", path.display()), error);
-    // A store may have room again after a moment; whoever owns this disk makes some, or nobody does.
+    // Not retried: unlike a store, a full local disk has space again only after its owner frees some.
     if reason == Reason::Full { failed.after_retries() } else { failed }
 }

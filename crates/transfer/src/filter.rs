@@ -1,33 +1,33 @@
-//! Which names a command is about: patterns that include and exclude.
+//! Selection of names by include and exclude patterns.
 
 use globset::{GlobBuilder, GlobMatcher};
 use tradewind_core::error::{Error, Reason, Result};
 
-/// Patterns in the order in which they were given; of those that match the last one decides.
+/// Patterns in the order in which they were given; the last one that matches a name decides.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     rules: Vec<(bool, GlobMatcher)>,
 }
 
 impl Filter {
-    /// A filter that takes everything.
+    /// A filter that accepts every name.
     #[must_use]
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// One more pattern: `*` and `?` match any characters, slashes too, as the AWS CLI has it; besides that `[ab]` and
-    /// `{a,b}`.
+    /// Adds a pattern. `*` and `?` match any character including `/`, like in the AWS CLI; `[ab]` and `{a,b}` are
+    /// supported.
     pub fn add(&mut self, pattern: &str, includes: bool) -> Result<()> {
         let glob = GlobBuilder::new(pattern).literal_separator(false).backslash_escape(true).build();
         let glob = glob.map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, format!("{pattern:?} is no pattern: {e}"), e)
+            Error::with_source(Reason::InvalidArgument, format!("invalid pattern {pattern:?}: {e}"), e)
         })?;
         self.rules.push((includes, glob.compile_matcher()));
         Ok(())
     }
 
-    /// Whether a name is meant.
+    /// Returns true if the name is selected.
     #[must_use]
     pub fn takes(&self, name: &str) -> bool {
         self.rules.iter().rev().find(|(_, glob)| glob.is_match(name)).is_none_or(|(includes, _)| *includes)
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_pattern_that_matches_decides() {
+    fn last_matching_pattern_decides() {
         assert!(filter(&[]).takes("a"));
         assert!(!filter(&[(false, "*.tmp")]).takes("a/b.tmp"));
         let only_jpg = filter(&[(false, "*"), (true, "*.jpg")]);

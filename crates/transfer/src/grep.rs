@@ -1,5 +1,5 @@
-//! Searching objects, with informed prefetch (Hou 2017, section 6.1): the listing says what will be read, so that many
-//! objects are on their way while the first is searched. How many follows from their mean size.
+//! Search in objects with informed prefetch (Hou 2017, section 6.1): the listing says what will be read, so many
+//! objects are fetched concurrently while the first is searched. The concurrency follows from their mean size.
 
 mod output;
 mod reader;
@@ -26,63 +26,64 @@ use crate::progress::Progress;
 use crate::writer::Writer;
 use crate::{Found, FoundItem, Item};
 
-/// Objects up to this size are searched when all of them is here; larger ones while they arrive, on a thread of their
-/// own.
-const SMALL: u64 = 256 << 10;
-/// Large objects at a time, and fewer than there are requests: those that wait for their turn hold one. Each holds a line that may be long, and what was found in it.
-const LARGE_AT_A_TIME: usize = 4;
-/// The longest line, in bytes; an object with a longer one cannot be searched.
-const LONGEST_LINE: usize = 16 << 20;
-/// Objects at the beginning of the listing that the mean is taken of: a page.
-const SAMPLE: usize = 1000;
+/// Objects up to this size are fetched completely and then searched. Larger ones are searched while they arrive, each
+/// on its own thread.
+const MAX_BUFFERED_BYTES: u64 = 256 << 10;
+/// Maximum number of large objects searched concurrently. Each buffers a possibly long line and its matches. It is also
+/// limited below the number of requests, because objects that wait for their output turn hold one.
+const MAX_CONCURRENT_LARGE: usize = 4;
+/// The longest line; an object with a longer one cannot be searched.
+const MAX_LINE_BYTES: usize = 16 << 20;
+/// Number of objects at the start of the listing whose mean size is used: one page.
+const SAMPLE_OBJECTS: usize = 1000;
 
-/// What is shown of an object that matches.
+/// The output for an object that matches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Show {
-    /// Its lines, with their numbers.
+    /// The matching lines with their numbers.
     #[default]
     Lines,
-    /// Its name.
+    /// The name of the object.
     Names,
-    /// The number of its lines that match; of every object.
+    /// The number of matching lines, for every object.
     Counts,
 }
 
-/// What to search for, and how it is shown.
+/// Patterns and output options of a search.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// Patterns, of which any may match.
+    /// A line matches if any of these patterns does.
     pub patterns: Vec<String>,
-    /// They are text, not regular expressions.
+    /// Patterns are fixed strings, not regular expressions.
     pub is_fixed: bool,
-    /// Capitals match small letters.
+    /// Matching is case-insensitive.
     pub ignores_case: bool,
-    /// Only whole words match.
+    /// Patterns match only whole words.
     pub is_word: bool,
-    /// Lines that do not match are looked for.
+    /// Selects the lines that do not match.
     pub inverts: bool,
-    /// Objects that hold a zero byte are text too.
+    /// Treats objects that contain a zero byte as text.
     pub takes_binary: bool,
-    /// What is shown.
+    /// The output for a matching object.
     pub show: Show,
-    /// In the colours that `grep` has on a terminal.
+    /// Uses the colours of `grep` on a terminal.
     pub is_coloured: bool,
-    /// In the order of the listing; otherwise as objects arrive.
+    /// Prints objects in listing order; otherwise as they arrive.
     pub is_sorted: bool,
-    /// Objects at a time; `None` follows their mean size.
+    /// Number of objects searched concurrently; `None` derives it from their mean size.
     pub parallel: Option<usize>,
 }
 
-/// How a search ended.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Searched {
-    /// Something matched.
+    /// At least one object matched.
     pub has_matches: bool,
     /// Objects that could not be searched, and why.
     pub failures: Vec<(String, Error)>,
 }
 
-/// A search that is ready to run.
+/// A compiled search.
 pub struct Search {
     matcher: RegexMatcher,
     query: Query,
@@ -105,33 +106,34 @@ impl Search {
             .build_many(&query.patterns);
         let cannot = |e: &dyn fmt::Display| {
             let why = e.to_string();
-            // Before it, it draws where.
+            // The last line is the message; the lines before it point at the position in the pattern.
             let why = why.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
-            Error::new(Reason::InvalidArgument, format!("the pattern cannot be searched for: {why}"))
+            Error::new(Reason::InvalidArgument, format!("invalid pattern: {why}"))
         };
         let matcher = matcher.map_err(|e| cannot(&e))?;
         matcher.is_match(b"").map_err(|e| cannot(&e))?;
         Ok(Self { matcher, query })
     }
 
-    /// Searches everything below a prefix; what is found is written to `out`, an object's lines together.
+    /// Searches all objects below a prefix and writes the matches to `out`, the lines of an object contiguously.
+    /// Returns early if `out` is closed.
     pub async fn run(
         self: Arc<Self>,
-        carrier: &Arc<Carrier>,
+        transfers: &Arc<Carrier>,
         objects: Objects,
         filter: &Filter,
         out: impl Write + Send + 'static,
         progress: &Arc<Progress>,
     ) -> Result<Searched> {
-        let mut found = objects.clone().find_to_fetch(carrier.clone());
+        let mut found = objects.clone().find_to_fetch(transfers.clone());
         let mut listing = Listing::default();
-        listing.look_ahead(&mut found, filter).await;
-        let parallel = self.query.parallel.unwrap_or_else(|| carrier.plan().readers(listing.mean_bytes()));
+        listing.read_sample(&mut found, filter).await;
+        let parallel = self.query.parallel.unwrap_or_else(|| transfers.plan().readers(listing.mean_bytes()));
         let output = Arc::new(Output::new(Writer::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
-        // Those that wait for their turn to be told leave room for the one whose turn it is, whatever their size.
-        let most = carrier.plan().parallel(u64::MAX).saturating_sub(1);
-        let large = Arc::new(Semaphore::new(LARGE_AT_A_TIME.min(most).max(1)));
+        // Objects that wait for their output turn must leave a request for the one whose turn it is, whatever its size.
+        let max_large = transfers.plan().parallel(u64::MAX).saturating_sub(1);
+        let large = Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE.min(max_large).max(1)));
         let (mut searched, mut tasks, mut turn) = (Searched::default(), JoinSet::new(), 0);
         loop {
             while tasks.len() < parallel.max(1)
@@ -140,13 +142,16 @@ impl Search {
                 match next {
                     Ok(item) => {
                         progress.found(item.size);
-                        // Taken here, in order: those that wait for their turn never wait for one behind them.
-                        let large =
-                            if item.size > SMALL { large.clone().acquire_owned().await.ok() } else { None };
-                        let task = One {
+                        // Acquired here, in listing order, so that no object waits for a permit held by a later one.
+                        let large = if item.size > MAX_BUFFERED_BYTES {
+                            large.clone().acquire_owned().await.ok()
+                        } else {
+                            None
+                        };
+                        let task = ObjectSearch {
                             _large: large,
                             search: self.clone(),
-                            carrier: carrier.clone(),
+                            transfers: transfers.clone(),
                             objects: objects.clone(),
                             output: output.clone(),
                             progress: progress.clone(),
@@ -158,10 +163,10 @@ impl Search {
                 }
             }
             let Some(done) = tasks.join_next().await else { break };
-            let lost = |e| Error::with_source(Reason::Defect, "a search failed", e);
-            match done.map_err(lost)? {
+            let failed = |e| Error::with_source(Reason::Defect, "a search failed", e);
+            match done.map_err(failed)? {
                 Ok(has_matches) => searched.has_matches |= has_matches,
-                // Whoever reads has had enough.
+                // The reader of the output has closed it.
                 Err((_, e)) if e.reason() == Reason::Cancelled => return Ok(searched),
                 Err(failed) => searched.failures.push(failed),
             }
@@ -180,67 +185,67 @@ impl Search {
             .line_number(true)
             .invert_match(self.query.inverts)
             .binary_detection(binary)
-            .heap_limit(Some(LONGEST_LINE))
+            .heap_limit(Some(MAX_LINE_BYTES))
             .build()
     }
 }
 
-/// The listing, the beginning of which was looked at before its turn.
+/// The listing, with its first items read in advance.
 #[derive(Default)]
 struct Listing {
-    ahead: std::collections::VecDeque<FoundItem>,
+    sample: std::collections::VecDeque<FoundItem>,
 }
 
 impl Listing {
-    async fn look_ahead(&mut self, found: &mut Found, filter: &Filter) {
-        while self.ahead.len() < SAMPLE
+    async fn read_sample(&mut self, found: &mut Found, filter: &Filter) {
+        while self.sample.len() < SAMPLE_OBJECTS
             && let Some(next) = found.recv().await
         {
-            if is_meant(&next, filter) {
-                self.ahead.push_back(next);
+            if is_selected(&next, filter) {
+                self.sample.push_back(next);
             }
         }
     }
 
     fn mean_bytes(&self) -> u64 {
-        let sizes = self.ahead.iter().filter_map(|next| next.as_ref().ok()).map(|item| item.size);
+        let sizes = self.sample.iter().filter_map(|next| next.as_ref().ok()).map(|item| item.size);
         let (number, bytes) = sizes.fold((0_u64, 0_u64), |(n, sum), size| (n + 1, sum.saturating_add(size)));
         bytes.checked_div(number).unwrap_or(0)
     }
 
     async fn next(&mut self, found: &mut Found, filter: &Filter) -> Option<FoundItem> {
-        if let Some(next) = self.ahead.pop_front() {
+        if let Some(next) = self.sample.pop_front() {
             return Some(next);
         }
         loop {
             let next = found.recv().await?;
-            if is_meant(&next, filter) {
+            if is_selected(&next, filter) {
                 return Some(next);
             }
         }
     }
 }
 
-fn is_meant(next: &FoundItem, filter: &Filter) -> bool {
+fn is_selected(next: &FoundItem, filter: &Filter) -> bool {
     next.as_ref().map_or(true, |item| filter.takes(&item.name))
 }
 
 /// The search of one object.
-struct One {
+struct ObjectSearch {
     search: Arc<Search>,
-    carrier: Arc<Carrier>,
+    transfers: Arc<Carrier>,
     objects: Arc<Objects>,
     output: Arc<Output>,
     progress: Arc<Progress>,
     _large: Option<OwnedSemaphorePermit>,
 }
 
-impl One {
+impl ObjectSearch {
     async fn search(self, item: Item, turn: u64) -> Result<bool, (String, Error)> {
         let name = self.objects.describe(&item.name);
-        // In order, those behind wait for this one, however it ends.
+        // Created first: dropping it lets later objects proceed, however this search ends.
         let mut turn = self.output.turn(turn);
-        let searched = if item.size <= SMALL {
+        let searched = if item.size <= MAX_BUFFERED_BYTES {
             self.search_small(&item, &name).await
         } else {
             self.search_large(&item, &name, &mut turn).await
@@ -260,10 +265,10 @@ impl One {
 
     async fn search_small(&self, item: &Item, name: &str) -> Result<(bool, Vec<u8>)> {
         let address = self.objects.address(&item.name)?;
-        let fetch = Fetch::open(&self.carrier, &self.objects.store, &address, Some(item.size)).await?;
+        let fetch = Fetch::open(&self.transfers, &self.objects.store, &address, Some(item.size)).await?;
         let mut bytes = Vec::with_capacity(usize::try_from(item.size).unwrap_or(0));
-        let gather = |piece: bytes::Bytes| {
-            bytes.extend_from_slice(&piece);
+        let gather = |buffer: bytes::Bytes| {
+            bytes.extend_from_slice(&buffer);
             std::future::ready(Ok(()))
         };
         fetch.write_in_order(gather).await?;
@@ -275,7 +280,7 @@ impl One {
         Ok(matches.finish())
     }
 
-    /// While it arrives: a thread searches what a channel brings, and hands on what it finds when that becomes much.
+    /// Searches an object while it arrives: a thread reads it from a channel and sends its output in batches.
     async fn search_large(
         &self,
         item: &Item,
@@ -283,7 +288,7 @@ impl One {
         turn: &mut output::Turn,
     ) -> Result<(bool, Vec<u8>)> {
         let address = self.objects.address(&item.name)?;
-        let (pieces, received) = mpsc::channel(2);
+        let (buffers, received) = mpsc::channel(2);
         let (lines, found) = mpsc::channel(1);
         let (search, owned) = (self.search.clone(), name.to_owned());
         let searching = tokio::task::spawn_blocking(move || {
@@ -293,24 +298,24 @@ impl One {
             searched.map(|()| matches.finish())
         });
         let fetching = async {
-            let fetch = Fetch::open(&self.carrier, &self.objects.store, &address, Some(item.size)).await?;
-            let pass = |piece: bytes::Bytes| {
-                self.progress.carried(i64::try_from(piece.len()).unwrap_or(i64::MAX));
-                let pieces = pieces.clone();
+            let fetch = Fetch::open(&self.transfers, &self.objects.store, &address, Some(item.size)).await?;
+            let pass = |buffer: bytes::Bytes| {
+                self.progress.carried(i64::try_from(buffer.len()).unwrap_or(i64::MAX));
+                let buffers = buffers.clone();
                 async move {
-                    let enough = |_| Error::new(Reason::Conflict, "the search has seen enough");
-                    pieces.send(Ok(piece)).await.map_err(enough)
+                    let enough = |_| Error::new(Reason::Conflict, "the search ended early");
+                    buffers.send(Ok(buffer)).await.map_err(enough)
                 }
             };
             let fetched = fetch.write_in_order(pass).await;
             if let Err(e) = &fetched {
-                // The search must not take half of an object for a whole one.
-                let _ = pieces.send(Err(std::io::Error::other(e.to_string()))).await;
+                // The search must fail instead of taking a partial object for a complete one.
+                let _ = buffers.send(Err(std::io::Error::other(e.to_string()))).await;
             }
-            drop(pieces);
+            drop(buffers);
             fetched.map(drop)
         };
-        // Where writing fails the thread must not wait for room.
+        // If writing fails, `found` is dropped, so that the thread does not block on a full channel.
         let writing = async {
             let mut found = found;
             while let Some(lines) = found.recv().await {
@@ -322,7 +327,7 @@ impl One {
         written?;
         let searched = searched.map_err(|e| Error::with_source(Reason::Defect, "a search failed", e))?;
         match (fetched, searched) {
-            // Of one that it need not read to its end, the rest is not wanted.
+            // The search needed only a part of the object and closed the channel.
             (Err(e), Ok(found)) if e.reason() == Reason::Conflict => Ok(found),
             (Err(e), _) => Err(e),
             (Ok(()), Err(e)) => {

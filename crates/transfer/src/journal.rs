@@ -1,5 +1,7 @@
-//! What is remembered of a large object that is under way, so that a transfer that was killed goes on where it was: one
-//! file for each, of lines that are appended. It need not be durable: what it says is compared with what is there.
+//! Journals of large objects in flight, so that a killed transfer resumes. Each object has one file of appended JSON
+//! lines, locked while a process uses it.
+//!
+//! A journal need not be durable: what it records is verified against the destination before it is used.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -19,42 +21,45 @@ use tradewind_core::checksum::crc64nvme;
 #[derive(Debug, Clone)]
 pub struct Journal {
     directory: PathBuf,
-    /// Tells them from others.
+    /// Identifies the store or stores; part of each journal's identity.
     stores: String,
-    /// Names that may be there: those that were when it was first asked, and those that were made here since. What is
-    /// small, of which there is much, then costs no look at the disk.
-    known: Arc<Mutex<Option<HashSet<OsString>>>>,
+    /// Names of journals that may exist: those present at the first lookup, and those created by this process since. It
+    /// saves the many small objects a lookup on disk.
+    known_names: Arc<Mutex<Option<HashSet<OsString>>>>,
 }
 
-/// The journal of one object. Nobody else has it meanwhile.
+/// The journal of one object, locked exclusively until it is dropped.
 #[derive(Debug)]
 pub struct Entry {
     file: File,
     path: PathBuf,
-    /// Its first line: what is copied where.
+    /// The first line: the stores, the source and the destination.
     identity: String,
-    /// What an earlier transfer left.
+    /// The lines of an earlier transfer, without the identity.
     lines: Vec<String>,
-    /// It says something. Dropped without, it is removed.
-    is_kept: AtomicBool,
+    /// If unset when dropped, the file is removed: it has no records.
+    keep_on_drop: AtomicBool,
 }
 
 impl Journal {
-    /// In a directory that need not be there; `stores` tells the store or stores from others.
+    /// Journals in a directory that need not exist yet; `stores` identifies the store or stores.
     #[must_use]
     pub fn new(directory: PathBuf, stores: String) -> Self {
-        Self { directory, stores, known: Arc::default() }
+        Self { directory, stores, known_names: Arc::default() }
     }
 
-    /// The journal of what `from` becomes at `to`; `None` where another process writes it.
+    /// Opens or creates the journal of the copy of `from` to `to`; `None` if another process has it locked.
     pub fn open(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
         fs::create_dir_all(&self.directory)?;
         self.open_as(from, to, true)
     }
 
-    /// The same where an earlier transfer left one. Of what other processes leave behind the first call nothing is known.
+    /// Like [`open`](Self::open), but only if an earlier transfer left a journal. Journals that other processes leave
+    /// after the first lookup are not seen.
     pub fn find(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
-        if !self.knows(|known| known.contains(&*Self::name(&self.identity(from, to))))? {
+        if !self
+            .with_known_names(|known_names| known_names.contains(&*Self::name(&self.identity(from, to))))?
+        {
             return Ok(None);
         }
         match self.open_as(from, to, false) {
@@ -63,24 +68,25 @@ impl Journal {
         }
     }
 
-    /// The journal of what may be large, else that of what was large before; without one a transfer does as well, until
-    /// it is killed.
+    /// Opens the journal of an object that may be large, or finds the one left when it was large before.
+    ///
+    /// An I/O error is logged and `None` returned: the transfer works without a journal, but cannot resume.
     pub(crate) fn remember(
         &self,
         is_large: bool,
-        between: impl FnOnce() -> Option<(String, String)>,
+        endpoints: impl FnOnce() -> Option<(String, String)>,
     ) -> Option<Entry> {
         let found = || {
-            if !is_large && !self.knows(|known| !known.is_empty())? {
+            if !is_large && !self.with_known_names(|known_names| !known_names.is_empty())? {
                 return Ok(None);
             }
-            let Some((from, to)) = between() else { return Ok(None) };
+            let Some((from, to)) = endpoints() else { return Ok(None) };
             if is_large { self.open(&from, &to) } else { self.find(&from, &to) }
         };
         match found() {
             Ok(entry) => entry,
             Err(e) => {
-                tracing::warn!(error = %e, "transfers are not remembered: killed, they would begin anew");
+                tracing::warn!(error = %e, "cannot open the journal; an interrupted transfer cannot resume");
                 None
             }
         }
@@ -90,37 +96,37 @@ impl Journal {
         format!("{}\n{from}\n{to}", self.stores)
     }
 
-    /// Two of them with one name would each find that what is there is not theirs, and begin anew.
+    /// The file name for an identity. A hash collision is harmless: the identity in the file differs, so it is reset.
     fn name(identity: &str) -> OsString {
         format!("{:016x}.journal", crc64nvme(identity.as_bytes())).into()
     }
 
-    /// Asks of the names that may be there.
-    fn knows(&self, what: impl FnOnce(&mut HashSet<OsString>) -> bool) -> io::Result<bool> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.is_none() {
+    /// Applies `what` to the names of journals that may exist, which are read from disk at the first call.
+    fn with_known_names(&self, what: impl FnOnce(&mut HashSet<OsString>) -> bool) -> io::Result<bool> {
+        let mut known_names = self.known_names.lock().unwrap_or_else(PoisonError::into_inner);
+        if known_names.is_none() {
             let entries = match fs::read_dir(&self.directory) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => None,
                 entries => Some(entries?),
             };
             let names = entries.into_iter().flatten().map(|entry| Ok(entry?.file_name()));
-            *known = Some(names.collect::<io::Result<_>>()?);
+            *known_names = Some(names.collect::<io::Result<_>>()?);
         }
-        Ok(known.as_mut().is_some_and(what))
+        Ok(known_names.as_mut().is_some_and(what))
     }
 
-    fn open_as(&self, from: &str, to: &str, makes: bool) -> io::Result<Option<Entry>> {
+    fn open_as(&self, from: &str, to: &str, create: bool) -> io::Result<Option<Entry>> {
         let identity = self.identity(from, to);
         let name = Self::name(&identity);
         let path = self.directory.join(&name);
-        if makes {
-            self.knows(|known| known.insert(name))?;
+        if create {
+            self.with_known_names(|known_names| known_names.insert(name))?;
         }
         let mut file = loop {
-            let file = OpenOptions::new().read(true).append(true).create(makes).open(&path)?;
+            let file = OpenOptions::new().read(true).append(true).create(create).open(&path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Whoever had it may have removed it before it was locked here.
-                Ok(()) if is_at(&file, &path)? => break file,
+                // Its previous owner may have removed it before it was locked here.
+                Ok(()) if is_same_file(&file, &path)? => break file,
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
                 Err(e) => return Err(e.into()),
@@ -128,20 +134,20 @@ impl Journal {
         };
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
-        // What follows begins a line, not behind half of one.
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        if whole < text.len() {
-            file.set_len(whole as u64)?;
-            text.truncate(whole);
+        // Drop an incomplete last line, so that appended records start on a line of their own.
+        let complete_len = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if complete_len < text.len() {
+            file.set_len(complete_len as u64)?;
+            text.truncate(complete_len);
         }
-        // What is no text was not written by us: as good as nothing.
+        // A file that does not start with this identity is not ours and is reset; lines that are not UTF-8 are damaged.
         let mut lines = text.split(|byte| *byte == b'\n').map(|line| String::from_utf8(line.to_owned()));
         let is_ours = lines
             .next()
             .is_some_and(|line| line.is_ok_and(|line| parse::<String>(&line).as_deref() == Some(&*identity)));
         let lines = if is_ours { lines.filter_map(Result::ok).collect() } else { Vec::new() };
-        let is_kept = AtomicBool::new(lines.iter().any(|line: &String| !line.is_empty()));
-        let entry = Entry { file, path, identity, lines, is_kept };
+        let keep_on_drop = AtomicBool::new(lines.iter().any(|line: &String| !line.is_empty()));
+        let entry = Entry { file, path, identity, lines, keep_on_drop };
         if !is_ours {
             entry.file.set_len(0)?;
             entry.write(&entry.identity)?;
@@ -150,8 +156,8 @@ impl Journal {
     }
 }
 
-/// Whether a file is the one that has a path.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+/// Returns true if an open file is the one at `path`.
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     let file = file.metadata()?;
     match fs::metadata(path) {
         Ok(there) => Ok((file.dev(), file.ino()) == (there.dev(), there.ino())),
@@ -165,24 +171,24 @@ fn parse<T: DeserializeOwned>(line: &str) -> Option<T> {
 }
 
 impl Entry {
-    /// What an earlier transfer left, as far as it can be read.
+    /// The records of an earlier transfer; lines that cannot be parsed are skipped.
     #[must_use]
     pub fn earlier<T: DeserializeOwned>(&self) -> Vec<T> {
-        // Each line stands for itself: one that a loss of power damaged takes no other with it.
+        // Each line is independent: one damaged by a power loss does not invalidate the others.
         self.lines.iter().filter_map(|line| parse(line)).collect()
     }
 
-    /// Forgets what an earlier transfer left.
+    /// Discards the records of an earlier transfer.
     pub fn begin_anew(&mut self) -> io::Result<()> {
         self.lines.clear();
-        self.is_kept.store(false, Ordering::Relaxed);
+        self.keep_on_drop.store(false, Ordering::Relaxed);
         self.file.set_len(0)?;
         self.write(&self.identity)
     }
 
-    /// Adds a line, in one piece.
+    /// Appends a record with a single write.
     pub fn add<T: Serialize>(&self, what: &T) -> io::Result<()> {
-        self.is_kept.store(true, Ordering::Relaxed);
+        self.keep_on_drop.store(true, Ordering::Relaxed);
         self.write(what)
     }
 
@@ -192,20 +198,20 @@ impl Entry {
         (&self.file).write_all(&line)
     }
 
-    /// It is done: nothing is to be remembered.
+    /// Removes the journal of a finished transfer.
     pub fn remove(self) -> io::Result<()> {
-        // What has the path from now on is somebody else's.
-        self.is_kept.store(true, Ordering::Relaxed);
+        // After the removal, another process may create a file at this path: do not remove it on drop.
+        self.keep_on_drop.store(true, Ordering::Relaxed);
         fs::remove_file(&self.path)
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        if !self.is_kept.load(Ordering::Relaxed)
+        if !self.keep_on_drop.load(Ordering::Relaxed)
             && let Err(e) = fs::remove_file(&self.path)
         {
-            tracing::warn!(error = %e, path = %self.path.display(), "a journal is left");
+            tracing::warn!(error = %e, path = %self.path.display(), "cannot remove a journal");
         }
     }
 }
@@ -215,18 +221,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_found_again_unless_they_are_torn() {
+    fn reopened_journal_skips_torn_and_damaged_lines() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path().join("j"), "s".to_owned());
         let entry = journal.open("a", "b").unwrap().unwrap();
         assert_eq!(entry.earlier::<u64>(), Vec::<u64>::new());
-        assert!(journal.open("a", "b").unwrap().is_none(), "one at a time");
+        assert!(journal.open("a", "b").unwrap().is_none(), "the journal is locked");
         entry.add(&1).unwrap();
         entry.add(&2).unwrap();
         let path = entry.path.clone();
         drop(entry);
         let mut text = fs::read(&path).unwrap();
-        // In the middle of a letter, too.
+        // The last line is cut within a multibyte character.
         text.extend_from_slice(b"\0\0\0\n\xff\xfe\n{\"to\xc3");
         fs::write(&path, text).unwrap();
         let entry = journal.open("a", "b").unwrap().unwrap();
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_says_nothing_is_not_left() {
+    fn journal_without_records_is_removed_on_drop() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
         let left = || fs::read_dir(directory.path()).unwrap().count();
@@ -261,26 +267,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_finds_what_was_left_of_it() {
+    fn small_object_finds_the_journal_of_a_larger_version() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("j");
         let journal = || Journal::new(path.clone(), "s".to_owned());
-        let between = |to: &str| Some(("a".to_owned(), to.to_owned()));
-        let small = |journal: &Journal, to: &str| journal.remember(false, || between(to)).is_some();
+        let endpoints = |to: &str| Some(("a".to_owned(), to.to_owned()));
+        let small = |journal: &Journal, to: &str| journal.remember(false, || endpoints(to)).is_some();
         let first = journal();
-        assert!(first.remember(false, || panic!("nothing is there to look for")).is_none());
-        first.remember(true, || between("b")).unwrap().add(&1).unwrap();
+        assert!(first.remember(false, || panic!("no journal exists")).is_none());
+        first.remember(true, || endpoints("b")).unwrap().add(&1).unwrap();
         assert!(small(&first, "b") && !small(&first, "c"));
         let second = journal();
         assert!(small(&second, "b") && !small(&second, "c"));
-        // Whoever made it knows of it, others no more than was there when they looked.
+        // The instance that created a journal finds it; others see only what existed at their first lookup.
         first.open("a", "c").unwrap().unwrap().add(&1).unwrap();
         assert!(small(&first, "c") && !small(&second, "c") && small(&journal(), "c"));
     }
 
-    /// One is removed by its path: it must be the one that is there.
+    /// Journals are removed by path, so an open one must be the file at that path.
     #[test]
-    fn nobody_has_one_that_was_removed() {
+    fn opened_journal_is_never_a_removed_file() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
         let stop = AtomicBool::new(false);
@@ -289,7 +295,7 @@ mod tests {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         let Some(entry) = journal.open("a", "b").unwrap() else { continue };
-                        assert!(is_at(&entry.file, &entry.path).unwrap());
+                        assert!(is_same_file(&entry.file, &entry.path).unwrap());
                         entry.add(&1).unwrap();
                         entry.remove().unwrap();
                     }
@@ -301,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_nothing() {
+    fn foreign_journal_content_is_discarded() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
         let path = journal.open("a", "b").unwrap().unwrap().path.clone();

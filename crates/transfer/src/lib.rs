@@ -1,4 +1,5 @@
-//! Moving trees of files and objects: found while they are carried, many at a time, verified, and told of at the end.
+//! Transfers of trees of files and objects. Listing and copying overlap, items are copied concurrently and verified,
+//! and failures are collected into one outcome.
 
 pub mod bundle;
 pub mod copy;
@@ -29,19 +30,19 @@ use tradewind_core::Timestamp;
 /// A file or an object that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// Its name below the place that was looked into, as a key: parts divided by `/`.
+    /// Its key relative to the listed location: components separated by `/`.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When it was written last.
+    /// Time of the last write.
     pub modified: Timestamp,
 }
 
-/// What is found in a place.
+/// The items of a listing, in order.
 pub type Found = Feed<Item>;
 
-/// What can be said of a name that was found: an item, or why it is none.
+/// An item of a listing, or the reason why a part of it cannot be listed.
 pub type FoundItem = Result<Item, FoundFailure>;
 
-/// The place that a failure is about, and the failure.
+/// The name or location that failed, and the error.
 pub type FoundFailure = (String, tradewind_core::Error);

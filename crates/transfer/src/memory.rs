@@ -1,5 +1,5 @@
-//! The journal of a copy between two stores: which version of the source, what it becomes, and which parts of that are
-//! there.
+//! Checkpoints of multipart uploads in a journal file: the version of the source, the upload id and the stored parts. A
+//! killed copy resumes from them.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,20 +11,20 @@ use tradewind_volume::memory::{Begun, CopiedPart, Version};
 
 use crate::journal::Entry;
 
-/// Remembers a copy in a journal.
+/// An upload checkpoint that is saved in a journal.
 #[derive(Debug)]
 pub(crate) struct CopyMemory {
     journal: Mutex<Option<Entry>>,
 }
 
-/// What the journal says.
+/// A record of the journal, one JSON line. The variant and field names are its file format.
 #[derive(Debug, Serialize, Deserialize)]
-enum Line {
-    /// Something that is made, and what it becomes.
+enum JournalRecord {
+    /// An upload whose source has no version, such as a bundle.
     Made { upload: String, part_bytes: u64 },
-    /// Of which version of the source, and what it becomes. `modified` is in milliseconds since 1970.
+    /// An upload of a version of the source. `modified` is in milliseconds since 1970.
     Begun { etag: String, modified: i64, size: u64, tags: u64, upload: String, part_bytes: u64 },
-    /// A part is there.
+    /// A stored part.
     Part { number: u16, length: u64, etag: String, algorithm: String, checksum: String },
 }
 
@@ -37,34 +37,34 @@ impl CopyMemory {
 impl Memory for CopyMemory {
     fn earlier(&self) -> Option<Begun> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lines = journal.as_ref()?.earlier::<Line>().into_iter();
-        let (version, upload, part_bytes) = match lines.next()? {
-            Line::Begun { etag, modified, size, tags, upload, part_bytes } => {
+        let mut records = journal.as_ref()?.earlier::<JournalRecord>().into_iter();
+        let (version, upload, part_bytes) = match records.next()? {
+            JournalRecord::Begun { etag, modified, size, tags, upload, part_bytes } => {
                 let (etag, modified) = (ETag::from_tag(&etag), Timestamp::from_millis(modified));
                 (Some(Version { etag, modified, size, tags }), upload, part_bytes)
             }
-            Line::Made { upload, part_bytes } => (None, upload, part_bytes),
-            Line::Part { .. } => return None,
+            JournalRecord::Made { upload, part_bytes } => (None, upload, part_bytes),
+            JournalRecord::Part { .. } => return None,
         };
-        let parts = lines.filter_map(|line| match line {
-            Line::Part { number, length, etag, algorithm, checksum } => {
+        let parts = records.filter_map(|record| match record {
+            JournalRecord::Part { number, length, etag, algorithm, checksum } => {
                 let algorithm: Algorithm = algorithm.parse().ok()?;
                 let checksum = Checksum::from_base64(algorithm, &checksum).ok()?;
                 let number = PartNumber::new(number.into()).ok()?;
                 Some(CopiedPart { number, length, etag: ETag::from_tag(&etag), checksum })
             }
-            Line::Begun { .. } | Line::Made { .. } => None,
+            JournalRecord::Begun { .. } | JournalRecord::Made { .. } => None,
         });
         Some(Begun { version, upload: UploadId(upload), part_bytes, parts: parts.collect() })
     }
 
-    fn begun(&self, begun: &Begun) -> bool {
+    fn begun(&self, state: &Begun) -> bool {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_mut() else { return false };
-        let Begun { version, upload, part_bytes, .. } = begun;
+        let Begun { version, upload, part_bytes, .. } = state;
         let (upload, part_bytes) = (upload.0.clone(), *part_bytes);
-        let line = match version {
-            Some(version) => Line::Begun {
+        let record = match version {
+            Some(version) => JournalRecord::Begun {
                 etag: version.etag.as_str().to_owned(),
                 modified: version.modified.millis(),
                 size: version.size,
@@ -72,11 +72,11 @@ impl Memory for CopyMemory {
                 upload,
                 part_bytes,
             },
-            None => Line::Made { upload, part_bytes },
+            None => JournalRecord::Made { upload, part_bytes },
         };
-        let added = entry.begin_anew().and_then(|()| entry.add(&line));
+        let added = entry.begin_anew().and_then(|()| entry.add(&record));
         if let Err(e) = &added {
-            tracing::warn!(error = %e, "a copy is not remembered: killed, it would begin anew");
+            tracing::warn!(error = %e, "cannot write the upload journal; if interrupted, this copy cannot resume");
         }
         added.is_ok()
     }
@@ -84,22 +84,22 @@ impl Memory for CopyMemory {
     fn stored(&self, part: &CopiedPart) {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_ref() else { return };
-        let line = Line::Part {
+        let record = JournalRecord::Part {
             number: part.number.get(),
             length: part.length,
             etag: part.etag.as_str().to_owned(),
             algorithm: part.checksum.algorithm().name().to_owned(),
             checksum: part.checksum.to_base64(),
         };
-        if let Err(e) = entry.add(&line) {
-            tracing::warn!(error = %e, "a part is not remembered: killed, it would be copied again");
+        if let Err(e) = entry.add(&record) {
+            tracing::warn!(error = %e, "cannot record a part in the upload journal; a resumed copy repeats it");
         }
     }
 
     fn over(&self) {
         let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(e)) = entry.map(Entry::remove) {
-            tracing::warn!(error = %e, "a journal is left");
+            tracing::warn!(error = %e, "cannot remove an upload journal");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a sync has to do: two trees, both in the byte order of their names, walked side by side. Nothing is kept of
-//! either but the item at hand, so that a million of them need no more memory than ten.
+//! Merge join of two trees for sync, both listed in byte order of names. Memory stays constant whatever the number of
+//! items: only the current item of each side is held.
 
 use std::collections::VecDeque;
 
@@ -7,21 +7,21 @@ use tradewind_core::Timestamp;
 
 use crate::{Found, FoundFailure, Item};
 
-/// What is to be done about a name.
+/// An action that sync takes for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Copy it: it is missing there, or differs.
+    /// Copy the item: it is missing at the destination, or differs.
     Copy(Item),
-    /// Compare what they hold: their sizes are equal.
+    /// Compare the contents: the sizes are equal.
     Compare(Item),
-    /// Compare their times, of which one is not in the listing: their sizes are equal.
+    /// Compare the times: the sizes are equal, and one of the times is not in the listing.
     CompareTimes(Item),
-    /// Remove it there: it is not here.
+    /// Remove the item from the destination: it is not in the source.
     Remove(Item),
 }
 
 impl Action {
-    /// What it is about.
+    /// The item that the action concerns.
     #[must_use]
     pub const fn item(&self) -> &Item {
         match self {
@@ -30,84 +30,84 @@ impl Action {
     }
 }
 
-/// How items are compared.
+/// The criterion by which items of both sides count as equal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Comparison {
-    /// They are equal where their sizes are and the source is not the newer one.
+    /// Equal sizes, and the source is not newer.
     #[default]
     SizeAndTime,
-    /// The same, but where the source seems newer, the time that the object carries decides: that at which it was
-    /// uploaded is always later than that of its file.
+    /// Like `SizeAndTime`, but if the source seems newer, the file time stored with the object decides. The upload
+    /// time is always later than the file's.
     PreservedTime,
-    /// They are equal where their sizes are.
+    /// Equal sizes.
     Size,
-    /// Where their sizes are equal, their checksums decide.
+    /// Equal sizes and checksums.
     Checksum,
 }
 
-/// The trees that are walked side by side.
+/// The merge join of a source and a destination listing.
 #[derive(Debug)]
 pub struct Merge {
-    here: Side,
-    there: Side,
+    source: Side,
+    destination: Side,
     comparison: Comparison,
-    /// What is reported where the source is empty; then nothing is removed.
+    /// The failure to report if the source is empty; nothing is removed then.
     if_empty: Option<IfEmpty>,
 }
 
-/// What an empty source means.
+/// The treatment of an empty source.
 #[derive(Debug)]
 struct IfEmpty {
     failure: FoundFailure,
-    /// Objects that stand for folders do not count: only what they hold does.
+    /// Folder markers do not count as content.
     ignores_markers: bool,
 }
 
 #[derive(Debug)]
 struct Side {
     found: Found,
-    /// Found, and to be decided before what is still to be found.
-    ahead: VecDeque<Item>,
+    /// Items read ahead of `next`.
+    read_ahead: VecDeque<Item>,
     next: Option<Item>,
-    is_over: bool,
-    /// Something could not be looked at: what is not found may be there all the same.
-    has_failed: bool,
-    /// Something was found, or could not be looked at.
+    is_exhausted: bool,
+    /// A part of the tree could not be listed: an item that is not listed may exist.
+    is_incomplete: bool,
+    /// An item was listed, or a part could not be listed.
     has_found: bool,
-    /// Something was that is no marker of a folder.
+    /// An item other than a folder marker was listed, or a part could not be listed.
     has_content: bool,
 }
 
 impl Side {
     async fn fill(&mut self) -> Result<(), FoundFailure> {
         while self.next.is_none() {
-            self.next = self.ahead.pop_front();
-            if self.next.is_some() || self.is_over {
+            self.next = self.read_ahead.pop_front();
+            if self.next.is_some() || self.is_exhausted {
                 return Ok(());
             }
-            self.look().await?;
+            self.read_next().await?;
         }
         Ok(())
     }
 
-    /// Looks ahead until it is known whether there is more than markers of folders.
+    /// Reads ahead until an item that is no folder marker is found, or the listing ends.
     async fn find_content(&mut self) -> Result<(), FoundFailure> {
-        while !self.has_content && !self.is_over {
-            self.look().await?;
+        while !self.has_content && !self.is_exhausted {
+            self.read_next().await?;
         }
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<(), FoundFailure> {
+    async fn read_next(&mut self) -> Result<(), FoundFailure> {
         match self.found.recv().await {
-            None => self.is_over = true,
+            None => self.is_exhausted = true,
             Some(Ok(item)) => {
                 self.has_found = true;
                 self.has_content |= !is_folder_marker(&item.name);
-                self.ahead.push_back(item);
+                self.read_ahead.push_back(item);
             }
             Some(Err(failed)) => {
-                (self.has_failed, self.has_found, self.has_content) = (true, true, true);
+                (self.is_incomplete, self.has_found, self.has_content) = (true, true, true);
                 return Err(failed);
             }
         }
@@ -115,108 +115,109 @@ impl Side {
     }
 }
 
-/// An object that stands for a folder: its name is that of the folder, below which it is found.
+/// Returns true for the name of a folder marker: an object whose key is that of the folder, ending in `/`.
 fn is_folder_marker(name: &str) -> bool {
     name.is_empty() || name.ends_with('/')
 }
 
 impl Merge {
-    /// Of what is found in the source and at the destination.
+    /// A merge of the source and destination listings.
     #[must_use]
-    pub fn new(here: Found, there: Found, comparison: Comparison) -> Self {
+    pub fn new(source: Found, destination: Found, comparison: Comparison) -> Self {
         let side = |found| Side {
             found,
-            ahead: VecDeque::new(),
+            read_ahead: VecDeque::new(),
             next: None,
-            is_over: false,
-            has_failed: false,
+            is_exhausted: false,
+            is_incomplete: false,
             has_found: false,
             has_content: false,
         };
-        let (here, there) = (side(here), side(there));
-        Self { here, there, comparison, if_empty: None }
+        let (source, destination) = (side(source), side(destination));
+        Self { source, destination, comparison, if_empty: None }
     }
 
-    /// Reports this where nothing is found in the source, and removes nothing then: a place that is mistyped, or not
-    /// mounted, looks like an empty one. With `ignores_markers`, objects that stand for folders are nothing.
+    /// Reports `failure` and removes nothing if the source is empty: a mistyped or unmounted location looks empty. With
+    /// `ignores_markers`, folder markers do not count as content.
     #[must_use]
     pub fn refusing_empty(self, failure: FoundFailure, ignores_markers: bool) -> Self {
         Self { if_empty: Some(IfEmpty { failure, ignores_markers }), ..self }
     }
 
-    /// Before anything is decided: what is to be reported of a source that is empty, or cannot be looked at.
-    async fn judge_emptiness(&mut self) -> Option<FoundFailure> {
+    /// Checks once, before the first action, whether the source is empty. Returns the failure to report, if any.
+    async fn check_emptiness(&mut self) -> Option<FoundFailure> {
         let ignores_markers = self.if_empty.as_ref()?.ignores_markers;
-        let looked = if ignores_markers { self.here.find_content().await } else { self.here.fill().await };
-        if let Err(failed) = looked {
+        let listed =
+            if ignores_markers { self.source.find_content().await } else { self.source.fill().await };
+        if let Err(failed) = listed {
             self.if_empty = None;
             return Some(failed);
         }
         let IfEmpty { failure, .. } = self.if_empty.take()?;
-        let is_empty = if ignores_markers { !self.here.has_content } else { !self.here.has_found };
-        self.here.has_failed |= is_empty;
+        let is_empty = if ignores_markers { !self.source.has_content } else { !self.source.has_found };
+        self.source.is_incomplete |= is_empty;
         is_empty.then_some(failure)
     }
 
-    /// The next thing to do; an error where something could not be looked at.
+    /// The next action, or a failure if a part of a tree could not be listed; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Action, FoundFailure>> {
         loop {
-            if let Some(failure) = self.judge_emptiness().await {
+            if let Some(failure) = self.check_emptiness().await {
                 return Some(Err(failure));
             }
-            if let Err(failed) = self.here.fill().await {
+            if let Err(failed) = self.source.fill().await {
                 return Some(Err(failed));
             }
-            // Nothing is left to copy, and nothing may be removed.
-            if self.here.is_over && self.here.next.is_none() && self.here.has_failed {
+            // The source is exhausted, and its incomplete listing forbids removals.
+            if self.source.is_exhausted && self.source.next.is_none() && self.source.is_incomplete {
                 return None;
             }
-            if let Err(failed) = self.there.fill().await {
+            if let Err(failed) = self.destination.fill().await {
                 return Some(Err(failed));
             }
-            let order = match (&self.here.next, &self.there.next) {
+            let order = match (&self.source.next, &self.destination.next) {
                 (None, None) => return None,
                 (Some(_), None) => std::cmp::Ordering::Less,
                 (None, Some(_)) => std::cmp::Ordering::Greater,
-                (Some(here), Some(there)) => here.name.cmp(&there.name),
+                (Some(source), Some(destination)) => source.name.cmp(&destination.name),
             };
             if order.is_gt() {
-                let item = self.there.next.take()?;
-                // What could not be looked at may hold it.
-                if self.here.has_failed {
+                let item = self.destination.next.take()?;
+                // The unlisted part of the source may contain it.
+                if self.source.is_incomplete {
                     continue;
                 }
                 return Some(Ok(Action::Remove(item)));
             }
-            let here = self.here.next.take()?;
+            let source = self.source.next.take()?;
             if order.is_lt() {
-                // What could not be looked at may hold it, and a newer one.
-                if self.there.has_failed {
+                // The unlisted part of the destination may contain it, and a newer version.
+                if self.destination.is_incomplete {
                     continue;
                 }
-                return Some(Ok(Action::Copy(here)));
+                return Some(Ok(Action::Copy(source)));
             }
-            let there = self.there.next.take()?;
-            if here.size != there.size {
-                return Some(Ok(Action::Copy(here)));
+            let destination = self.destination.next.take()?;
+            if source.size != destination.size {
+                return Some(Ok(Action::Copy(source)));
             }
             match self.comparison {
-                Comparison::SizeAndTime if is_newer(here.modified, there.modified) => {
-                    return Some(Ok(Action::Copy(here)));
+                Comparison::SizeAndTime if is_newer(source.modified, destination.modified) => {
+                    return Some(Ok(Action::Copy(source)));
                 }
-                Comparison::PreservedTime if is_newer(here.modified, there.modified) => {
-                    return Some(Ok(Action::CompareTimes(here)));
+                Comparison::PreservedTime if is_newer(source.modified, destination.modified) => {
+                    return Some(Ok(Action::CompareTimes(source)));
                 }
-                Comparison::Checksum => return Some(Ok(Action::Compare(here))),
+                Comparison::Checksum => return Some(Ok(Action::Compare(source))),
                 Comparison::SizeAndTime | Comparison::PreservedTime | Comparison::Size => {}
             }
         }
     }
 }
 
-/// By the second: stores tell no more of an object in all their answers.
-const fn is_newer(here: Timestamp, there: Timestamp) -> bool {
-    here.seconds() > there.seconds()
+/// Compares by the second, the precision that all responses of a store share.
+const fn is_newer(source: Timestamp, destination: Timestamp) -> bool {
+    source.seconds() > destination.seconds()
 }
 
 #[cfg(test)]
@@ -238,8 +239,12 @@ mod tests {
         Item { name: name.to_owned(), size, modified: Timestamp::from_millis(seconds * 1000) }
     }
 
-    async fn actions(here: Vec<FoundItem>, there: Vec<FoundItem>, comparison: Comparison) -> Vec<String> {
-        let mut merge = Merge::new(feed(here), feed(there), comparison);
+    async fn actions(
+        source: Vec<FoundItem>,
+        destination: Vec<FoundItem>,
+        comparison: Comparison,
+    ) -> Vec<String> {
+        let mut merge = Merge::new(feed(source), feed(destination), comparison);
         let mut all = Vec::new();
         while let Some(next) = merge.next().await {
             all.push(match next {
@@ -254,76 +259,80 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_differs_is_copied() {
-        let here = || ["a", "b", "c", "d"].map(|name| Ok(item(name, 1, 10))).into_iter().collect();
-        let there =
+    async fn items_that_differ_are_copied() {
+        let source = || ["a", "b", "c", "d"].map(|name| Ok(item(name, 1, 10))).into_iter().collect();
+        let destination =
             || vec![Ok(item("a", 1, 10)), Ok(item("b", 2, 20)), Ok(item("c", 1, 9)), Ok(item("x", 1, 1))];
         assert_eq!(
-            actions(here(), there(), Comparison::SizeAndTime).await,
+            actions(source(), destination(), Comparison::SizeAndTime).await,
             ["copy b", "copy c", "copy d", "remove x"]
         );
-        assert_eq!(actions(here(), there(), Comparison::Size).await, ["copy b", "copy d", "remove x"]);
         assert_eq!(
-            actions(here(), there(), Comparison::Checksum).await,
+            actions(source(), destination(), Comparison::Size).await,
+            ["copy b", "copy d", "remove x"]
+        );
+        assert_eq!(
+            actions(source(), destination(), Comparison::Checksum).await,
             ["compare a", "copy b", "compare c", "copy d", "remove x"]
         );
         assert_eq!(
-            actions(here(), there(), Comparison::PreservedTime).await,
+            actions(source(), destination(), Comparison::PreservedTime).await,
             ["copy b", "compare times of c", "copy d", "remove x"]
         );
     }
 
     #[tokio::test]
-    async fn an_empty_source_that_is_refused_removes_nothing() {
-        let there = || feed(vec![Ok(item("a", 1, 1)), Ok(item("z", 1, 1))]);
+    async fn rejected_empty_source_removes_nothing() {
+        let destination = || feed(vec![Ok(item("a", 1, 1)), Ok(item("z", 1, 1))]);
         let failure = || ("place".to_owned(), Error::new(Reason::NoSuchKey, "nothing at place"));
         let mut merge =
-            Merge::new(feed(Vec::new()), there(), Comparison::Size).refusing_empty(failure(), false);
+            Merge::new(feed(Vec::new()), destination(), Comparison::Size).refusing_empty(failure(), false);
         assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
         assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
-        // Markers of folders are no content, wherever they stand.
+        // Folder markers are no content, at any depth.
         let markers = || feed(vec![Ok(item("", 0, 1)), Ok(item("m/", 0, 1)), Ok(item("x/y/", 0, 1))]);
-        let mut merge = Merge::new(markers(), there(), Comparison::Size).refusing_empty(failure(), true);
+        let mut merge =
+            Merge::new(markers(), destination(), Comparison::Size).refusing_empty(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
         for name in ["", "m/", "x/y/"] {
             assert_eq!(merge.next().await.unwrap().unwrap(), Action::Copy(item(name, 0, 1)));
         }
         assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
         let content = feed(vec![Ok(item("m/", 0, 1)), Ok(item("n", 1, 1))]);
-        let mut merge = Merge::new(content, there(), Comparison::Size).refusing_empty(failure(), true);
+        let mut merge = Merge::new(content, destination(), Comparison::Size).refusing_empty(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("a", 1, 1)));
         let one = feed(vec![Ok(item("a", 1, 1))]);
-        let mut merge = Merge::new(one, there(), Comparison::Size).refusing_empty(failure(), true);
+        let mut merge = Merge::new(one, destination(), Comparison::Size).refusing_empty(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("z", 1, 1)));
     }
 
     #[tokio::test]
-    async fn nothing_is_removed_for_what_could_not_be_looked_at() {
+    async fn unlisted_part_of_the_source_removes_nothing() {
         let failed = Err(("dir".to_owned(), Error::new(Reason::AccessDenied, "no")));
-        let there = vec![Ok(item("dir/a", 1, 1)), Ok(item("z", 1, 1))];
-        assert_eq!(actions(vec![failed], there, Comparison::Size).await, ["fail dir"]);
+        let destination = vec![Ok(item("dir/a", 1, 1)), Ok(item("z", 1, 1))];
+        assert_eq!(actions(vec![failed], destination, Comparison::Size).await, ["fail dir"]);
     }
 
     proptest! {
         #[test]
-        fn every_name_is_decided_once(
-            here in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
-            there in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
+        fn every_difference_yields_exactly_one_action(
+            source in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
+            destination in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
         ) {
             let list = |tree: &BTreeMap<String, u64>| -> Vec<FoundItem> {
                 tree.iter().map(|(name, size)| Ok(item(name, *size, 1))).collect()
             };
             let mut expected: Vec<(&str, &String)> = Vec::new();
-            for (name, size) in &here {
-                if there.get(name) != Some(size) {
+            for (name, size) in &source {
+                if destination.get(name) != Some(size) {
                     expected.push(("copy", name));
                 }
             }
-            expected.extend(there.keys().filter(|name| !here.contains_key(*name)).map(|name| ("remove", name)));
+            expected.extend(destination.keys().filter(|name| !source.contains_key(*name)).map(|name| ("remove", name)));
             expected.sort_by(|a, b| a.1.cmp(b.1));
             let expected: Vec<String> = expected.iter().map(|(what, name)| format!("{what} {name}")).collect();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let found = runtime.block_on(actions(list(&here), list(&there), Comparison::SizeAndTime));
+            let found = runtime.block_on(actions(list(&source), list(&destination), Comparison::SizeAndTime));
             prop_assert_eq!(found, expected);
         }
     }

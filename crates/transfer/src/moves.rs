@@ -1,5 +1,7 @@
-//! Many names at a time: each taken by one of many workers as it is decided what is to be done about it. What fails is
-//! told of at the end; everything else is done.
+//! Worker tasks that execute the actions of a transfer concurrently.
+//!
+//! A failed action does not stop the others: failures are collected in [`Outcome`]. Only a failure that would affect
+//! every remaining item ends the transfer early.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,36 +16,38 @@ use crate::merge::{Action, Merge};
 use crate::progress::Progress;
 use crate::{Feed, Found, FoundFailure};
 
-/// Items that were found and wait for a worker, at the most.
+/// Maximum number of listed items that wait for a worker.
 pub const FOUND_AHEAD: usize = 1024;
-/// Failures that are kept by name; of more only the number.
-const MOST_NAMED: usize = 1000;
+/// Maximum number of failures that are reported by name; further ones are only counted.
+const MAX_REPORTED_FAILURES: usize = 1000;
 
-/// Failures that everything else would share, one behind the other: what worked before does not any more.
-const MOST_SHARED: u32 = 16;
+/// Number of consecutive bucket-wide failures that end a transfer in which something succeeded before.
+const MAX_CONSECUTIVE_FATAL: u32 = 16;
 
-/// Whether going on is of any use.
+/// Circuit breaker that trips when every remaining item would fail for the same reason.
 #[derive(Debug, Default)]
-struct Hope {
+struct FatalErrorGate {
     has_succeeded: AtomicBool,
-    /// Since the last success.
-    shared: AtomicU32,
-    is_lost: AtomicBool,
+    /// Bucket-wide failures since the last success.
+    consecutive: AtomicU32,
+    is_tripped: AtomicBool,
 }
 
-impl Hope {
-    /// A failure that everything else would share ends it at once where nothing has succeeded so far. Later one may be of
-    /// a single name: some stores do not understand every name, and take its signature for wrong.
-    fn weigh(&self, ended: &Result<Done>) {
-        match ended {
+impl FatalErrorGate {
+    /// Records the result of an action. A bucket-wide failure trips the breaker at once if nothing has succeeded yet.
+    ///
+    /// After a success it may concern a single name: some stores misparse certain keys and reject their signature. The
+    /// breaker then trips only after [`MAX_CONSECUTIVE_FATAL`] consecutive failures.
+    fn record(&self, result: &Result<Done>) {
+        match result {
             Ok(_) => {
                 self.has_succeeded.store(true, Ordering::Relaxed);
-                self.shared.store(0, Ordering::Relaxed);
+                self.consecutive.store(0, Ordering::Relaxed);
             }
             Err(e) if e.is_for_all() => {
-                let shared = self.shared.fetch_add(1, Ordering::Relaxed) + 1;
-                if shared >= MOST_SHARED || !self.has_succeeded.load(Ordering::Relaxed) {
-                    self.is_lost.store(true, Ordering::Relaxed);
+                let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed) + 1;
+                if consecutive >= MAX_CONSECUTIVE_FATAL || !self.has_succeeded.load(Ordering::Relaxed) {
+                    self.is_tripped.store(true, Ordering::Relaxed);
                 }
             }
             Err(_) => {}
@@ -51,44 +55,44 @@ impl Hope {
     }
 }
 
-/// What is to be done next, or why something cannot be.
+/// The next action, or the name that cannot be processed and why.
 pub type Next = Result<Action, (String, Error)>;
 
-/// What is to be done, in order.
+/// The actions of a transfer, in order.
 pub type Decided = Feed<Action>;
 
-/// What became of a name.
+/// The result of a successful action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
-    /// So many bytes were copied.
+    /// The item was copied; its size in bytes.
     Copied(u64),
-    /// It was removed.
+    /// The item was removed.
     Removed,
-    /// There was nothing to do.
+    /// Source and destination were equal already.
     Same,
 }
 
-/// How a transfer ended.
+/// The result of a transfer.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Names of what failed, and why.
+    /// Names that failed, and why; capped in number.
     pub failures: Vec<(String, Error)>,
-    /// All that failed, those without a place in `failures` among them.
+    /// Number of failures, including those not listed in `failures`.
     pub failed: u64,
-    /// Names that were copied.
+    /// Number of items copied.
     pub copied: u64,
-    /// Names that were removed.
+    /// Number of items removed.
     pub removed: u64,
-    /// Bytes that were carried.
+    /// Bytes copied.
     pub bytes: u64,
-    /// What failed would fail for everything that was left, which was not tried.
+    /// True if the remaining items were not tried because each would fail the same way.
     pub gave_up: bool,
 }
 
 impl Outcome {
-    /// Counts what became of a name.
-    pub(crate) fn add(&mut self, name: String, ended: Result<Done>, progress: &Progress) {
-        match ended {
+    /// Counts the result of one action.
+    pub(crate) fn add(&mut self, name: String, result: Result<Done>, progress: &Progress) {
+        match result {
             Ok(done) => {
                 match done {
                     Done::Copied(bytes) => {
@@ -103,7 +107,7 @@ impl Outcome {
             Err(error) => {
                 progress.failed();
                 self.failed += 1;
-                if self.failures.len() < MOST_NAMED {
+                if self.failures.len() < MAX_REPORTED_FAILURES {
                     self.failures.push((name, error));
                 }
             }
@@ -111,7 +115,7 @@ impl Outcome {
     }
 }
 
-/// Everything that is found is copied, as far as the filter takes it. Where nothing is found at all, `if_empty` is reported.
+/// Returns a copy action for every item that the filter accepts. Reports `if_empty` if the listing is empty.
 #[must_use]
 pub fn copy_all(
     mut found: Found,
@@ -136,15 +140,16 @@ pub fn copy_all(
             }
         }
         if let Some(failure) = if_empty {
-            // Nobody is left to report to where this fails.
+            // Sending fails only if the receiver has stopped.
             let _ = decided.send(Err(failure)).await;
         }
         progress.found_all();
     });
-    Decided::new(actions, "what is to be done".to_owned(), task)
+    Decided::new(actions, "list of actions".to_owned(), task)
 }
 
-/// What makes one tree like the other; what is only there stays where `removes` does not say otherwise.
+/// Returns the actions that make the destination match the source. Items that exist only at the destination are removed
+/// if `removes` is set.
 #[must_use]
 pub fn sync_all(mut merge: Merge, filter: Filter, removes: bool, progress: Arc<Progress>) -> Decided {
     let (decided, actions) = mpsc::channel(FOUND_AHEAD);
@@ -165,11 +170,13 @@ pub fn sync_all(mut merge: Merge, filter: Filter, removes: bool, progress: Arc<P
         }
         progress.found_all();
     });
-    Decided::new(actions, "what is to be done".to_owned(), task)
+    Decided::new(actions, "list of actions".to_owned(), task)
 }
 
-/// Does everything that is decided, so much at a time; `act` answers what it did. Nothing more is begun after a failure
-/// that everything else would share, of which one is told. Dropping the future stops all workers.
+/// Executes the actions with `act`, `workers` at a time, and returns their combined outcome.
+///
+/// After failures that affect the whole bucket no further action is started, and only one of them is reported.
+/// Dropping the future stops all workers.
 pub async fn run<F, C>(
     workers: usize,
     decided: impl Into<Decided>,
@@ -181,16 +188,16 @@ where
     C: Fn(Action) -> F + Clone + Send + Sync + 'static,
 {
     let decided = Arc::new(Mutex::new(decided.into()));
-    let hope = Arc::new(Hope::default());
+    let fatal_gate = Arc::new(FatalErrorGate::default());
     let mut tasks = JoinSet::new();
     for _ in 0..workers.max(1) {
         let (decided, act, progress) = (decided.clone(), act.clone(), progress.clone());
-        let hope = hope.clone();
+        let fatal_gate = fatal_gate.clone();
         tasks.spawn(async move {
             let mut outcome = Outcome::default();
             loop {
                 let next = decided.lock().await.recv().await;
-                if hope.is_lost.load(Ordering::Relaxed) {
+                if fatal_gate.is_tripped.load(Ordering::Relaxed) {
                     outcome.gave_up = next.is_some();
                     return outcome;
                 }
@@ -198,9 +205,9 @@ where
                     None => return outcome,
                     Some(Ok(action)) => {
                         let name = action.item().name.clone();
-                        let ended = act(action).await;
-                        hope.weigh(&ended);
-                        outcome.add(name, ended, &progress);
+                        let result = act(action).await;
+                        fatal_gate.record(&result);
+                        outcome.add(name, result, &progress);
                     }
                     Some(Err((name, error))) => outcome.add(name, Err(error), &progress),
                 }
@@ -217,13 +224,13 @@ where
         all.gave_up |= outcome.gave_up;
         all.failures.extend(outcome.failures);
     }
-    if hope.is_lost.load(Ordering::Relaxed) {
-        // They are one failure.
-        let mut is_told = false;
-        all.failures.retain(|(_, e)| !e.is_for_all() || !std::mem::replace(&mut is_told, true));
+    if fatal_gate.is_tripped.load(Ordering::Relaxed) {
+        // They share one cause, so one report suffices.
+        let mut is_reported = false;
+        all.failures.retain(|(_, e)| !e.is_for_all() || !std::mem::replace(&mut is_reported, true));
     }
     all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
-    all.failures.truncate(MOST_NAMED);
+    all.failures.truncate(MAX_REPORTED_FAILURES);
     Ok(all)
 }
 
@@ -258,29 +265,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_would_fail_for_all_is_told_once() {
+    async fn bucket_wide_failure_is_reported_once() {
         let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").for_all()).await;
         assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1, tried, true));
         assert!(tried <= 8, "{tried} were tried");
     }
 
     #[test]
-    fn a_name_that_a_store_misunderstands_ends_nothing() {
-        let hope = Hope::default();
-        let fail = || hope.weigh(&Err(Error::new(Reason::AccessDenied, "a signature").for_all()));
-        let is_lost = || hope.is_lost.load(Ordering::Relaxed);
-        hope.weigh(&Ok(Done::Copied(1)));
+    fn repeated_single_name_failures_do_not_stop_a_transfer() {
+        let fatal_gate = FatalErrorGate::default();
+        let fail = || fatal_gate.record(&Err(Error::new(Reason::AccessDenied, "a signature").for_all()));
+        let is_tripped = || fatal_gate.is_tripped.load(Ordering::Relaxed);
+        fatal_gate.record(&Ok(Done::Copied(1)));
         for _ in 0..100 {
-            (1..MOST_SHARED).for_each(|_| fail());
-            hope.weigh(&Ok(Done::Same));
+            (1..MAX_CONSECUTIVE_FATAL).for_each(|_| fail());
+            fatal_gate.record(&Ok(Done::Same));
         }
-        assert!(!is_lost());
-        (0..MOST_SHARED).for_each(|_| fail());
-        assert!(is_lost());
+        assert!(!is_tripped());
+        (0..MAX_CONSECUTIVE_FATAL).for_each(|_| fail());
+        assert!(is_tripped());
     }
 
     #[tokio::test]
-    async fn nothing_is_left_of_one() {
+    async fn failure_of_the_only_item_is_no_early_stop() {
         let (decide, decided) = mpsc::channel(1);
         let item = Item { name: "x".to_owned(), size: 0, modified: Timestamp::default() };
         decide.send(Ok(Action::Copy(item))).await.unwrap();
@@ -292,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_for_itself_keeps_nothing_else_from_being_tried() {
+    async fn item_failures_do_not_stop_the_others() {
         let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "not this one")).await;
         assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1000, 1000, false));
         assert_eq!(tried, 1000);

@@ -1,32 +1,32 @@
-//! Names of files and keys of objects: which path a key may become, and which key a path.
+//! Conversion between object keys and relative file paths.
 
 use std::path::{Component, Path, PathBuf};
 
 use tradewind_core::error::{Error, Reason, Result};
 
-/// The path of a key below a directory, as far as it can be one: a key that would leave the directory, or whose file
-/// could not be told from another's, is refused.
+/// The relative path of a key. Rejects keys that would leave the directory, and keys whose file would coincide with
+/// another key's.
 pub fn path_of(name: &str) -> Result<PathBuf> {
-    let refuse =
+    let reject =
         |why: &str| Err(Error::new(Reason::InvalidKey, format!("{name:?} cannot be a file's name: {why}")));
     if name.is_empty() {
-        return refuse("it is empty");
+        return reject("it is empty");
     }
     if name.contains('\0') {
-        return refuse("it holds a zero byte");
+        return reject("it contains a NUL byte");
     }
     for part in name.split('/') {
         match part {
-            "" => return refuse("it begins or ends with a slash, or has two in a row"),
-            "." | ".." => return refuse("it has a part that is `.` or `..`"),
-            part if part.len() > 255 => return refuse("a part of it is longer than 255 bytes"),
+            "" => return reject("it begins or ends with a slash, or has two in a row"),
+            "." | ".." => return reject("it has a part that is `.` or `..`"),
+            part if part.len() > 255 => return reject("a part of it is longer than 255 bytes"),
             _ => {}
         }
     }
     Ok(PathBuf::from(name))
 }
 
-/// The key of a path below a directory.
+/// The key of a relative path below a directory; an error if the path is not UTF-8.
 pub fn name_of(path: &Path) -> Result<String> {
     let mut name = String::new();
     for part in path.components() {
@@ -36,7 +36,7 @@ pub fn name_of(path: &Path) -> Result<String> {
                 format!("{} is not below its directory", path.display()),
             ));
         };
-        let why = "its name is not UTF-8, which keys must be; rename it";
+        let why = "its name is not UTF-8, as keys must be; rename it";
         let part = part.to_str().ok_or_else(|| Error::new(Reason::InvalidKey, why))?;
         if !name.is_empty() {
             name.push('/');
@@ -52,7 +52,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn keys_that_cannot_be_files() {
+    fn keys_that_are_no_valid_path_are_rejected() {
         for bad in
             ["", "/", "/a", "a/", "a//b", "../a", "a/../b", "a/..", ".", "a/./b", "a\0b", &"x".repeat(256)]
         {
@@ -63,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_path_never_leaves_its_directory(name in "[a./\\\\\u{e9}]{0,12}") {
+        fn path_of_a_key_never_leaves_its_directory(name in "[a./\\\\\u{e9}]{0,12}") {
             if let Ok(path) = path_of(&name) {
                 prop_assert!(path.components().all(|part| matches!(part, Component::Normal(_))));
                 prop_assert_eq!(name_of(&path).unwrap(), name);

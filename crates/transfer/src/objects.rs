@@ -1,4 +1,4 @@
-//! Objects below a prefix, found page by page while those of the pages before are carried.
+//! Listing of the objects below a prefix. Pages are requested while the items of earlier pages are transferred.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,132 +13,136 @@ use tradewind_volume::Carrier;
 use crate::moves::FOUND_AHEAD;
 use crate::{Found, Item};
 
-/// S3 gives no more on a page.
-const PAGE: usize = 1000;
-/// Connections that are made before anybody knows how many objects there are, at the most, and for which size of them.
-const EXPECTED: usize = 64;
-const SMALL: u64 = 64 << 10;
-/// Keys that tell that there are many more objects than connections were made for. They come a round trip or more before a page that is
-/// not zipped, where keys are not very long.
-const BEGINNING: usize = 128;
+/// Maximum number of keys that S3 returns in a page.
+const MAX_PAGE_KEYS: usize = 1000;
+/// Maximum number of connections opened before the number of objects is known.
+const MAX_EARLY_CONNECTIONS: usize = 64;
+/// Object size for which connections are opened in advance.
+const EARLY_OBJECT_BYTES: u64 = 64 << 10;
+/// Page size of the probe for many objects. A page of this size arrives at least one RTT before a full uncompressed
+/// page, unless keys are very long.
+const PROBE_KEYS: usize = 128;
 
 /// Objects of a bucket whose keys begin with a prefix.
 #[derive(Debug, Clone)]
 pub struct Objects {
-    /// Where.
+    /// The store.
     pub store: Arc<dyn ObjectStore>,
-    /// What people call the store: what stands before `://` in the names of its objects.
+    /// The URL scheme of the store: the part of its object URLs before `://`.
     pub scheme: Arc<str>,
     /// The bucket.
     pub bucket: BucketName,
-    /// What their keys begin with; names are what follows.
+    /// The key prefix; names are relative to it.
     pub prefix: String,
-    /// The directory of a local store.
+    /// The directory of a local store; `None` for a remote store.
     pub directory: Option<Arc<Path>>,
 }
 
 impl Objects {
-    /// A name below the prefix, as people write it.
+    /// The URL of a name below the prefix, for display.
     #[must_use]
     pub fn describe(&self, name: &str) -> String {
         format!("{}://{}/{}{name}", self.scheme, self.bucket, self.prefix)
     }
 
-    /// Whether both are of one store. Of two handles what they say of themselves decides: one service may go by two
-    /// names.
+    /// Returns true if both belong to one store. Different handles are compared by their debug output, because one
+    /// service may be configured under two names.
     #[must_use]
     pub fn shares_store(&self, other: &Self) -> bool {
         self.has_handle_of(other) || format!("{:?}", self.store) == format!("{:?}", other.store)
     }
 
-    /// Whether the store can be asked to copy from one to the other: keys that are good for one end may not be for the
-    /// other.
+    /// Returns true if both use the same store handle, and a server-side copy is possible. With different handles, the
+    /// credentials of one may not be valid for the other.
     pub(crate) fn has_handle_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.store, &other.store)
     }
 
-    /// One page behind `after`, rolled up at `delimiter`.
+    /// One page of the listing after the key `after`, with common prefixes rolled up at `delimiter`.
     pub async fn page(
         &self,
-        carrier: &Carrier,
+        transfers: &Carrier,
         delimiter: Option<&str>,
         after: Option<String>,
     ) -> Result<ListPage<ObjectSummary>> {
-        carrier.again(|| self.ask(carrier, delimiter, after.clone(), PAGE)).await
+        transfers.again(|| self.request_page(transfers, delimiter, after.clone(), MAX_PAGE_KEYS)).await
     }
 
-    async fn ask(
+    async fn request_page(
         &self,
-        carrier: &Carrier,
+        transfers: &Carrier,
         delimiter: Option<&str>,
         after: Option<String>,
         limit: usize,
     ) -> Result<ListPage<ObjectSummary>> {
         let (prefix, delimiter) = (self.prefix.clone(), delimiter.map(str::to_owned));
-        let slot = carrier.slot(0).await?;
+        let slot = transfers.slot(0).await?;
         self.store.list(&slot.context, &self.bucket, &ListRequest { prefix, delimiter, after, limit }).await
     }
 
-    /// Finds all of them, in order of their keys. Ends early where nobody takes them any more.
-    pub fn find(self, carrier: Arc<Carrier>) -> Found {
-        self.search("", carrier, false)
+    /// Lists all objects in key order. The listing stops when the feed is dropped.
+    pub fn find(self, transfers: Arc<Carrier>) -> Found {
+        self.spawn_listing("", transfers, false)
     }
 
-    /// The same of those whose names begin with `below`.
-    pub fn find_below(self, below: &str, carrier: Arc<Carrier>) -> Found {
-        self.search(below, carrier, false)
+    /// Like [`find`](Self::find), but only for names that begin with `below`.
+    pub fn find_below(self, below: &str, transfers: Arc<Carrier>) -> Found {
+        self.spawn_listing(below, transfers, false)
     }
 
-    /// The same for whoever fetches all that is found: connections are made meanwhile, where it is known that many are of use.
-    pub fn find_to_fetch(self, carrier: Arc<Carrier>) -> Found {
-        self.search("", carrier, true)
+    /// Like [`find`](Self::find), for a caller that fetches everything listed. Opens connections concurrently if the
+    /// store's profile says that many are useful.
+    pub fn find_to_fetch(self, transfers: Arc<Carrier>) -> Found {
+        self.spawn_listing("", transfers, true)
     }
 
-    /// Makes connections before anybody knows how many objects there are. Where more would be of use, the beginning of the listing
-    /// says whether there are many, sooner than a page, until what is answered is dropped.
-    fn expect(&self, carrier: &Arc<Carrier>) -> JoinSet<()> {
-        let mut look = JoinSet::new();
-        if carrier.plan().at_a_time.is_none() {
-            return look;
+    /// Opens connections before the number of objects is known.
+    ///
+    /// If more than [`MAX_EARLY_CONNECTIONS`] would be useful, a probe lists the first keys and opens the rest if
+    /// there are many objects. Dropping the returned set cancels the probe.
+    fn prewarm(&self, transfers: &Arc<Carrier>) -> JoinSet<()> {
+        let mut probe = JoinSet::new();
+        if transfers.plan().at_a_time.is_none() {
+            return probe;
         }
-        let of_use = carrier.most_at_first(SMALL);
-        self.store.expect_requests(&self.bucket, of_use.min(EXPECTED));
-        if of_use > EXPECTED {
-            let (objects, carrier) = (self.clone(), carrier.clone());
-            look.spawn(async move {
-                // Why this fails is told by whoever asks for the page.
-                let Ok(page) = objects.ask(&carrier, None, None, BEGINNING).await else { return };
-                if page.entries.len() >= BEGINNING {
-                    objects.store.expect_requests(&objects.bucket, of_use);
+        let useful = transfers.most_at_first(EARLY_OBJECT_BYTES);
+        self.store.expect_requests(&self.bucket, useful.min(MAX_EARLY_CONNECTIONS));
+        if useful > MAX_EARLY_CONNECTIONS {
+            let (objects, transfers) = (self.clone(), transfers.clone());
+            probe.spawn(async move {
+                // The request for the full page reports the error.
+                let Ok(page) = objects.request_page(&transfers, None, None, PROBE_KEYS).await else { return };
+                if page.entries.len() >= PROBE_KEYS {
+                    objects.store.expect_requests(&objects.bucket, useful);
                 }
             });
         }
-        look
+        probe
     }
 
-    fn search(mut self, below: &str, carrier: Arc<Carrier>, is_fetched: bool) -> Found {
-        let beginning = self.prefix.len();
+    fn spawn_listing(mut self, below: &str, transfers: Arc<Carrier>, will_fetch: bool) -> Found {
+        let prefix_len = self.prefix.len();
         self.prefix.push_str(below);
         let (found, items) = mpsc::channel(FOUND_AHEAD);
-        let place = self.describe("");
+        let location = self.describe("");
         let task = tokio::spawn(async move {
-            let mut look = if is_fetched { self.expect(&carrier) } else { JoinSet::new() };
+            let mut probe = if will_fetch { self.prewarm(&transfers) } else { JoinSet::new() };
             let mut after = None;
             loop {
-                let page = self.page(&carrier, None, after).await;
-                look.abort_all();
+                let page = self.page(&transfers, None, after).await;
+                probe.abort_all();
                 let page = match page {
                     Ok(page) => page,
                     Err(e) => {
-                        let place = self.describe("");
-                        // Nobody is left to tell where this fails.
-                        let _ = found.send(Err((place, e))).await;
+                        let location = self.describe("");
+                        // Sending fails only if the receiver was dropped.
+                        let _ = found.send(Err((location, e))).await;
                         return;
                     }
                 };
                 for entry in page.entries {
                     let ListEntry::Key(key, summary) = entry else { continue };
-                    let name = key.get(beginning..).unwrap_or(&key).to_owned();
+                    let name = key.get(prefix_len..).unwrap_or(&key).to_owned();
                     let item = Item { name, size: summary.size, modified: summary.modified };
                     if found.send(Ok(item)).await.is_err() {
                         return;
@@ -150,7 +154,7 @@ impl Objects {
                 }
             }
         });
-        Found::new(items, place, task)
+        Found::new(items, location, task)
     }
 }
 
@@ -167,8 +171,9 @@ mod tests {
 
     use super::*;
 
-    /// So many objects behind so long a line of 1 Gbit/s.
-    async fn laid(
+    /// A store with `objects` objects and, if `round_trip` is given, a profile of a 1 Gbit/s link with that RTT in
+    /// seconds.
+    async fn store_with_profile(
         round_trip: Option<f64>,
         objects: usize,
     ) -> (Arc<Passthrough<MemoryStore>>, Arc<Carrier>, Objects) {
@@ -191,7 +196,7 @@ mod tests {
             let belief = Belief::default().with_round_trip(round_trip);
             Plan::default().tuned(&[Surface::new(belief, cells.map(sample).to_vec())])
         });
-        let carrier = Arc::new(Carrier::new(
+        let transfers = Arc::new(Carrier::new(
             plan,
             Budget::new(64 << 20),
             SystemClock::shared(),
@@ -204,19 +209,19 @@ mod tests {
             prefix: "a/".to_owned(),
             directory: None,
         };
-        (store, carrier, objects)
+        (store, transfers, objects)
     }
 
-    /// Requests that the store is told to expect of whoever fetches them.
-    async fn expected(round_trip: Option<f64>, objects: usize) -> usize {
-        let (store, carrier, objects) = laid(round_trip, objects).await;
-        objects.expect(&carrier).join_all().await;
+    /// The number of connections that the store is asked to open for a caller that fetches the objects.
+    async fn early_connections(round_trip: Option<f64>, objects: usize) -> usize {
+        let (store, transfers, objects) = store_with_profile(round_trip, objects).await;
+        objects.prewarm(&transfers).join_all().await;
         store.expected()
     }
 
     #[tokio::test]
-    async fn only_for_who_fetches_are_connections_made() {
-        let (store, carrier, objects) = laid(Some(0.176), 5).await;
+    async fn only_find_to_fetch_opens_connections_early() {
+        let (store, transfers, objects) = store_with_profile(Some(0.176), 5).await;
         let count = async |mut found: Found| {
             let mut count = 0;
             while found.recv().await.is_some_and(|item| item.is_ok()) {
@@ -224,20 +229,20 @@ mod tests {
             }
             count
         };
-        assert_eq!(count(objects.clone().find(carrier.clone())).await, 5);
-        assert_eq!(count(objects.clone().find_below("00", carrier.clone())).await, 5);
+        assert_eq!(count(objects.clone().find(transfers.clone())).await, 5);
+        assert_eq!(count(objects.clone().find_below("00", transfers.clone())).await, 5);
         assert_eq!(store.expected(), 0);
-        assert_eq!(count(objects.find_to_fetch(carrier)).await, 5);
-        assert_eq!(store.expected(), EXPECTED);
+        assert_eq!(count(objects.find_to_fetch(transfers)).await, 5);
+        assert_eq!(store.expected(), MAX_EARLY_CONNECTIONS);
     }
 
     #[tokio::test]
-    async fn many_are_expected_once_it_is_known_that_there_are_many() {
-        assert_eq!(expected(None, 100).await, 0, "nothing is known of the store");
-        assert!(expected(Some(0.01), 100).await < EXPECTED, "more would be in each other's way");
-        assert_eq!(expected(Some(0.176), 5).await, EXPECTED);
-        assert_eq!(expected(Some(0.176), BEGINNING - 1).await, EXPECTED);
-        let many = expected(Some(0.176), BEGINNING + 1).await;
+    async fn probe_that_finds_many_objects_opens_more_connections() {
+        assert_eq!(early_connections(None, 100).await, 0, "the store has no profile");
+        assert!(early_connections(Some(0.01), 100).await < MAX_EARLY_CONNECTIONS, "more would be useless");
+        assert_eq!(early_connections(Some(0.176), 5).await, MAX_EARLY_CONNECTIONS);
+        assert_eq!(early_connections(Some(0.176), PROBE_KEYS - 1).await, MAX_EARLY_CONNECTIONS);
+        let many = early_connections(Some(0.176), PROBE_KEYS + 1).await;
         assert!(many > 256, "{many}");
     }
 }

@@ -1,6 +1,7 @@
-//! What a file has besides its bytes: when it was written, its mode, its owner. As user metadata of an object it is
-//! written as rclone does with `--metadata` (`mtime` in seconds with nine decimals, `mode` in octal, `uid` and `gid`), and
-//! read from s3fs as well, which writes the same names and the mode in decimal.
+//! File attributes (modification time, mode, owner) stored as user metadata of an object.
+//!
+//! They are written like rclone does with `--metadata`: `mtime` in seconds with nine decimals, `mode` in octal, `uid`
+//! and `gid`. Those of s3fs are read as well: it uses the same names and writes the mode in decimal.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,17 +23,18 @@ use crate::files::{Directory, Links};
 use crate::names::path_of;
 use crate::objects::Objects;
 
-const NANOS: i128 = 1_000_000_000;
-/// Times further away than this many seconds are nobody's: some 35,000 years.
-const MOST_SECONDS: i128 = 1 << 40;
+const NANOS_PER_SECOND: i128 = 1_000_000_000;
+/// Largest accepted distance from 1970, some 35,000 years; stored times beyond it are ignored.
+const MAX_SECONDS: i128 = 1 << 40;
 
-/// Bits of a mode that say what is no file's to say for others: who may read, write and execute.
-const PERMISSIONS: u32 = 0o777;
-/// Bits of a mode that say what kind of a file it is, and those of a plain file.
-const KIND: u32 = 0o170_000;
-const PLAIN: u32 = 0o100_000;
+/// The permission bits of a mode: read, write and execute. Set-id and sticky bits are never restored.
+const PERMISSION_BITS: u32 = 0o777;
+/// The file type bits of a mode (`S_IFMT`).
+const FILE_TYPE_BITS: u32 = 0o170_000;
+/// The file type of a regular file (`S_IFREG`).
+const REGULAR_FILE: u32 = 0o100_000;
 
-/// A moment to the nanosecond, counted since 1970.
+/// A time in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileTime(i128);
 
@@ -43,18 +45,18 @@ impl From<Timestamp> for FileTime {
 }
 
 impl FileTime {
-    /// From what `stat` says.
+    /// A time from the seconds and nanoseconds of `stat`.
     #[must_use]
     pub fn new(seconds: i64, nanos: i64) -> Self {
-        Self(i128::from(seconds) * NANOS + i128::from(nanos))
+        Self(i128::from(seconds) * NANOS_PER_SECOND + i128::from(nanos))
     }
 
-    /// As the standard library's time; `None` where it has none for it.
+    /// The time as a [`SystemTime`]; `None` if it is out of range.
     #[must_use]
     pub fn to_system_time(self) -> Option<SystemTime> {
         let away = self.0.unsigned_abs();
-        let seconds = u64::try_from(away / NANOS.unsigned_abs()).ok()?;
-        let away = Duration::new(seconds, u32::try_from(away % NANOS.unsigned_abs()).ok()?);
+        let seconds = u64::try_from(away / NANOS_PER_SECOND.unsigned_abs()).ok()?;
+        let away = Duration::new(seconds, u32::try_from(away % NANOS_PER_SECOND.unsigned_abs()).ok()?);
         if self.0 >= 0 { UNIX_EPOCH.checked_add(away) } else { UNIX_EPOCH.checked_sub(away) }
     }
 
@@ -68,23 +70,25 @@ impl FileTime {
         if seconds.is_empty() || !is_number(seconds) || !is_number(fraction) {
             return None;
         }
-        let seconds: i128 = seconds.parse().ok().filter(|seconds| *seconds <= MOST_SECONDS)?;
+        let seconds: i128 = seconds.parse().ok().filter(|seconds| *seconds <= MAX_SECONDS)?;
         let nanos: i128 = format!("{:0<9.9}", fraction).parse().ok()?;
-        Some(Self(sign * (seconds * NANOS + nanos)))
+        Some(Self(sign * (seconds * NANOS_PER_SECOND + nanos)))
     }
 
     fn write(self) -> String {
         let sign = if self.0 < 0 { "-" } else { "" };
-        let (seconds, nanos) =
-            (self.0.unsigned_abs() / NANOS.unsigned_abs(), self.0.unsigned_abs() % NANOS.unsigned_abs());
+        let (seconds, nanos) = (
+            self.0.unsigned_abs() / NANOS_PER_SECOND.unsigned_abs(),
+            self.0.unsigned_abs() % NANOS_PER_SECOND.unsigned_abs(),
+        );
         format!("{sign}{seconds}.{nanos:09}")
     }
 
-    /// Whether both are the same moment, as far as the coarser of the two tells: not every file system, and not every
-    /// program that writes such metadata, keeps nanoseconds.
+    /// Returns true if both times are equal at the resolution of the coarser one. Some file systems, and some programs
+    /// that write such metadata, do not store nanoseconds.
     #[must_use]
     pub fn is_same(self, other: Self) -> bool {
-        const GRAINS: [i128; 6] = [1, 100, 1_000, 1_000_000, NANOS, 2 * NANOS];
+        const GRAINS: [i128; 6] = [1, 100, 1_000, 1_000_000, NANOS_PER_SECOND, 2 * NANOS_PER_SECOND];
         GRAINS.iter().any(|grain| {
             let floor = |time: Self| time.0.div_euclid(*grain) * grain;
             floor(self) == floor(other) && (floor(self) == self.0 || floor(other) == other.0)
@@ -92,39 +96,39 @@ impl FileTime {
     }
 }
 
-/// What is kept of a file, as far as it is known.
+/// The preserved attributes of a file; `None` if unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// When it was written last.
+    /// Modification time.
     pub modified: Option<FileTime>,
-    /// Its mode, without what kind of a file it is.
+    /// Mode, without the file type bits.
     pub mode: Option<u32>,
-    /// User and group that own it.
+    /// User id and group id.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Attributes {
-    /// Those of a file.
+    /// The attributes of a file.
     #[must_use]
     pub fn of(file: &fs::Metadata) -> Self {
         Self {
             modified: Some(FileTime::new(file.mtime(), file.mtime_nsec())),
-            mode: Some(file.mode() & !KIND),
+            mode: Some(file.mode() & !FILE_TYPE_BITS),
             owner: Some((file.uid(), file.gid())),
         }
     }
 
-    /// Of something of which only its time is known.
+    /// Attributes of which only the modification time is known.
     #[must_use]
     pub fn dated(modified: Timestamp) -> Self {
         Self { modified: Some(modified.into()), ..Self::default() }
     }
 
-    /// Those that an object carries. What cannot be read is as good as absent.
+    /// Parses the attributes stored with an object. Invalid values count as absent.
     #[must_use]
     pub fn read(user: &UserMetadata) -> Self {
         let value = |name: &str| user.iter().find(|(known, _)| known == name).map(|(_, value)| value.trim());
-        // The last number means nobody to the system.
+        // `chown` takes the highest id as "unchanged"; no user has it.
         let id = |name| value(name)?.parse().ok().filter(|id| *id != u32::MAX);
         Self {
             modified: value("mtime").and_then(FileTime::parse),
@@ -133,7 +137,7 @@ impl Attributes {
         }
     }
 
-    /// Writes them for an object to carry.
+    /// Adds the attributes to the user metadata of an object.
     pub fn write(&self, user: &mut UserMetadata) {
         let mut set = |name: &str, value: String| user.push((name.to_owned(), value));
         if let Some((uid, gid)) = self.owner {
@@ -141,7 +145,7 @@ impl Attributes {
             set("uid", uid.to_string());
         }
         if let Some(mode) = self.mode {
-            set("mode", format!("{:o}", PLAIN | mode));
+            set("mode", format!("{:o}", REGULAR_FILE | mode));
         }
         if let Some(modified) = self.modified {
             set("mtime", modified.write());
@@ -149,22 +153,24 @@ impl Attributes {
         user.sort();
     }
 
-    /// Gives them to a file. Who may write a bucket must not be able to make a program run as somebody else: of the mode
-    /// only the permissions are taken. The owner is root's to give, and left where this is not root.
+    /// Applies the attributes to a file.
+    ///
+    /// Of the mode only the permission bits are applied: a writer of the bucket must not be able to create a set-id
+    /// program. The owner is applied only if this process runs as root.
     pub(crate) fn give(&self, file: &File) -> io::Result<()> {
         if let Some((uid, gid)) = self.owner
             && geteuid().is_root()
         {
             match fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))) {
-                // Root of a container may not give to everybody: the bytes are worth more than their owner.
+                // Root of a user namespace cannot assign every id. Losing the owner is better than losing the file.
                 Err(e @ (Errno::PERM | Errno::INVAL)) => {
-                    tracing::warn!(uid, gid, error = %e, "a file keeps this process's owner");
+                    tracing::warn!(uid, gid, error = %e, "cannot restore the owner of a file");
                 }
                 given => given?,
             }
         }
         if let Some(mode) = self.mode {
-            fchmod(file, Mode::from_raw_mode(mode & PERMISSIONS))?;
+            fchmod(file, Mode::from_raw_mode(mode & PERMISSION_BITS))?;
         }
         match self.modified.and_then(FileTime::to_system_time) {
             Some(time) => file.set_modified(time),
@@ -173,38 +179,43 @@ impl Attributes {
     }
 }
 
-/// A mode in octal, with or without what kind of a file it is, or in decimal with it. No text is both: the kind of a plain
-/// file begins with 10 in octal, and takes five digits in decimal.
+/// Parses a mode in octal, with or without file type bits, or in decimal with them. The two are never ambiguous: a
+/// regular file's mode starts with 10 in octal, and has five digits in decimal.
 fn parse_mode(text: &str) -> Option<u32> {
-    let is_plain = |mode: &u32| mode & KIND == PLAIN || mode & KIND == 0;
+    let is_plain = |mode: &u32| mode & FILE_TYPE_BITS == REGULAR_FILE || mode & FILE_TYPE_BITS == 0;
     let octal = u32::from_str_radix(text, 8).ok().filter(is_plain);
-    let decimal = || text.parse().ok().filter(|mode: &u32| mode & KIND == PLAIN);
-    octal.or_else(decimal).filter(|mode| *mode <= KIND | 0o7777).map(|mode| mode & !KIND)
+    let decimal = || text.parse().ok().filter(|mode: &u32| mode & FILE_TYPE_BITS == REGULAR_FILE);
+    octal.or_else(decimal).filter(|mode| *mode <= FILE_TYPE_BITS | 0o7777).map(|mode| mode & !FILE_TYPE_BITS)
 }
 
-/// Whether a file and an object have the same time under a name: the one that the object carries, which no listing tells.
-/// What is gone, and what carries none, has not.
-pub(crate) async fn have_same_time(carrier: &Arc<Carrier>, from: &End, to: &End, name: &str) -> Result<bool> {
+/// Returns true if the file and the object of a name have the same time. The object's time is in its metadata, which no
+/// listing includes. False if one is missing or the object has no time.
+pub(crate) async fn have_same_time(
+    transfers: &Arc<Carrier>,
+    from: &End,
+    to: &End,
+    name: &str,
+) -> Result<bool> {
     let (directory, links, objects) = match (from, to) {
         (End::Files(directory, links), End::Objects(objects))
         | (End::Objects(objects), End::Files(directory, links)) => (directory, *links, objects),
         (End::Files(..), End::Files(..)) | (End::Objects(_), End::Objects(_)) => return Ok(false),
     };
     let Some(file) = time_of_file(directory, links, name)? else { return Ok(false) };
-    let kept = time_of_object(carrier, objects, name).await?;
-    Ok(kept.is_some_and(|kept| kept.is_same(file)))
+    let stored = time_of_object(transfers, objects, name).await?;
+    Ok(stored.is_some_and(|stored| stored.is_same(file)))
 }
 
 fn time_of_file(directory: &Directory, links: Links, name: &str) -> Result<Option<FileTime>> {
     let found = directory.tree()?.stat(&path_of(name)?, links);
-    // What cannot be looked at is told of when it is copied.
+    // A failing `stat` is reported when the file is copied.
     Ok(found.ok().map(|found| FileTime::new(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0))))
 }
 
-async fn time_of_object(carrier: &Arc<Carrier>, objects: &Objects, name: &str) -> Result<Option<FileTime>> {
+async fn time_of_object(transfers: &Arc<Carrier>, objects: &Objects, name: &str) -> Result<Option<FileTime>> {
     let address = &objects.address(name)?;
-    let found = carrier.again(|| async move {
-        let slot = carrier.slot(0).await?;
+    let found = transfers.again(|| async move {
+        let slot = transfers.slot(0).await?;
         objects.store.head(&slot.context, address, GetRequest::default()).await
     });
     match found.await {
@@ -220,10 +231,10 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn times_are_read_as_others_write_them() {
+    fn times_of_rclone_and_s3fs_are_parsed() {
         for (text, nanos) in [
             ("1700000000.123456789", 1_700_000_000_123_456_789),
-            ("1700000000", 1_700_000_000 * NANOS),
+            ("1700000000", 1_700_000_000 * NANOS_PER_SECOND),
             ("1700000000.5", 1_700_000_000_500_000_000),
             ("0.0000000019", 1),
             ("-1.5", -1_500_000_000),
@@ -238,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_read_as_others_write_them() {
+    fn modes_of_rclone_and_s3fs_are_parsed() {
         for (text, mode) in [
             ("100644", 0o644),
             ("0100755", 0o755),
@@ -255,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_a_file() {
+    fn invalid_owner_ids_are_ignored() {
         let read = |uid: &str, gid: &str| {
             let user = vec![("gid".to_owned(), gid.to_owned()), ("uid".to_owned(), uid.to_owned())];
             Attributes::read(&user).owner
@@ -267,18 +278,18 @@ mod tests {
     }
 
     #[test]
-    fn the_coarser_one_decides_what_is_the_same() {
+    fn times_are_compared_at_the_coarser_resolution() {
         let time = |seconds, nanos| FileTime::new(seconds, nanos);
-        let kept = time(1001, 123_456_789);
+        let stored = time(1001, 123_456_789);
         for same in [
-            kept,
+            stored,
             time(1001, 123_456_700),
             time(1001, 123_456_000),
             time(1001, 123_000_000),
             time(1001, 0),
             time(1000, 0),
         ] {
-            assert!(kept.is_same(same) && same.is_same(kept), "{same:?}");
+            assert!(stored.is_same(same) && same.is_same(stored), "{same:?}");
         }
         for other in [
             time(1001, 123_456_788),
@@ -287,23 +298,23 @@ mod tests {
             time(999, 0),
             time(1001, 500_000_000),
         ] {
-            assert!(!kept.is_same(other) && !other.is_same(kept), "{other:?}");
+            assert!(!stored.is_same(other) && !other.is_same(stored), "{other:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(seconds in -1_i64 << 35..1 << 35, nanos in 0_i64..1_000_000_000, mode in 0_u32..0o10000) {
-            let kept = Attributes { modified: Some(FileTime::new(seconds, nanos)), mode: Some(mode), owner: Some((1, 2)) };
+        fn written_attributes_parse_back_unchanged(seconds in -1_i64 << 35..1 << 35, nanos in 0_i64..1_000_000_000, mode in 0_u32..0o10000) {
+            let stored = Attributes { modified: Some(FileTime::new(seconds, nanos)), mode: Some(mode), owner: Some((1, 2)) };
             let mut user = vec![("zebra".to_owned(), "x".to_owned())];
-            kept.write(&mut user);
+            stored.write(&mut user);
             prop_assert!(user.is_sorted());
-            prop_assert_eq!(Attributes::read(&user), kept);
-            prop_assert!(kept.modified.unwrap().to_system_time().is_some());
+            prop_assert_eq!(Attributes::read(&user), stored);
+            prop_assert!(stored.modified.unwrap().to_system_time().is_some());
         }
 
         #[test]
-        fn nothing_that_is_read_can_break_anything(mtime in "[-0-9.]{0,24}", mode in "[0-9]{0,12}") {
+        fn arbitrary_metadata_parses_to_valid_attributes(mtime in "[-0-9.]{0,24}", mode in "[0-9]{0,12}") {
             let user = vec![("mode".to_owned(), mode), ("mtime".to_owned(), mtime)];
             let read = Attributes::read(&user);
             prop_assert!(read.mode.is_none_or(|mode| mode <= 0o7777));

@@ -1,4 +1,4 @@
-//! How far a transfer has come: counters that whoever shows them reads when it likes.
+//! Progress counters of a transfer, updated by its tasks and read concurrently by the display.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -13,51 +13,51 @@ pub struct Progress {
     failed_items: AtomicU64,
 }
 
-/// The counters at one moment.
+/// The values of the counters at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Items found so far.
     pub found_items: u64,
-    /// Bytes in them.
+    /// Their size in bytes.
     pub found_bytes: u64,
-    /// There are no more.
+    /// True if the listing is complete.
     pub is_found: bool,
-    /// Items that are where they belong.
+    /// Items finished.
     pub done_items: u64,
-    /// Bytes carried, those of items under way among them.
+    /// Bytes transferred, including those of items in flight.
     pub done_bytes: u64,
     /// Items that failed.
     pub failed_items: u64,
 }
 
 impl Progress {
-    /// One more item, of so many bytes.
+    /// Counts one more item and its size.
     pub fn found(&self, bytes: u64) {
         self.found_items.fetch_add(1, Ordering::Relaxed);
         self.found_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// No more will be found.
+    /// Marks the listing as complete.
     pub fn found_all(&self) {
         self.is_found.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes were carried; a negative number takes them back.
+    /// Counts bytes transferred; a negative number rolls back those of a failed attempt.
     pub fn carried(&self, bytes: i64) {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// An item is where it belongs.
+    /// Counts a finished item.
     pub fn done(&self) {
         self.done_items.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An item failed.
+    /// Counts a failed item.
     pub fn failed(&self) {
         self.failed_items.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counters now.
+    /// The current values.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {

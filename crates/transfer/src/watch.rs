@@ -1,9 +1,10 @@
-//! A directory whose changes go up as they settle. What is to be looked at is said by events, and now and then everything
-//! is compared; when, the model decides. What is found then is what counts: an event is a hint, never a fact.
+//! Continuous sync of a directory to a store. Changed files are uploaded after a quiet period, and the whole tree is
+//! compared periodically; `tradewind_model::settle` decides when. An event is a hint: the file system decides what is
+//! done.
 //!
-//! Nothing is removed in the store but names that are looked for here and not found, in the directory that was there at
-//! the beginning: where it is gone, or another one is in its place, watching ends; and below points where nothing was
-//! mounted or unmounted since then.
+//! Invariants for removals: an object is removed only if its file was looked up and is missing in the original
+//! directory. Watching ends if that directory is gone or replaced. Nothing is removed below a point where something
+//! was mounted or unmounted since the start.
 
 mod events;
 mod mounts;
@@ -35,99 +36,99 @@ use self::root::Root;
 use self::unseen::Unseen;
 use self::work::{Became, Worker};
 
-/// Failures whose last words are remembered.
-const MOST_TOLD: usize = 1000;
+/// Maximum number of names whose last reported error is remembered.
+const MAX_REMEMBERED_ERRORS: usize = 1000;
 
-/// What is watched, and what is done about it.
+/// The parameters of watching a directory.
 #[derive(Debug)]
 pub struct Watch {
-    /// From a directory to objects.
+    /// Copies from a directory to objects.
     pub copier: Arc<Copier>,
-    /// How trees are compared.
+    /// The criterion by which items count as equal.
     pub comparison: Comparison,
-    /// Which names are meant.
+    /// Selects the names to sync.
     pub filter: Filter,
-    /// Whether what went here goes there.
+    /// If set, objects whose files were removed are removed.
     pub removes: bool,
-    /// What is reported of a directory that is empty at the beginning; `None` where that is allowed.
+    /// The failure to report if the directory is empty at the start; `None` if that is allowed.
     pub if_empty: Option<FoundFailure>,
-    /// How long things wait.
+    /// Quiet period, comparison interval and retry delays.
     pub settle: SettleOptions,
-    /// What is under way at the end may take so long.
+    /// Maximum time for transfers in flight to finish after the stop.
     pub grace: Duration,
 }
 
-/// What happened.
+/// A report to the user.
 #[derive(Debug)]
 pub enum News<'a> {
-    /// Everything was compared and carried, and nothing failed that was not made good; told once.
+    /// Everything was compared and transferred, and no failure is pending. Reported once.
     InStep,
-    /// A name was copied: so many bytes.
+    /// A name was copied; its size in bytes.
     Copied(&'a str, u64),
     /// A name was removed.
     Removed(&'a str),
-    /// Something failed, in other words than the last time. It is tried again.
+    /// A name failed, with another message than the last time. It will be retried.
     Failed(&'a str, &'a Error),
 }
 
-/// How it ended.
+/// The result of watching.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Names that were copied.
+    /// Number of items copied.
     pub copied: u64,
-    /// Names that were removed.
+    /// Number of items removed.
     pub removed: u64,
-    /// Bytes that were carried.
+    /// Bytes copied.
     pub bytes: u64,
-    /// What failed and was not made good: names, those that were given up at the end among them, places that could not
-    /// be looked at, and points below which something is missing that was not removed.
+    /// Number of unresolved failures: names, including those cancelled at the end; locations that could not be listed;
+    /// and mount points below which removals were withheld.
     pub failing: u64,
-    /// Whether everything was compared once.
+    /// True if at least one full comparison completed.
     pub compared: bool,
 }
 
-/// What a task was about, and what became of it.
-type Ended = (String, Result<Became>);
+/// The name of a finished task, and its result.
+type TaskResult = (String, Result<Became>);
 
-/// A comparison.
-struct Walk {
+/// The comparison in progress.
+struct RunningComparison {
     tree: String,
     decided: Decided,
-    /// Whether all of its tree could be looked at so far, but for what stays as it is.
-    is_whole: bool,
+    /// True while no retryable failure occurred: the tree was listed completely, except for permanent failures.
+    is_complete: bool,
 }
 
-struct Watching<T> {
+struct Watcher<T> {
     watch: Watch,
     worker: Arc<Worker>,
     settling: Settling,
-    tasks: JoinSet<Ended>,
-    /// The comparison that is under way.
-    walk: Option<Walk>,
+    tasks: JoinSet<TaskResult>,
+    running: Option<RunningComparison>,
     unseen: Unseen,
-    /// It was told that everything is there.
-    is_in_step: bool,
-    /// What was said last of names that fail.
-    told: HashMap<String, String>,
+    /// [`News::InStep`] was reported.
+    in_sync_reported: bool,
+    /// The last reported error message of each failing name.
+    last_errors: HashMap<String, String>,
     totals: Totals,
-    tell: T,
+    report: T,
 }
 
 impl Watch {
-    /// Compares everything, then follows `events` until `stop`: then what is under way ends, or is given up after a
-    /// while. An error where the directory is gone, or the bucket was never there.
+    /// Compares everything, then follows `events` until `stop`. Transfers in flight then finish or are cancelled after
+    /// `grace`. Fails if the directory is gone, or the bucket does not exist at the start.
     pub async fn run(
         self,
         mut events: mpsc::Receiver<Event>,
         stop: impl Future<Output = ()>,
-        tell: impl FnMut(&News<'_>),
+        report: impl FnMut(&News<'_>),
     ) -> Result<Totals> {
         let End::Files(directory, links) = &self.copier.from else {
             return Err(Error::new(Reason::InvalidArgument, "only a directory can be watched"));
         };
         let root = Root::of(directory.root())?;
         let mounts = if self.removes { Some(Mounts::below(directory.root())?) } else { None };
-        // After it is known which directory this is, and what is mounted there.
+        // Only after the directory's identity and its mounts are recorded, so that a change during the check is
+        // noticed.
         if let Some((_, why)) = &self.if_empty
             && self.copier.from.find(&self.copier.carrier).recv().await.is_none()
         {
@@ -135,25 +136,25 @@ impl Watch {
         }
         let worker = Arc::new(Worker { copier: self.copier.clone(), root, links: *links, mounts });
         let clock = self.copier.carrier.clock().clone();
-        let most = self.copier.carrier.plan().requests.max(1);
-        let mut watching = Watching {
+        let max_tasks = self.copier.carrier.plan().requests.max(1);
+        let mut watcher = Watcher {
             settling: Settling::new(self.settle, clock.now()),
             watch: self,
             worker,
             tasks: JoinSet::new(),
-            walk: None,
+            running: None,
             unseen: Unseen::default(),
-            is_in_step: false,
-            told: HashMap::new(),
+            in_sync_reported: false,
+            last_errors: HashMap::new(),
             totals: Totals::default(),
-            tell,
+            report,
         };
         tokio::pin!(stop);
         loop {
-            watching.worker.root.check()?;
-            watching.begin_due(clock.now(), most);
-            let has_room = watching.tasks.len() < most;
-            let due = watching.settling.next_due().filter(|_| has_room);
+            watcher.worker.root.check()?;
+            watcher.start_due(clock.now(), max_tasks);
+            let has_capacity = watcher.tasks.len() < max_tasks;
+            let due = watcher.settling.next_due().filter(|_| has_capacity);
             let wait = async {
                 match due {
                     Some(due) => clock.sleep_until(due).await,
@@ -162,30 +163,30 @@ impl Watch {
             };
             tokio::select! {
                 () = &mut stop => break,
-                Some(ended) = watching.tasks.join_next() => watching.ended(ended, clock.now())?,
+                Some(ended) = watcher.tasks.join_next() => watcher.ended(ended, clock.now())?,
                 event = events.recv() => match event {
-                    Some(event) => watching.heard(event, clock.now())?,
-                    None => return Err(Error::new(Reason::Defect, "nobody watches the directory any more")),
+                    Some(event) => watcher.handle_event(event, clock.now())?,
+                    None => return Err(Error::new(Reason::Defect, "the watcher thread ended")),
                 },
-                next = next_of(&mut watching.walk), if has_room => watching.decided(next, clock.now())?,
+                next = next_action(&mut watcher.running), if has_capacity => watcher.decided(next, clock.now())?,
                 () = wait => {}
             }
         }
-        watching.finish().await
+        watcher.finish().await
     }
 }
 
-/// What a comparison decides next; never, where there is none.
-async fn next_of(walk: &mut Option<Walk>) -> Option<Next> {
-    match walk {
-        Some(walk) => walk.decided.recv().await,
+/// The next action of the comparison; pending forever if there is none.
+async fn next_action(running: &mut Option<RunningComparison>) -> Option<Next> {
+    match running {
+        Some(running) => running.decided.recv().await,
         None => std::future::pending().await,
     }
 }
 
-impl<T: FnMut(&News<'_>)> Watching<T> {
-    fn begin_due(&mut self, now: Duration, most: usize) {
-        while self.tasks.len() < most
+impl<T: FnMut(&News<'_>)> Watcher<T> {
+    fn start_due(&mut self, now: Duration, max_tasks: usize) {
+        while self.tasks.len() < max_tasks
             && let Some(name) = self.settling.take(now)
         {
             let worker = self.worker.clone();
@@ -194,54 +195,57 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
                 (name, became)
             });
         }
-        if self.walk.is_none()
+        if self.running.is_none()
             && let Some(tree) = self.settling.take_tree(now)
         {
             let decided = self.worker.compare(&tree, self.watch.comparison, self.watch.filter.clone());
             self.unseen.begin();
-            self.walk = Some(Walk { tree, decided, is_whole: true });
+            self.running = Some(RunningComparison { tree, decided, is_complete: true });
         }
     }
 
-    fn heard(&mut self, event: Event, now: Duration) -> Result<()> {
+    fn handle_event(&mut self, event: Event, now: Duration) -> Result<()> {
         match event {
             Event::Touched(name) if self.watch.filter.takes(&name) => self.settling.touched(&name, now),
             Event::Touched(_) => {}
             Event::Tree(tree) => self.settling.tree_touched(&tree, now),
             Event::Failed(name, error) => {
                 self.unseen.failed(&name, "");
-                self.complain(&name, &error);
+                self.report_failure(&name, &error);
             }
             Event::Gone(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// A comparison decided something, or is at its end.
+    /// Handles an action of the comparison, or its end.
     fn decided(&mut self, next: Option<Next>, now: Duration) -> Result<()> {
         match next {
             Some(Ok(action)) => self.begin(action),
             Some(Err((name, error))) => {
-                let is_passing = error.kind().is_retryable();
-                let Some(walk) = &mut self.walk else { return Ok(()) };
-                // What is wrong with the bucket from the beginning is for whoever named it to put right.
-                if !self.totals.compared && !is_passing && name == self.watch.copier.to.describe(&walk.tree) {
+                let is_retryable = error.kind().is_retryable();
+                let Some(running) = &mut self.running else { return Ok(()) };
+                // The bucket itself fails permanently from the start: the user has to correct the command.
+                if !self.totals.compared
+                    && !is_retryable
+                    && name == self.watch.copier.to.describe(&running.tree)
+                {
                     return Err(error);
                 }
-                walk.is_whole &= !is_passing;
-                self.unseen.failed(&name, &walk.tree);
-                self.complain(&name, &error);
+                running.is_complete &= !is_retryable;
+                self.unseen.failed(&name, &running.tree);
+                self.report_failure(&name, &error);
             }
             None => {
-                if let Some(Walk { tree, is_whole, .. }) = self.walk.take() {
-                    // Files that came with a mount may have been there already, and nobody looked at them.
+                if let Some(RunningComparison { tree, is_complete, .. }) = self.running.take() {
+                    // Files of a new mount may be equal to their objects, so that no worker checks the mounts for them.
                     self.worker.look_at_mounts()?;
-                    self.settling.tree_ended(is_whole, now);
-                    if is_whole {
+                    self.settling.tree_ended(is_complete, now);
+                    if is_complete {
                         self.unseen.looked_at(&tree, &self.worker.root.path().join(&tree));
                         self.totals.compared |= tree.is_empty();
                     }
-                    self.check_step();
+                    self.check_in_sync();
                 }
             }
         }
@@ -259,9 +263,9 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
         }
     }
 
-    fn ended(&mut self, ended: Result<Ended, tokio::task::JoinError>, now: Duration) -> Result<()> {
-        let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
-        let (name, became) = ended.map_err(lost)?;
+    fn ended(&mut self, ended: Result<TaskResult, tokio::task::JoinError>, now: Duration) -> Result<()> {
+        let failed = |e| Error::with_source(Reason::Defect, "a task failed", e);
+        let (name, became) = ended.map_err(failed)?;
         match became {
             Ok(Became::Changed) => {
                 self.settling.touched(&name, now);
@@ -269,45 +273,45 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
             }
             Ok(became) => {
                 self.settling.done(&name);
-                self.told.remove(&name);
+                self.last_errors.remove(&name);
                 match became {
                     Became::Copied(bytes) => {
                         self.totals.copied += 1;
                         self.totals.bytes += bytes;
-                        (self.tell)(&News::Copied(&name, bytes));
+                        (self.report)(&News::Copied(&name, bytes));
                     }
                     Became::Removed => {
                         self.totals.removed += 1;
-                        (self.tell)(&News::Removed(&name));
+                        (self.report)(&News::Removed(&name));
                     }
-                    Became::Kept(point) => self.kept(&point),
+                    Became::Kept(point) => self.report_not_removed(&point),
                     Became::Same | Became::Changed => {}
                 }
             }
             Err(error) => {
                 if self.settling.failed(&name, now) {
-                    self.complain(&name, &error);
+                    self.report_failure(&name, &error);
                 }
             }
         }
-        self.check_step();
+        self.check_in_sync();
         Ok(())
     }
 
-    /// Something is missing here and stays there. The point is named once, however much is missing below it.
-    fn kept(&mut self, point: &Path) {
-        let place = self.worker.root.path().join(point);
-        let name = place.display().to_string();
+    /// Reports a mount point below which an object was not removed. Each point is reported once.
+    fn report_not_removed(&mut self, point: &Path) {
+        let path = self.worker.root.path().join(point);
+        let name = path.display().to_string();
         self.unseen.failed(&name, "");
-        self.complain(&name, &mounts::changed(&place));
+        self.report_failure(&name, &mounts::changed(&path));
     }
 
-    /// Whether everything that was compared is there.
-    fn check_step(&mut self) {
-        let is_idle = self.walk.is_none() && self.tasks.is_empty();
-        if !self.is_in_step && self.totals.compared && is_idle && self.failing() == 0 {
-            self.is_in_step = true;
-            (self.tell)(&News::InStep);
+    /// Reports [`News::InStep`] once everything compared is transferred.
+    fn check_in_sync(&mut self) {
+        let is_idle = self.running.is_none() && self.tasks.is_empty();
+        if !self.in_sync_reported && self.totals.compared && is_idle && self.failing() == 0 {
+            self.in_sync_reported = true;
+            (self.report)(&News::InStep);
         }
     }
 
@@ -315,22 +319,22 @@ impl<T: FnMut(&News<'_>)> Watching<T> {
         self.settling.failing() as u64 + self.unseen.count()
     }
 
-    /// Tells of a failure, unless the same was told of before.
-    fn complain(&mut self, name: &str, error: &Error) {
-        let words = error.to_string();
-        if self.told.get(name) == Some(&words) {
+    /// Reports a failure, unless its message equals the last one of that name.
+    fn report_failure(&mut self, name: &str, error: &Error) {
+        let message = error.to_string();
+        if self.last_errors.get(name) == Some(&message) {
             return;
         }
-        (self.tell)(&News::Failed(name, error));
-        if self.told.len() >= MOST_TOLD {
-            self.told.clear();
+        (self.report)(&News::Failed(name, error));
+        if self.last_errors.len() >= MAX_REMEMBERED_ERRORS {
+            self.last_errors.clear();
         }
-        self.told.insert(name.to_owned(), words);
+        self.last_errors.insert(name.to_owned(), message);
     }
 
-    /// Nothing new is begun; what is under way has its grace.
+    /// Starts nothing new, and lets tasks in flight finish within the grace period.
     async fn finish(mut self) -> Result<Totals> {
-        self.walk = None;
+        self.running = None;
         let clock = self.watch.copier.carrier.clock().clone();
         let mut grace = clock.sleep_until(clock.now() + self.watch.grace);
         loop {

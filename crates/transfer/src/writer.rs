@@ -1,4 +1,4 @@
-//! An output that may block, as a pipe does, written by a thread of its own: what is fetched meanwhile goes on.
+//! A writer for an output that may block, such as a pipe. A dedicated thread writes, so that fetching continues.
 
 use std::io::{self, Write};
 
@@ -6,70 +6,72 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tradewind_core::error::{Error, Reason, Result};
 
-/// Pieces that wait to be written, at the most.
-const WAITING: usize = 2;
+/// Maximum number of buffers that wait to be written.
+const MAX_QUEUED_BUFFERS: usize = 2;
 
-/// The output. What was handed over is written even where it is dropped.
+/// The handle of the writer thread. Queued buffers are written even if it is dropped.
 #[derive(Debug)]
 pub struct Writer {
-    pieces: mpsc::Sender<Bytes>,
+    buffers: mpsc::Sender<Bytes>,
     ended: tokio::sync::Mutex<Option<oneshot::Receiver<io::Result<()>>>>,
 }
 
 impl Writer {
-    /// Begins its thread.
+    /// Starts the thread.
     #[must_use]
     pub fn new(mut out: impl Write + Send + 'static) -> Self {
-        let (pieces, mut received) = mpsc::channel::<Bytes>(WAITING);
+        let (buffers, mut received) = mpsc::channel::<Bytes>(MAX_QUEUED_BUFFERS);
         let (end, ended) = oneshot::channel();
         std::thread::spawn(move || {
             let mut write = || {
-                while let Some(piece) = received.blocking_recv() {
-                    out.write_all(&piece)?;
+                while let Some(buffer) = received.blocking_recv() {
+                    out.write_all(&buffer)?;
                     if received.is_empty() {
                         out.flush()?;
                     }
                 }
                 out.flush()
             };
-            // Whoever is gone need not know.
+            // Sending fails only if the handle was dropped.
             let _ = end.send(write());
         });
-        Self { pieces, ended: tokio::sync::Mutex::new(Some(ended)) }
+        Self { buffers, ended: tokio::sync::Mutex::new(Some(ended)) }
     }
 
-    /// Hands a piece over, when there is room for it.
-    pub async fn write(&self, piece: Bytes) -> Result<()> {
-        match self.pieces.send(piece).await {
+    /// Queues a buffer; waits while the queue is full. Returns the error of an earlier write, if any.
+    pub async fn write(&self, buffer: Bytes) -> Result<()> {
+        match self.buffers.send(buffer).await {
             Ok(()) => Ok(()),
             Err(_) => Err(self.failure().await),
         }
     }
 
-    /// Waits until all is written.
+    /// Waits until everything is written and flushed.
     pub async fn finish(self) -> Result<()> {
-        let Self { pieces, ended } = self;
-        drop(pieces);
+        let Self { buffers, ended } = self;
+        drop(buffers);
         match ended.into_inner() {
-            Some(ended) => ended.await.map_or_else(|_| Err(lost()), |ended| ended.map_err(cannot)),
-            None => Err(lost()),
+            Some(ended) => {
+                ended.await.map_or_else(|_| Err(closed_error()), |ended| ended.map_err(write_error))
+            }
+            None => Err(closed_error()),
         }
     }
 
     async fn failure(&self) -> Error {
         match self.ended.lock().await.take() {
-            Some(ended) => ended.await.ok().and_then(io::Result::err).map_or_else(lost, cannot),
-            None => lost(),
+            Some(ended) => ended.await.ok().and_then(io::Result::err).map_or_else(closed_error, write_error),
+            None => closed_error(),
         }
     }
 }
 
-fn lost() -> Error {
+fn closed_error() -> Error {
     Error::new(Reason::Cancelled, "the output is closed")
 }
 
-/// Of a pipe that nobody reads any more there is nothing to say.
-fn cannot(e: io::Error) -> Error {
+/// A closed pipe counts as cancelled, not as a defect: its reader has left.
+fn write_error(e: io::Error) -> Error {
     let reason = if e.kind() == io::ErrorKind::BrokenPipe { Reason::Cancelled } else { Reason::Defect };
     Error::with_source(reason, format!("cannot write the output: {e}"), e)
 }
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_is_written_in_order() {
+    async fn buffers_are_written_in_order() {
         let out = Shared::default();
         let writer = Writer::new(out.clone());
         for n in 0..100_u8 {
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_pipe_ends_it() {
+    async fn closed_pipe_is_reported_as_cancelled() {
         let writer = Writer::new(Closed);
         let failed = loop {
             if let Err(e) = writer.write("x".into()).await {

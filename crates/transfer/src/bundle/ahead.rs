@@ -1,6 +1,7 @@
-//! Files that become members, read ahead of being sent: several batches at a time, on threads, and in the order in which
-//! they were found. A small file is read whole and compared with what it was before, so that what is framed is what
-//! follows; of a larger one only the beginning of the work is done here.
+//! Read-ahead of the files to pack: several batches are read concurrently on threads and delivered in order.
+//!
+//! A small file is read completely and checked for changes, so that its header matches its content. A large file is
+//! only opened here.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,20 +17,20 @@ use super::index::{MOST_NAME_BYTES, Member};
 use super::waiting::{BATCH_BYTES, Found, Waiting, size_of_found};
 use crate::files::{FileSource, Links, Tree};
 
-/// Batches that are read at a time.
-const BATCHES: usize = 4;
+/// Number of batches that are read concurrently.
+const CONCURRENT_BATCHES: usize = 4;
 
-/// What frames a member, and fills up its last block, at the most where its name is not long.
-const FRAME_BYTES: u64 = 2 * BLOCK_BYTES;
+/// Maximum size of a member's header and padding, unless its name needs a pax record.
+const MAX_FRAME_BYTES: u64 = 2 * BLOCK_BYTES;
 
-/// Memory of batches that were sent, for those to come.
+/// Buffers of sent batches, for reuse.
 type Spare = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Files that were read together.
 pub struct Batch {
-    /// Members with what frames them, one behind another.
+    /// The buffered members with headers and padding.
     pub archive: Vec<u8>,
-    /// Every file by its name, in order.
+    /// The result of every file by name, in order.
     pub files: Vec<(String, Read)>,
     spare: Spare,
 }
@@ -42,34 +43,36 @@ impl Drop for Batch {
     }
 }
 
-/// What became of a file.
+/// The result of reading a file.
 pub enum Read {
-    /// It is in the batch; the member's offset is from there on. Of which version of the file it is.
+    /// The member, with its offset relative to the batch; its range in the batch; and the version of the file.
     Whole(Member, Range<usize>, u64),
-    /// It is too large for that.
+    /// A file too large to buffer.
     Large(FileSource),
-    /// It cannot be read, or was written to meanwhile.
+    /// The file cannot be read, or changed while it was read.
     Failed(Error),
 }
 
-/// Reads everything that waits, of files of a tree.
+/// Reads all queued files of a tree.
 pub fn read_ahead(tree: Tree, links: Links, waiting: Waiting) -> impl Stream<Item = Result<Batch>> + Unpin {
     let spare = Spare::default();
-    let crew = Crew::new(BATCHES);
+    let crew = Crew::new(CONCURRENT_BATCHES);
     let batches = futures::stream::unfold(waiting, |mut waiting| async move {
         let batch = waiting.batch().await;
         (!batch.is_empty()).then_some((batch, waiting))
     });
     let read = batches.map(move |found| {
-        let (tree, archive, spare) = (tree.clone(), room_for(&found, &spare), spare.clone());
+        let (tree, archive, spare) = (tree.clone(), batch_buffer(&found, &spare), spare.clone());
         crew.begin(move || read_batch((&tree, links), found, archive, spare))
     });
-    Box::pin(read.buffered(BATCHES))
+    Box::pin(read.buffered(CONCURRENT_BATCHES))
 }
 
-/// Memory for a batch. It is always asked for on the same thread: each that asks for as much gets megabytes to itself.
-fn room_for(found: &[Found], spare: &Spare) -> Vec<u8> {
-    let expected: u64 = found.iter().map(|found| FRAME_BYTES + size_of_found(found).min(BATCH_BYTES)).sum();
+/// A buffer for a batch. It is always allocated on the caller's thread: the allocator would give every allocating
+/// thread an arena of megabytes.
+fn batch_buffer(found: &[Found], spare: &Spare) -> Vec<u8> {
+    let expected: u64 =
+        found.iter().map(|found| MAX_FRAME_BYTES + size_of_found(found).min(BATCH_BYTES)).sum();
     let mut archive = spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
     archive.reserve_exact(usize::try_from(expected.min(2 * BATCH_BYTES)).unwrap_or(0));
     archive
@@ -96,11 +99,11 @@ fn read_batch(from: (&Tree, Links), found: Vec<Found>, archive: Vec<u8>, spare: 
 
 fn read_file((tree, links): (&Tree, Links), name: &str, archive: &mut Vec<u8>) -> Result<Read> {
     if name.len() > MOST_NAME_BYTES {
-        return Err(Error::new(Reason::KeyTooLong, "its name is longer than a bundle can hold"));
+        return Err(Error::new(Reason::KeyTooLong, "its name is too long for a bundle"));
     }
     let source = FileSource::open(tree, name, links, Arc::default())?;
     let size = source.size();
-    // It may be larger than when it was found, and then so may others be.
+    // Files may have grown since they were listed, so the batch is limited again.
     if size > BATCH_BYTES || archive.len() as u64 + size > 2 * BATCH_BYTES {
         return Ok(Read::Large(source));
     }
@@ -116,7 +119,7 @@ fn read_file((tree, links): (&Tree, Links), name: &str, archive: &mut Vec<u8>) -
     Ok(Read::Whole(member, start..archive.len(), source.version()))
 }
 
-/// Appends what stands before a file's bytes. The member has neither place nor checksum yet.
+/// Appends the header of a file. The returned member has no offset and checksum yet.
 pub fn begin(archive: &mut Vec<u8>, name: &str, source: &FileSource) -> Member {
     let (size, modified) = (source.size(), source.modified());
     let mode = source.attributes().mode.unwrap_or(0o644);
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_came_after_the_walk_is_passed_over() {
+    fn link_created_after_the_listing_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         std::fs::write(root.join("file"), "x").unwrap();

@@ -1,34 +1,34 @@
-//! A bundle as a tar archive (POSIX.1-2017, pax): what frames a member, and the end.
+//! The tar format of a bundle (POSIX.1-2017, pax): headers, padding and the end of the archive.
 
 use tar::{EntryType, Header};
 use tradewind_core::Timestamp;
 
-/// What everything in an archive is a multiple of, in bytes.
+/// Block size of a tar archive.
 pub const BLOCK_BYTES: u64 = 512;
-/// What ends an archive. What is behind it is nothing to those who read archives.
+/// The end-of-archive marker. Readers ignore everything after it.
 pub const END: [u8; 2 * 512] = [0; 1024];
-/// The largest number that all readers know in a field of twelve bytes.
-const MOST_OCTAL: u64 = 0o777_7777_7777;
-/// The name in the field for one, where the whole name stands elsewhere.
-const ELSEWHERE: &str = "long-name";
+/// The largest number that all readers support in a 12-byte numeric field.
+const MAX_OCTAL_FIELD: u64 = 0o777_7777_7777;
+/// The content of the name field if the real name is in a pax record.
+const LONG_NAME_PLACEHOLDER: &str = "long-name";
 
-/// Appends what stands before a member's bytes. Names that the field for them cannot hold, or that are not ASCII, and
-/// numbers that are too large or negative, are in records of their own, which every reader of today prefers.
+/// Appends the header of a member. Names that are not ASCII or do not fit, and numbers that are negative or too large,
+/// are written as pax records, which override the header fields.
 pub fn begin(archive: &mut Vec<u8>, name: &str, size: u64, modified: Timestamp, mode: u32) {
     let mut header = header(EntryType::Regular, size, mode & 0o7777);
     let mut records = Vec::new();
     if !name.is_ascii() || header.set_path(name).is_err() {
         record(&mut records, "path", name);
-        // It fits, and is no path that the setter would refuse.
-        let _ = header.set_path(ELSEWHERE);
+        // Cannot fail: the placeholder is a valid, short path.
+        let _ = header.set_path(LONG_NAME_PLACEHOLDER);
     }
-    if size > MOST_OCTAL {
+    if size > MAX_OCTAL_FIELD {
         record(&mut records, "size", &size.to_string());
     }
     // Rounded down, also before 1970.
     let seconds = modified.millis().div_euclid(1000);
     match u64::try_from(seconds) {
-        Ok(seconds) if seconds <= MOST_OCTAL => header.set_mtime(seconds),
+        Ok(seconds) if seconds <= MAX_OCTAL_FIELD => header.set_mtime(seconds),
         _ => record(&mut records, "mtime", &seconds.to_string()),
     }
     if !records.is_empty() {
@@ -43,17 +43,17 @@ pub fn begin(archive: &mut Vec<u8>, name: &str, size: u64, modified: Timestamp, 
     archive.extend_from_slice(header.as_bytes());
 }
 
-/// Fills up the last block of `size` bytes.
+/// Appends the padding after `size` bytes of content.
 pub fn pad(archive: &mut Vec<u8>, size: u64) {
     archive.resize(archive.len() + padding(size), 0);
 }
 
-/// Bytes behind `size` bytes that fill up their last block.
+/// Number of padding bytes after `size` bytes, up to the next block boundary.
 pub const fn padding(size: u64) -> usize {
     (size.next_multiple_of(BLOCK_BYTES) - size) as usize
 }
 
-/// Nobody's: who packed is no matter of who unpacks.
+/// A header with neutral owner ids: the owner at the packing machine means nothing elsewhere.
 fn header(kind: EntryType, size: u64, mode: u32) -> Header {
     let mut header = Header::new_ustar();
     header.set_entry_type(kind);
@@ -65,7 +65,7 @@ fn header(kind: EntryType, size: u64, mode: u32) -> Header {
     header
 }
 
-/// A record says its own length, that of the digits of the length among it.
+/// Appends a pax record. Its leading decimal length counts the whole record, including the length's own digits.
 fn record(records: &mut Vec<u8>, key: &str, value: &str) {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -90,29 +90,29 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_records_count_their_own_digits() {
+    fn pax_record_length_counts_its_own_digits() {
         for length in [1, 3, 90, 91, 92, 93, 94, 95, 980, 990, 991, 992, 993, 994, 995, 4000] {
             let mut records = Vec::new();
             record(&mut records, "path", &"x".repeat(length));
-            let said: usize =
+            let declared: usize =
                 std::str::from_utf8(&records).unwrap().split(' ').next().unwrap().parse().unwrap();
-            assert_eq!(said, records.len());
+            assert_eq!(declared, records.len());
         }
     }
 
     #[test]
-    fn numbers_that_fields_do_not_hold_are_in_records() {
+    fn numbers_out_of_field_range_become_pax_records() {
         let mut bytes = Vec::new();
-        begin(&mut bytes, "x", MOST_OCTAL + 1, Timestamp::from_millis(-1500), 0o100_644);
+        begin(&mut bytes, "x", MAX_OCTAL_FIELD + 1, Timestamp::from_millis(-1500), 0o100_644);
         let text = String::from_utf8_lossy(&bytes);
         assert!(text.contains("19 size=8589934592\n") && text.contains("12 mtime=-2\n"), "{text}");
         assert_eq!(bytes.len(), 3 * 512);
     }
 
     proptest! {
-        /// Another reader of archives finds what went in.
+        /// An independent tar reader returns the members that were written.
         #[test]
-        fn what_went_in_is_found(
+        fn independent_reader_finds_every_member(
             names in proptest::collection::vec("[a-z\u{e9}]{1,120}(/[a-z \u{1f600}]{1,120}){0,4}", 1..5),
             bytes in proptest::collection::vec(any::<u8>(), 0..1500),
             millis in 0_i64..8_589_934_592_000,
@@ -123,7 +123,7 @@ mod tests {
             names.iter().for_each(|name| whole.extend(archive(name, &bytes, modified, mode)));
             prop_assert_eq!(whole.len() % 512, 0);
             whole.extend(END);
-            // What stands behind the end is nobody's.
+            // Readers must ignore bytes after the end marker.
             whole.extend_from_slice(b"tradewind bundle");
             let mut found = Vec::new();
             let mut reader = tar::Archive::new(whole.as_slice());

@@ -1,5 +1,6 @@
-//! The index behind a bundle's archive: `docs/bundles.md` has it byte by byte. What is decoded was written by anybody: no
-//! number in it is believed before it is compared with how many bytes there are.
+//! The index after a bundle's archive; `docs/bundles.md` specifies the format.
+//!
+//! Decoded bytes are untrusted: every number is checked against the actual size before it is used.
 
 use tradewind_core::Timestamp;
 use tradewind_core::checksum::crc64nvme;
@@ -7,13 +8,14 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::archive::{BLOCK_BYTES, END};
 
-/// Bytes of a footer.
+/// Size of the footer.
 pub const FOOTER_BYTES: usize = 64;
-/// The most bytes of an index: four times what is written. Those of a name of 64 KiB may come on top.
+/// Maximum accepted size of an index, four times the size at which a bundle is closed. One more entry with a name of
+/// 64 KiB may come on top.
 pub const MOST_INDEX_BYTES: u64 = 8 << 20;
-/// The most bytes of a name.
+/// Maximum length of a name.
 pub const MOST_NAME_BYTES: usize = u16::MAX as usize;
-/// Bytes of an entry beside its name.
+/// Size of an entry without its name.
 const ENTRY_BYTES: usize = 38;
 const MAGIC: [u8; 16] = *b"tradewind bundle";
 const VERSION: u32 = 1;
@@ -21,52 +23,52 @@ const VERSION: u32 = 1;
 /// A file in a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its name, as a key below the destination.
+    /// Name, as a key relative to the packed directory.
     pub name: String,
-    /// Where its bytes are in the object.
+    /// Offset of the content in the object.
     pub offset: u64,
-    /// How many they are.
+    /// Size of the content in bytes.
     pub size: u64,
-    /// When it was written last.
+    /// Modification time.
     pub modified: Timestamp,
-    /// Its permissions, as Unix has them.
+    /// Unix permission bits.
     pub mode: u32,
-    /// The CRC-64/NVME of its bytes.
+    /// CRC-64/NVME of the content.
     pub checksum: u64,
 }
 
 impl Member {
-    /// Bytes of its entry.
+    /// Size of its entry in the index.
     #[must_use]
     pub const fn index_bytes(&self) -> u64 {
         (ENTRY_BYTES + self.name.len()) as u64
     }
 
-    /// Behind its last byte.
+    /// Offset of the first byte after its content.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.size)
     }
 }
 
-/// What the last bytes of a bundle say.
+/// The footer: the last bytes of a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footer {
-    /// What tells the bundles that were packed together from others.
+    /// Random id of the set, shared by the bundles that were packed together.
     pub set: u64,
-    /// Which of them it is, from 1 on.
+    /// Number of the bundle in its set, from 1.
     pub number: u32,
-    /// Another one follows.
+    /// True if it is not the last bundle of its set.
     pub has_next: bool,
-    /// Files in it.
+    /// Number of members.
     pub members: u32,
-    /// Bytes of the index.
+    /// Size of the index.
     pub index_bytes: u64,
-    /// The CRC-64/NVME of those.
+    /// CRC-64/NVME of the index.
     pub index_checksum: u64,
 }
 
-/// An index in the making.
+/// Encoder of an index.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -74,14 +76,14 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Of so many bytes, as is expected: one that grows is copied, and is there twice meanwhile.
+    /// An empty index with capacity for `expected_bytes`, since growing would copy it and briefly hold it twice.
     #[must_use]
     pub fn new(expected_bytes: u64) -> Self {
         let expected = usize::try_from(expected_bytes.min(MOST_INDEX_BYTES)).unwrap_or(0);
         Self { bytes: Vec::with_capacity(expected + FOOTER_BYTES), members: 0 }
     }
 
-    /// Adds a member, behind all that were added.
+    /// Appends a member, whose name and offset must be greater than all before.
     pub fn add(&mut self, member: &Member) {
         let length = u16::try_from(member.name.len()).unwrap_or(u16::MAX);
         self.bytes.extend_from_slice(&length.to_le_bytes());
@@ -95,19 +97,19 @@ impl Writer {
         self.members += 1;
     }
 
-    /// Members in it.
+    /// Number of members.
     #[must_use]
     pub const fn members(&self) -> u32 {
         self.members
     }
 
-    /// The CRC-64/NVME of all entries.
+    /// CRC-64/NVME of all entries.
     #[must_use]
     pub fn checksum(&self) -> u64 {
         crc64nvme(&self.bytes)
     }
 
-    /// All that stands behind the archive.
+    /// The index with its footer: everything that follows the archive.
     #[must_use]
     pub fn finish(mut self, set: u64, number: u32, has_next: bool) -> Vec<u8> {
         let footer = Footer {
@@ -139,23 +141,22 @@ impl Footer {
         footer
     }
 
-    /// Reads the footer of an object of `size` bytes from its last ones.
+    /// Decodes the footer from the last bytes of an object of `size` bytes.
     pub fn decode(tail: &[u8], size: u64) -> Result<Self> {
         let footer = tail.len().checked_sub(FOOTER_BYTES).map(|at| &tail[at..]);
         let Some(footer) = footer.filter(|footer| footer.starts_with(&MAGIC)) else {
-            let why =
-                "it is no bundle, or is cut short: at its end there is no index as cp --bundle writes it";
+            let why = "not a bundle, or truncated: it does not end with an index as `cp --bundle` writes it";
             return Err(Error::new(Reason::InvalidRequest, why));
         };
         let mut fields = Fields(&footer[MAGIC.len()..]);
-        let damaged = || damaged("the checksum of its last bytes is another");
+        let damaged = || damaged("the checksum of its footer does not match");
         let version = fields.u32().ok_or_else(damaged)?;
         let (body, checksum) = footer.split_at(FOOTER_BYTES - 8);
         if crc64nvme(body).to_le_bytes() != checksum {
             return Err(damaged());
         }
         if version != VERSION {
-            let why = format!("it is a bundle of version {version}, and only {VERSION} is known here");
+            let why = format!("unsupported bundle version {version}; this program reads version {VERSION}");
             return Err(Error::new(Reason::InvalidRequest, why));
         }
         let read = |fields: &mut Fields<'_>| {
@@ -165,37 +166,38 @@ impl Footer {
             Some(Self { set, number, has_next, members, index_bytes, index_checksum })
         };
         let footer = read(&mut fields).ok_or_else(damaged)?;
-        let most = MOST_INDEX_BYTES + (ENTRY_BYTES + MOST_NAME_BYTES) as u64;
-        let is_possible = footer.index_bytes <= most
+        let max_index_bytes = MOST_INDEX_BYTES + (ENTRY_BYTES + MOST_NAME_BYTES) as u64;
+        let is_possible = footer.index_bytes <= max_index_bytes
             && footer.index_bytes.saturating_add((FOOTER_BYTES + END.len()) as u64) <= size;
-        if is_possible { Ok(footer) } else { Err(self::damaged("its index is longer than it can be")) }
+        if is_possible { Ok(footer) } else { Err(self::damaged("its index is longer than possible")) }
     }
 }
 
-/// Reads an index, of an archive of `archive_bytes` bytes. Members are in the order of their names and of their places;
-/// none reaches into another or beyond the archive.
+/// Decodes the index of an archive of `archive_bytes` bytes.
+///
+/// Checks that members are sorted by name and by offset, and that none overlaps another or the end of the archive.
 pub fn decode(index: &[u8], footer: &Footer, archive_bytes: u64) -> Result<Vec<Member>> {
     if index.len() as u64 != footer.index_bytes || crc64nvme(index) != footer.index_checksum {
-        return Err(damaged("the checksum of its index is another"));
+        return Err(damaged("the checksum of its index does not match"));
     }
-    // Not as many as it says: as many as it can hold.
-    let most = index.len() / ENTRY_BYTES;
-    let mut members: Vec<Member> = Vec::with_capacity(most.min(footer.members as usize));
+    // The declared number is untrusted: allocate at most what the index can hold.
+    let max_members = index.len() / ENTRY_BYTES;
+    let mut members: Vec<Member> = Vec::with_capacity(max_members.min(footer.members as usize));
     let mut fields = Fields(index);
     while !fields.0.is_empty() {
         let member = fields.member().ok_or_else(|| damaged("its index ends in the middle of an entry"))?;
         let (name, end) = members.last().map_or(("", 0), |last| (last.name.as_str(), last.end()));
-        let is_behind = !member.name.is_empty() && name < member.name.as_str();
-        let is_apart = member.offset >= end.saturating_add(BLOCK_BYTES)
+        let is_ordered = !member.name.is_empty() && name < member.name.as_str();
+        let is_in_bounds = member.offset >= end.saturating_add(BLOCK_BYTES)
             && member.offset.is_multiple_of(BLOCK_BYTES)
             && member.offset.checked_add(member.size).is_some_and(|end| end <= archive_bytes);
-        if !is_behind || !is_apart {
+        if !is_ordered || !is_in_bounds {
             return Err(damaged(&format!("{:?} is out of place in its index", member.name)));
         }
         members.push(member);
     }
     if members.len() as u64 != u64::from(footer.members) {
-        return Err(damaged("its index has another number of members than it says"));
+        return Err(damaged("the number of members in its index does not match its footer"));
     }
     Ok(members)
 }
@@ -204,7 +206,7 @@ fn damaged(why: &str) -> Error {
     Error::new(Reason::CorruptData, format!("the bundle is damaged: {why}"))
 }
 
-/// Numbers and names, one behind another.
+/// Cursor over the fields of an index or a footer.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -241,8 +243,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Members as an archive has them, and how long that is.
-    fn laid(names: impl IntoIterator<Item = (String, u32)>) -> (Vec<Member>, u64) {
+    /// Members at the offsets that an archive gives them, and the size of that archive.
+    fn laid_out(names: impl IntoIterator<Item = (String, u32)>) -> (Vec<Member>, u64) {
         let mut end = 0_u64;
         let lay = |(name, size): (String, u32)| {
             let offset = end.next_multiple_of(512) + 512;
@@ -261,7 +263,7 @@ mod tests {
         writer.finish(7, 3, true)
     }
 
-    /// As a reader does it, of an object whose archive has so many bytes.
+    /// Decodes footer and index like a reader, for an object whose archive has `archive_bytes` bytes.
     fn read(bytes: &[u8], archive_bytes: u64) -> Result<(Footer, Vec<Member>)> {
         let footer = Footer::decode(bytes, archive_bytes + bytes.len() as u64)?;
         let end = bytes.len() - FOOTER_BYTES;
@@ -274,29 +276,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_told() {
+    fn object_without_footer_is_no_bundle() {
         for bytes in [&b""[..], b"x", &[0; 64], &[b'x'; 1000]] {
-            assert!(why(bytes, 4096).starts_with("it is no bundle, or is cut short"));
+            assert!(why(bytes, 4096).starts_with("not a bundle, or truncated"));
         }
-        let (members, archive) = laid([("a".to_owned(), 5)]);
+        let (members, archive) = laid_out([("a".to_owned(), 5)]);
         let whole = encode(&members);
-        assert!(why(&whole[..whole.len() - 1], archive).starts_with("it is no bundle, or is cut short"));
+        assert!(why(&whole[..whole.len() - 1], archive).starts_with("not a bundle, or truncated"));
     }
 
     #[test]
-    fn what_is_newer_is_told() {
-        let (members, archive) = laid([("a".to_owned(), 5)]);
+    fn newer_version_is_reported() {
+        let (members, archive) = laid_out([("a".to_owned(), 5)]);
         let mut bytes = encode(&members);
         let footer = bytes.len() - FOOTER_BYTES;
         bytes[footer + 16] = 2;
         let checksum = crc64nvme(&bytes[footer..footer + 56]).to_le_bytes();
         bytes[footer + 56..].copy_from_slice(&checksum);
-        assert_eq!(why(&bytes, archive), "it is a bundle of version 2, and only 1 is known here");
+        assert_eq!(why(&bytes, archive), "unsupported bundle version 2; this program reads version 1");
     }
 
     #[test]
-    fn members_that_are_out_of_place_are_refused() {
-        let named = |names: [&str; 2]| laid(names.map(|name| (name.to_owned(), 600)));
+    fn misplaced_members_are_rejected() {
+        let named = |names: [&str; 2]| laid_out(names.map(|name| (name.to_owned(), 600)));
         let (good, archive) = named(["a", "b"]);
         assert_eq!(read(&encode(&good), archive).unwrap().1, good);
         for names in [["b", "a"], ["a", "a"], ["", "a"]] {
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_says_it_is_huge_is_not_believed() {
+    fn declared_index_size_is_checked_before_use() {
         let footer = |index_bytes| {
             let footer = Footer {
                 set: 1,
@@ -331,42 +333,42 @@ mod tests {
             footer.encode()
         };
         for index_bytes in [u64::MAX, 1 << 40, 5000] {
-            let said = Footer::decode(&footer(index_bytes), 5000).unwrap_err().to_string();
-            assert_eq!(said, "the bundle is damaged: its index is longer than it can be");
+            let message = Footer::decode(&footer(index_bytes), 5000).unwrap_err().to_string();
+            assert_eq!(message, "the bundle is damaged: its index is longer than possible");
         }
         let many = Footer::decode(&footer(0), 5000).unwrap();
-        assert!(decode(&[], &many, 4096).unwrap_err().to_string().contains("another number of members"));
+        assert!(decode(&[], &many, 4096).unwrap_err().to_string().contains("number of members"));
     }
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn encoded_index_decodes_unchanged(
             names in proptest::collection::btree_set("[a-c/\u{e9}]{1,40}", 0..20),
             sizes in proptest::collection::vec(0_u32..3000, 20),
         ) {
-            let (members, archive) = laid(names.into_iter().zip(sizes));
+            let (members, archive) = laid_out(names.into_iter().zip(sizes));
             let (footer, found) = read(&encode(&members), archive).unwrap();
             prop_assert_eq!(found, members);
             prop_assert_eq!((footer.set, footer.number, footer.has_next), (7, 3, true));
         }
 
         #[test]
-        fn any_change_is_noticed(
+        fn any_bit_flip_is_detected(
             sizes in proptest::collection::vec(0_u32..3000, 1..5),
             at in any::<proptest::sample::Index>(),
             bit in 0..8,
         ) {
             let (members, archive) =
-                laid(sizes.into_iter().enumerate().map(|(n, size)| (format!("{n}"), size)));
+                laid_out(sizes.into_iter().enumerate().map(|(n, size)| (format!("{n}"), size)));
             let mut bytes = encode(&members);
             let at = at.index(bytes.len());
             bytes[at] ^= 1_u8 << bit;
             prop_assert!(read(&bytes, archive).is_err());
         }
 
-        /// Whatever it is: an answer, and no more memory than there are bytes.
+        /// Decoding arbitrary bytes never panics, and never allocates more than the input's size implies.
         #[test]
-        fn anything_can_be_read(
+        fn arbitrary_bytes_decode_or_fail_without_panic(
             index in proptest::collection::vec(any::<u8>(), 0..400),
             (number, members, archive) in (any::<u32>(), 0_u32..20, any::<u64>()),
         ) {

@@ -1,4 +1,4 @@
-//! A bundle that is read: its index, and the bytes of its members.
+//! Reader of a bundle: its index, and the contents of its members.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use tradewind_volume::{Carrier, Ranges};
 use super::index::{self, FOOTER_BYTES, Footer, Member};
 use crate::objects::Objects;
 
-/// Bytes at the end of a bundle that are fetched first: the index of some 1,000 members is among them.
+/// Size of the first request, at the end of a bundle. It contains the index of up to some 1,000 members.
 const TAIL_BYTES: u64 = 64 << 10;
-/// Members up to this size are in memory before any byte of them goes on.
+/// Members up to this size are buffered and verified before any of their bytes are passed on.
 pub(super) const WHOLE_BYTES: u64 = 512 << 10;
 
-/// The key of a bundle of a set: `photos.tar`, `photos-00002.tar`, and so on.
+/// The key of bundle `number` of a set: `photos.tar`, `photos-00002.tar`, and so on.
 #[must_use]
 pub fn name_of_bundle(key: &str, number: u32) -> String {
     if number == 1 {
@@ -26,9 +26,9 @@ pub fn name_of_bundle(key: &str, number: u32) -> String {
     format!("{stem}-{number:05}{end}")
 }
 
-/// A bundle in a store, all of one version.
+/// A bundle in a store. All its bytes are read from one version of the object.
 pub struct Bundle {
-    carrier: Arc<Carrier>,
+    transfers: Arc<Carrier>,
     objects: Objects,
     /// The key of the first bundle of the set.
     first: String,
@@ -39,92 +39,92 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads the index of the bundle that has a key.
-    pub async fn open(carrier: &Arc<Carrier>, objects: &Objects, key: &str) -> Result<Self> {
-        Self::read(carrier, objects, (key, key)).await.map_err(|e| at(objects, key, e))
+    /// Opens the bundle at `key` and reads its index.
+    pub async fn open(transfers: &Arc<Carrier>, objects: &Objects, key: &str) -> Result<Self> {
+        Self::read(transfers, objects, (key, key)).await.map_err(|e| with_location(objects, key, e))
     }
 
-    async fn read(carrier: &Arc<Carrier>, objects: &Objects, (first, key): (&str, &str)) -> Result<Self> {
+    async fn read(transfers: &Arc<Carrier>, objects: &Objects, (first, key): (&str, &str)) -> Result<Self> {
         let address = objects.address(key)?;
-        let (ranges, tail) = Ranges::open(carrier, &objects.store, &address, TAIL_BYTES).await?;
+        let (ranges, tail) = Ranges::open(transfers, &objects.store, &address, TAIL_BYTES).await?;
         let footer = Footer::decode(&tail, ranges.size())?;
-        let behind = footer.index_bytes + FOOTER_BYTES as u64;
-        // It was read as a footer, and so is no longer than the object.
-        let archive_bytes = ranges.size() - behind;
-        let index = match tail.len().checked_sub(usize::try_from(behind).unwrap_or(usize::MAX)) {
+        let trailer_bytes = footer.index_bytes + FOOTER_BYTES as u64;
+        // No underflow: decoding the footer checked that it and the index fit into the object.
+        let archive_bytes = ranges.size() - trailer_bytes;
+        let index = match tail.len().checked_sub(usize::try_from(trailer_bytes).unwrap_or(usize::MAX)) {
             Some(start) => tail.slice(start..tail.len() - FOOTER_BYTES),
             None => ranges.bytes((archive_bytes, footer.index_bytes)).await?.0,
         };
         let members = index::decode(&index, &footer, archive_bytes)?;
-        let (carrier, objects) = (carrier.clone(), objects.clone());
+        let (transfers, objects) = (transfers.clone(), objects.clone());
         let (first, key) = (first.to_owned(), key.to_owned());
-        Ok(Self { carrier, objects, first, key, ranges, footer, members })
+        Ok(Self { transfers, objects, first, key, ranges, footer, members })
     }
 
-    /// Whether it is this one of this set.
+    /// Returns true if this is bundle `number` of `set`.
     pub(super) const fn is_of(&self, set: u64, number: u32) -> bool {
         self.footer.set == set && self.footer.number == number
     }
 
-    /// Whether another one follows in its set.
+    /// Returns true if it is not the last bundle of its set.
     pub(super) const fn has_next(&self) -> bool {
         self.footer.has_next
     }
 
-    /// Of its index, which has the checksums of its members.
+    /// The checksum of the index, which contains the checksums of all members.
     pub(super) const fn index_checksum(&self) -> u64 {
         self.footer.index_checksum
     }
 
-    /// The key of the one that follows in its set, whether it is there or not.
+    /// The key of the next bundle of the set, whether or not it exists.
     fn next_key(&self) -> String {
         name_of_bundle(&self.first, self.footer.number.saturating_add(1))
     }
 
-    /// The place of the one that follows in its set.
+    /// The URL of the next bundle of the set, for display.
     #[must_use]
     pub fn next_place(&self) -> String {
         self.objects.describe(&self.next_key())
     }
 
-    /// The one that follows in its set.
+    /// Opens the next bundle of the set; `None` after the last one. Fails if it is missing or of another set.
     pub async fn next(&self) -> Result<Option<Self>> {
         if !self.footer.has_next {
             return Ok(None);
         }
         let (number, key) = (self.footer.number.saturating_add(1), self.next_key());
-        let next = match Self::read(&self.carrier, &self.objects, (&self.first, &key)).await {
+        let next = match Self::read(&self.transfers, &self.objects, (&self.first, &key)).await {
             Err(e) if e.reason() == Reason::NoSuchKey => {
-                let why = "it follows the bundle before it, and is not there: not all was packed, or it was removed";
+                let why = "this bundle of the set is missing: packing did not finish, or it was removed";
                 Err(Error::new(Reason::NoSuchKey, why))
             }
             Ok(next) if !next.is_of(self.footer.set, number) => {
-                let why = "it was not packed together with the bundle before it; pack all of it again";
+                let why = "it belongs to another set than the bundle before it; pack the files again";
                 Err(Error::new(Reason::InvalidRequest, why))
             }
             next => next,
         };
-        next.map(Some).map_err(|e| at(&self.objects, &key, e))
+        next.map(Some).map_err(|e| with_location(&self.objects, &key, e))
     }
 
-    /// Its key.
+    /// The key of this bundle.
     pub(super) fn key(&self) -> &str {
         &self.key
     }
 
-    /// Its place, as people write it.
+    /// The URL of this bundle, for display.
     #[must_use]
     pub fn place(&self) -> String {
         self.objects.describe(&self.key)
     }
 
-    /// Its members, in the order of their names.
+    /// The members, in order of their names.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// The member of a name, and the bundle that has it: this one, or one that follows.
+    /// Finds a member by name in this bundle or a later one of the set. Returns it with its bundle.
     pub async fn find(self, name: &str) -> Result<(Self, Member)> {
         let mut bundle = self;
         loop {
@@ -132,13 +132,13 @@ impl Bundle {
                 let member = bundle.members[at].clone();
                 return Ok((bundle, member));
             }
-            // Those of the next one are behind all of these.
-            let is_passed = bundle.members.last().is_some_and(|last| last.name.as_str() > name);
-            match if is_passed { None } else { bundle.next().await? } {
+            // Names are sorted across the set, so later bundles only have greater ones.
+            let is_absent = bundle.members.last().is_some_and(|last| last.name.as_str() > name);
+            match if is_absent { None } else { bundle.next().await? } {
                 Some(next) => bundle = next,
                 None => {
-                    let place = bundle.objects.describe(&bundle.first);
-                    let why = format!("{place} has no member {name:?}; ls --bundle lists them");
+                    let url = bundle.objects.describe(&bundle.first);
+                    let why = format!("{url} has no member {name:?}; ls --bundle lists them");
                     return Err(Error::new(Reason::NoSuchKey, why));
                 }
             }
@@ -149,13 +149,13 @@ impl Bundle {
         &self.ranges
     }
 
-    /// Fetches a small member whole.
+    /// Fetches a small member into memory and verifies it.
     pub(super) async fn fetch(&self, member: &Member) -> Result<Bytes> {
         self.verified(member, || self.ranges.bytes((member.offset, member.size))).await
     }
 
-    /// Does what fetches a member, and does it again where other bytes came than were packed: the way here may have
-    /// damaged them. What fails otherwise was tried again already.
+    /// Runs `fetch`, and retries it if the member's checksum differs: the transfer may have damaged the bytes. Other
+    /// errors are returned, because `fetch` has retried them already.
     pub(super) async fn verified<T, F: Future<Output = Result<(T, Checksum)>>>(
         &self,
         member: &Member,
@@ -167,13 +167,13 @@ impl Bundle {
             if checksum.crc64_value() == member.checksum {
                 return Ok(fetched);
             }
-            self.carrier.wait(self.damaged(member), attempt).await?;
+            self.transfers.wait(self.damaged(member), attempt).await?;
             attempt += 1;
         }
     }
 
-    /// Hands a member's bytes on in order. Those of a small one are verified before; of a large one at the end, when nothing
-    /// can be taken back.
+    /// Passes a member's bytes to `take` in order. A small member is verified first. A large one is verified at the
+    /// end, when its bytes have been passed on already.
     pub async fn write_in_order(
         &self,
         member: &Member,
@@ -186,10 +186,10 @@ impl Bundle {
         if checksum.crc64_value() == member.checksum { Ok(()) } else { Err(self.damaged(member)) }
     }
 
-    /// A member's bytes are not those that were packed.
+    /// The error for a checksum mismatch in a member.
     fn damaged(&self, member: &Member) -> Error {
         let why = format!(
-            "{:?} is damaged in {}: its bytes have another checksum than was packed",
+            "{:?} is damaged in {}: its checksum does not match the index",
             member.name,
             self.place()
         );
@@ -197,8 +197,8 @@ impl Bundle {
     }
 }
 
-/// The same, with where it happened.
-fn at(objects: &Objects, key: &str, error: Error) -> Error {
+/// Adds the location of the bundle to an error that does not name it.
+fn with_location(objects: &Objects, key: &str, error: Error) -> Error {
     let message = error.to_string();
     if message.contains(key) {
         return error;
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_bundles() {
+    fn bundle_number_is_inserted_before_the_extension() {
         for (key, second) in [
             ("photos.tar", "photos-00002.tar"),
             ("a.tar/photos", "a.tar/photos-00002"),

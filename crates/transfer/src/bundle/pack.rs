@@ -1,5 +1,5 @@
-//! Packing: files become members of a bundle in the order in which they are found, and of the next one where a bundle is
-//! full. A bundle is sent while it is made, and is there when all of it is.
+//! Packing of files into bundles, in the order in which they are listed; a full bundle is closed and the next one
+//! opened. A bundle is uploaded while it is assembled, and becomes visible only when it is complete.
 
 use futures::StreamExt as _;
 use tradewind_core::Algorithm;
@@ -20,105 +20,107 @@ use super::waiting::Waiting;
 use crate::files::FileSource;
 use crate::moves::Decided;
 
-/// A bundle that is being made.
-struct Filled {
+/// The bundle that is being assembled.
+struct OpenBundle {
     number: u32,
     key: String,
     sequence: Sequence,
     filling: Filling,
     index: Writer,
     files: Files,
-    /// Behind the last member.
+    /// Offset after the last member and its padding.
     end: u64,
-    /// Of files.
+    /// Total size of the members.
     bytes: u64,
 }
 
 impl Packer {
-    /// Packs everything that is decided. A file that cannot be read, or is written to meanwhile, is in no bundle, and told
-    /// of; where a bundle cannot be stored, packing ends.
+    /// Packs all files of the feed.
+    ///
+    /// A file that cannot be read, or changes while it is read, is reported and not packed. Packing ends if a bundle
+    /// cannot be stored; that failure is in the outcome.
     pub async fn pack(&self, decided: Decided) -> Result<Packed> {
         let set = format!("all of {}", self.to.describe(&self.key));
         let set = Set::open(self.remember(&set), self.limits.bytes)?;
         let mut packing = Packing { packer: self, set, packed: Packed::default(), open: None };
-        let mut waiting = Waiting::new(decided);
-        // Where it fails that is told already.
-        if packing.go_on(&mut waiting).await.is_err() {
+        let mut pending = Waiting::new(decided);
+        // The failure is in the outcome already.
+        if packing.resume(&mut pending).await.is_err() {
             return Ok(packing.packed);
         }
-        packing.all(waiting).await
+        packing.pack_remaining(pending).await
     }
 }
 
-/// A bundle could not be stored, which was told.
-struct Failed;
+/// A bundle could not be stored; the failure is in the outcome already.
+struct AlreadyReported;
 
 struct Packing<'a> {
     packer: &'a Packer,
     set: Set,
     packed: Packed,
-    open: Option<Filled>,
+    open: Option<OpenBundle>,
 }
 
 impl Packing<'_> {
-    /// Goes on behind bundles that an earlier packing stored.
-    async fn go_on(&mut self, waiting: &mut Waiting) -> Result<(), Failed> {
-        let number = match self.set.pass_over(self.packer, waiting, &mut self.packed).await {
+    /// Resumes after the bundles that an earlier packing stored.
+    async fn resume(&mut self, pending: &mut Waiting) -> Result<(), AlreadyReported> {
+        let number = match self.set.pass_over(self.packer, pending, &mut self.packed).await {
             Ok(1) => return Ok(()),
             Ok(number) => number,
             Err(e) => {
                 let key = self.packer.key.clone();
-                return self.tell(&key, e);
+                return self.report(&key, e);
             }
         };
-        // Those that are stored say that it follows, even if nothing goes into it.
+        // The stored bundles declare that another one follows, so it must exist even if it stays empty.
         self.open(number).await.map(drop)
     }
 
-    /// Packs what waits.
-    async fn all(mut self, waiting: Waiting) -> Result<Packed> {
-        let mut batches = read_ahead(self.packer.from.clone(), self.packer.links, waiting);
+    /// Packs the remaining files.
+    async fn pack_remaining(mut self, pending: Waiting) -> Result<Packed> {
+        let mut batches = read_ahead(self.packer.from.clone(), self.packer.links, pending);
         while let Some(batch) = batches.next().await {
-            if self.batch(batch?).await.is_err() {
+            if self.pack_batch(batch?).await.is_err() {
                 return Ok(self.packed);
             }
         }
-        if self.end().await.is_ok() {
-            // What an earlier packing began behind the last one.
+        if self.finish().await.is_ok() {
+            // Abort the uploads that an earlier packing left beyond the last bundle.
             let last = u32::try_from(self.packed.bundles.len()).unwrap_or(u32::MAX);
-            for behind in last.saturating_add(1)..=self.set.last() {
-                self.packer.discard(behind).await?;
+            for number in last.saturating_add(1)..=self.set.last() {
+                self.packer.discard(number).await?;
             }
             self.set.over();
         }
         Ok(self.packed)
     }
 
-    async fn batch(&mut self, mut batch: Batch) -> Result<(), Failed> {
+    async fn pack_batch(&mut self, mut batch: Batch) -> Result<(), AlreadyReported> {
         for (name, read) in std::mem::take(&mut batch.files) {
             match read {
                 Read::Whole(mut member, frame, version) => {
-                    let open = self.room_for(frame.len() as u64, &member).await?;
+                    let open = self.bundle_for(frame.len() as u64, &member).await?;
                     member.offset = open.sequence.written() + member.offset - frame.start as u64;
                     let size = member.size;
                     let written = open.sequence.write(&batch.archive[frame]).await;
                     if let Err(e) = written {
-                        return self.fail(e).await;
+                        return self.abandon(e).await;
                     }
                     open.add(&member, version);
                     self.packer.progress.carried(i64::try_from(size).unwrap_or(i64::MAX));
                     self.packer.progress.done();
                 }
-                Read::Large(source) => self.large(name, source).await?,
+                Read::Large(source) => self.pack_large(name, source).await?,
                 Read::Failed(e) => self.packed.outcome.add(name, Err(e), &self.packer.progress),
             }
         }
         Ok(())
     }
 
-    /// A file that is not held in memory: it is known only behind its last byte whether all of them are of one version.
-    /// Where they are not, the bundle goes on from where the file began.
-    async fn large(&mut self, name: String, source: FileSource) -> Result<(), Failed> {
+    /// Packs a file too large to buffer. Only after its last byte is it known whether it changed while it was read. If
+    /// so, the bundle is rolled back to the start of the file.
+    async fn pack_large(&mut self, name: String, source: FileSource) -> Result<(), AlreadyReported> {
         let progress = self.packer.progress.clone();
         if let Err(e) = check_size(source.size()) {
             self.packed.outcome.add(name, Err(e), &progress);
@@ -127,23 +129,23 @@ impl Packing<'_> {
         let mut head = Vec::new();
         let mut member = ahead::begin(&mut head, &name, &source);
         let frame = head.len() as u64 + member.size;
-        let open = self.room_for(frame, &member).await?;
+        let open = self.bundle_for(frame, &member).await?;
         open.sequence.mark();
-        let (mut hasher, mut told) = (Hasher::new(Algorithm::Crc64Nvme), 0);
+        let (mut hasher, mut reported) = (Hasher::new(Algorithm::Crc64Nvme), 0);
         let written = async {
             open.sequence.write(&head).await?;
             member.offset = open.sequence.written();
             let mut buffer = vec![0; BUFFER_BYTES];
             for (offset, length) in Plan::chunks(member.size, BUFFER_BYTES as u64) {
-                let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
-                if let Err(e) = source.read_at(offset, piece) {
+                let chunk = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
+                if let Err(e) = source.read_at(offset, chunk) {
                     return Ok(Err(e));
                 }
-                hasher.update(piece);
-                open.sequence.write(piece).await?;
+                hasher.update(chunk);
+                open.sequence.write(chunk).await?;
                 let length = i64::try_from(length).unwrap_or(i64::MAX);
                 progress.carried(length);
-                told += length;
+                reported += length;
             }
             open.sequence.write(&archive::END[..archive::padding(member.size)]).await?;
             Ok(source.check())
@@ -157,17 +159,17 @@ impl Packing<'_> {
             }
             Ok(Err(e)) => {
                 open.sequence.go_back();
-                progress.carried(-told);
+                progress.carried(-reported);
                 self.packed.outcome.add(name, Err(e), &progress);
             }
-            Err(e) => return self.fail(e).await,
+            Err(e) => return self.abandon(e).await,
         }
         Ok(())
     }
 
-    /// The bundle that a member goes into.
-    async fn room_for(&mut self, frame: u64, member: &Member) -> Result<&mut Filled, Failed> {
-        let is_full = |open: &Filled| !open.filling.takes(frame, member.index_bytes());
+    /// The bundle for a member of `frame` bytes with header and padding. Closes the open bundle if it is full.
+    async fn bundle_for(&mut self, frame: u64, member: &Member) -> Result<&mut OpenBundle, AlreadyReported> {
+        let is_full = |open: &OpenBundle| !open.filling.takes(frame, member.index_bytes());
         let mut number = 1;
         if let Some(full) = self.open.take_if(|open| is_full(open)) {
             number = full.number + 1;
@@ -176,18 +178,18 @@ impl Packing<'_> {
         self.open(number).await
     }
 
-    async fn open(&mut self, number: u32) -> Result<&mut Filled, Failed> {
+    async fn open(&mut self, number: u32) -> Result<&mut OpenBundle, AlreadyReported> {
         if self.open.is_none() {
-            match Filled::begin(self.packer, number) {
-                Ok(begun) => self.open = Some(begun),
-                Err(e) => self.tell(&name_of_bundle(&self.packer.key, number), e)?,
+            match OpenBundle::begin(self.packer, number) {
+                Ok(bundle) => self.open = Some(bundle),
+                Err(e) => self.report(&name_of_bundle(&self.packer.key, number), e)?,
             }
         }
-        self.open.as_mut().ok_or(Failed)
+        self.open.as_mut().ok_or(AlreadyReported)
     }
 
-    async fn close(&mut self, full: Filled, has_next: bool) -> Result<(), Failed> {
-        let Filled { number, key, mut sequence, index, files, bytes, .. } = full;
+    async fn close(&mut self, full: OpenBundle, has_next: bool) -> Result<(), AlreadyReported> {
+        let OpenBundle { number, key, mut sequence, index, files, bytes, .. } = full;
         let members = u64::from(index.members());
         if has_next {
             self.set.ends(number, Ended { files: files.finish(), index: index.checksum() });
@@ -204,7 +206,7 @@ impl Packing<'_> {
             }
         };
         if let Err(e) = stored {
-            return self.tell(&key, e);
+            return self.report(&key, e);
         }
         self.packed.outcome.copied += members;
         self.packed.outcome.bytes += bytes;
@@ -212,11 +214,11 @@ impl Packing<'_> {
         Ok(())
     }
 
-    /// Stores what is left. Of nothing a bundle is made too, unless there was something that could not be packed: then what
-    /// has its name stays.
-    async fn end(&mut self) -> Result<(), Failed> {
-        let is_nothing = self.open.is_none() && self.packed.bundles.is_empty();
-        if is_nothing && self.packed.outcome.failed > 0 {
+    /// Stores the last bundle. Without any file an empty bundle is stored, unless files failed: then an existing
+    /// object of that name is left unchanged.
+    async fn finish(&mut self) -> Result<(), AlreadyReported> {
+        let nothing_stored = self.open.is_none() && self.packed.bundles.is_empty();
+        if nothing_stored && self.packed.outcome.failed > 0 {
             return Ok(());
         }
         self.open(1).await?;
@@ -226,21 +228,21 @@ impl Packing<'_> {
         }
     }
 
-    /// Gives the open bundle up.
-    async fn fail(&mut self, error: Error) -> Result<(), Failed> {
-        let Some(open) = self.open.take() else { return Err(Failed) };
+    /// Abandons the open bundle.
+    async fn abandon(&mut self, error: Error) -> Result<(), AlreadyReported> {
+        let Some(open) = self.open.take() else { return Err(AlreadyReported) };
         open.sequence.fail(&error).await;
-        self.tell(&open.key, error)
+        self.report(&open.key, error)
     }
 
-    fn tell(&mut self, key: &str, error: Error) -> Result<(), Failed> {
-        let place = self.packer.to.describe(key);
-        self.packed.outcome.add(place, Err(error), &self.packer.progress);
-        Err(Failed)
+    fn report(&mut self, key: &str, error: Error) -> Result<(), AlreadyReported> {
+        let location = self.packer.to.describe(key);
+        self.packed.outcome.add(location, Err(error), &self.packer.progress);
+        Err(AlreadyReported)
     }
 }
 
-impl Filled {
+impl OpenBundle {
     fn begin(packer: &Packer, number: u32) -> Result<Self> {
         let (key, sequence) = packer.sequence(number)?;
         let (filling, index) = (Filling::new(packer.limits), Writer::new(packer.limits.index_bytes));
@@ -249,7 +251,7 @@ impl Filled {
 
     fn add(&mut self, member: &Member, version: u64) {
         self.files.add(&member.name, version);
-        // Members follow each other without a gap.
+        // Members are contiguous, so the difference includes the header.
         let end = member.end() + archive::padding(member.size) as u64;
         self.filling.add(end - self.end, member.index_bytes());
         self.end = end;

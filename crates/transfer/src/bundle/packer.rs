@@ -1,4 +1,4 @@
-//! What is packed and where to, and what came of it.
+//! The parameters and the outcome of packing.
 
 use std::sync::Arc;
 
@@ -15,41 +15,41 @@ use crate::moves::{Done, Outcome};
 use crate::objects::Objects;
 use crate::progress::Progress;
 
-/// The largest file that becomes a member, in bytes: in parts of 8 MiB S3 takes some 78 GiB.
-const MOST_MEMBER_BYTES: u64 = 64 << 30;
+/// The largest file that can be a member. In parts of 8 MiB an S3 upload is limited to some 78 GiB.
+const MAX_MEMBER_BYTES: u64 = 64 << 30;
 
 /// Packs files below a directory into bundles.
 #[derive(Debug)]
 pub struct Packer {
-    /// The files.
+    /// The source directory.
     pub from: Tree,
-    /// What becomes of links in it.
+    /// The treatment of symbolic links in it.
     pub links: Links,
-    /// The bucket that bundles go to.
+    /// The bucket that bundles are stored in.
     pub to: Objects,
-    /// The key of the first bundle; [`name_of_bundle`] has those of the others.
+    /// The key of the first bundle; [`name_of_bundle`] derives those of the others.
     pub key: String,
-    /// How they are carried.
+    /// State shared with all transfers of the command.
     pub carrier: Arc<Carrier>,
-    /// Where it is told how far they are.
+    /// Receives the progress.
     pub progress: Arc<Progress>,
-    /// Where a bundle ends.
+    /// The limits of a bundle.
     pub limits: Limits,
-    /// Remembers bundles under way; without one a packing that is killed begins anew.
+    /// Saves the state of bundles in flight; without one a killed packing restarts from scratch.
     pub journal: Option<Journal>,
 }
 
-/// What was packed.
+/// The outcome of packing.
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// Files are what is counted.
+    /// Counts of files, and failures.
     pub outcome: Outcome,
-    /// The keys of the bundles that are stored.
+    /// The keys of the stored bundles.
     pub bundles: Vec<String>,
 }
 
 impl Packed {
-    /// A bundle is there already.
+    /// Counts the members of a bundle that an earlier packing stored.
     pub(super) fn add(&mut self, bundle: &Bundle, progress: &Progress) {
         for member in bundle.members() {
             self.outcome.add(String::new(), Ok(Done::Copied(member.size)), progress);
@@ -59,32 +59,32 @@ impl Packed {
     }
 }
 
-/// Whether a file of so many bytes can be a member.
+/// Rejects a file that is too large to be a member.
 pub(super) fn check_size(bytes: u64) -> Result<()> {
-    if bytes <= MOST_MEMBER_BYTES {
+    if bytes <= MAX_MEMBER_BYTES {
         return Ok(());
     }
-    let why = "it is larger than 64 GiB, too large for a bundle; exclude it, and copy it by itself";
+    let why = "larger than 64 GiB, too large for a bundle; exclude it and copy it separately";
     Err(Error::new(Reason::EntityTooLarge, why))
 }
 
 impl Packer {
-    /// The object that becomes a bundle, with its key.
+    /// The key of bundle `number`, and the upload that creates it.
     pub(super) fn sequence(&self, number: u32) -> Result<(String, Sequence)> {
         let key = name_of_bundle(&self.key, number);
         let address = self.to.address(&key)?;
-        let memory = self.remember(&describe(&address)).map(CopyMemory::new);
+        let checkpoint = self.remember(&describe(&address)).map(CopyMemory::new);
         let sequence = Sequence::new(&self.carrier, &self.to.store, &address, metadata_of(&key));
-        Ok((key, sequence.remembered(memory.map(|memory| Arc::new(memory) as Arc<dyn Memory>))))
+        Ok((key, sequence.remembered(checkpoint.map(|checkpoint| Arc::new(checkpoint) as Arc<dyn Memory>))))
     }
 
-    /// Frees what an earlier packing sent of a bundle that it did not complete.
+    /// Aborts the upload that an earlier packing left of bundle `number`.
     pub(super) async fn discard(&self, number: u32) -> Result<()> {
         self.sequence(number)?.1.forget().await;
         Ok(())
     }
 
-    /// What is remembered of what the directory becomes.
+    /// Opens the journal of the transfer from the source directory to `to`.
     pub(super) fn remember(&self, to: &str) -> Option<Entry> {
         self.journal.as_ref()?.remember(true, || {
             let from = std::path::absolute(self.from.path()).ok()?;

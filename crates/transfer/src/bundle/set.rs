@@ -1,5 +1,5 @@
-//! The bundles that one packing makes, remembered: one that was cut off goes on behind those that are stored and whose
-//! files are as they were.
+//! The set of bundles that one packing creates, recorded in a journal. An interrupted packing resumes after the stored
+//! bundles whose files are unchanged.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,38 +18,39 @@ use crate::journal::Entry;
 
 /// A set of bundles.
 pub struct Set {
-    /// Random; all of them carry it.
+    /// Random id, stored in the footer of every bundle of the set.
     pub id: u64,
     bundle_bytes: u64,
     journal: Option<Entry>,
-    /// The journal speaks of this set, not of the one before it.
+    /// True if the journal describes this set, not the previous one.
     is_written: bool,
-    /// Bundles that may be stored.
+    /// Bundles that an earlier packing may have stored, by number.
     earlier: BTreeMap<u32, Ended>,
-    /// The last bundle that earlier packings may have begun.
+    /// The highest bundle number that earlier packings may have started.
     last: u32,
 }
 
-/// What the journal says. A set has no line before one of its bundles is about to be stored: until then what was said of the
-/// one before it holds.
+/// A record of the journal, one JSON line. A set is recorded only when its first bundle is about to be stored; until
+/// then the records of the previous set stay valid. The variant and field names are the file format.
 #[derive(Debug, Serialize, Deserialize)]
-enum Line {
-    /// A set is packed, in bundles of so many bytes; `last` is the last bundle that was begun of sets before it.
+enum JournalRecord {
+    /// The set being packed. `bundle_bytes` is the size limit of its bundles, `last` the highest bundle number that
+    /// previous sets may have started.
     Set { id: u64, bundle_bytes: u64, last: u32 },
-    /// All of a bundle is there but its end. The last line of a number counts.
+    /// A bundle that is uploaded except for its end. The last record of a number is valid.
     Bundle { number: u32, ended: Ended },
 }
 
-/// What a bundle is known by that is about to be stored. One that has its name may be what was stored there before.
+/// Fingerprint of a bundle that is about to be stored. It distinguishes the bundle from an older object at its key.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Ended {
-    /// Which files it is made of.
+    /// Hash of the names and versions of its files.
     pub files: u64,
-    /// The checksum of its index, which has those of its members.
+    /// The checksum of its index, which contains those of its members.
     pub index: u64,
 }
 
-/// Which files, and which versions of them.
+/// Hasher of the names and versions of files.
 pub struct Files(Hasher);
 
 impl Default for Files {
@@ -59,31 +60,32 @@ impl Default for Files {
 }
 
 impl Files {
-    /// One more of them.
+    /// Adds a file.
     pub fn add(&mut self, name: &str, version: u64) {
         self.0.update(name.as_bytes());
         self.0.update(&[0]);
         self.0.update(&version.to_le_bytes());
     }
 
-    /// A number that other files do not have.
+    /// The hash.
     pub fn finish(self) -> u64 {
         self.0.finish().crc64_value()
     }
 }
 
 impl Set {
-    /// The one that was cut off, or another.
+    /// Opens the interrupted set of the journal, or starts a new one if there is none or its bundles had another size
+    /// limit.
     pub fn open(journal: Option<Entry>, bundle_bytes: u64) -> Result<Self> {
         let mut set =
             Self { id: 0, bundle_bytes, journal, is_written: false, earlier: BTreeMap::new(), last: 1 };
-        for line in set.journal.iter().flat_map(Entry::earlier::<Line>) {
-            match line {
-                Line::Set { id, bundle_bytes, last } => {
+        for record in set.journal.iter().flat_map(Entry::earlier::<JournalRecord>) {
+            match record {
+                JournalRecord::Set { id, bundle_bytes, last } => {
                     set.last = set.last.max(last);
                     (set.id, set.is_written) = (id, bundle_bytes == set.bundle_bytes);
                 }
-                Line::Bundle { number, ended } => {
+                JournalRecord::Bundle { number, ended } => {
                     set.last = set.last.max(number.saturating_add(1));
                     set.earlier.insert(number, ended);
                 }
@@ -95,72 +97,75 @@ impl Set {
         Ok(set)
     }
 
-    /// Another one, that nothing is stored of.
+    /// Switches to a new set without stored bundles.
     fn begin_anew(&mut self) -> Result<()> {
         self.id = getrandom::u64()
-            .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
+            .map_err(|e| Error::new(Reason::Defect, format!("cannot get random bytes: {e}")))?;
         self.is_written = false;
         self.earlier.clear();
         Ok(())
     }
 
-    /// A bundle is about to be stored.
+    /// Records a bundle that is about to be stored.
     pub fn ends(&mut self, number: u32, ended: Ended) {
-        self.write(Some(&Line::Bundle { number, ended }));
+        self.write(Some(&JournalRecord::Bundle { number, ended }));
     }
 
-    /// Adds a line behind that which says of which set it is.
-    fn write(&mut self, line: Option<&Line>) {
+    /// Appends a record; the set's own record is written first if it is missing. An I/O error is only logged.
+    fn write(&mut self, record: Option<&JournalRecord>) {
         let Some(entry) = &mut self.journal else { return };
         let mut written = Ok(());
         if !self.is_written {
-            let begun = Line::Set { id: self.id, bundle_bytes: self.bundle_bytes, last: self.last };
-            written = entry.begin_anew().and_then(|()| entry.add(&begun));
+            let set_record =
+                JournalRecord::Set { id: self.id, bundle_bytes: self.bundle_bytes, last: self.last };
+            written = entry.begin_anew().and_then(|()| entry.add(&set_record));
             self.is_written = written.is_ok();
         }
-        if let Err(e) = written.and_then(|()| line.map_or(Ok(()), |line| entry.add(line))) {
-            tracing::warn!(error = %e, "a bundle is not remembered: killed, the packing would not go on behind it");
+        if let Err(e) = written.and_then(|()| record.map_or(Ok(()), |record| entry.add(record))) {
+            tracing::warn!(error = %e, "cannot record a bundle in the journal; a resumed packing repeats it");
         }
     }
 
-    /// All of it is stored.
+    /// Removes the journal: the whole set is stored.
     pub fn over(self) {
         if let Some(Err(e)) = self.journal.map(Entry::remove) {
-            tracing::warn!(error = %e, "a journal is left");
+            tracing::warn!(error = %e, "cannot remove a journal");
         }
     }
 
-    /// The number of the last bundle that an earlier packing may have begun.
+    /// The highest bundle number that an earlier packing may have started.
     pub const fn last(&self) -> u32 {
         self.last
     }
 
-    /// Passes over files that are in bundles already. Answers the number of the bundle that the next one goes into. What was
-    /// stored behind that would be taken for what follows it: it is removed, or of another set from now on.
+    /// Skips the files that are in stored bundles already. Returns the number of the next bundle to pack.
+    ///
+    /// Later bundles of the interrupted set would be mistaken for successors of the new ones, so they are removed. If
+    /// the store rejects that, the error is returned and the journal switches to a new set.
     pub async fn pass_over(
         &mut self,
         packer: &Packer,
-        waiting: &mut Waiting,
+        pending: &mut Waiting,
         packed: &mut Packed,
     ) -> Result<u32> {
-        let mut looked = Looked { packer, waiting, packed, ready: VecDeque::new() };
+        let mut queue = VersionedQueue { packer, pending, packed, ready: VecDeque::new() };
         let mut number = 1;
         while let Some(&Ended { files, index }) = self.earlier.get(&number)
             && let Some(bundle) = self.stored(packer, number).await?
             && bundle.has_next()
             && bundle.index_checksum() == index
-            && looked.are_those_of(&bundle, files).await?
+            && queue.take_files_of(&bundle, files).await?
         {
-            looked.packed.add(&bundle, &packer.progress);
+            queue.packed.add(&bundle, &packer.progress);
             packer.discard(number).await?;
             number += 1;
         }
-        looked.put_back(&[]);
+        queue.put_back(&[]);
         if number == 1 {
             self.begin_anew()?;
-        } else if let Err(e) = self.remove_behind(packer, number).await {
+        } else if let Err(e) = self.remove_after(packer, number).await {
             if !e.says_nothing() {
-                // Whoever may not remove them packs everything anew the next time.
+                // Without permission to remove them, the next packing starts over with a new set.
                 self.begin_anew()?;
                 self.write(None);
             }
@@ -169,64 +174,65 @@ impl Set {
         Ok(number)
     }
 
-    /// Removes the bundles of this set behind one of them, those too that a journal that lost lines does not know.
-    async fn remove_behind(&self, packer: &Packer, number: u32) -> Result<()> {
+    /// Removes the bundles of this set after `number`, including those that a damaged journal does not list.
+    async fn remove_after(&self, packer: &Packer, number: u32) -> Result<()> {
         let mut stored = Vec::new();
-        for behind in number.saturating_add(1).. {
-            if self.stored(packer, behind).await?.is_some() {
-                stored.push(behind);
-            } else if behind >= self.last {
+        for later in number.saturating_add(1).. {
+            if self.stored(packer, later).await?.is_some() {
+                stored.push(later);
+            } else if later >= self.last {
                 break;
             }
         }
-        for behind in stored.into_iter().rev() {
-            packer.to.remove(&packer.carrier, &name_of_bundle(&packer.key, behind)).await?;
+        for later in stored.into_iter().rev() {
+            packer.to.remove(&packer.carrier, &name_of_bundle(&packer.key, later)).await?;
         }
         Ok(())
     }
 
-    /// A bundle of this set, as far as it can be read.
+    /// Opens bundle `number` if it is a valid bundle of this set; otherwise `None`.
     async fn stored(&self, packer: &Packer, number: u32) -> Result<Option<Bundle>> {
         match Bundle::open(&packer.carrier, &packer.to, &name_of_bundle(&packer.key, number)).await {
             Ok(bundle) => Ok(Some(bundle).filter(|bundle| bundle.is_of(self.id, number))),
             Err(e) if e.says_nothing() => Err(e),
             Err(e) => {
-                tracing::debug!(error = %e, number, "a bundle cannot be gone on from");
+                tracing::debug!(error = %e, number, "cannot resume after this bundle");
                 Ok(None)
             }
         }
     }
 }
 
-/// Files that wait, with their versions. What cannot be read is told of, and is not among them.
-struct Looked<'a> {
+/// The queued files with their versions. Files that cannot be read are reported and dropped.
+struct VersionedQueue<'a> {
     packer: &'a Packer,
-    waiting: &'a mut Waiting,
+    pending: &'a mut Waiting,
     packed: &'a mut Packed,
     ready: VecDeque<(Item, u64)>,
 }
 
-impl Looked<'_> {
+impl VersionedQueue<'_> {
     async fn peek(&mut self) -> Result<Option<&(Item, u64)>> {
         while self.ready.is_empty() {
-            let batch = self.waiting.batch().await;
+            let batch = self.pending.batch().await;
             if batch.is_empty() {
                 break;
             }
             let (tree, links) = (self.packer.from.clone(), self.packer.links);
-            let look = move |found: Found| {
+            let read_version = move |found: Found| {
                 let item = found?;
-                let looked = FileSource::open(&tree, &item.name, links, Default::default())
+                let version = FileSource::open(&tree, &item.name, links, Default::default())
                     .and_then(|source| check_size(source.size()).map(|()| source.version()));
-                match looked {
+                match version {
                     Ok(version) => Ok((item, version)),
                     Err(e) => Err((item.name, e)),
                 }
             };
-            let looked = tokio::task::spawn_blocking(move || batch.into_iter().map(look).collect::<Vec<_>>());
-            for found in looked.await.map_err(|e| Error::new(Reason::Defect, e.to_string()))? {
+            let results =
+                tokio::task::spawn_blocking(move || batch.into_iter().map(read_version).collect::<Vec<_>>());
+            for found in results.await.map_err(|e| Error::new(Reason::Defect, e.to_string()))? {
                 match found {
-                    Ok(looked) => self.ready.push_back(looked),
+                    Ok(file) => self.ready.push_back(file),
                     Err((name, e)) => self.packed.outcome.add(name, Err(e), &self.packer.progress),
                 }
             }
@@ -234,9 +240,9 @@ impl Looked<'_> {
         Ok(self.ready.front())
     }
 
-    /// Whether the next files are those that a bundle was made of, and there are others for the one that follows it. They
-    /// are taken; where they are not, those that were are put back.
-    async fn are_those_of(&mut self, bundle: &Bundle, files: u64) -> Result<bool> {
+    /// Returns true and takes the next files if they are those of `bundle` and further files follow. Otherwise puts
+    /// all of them back.
+    async fn take_files_of(&mut self, bundle: &Bundle, files: u64) -> Result<bool> {
         let mut found = Files::default();
         for (n, member) in bundle.members().iter().enumerate() {
             match self.peek().await? {
@@ -255,14 +261,14 @@ impl Looked<'_> {
         Ok(is_same)
     }
 
-    /// Puts back what was looked at, behind members of a bundle.
+    /// Puts `members` and then the peeked files back into the queue.
     fn put_back(&mut self, members: &[Member]) {
-        self.waiting.put_back(self.ready.drain(..).map(|(item, _)| item));
+        self.pending.put_back(self.ready.drain(..).map(|(item, _)| item));
         let item = |member: &Member| Item {
             name: member.name.clone(),
             size: member.size,
             modified: member.modified,
         };
-        self.waiting.put_back(members.iter().map(item));
+        self.pending.put_back(members.iter().map(item));
     }
 }

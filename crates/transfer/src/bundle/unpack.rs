@@ -1,5 +1,5 @@
-//! Unpacking: members become files, many at a time. Neighbours are fetched with one request; what does not come whole that
-//! way is asked for by itself.
+//! Unpacking of bundles: many members are written to files concurrently. Adjacent members are fetched with one
+//! request; a member that arrives damaged is fetched again on its own.
 
 use std::sync::Arc;
 
@@ -20,32 +20,33 @@ use crate::names::path_of;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
-/// Threads that write files.
-const WRITERS: usize = 4;
-/// Requests at a time, of up to [`WHOLE_BYTES`] each: their bytes wait in memory for a thread.
-const RUNS: usize = 16;
+/// Number of threads that write files.
+const WRITER_THREADS: usize = 4;
+/// Maximum number of concurrent requests of up to [`WHOLE_BYTES`] each. Their bytes wait in memory for a thread.
+const MAX_CONCURRENT_RANGES: usize = 16;
 
-/// Makes files of members.
+/// Writes the members of bundles to files.
 #[derive(Debug)]
 pub struct Unpacker {
     to: Directory,
-    carrier: Arc<Carrier>,
+    transfers: Arc<Carrier>,
     progress: Arc<Progress>,
-    crew: Crew,
+    threads: Crew,
 }
 
-/// What became of members, by their names.
-type Ended = Vec<(String, Result<Done>)>;
+/// The results of members, by name.
+type MemberResults = Vec<(String, Result<Done>)>;
 
 impl Unpacker {
-    /// Into a directory; `progress` is told how far it is.
+    /// An unpacker into the directory `to` that reports to `progress`.
     #[must_use]
-    pub fn new(to: Directory, carrier: Arc<Carrier>, progress: Arc<Progress>) -> Self {
-        Self { to, carrier, progress, crew: Crew::new(WRITERS) }
+    pub fn new(to: Directory, transfers: Arc<Carrier>, progress: Arc<Progress>) -> Self {
+        Self { to, transfers, progress, threads: Crew::new(WRITER_THREADS) }
     }
 
-    /// Makes files of the members of a bundle, and of all that follow it, as far as the filter takes them. What fails is
-    /// told of; everything else is done, unless it would fail in the same way.
+    /// Unpacks the members that the filter accepts from a bundle and all later ones of its set.
+    ///
+    /// Failures of single members are part of the outcome. A failure that would affect all others ends the unpacking.
     pub async fn unpack(self: &Arc<Self>, first: Bundle, filter: &Filter) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let mut next = Some(first);
@@ -73,77 +74,82 @@ impl Unpacker {
         filter: &Filter,
         outcome: &mut Outcome,
     ) -> Result<()> {
-        let chosen: Vec<&Member> =
+        let selected: Vec<&Member> =
             bundle.members().iter().filter(|member| filter.takes(&member.name)).collect();
-        chosen.iter().for_each(|member| self.progress.found(member.size));
-        let most = RUNS.min(self.carrier.plan().requests.max(1));
-        let mut tasks: JoinSet<Ended> = JoinSet::new();
-        let (mut tried, mut is_over) = (0, false);
-        let mut waiting =
-            runs(chosen.iter().map(|member| (member.offset, member.size)), WHOLE_BYTES).into_iter();
+        selected.iter().for_each(|member| self.progress.found(member.size));
+        let max_tasks = MAX_CONCURRENT_RANGES.min(self.transfers.plan().requests.max(1));
+        let mut tasks: JoinSet<MemberResults> = JoinSet::new();
+        let (mut tried, mut is_stopped) = (0, false);
+        let mut pending =
+            runs(selected.iter().map(|member| (member.offset, member.size)), WHOLE_BYTES).into_iter();
         loop {
-            while !is_over
-                && tasks.len() < most
-                && let Some(run) = waiting.next()
+            while !is_stopped
+                && tasks.len() < max_tasks
+                && let Some(range) = pending.next()
             {
-                let members = chosen[run.members.clone()].iter().map(|&member| member.clone()).collect();
+                let members = selected[range.members.clone()].iter().map(|&member| member.clone()).collect();
                 let (unpacker, bundle) = (self.clone(), bundle.clone());
-                tasks.spawn(async move { unpacker.run(&bundle, run, members).await });
+                tasks.spawn(async move { unpacker.unpack_range(&bundle, range, members).await });
             }
-            let Some(ended) = tasks.join_next().await else {
-                outcome.gave_up = is_over && tried < chosen.len();
+            let Some(results) = tasks.join_next().await else {
+                outcome.gave_up = is_stopped && tried < selected.len();
                 return Ok(());
             };
-            for (name, ended) in ended.map_err(lost)? {
+            for (name, result) in results.map_err(task_failed)? {
                 tried += 1;
-                let is_for_all = ended.as_ref().is_err_and(Error::is_for_all);
-                if is_for_all && is_over {
-                    // It was told of already.
+                let is_for_all = result.as_ref().is_err_and(Error::is_for_all);
+                if is_for_all && is_stopped {
+                    // The same cause was reported already.
                     continue;
                 }
-                is_over |= is_for_all;
-                outcome.add(name, ended, &self.progress);
+                is_stopped |= is_for_all;
+                outcome.add(name, result, &self.progress);
             }
         }
     }
 
-    async fn run(self: Arc<Self>, bundle: &Bundle, run: Run, members: Vec<Member>) -> Ended {
-        let (mut ended, mut left) = (Vec::new(), members);
-        if left.len() > 1
-            && let Ok((bytes, _)) = bundle.ranges().bytes((run.offset, run.length)).await
+    async fn unpack_range(
+        self: Arc<Self>,
+        bundle: &Bundle,
+        range: Run,
+        members: Vec<Member>,
+    ) -> MemberResults {
+        let (mut results, mut remaining) = (Vec::new(), members);
+        if remaining.len() > 1
+            && let Ok((bytes, _)) = bundle.ranges().bytes((range.offset, range.length)).await
         {
             let unpacker = self.clone();
-            let written = self.crew.begin(move || unpacker.write_all(run.offset, &bytes, left));
+            let written = self.threads.begin(move || unpacker.write_all(range.offset, &bytes, remaining));
             match written.await {
-                Ok((written, damaged)) => (ended, left) = (written, damaged),
+                Ok((written, damaged)) => (results, remaining) = (written, damaged),
                 Err(e) => return vec![(bundle.place(), Err(e))],
             }
         }
-        for member in left {
+        for member in remaining {
             let done = self.member(bundle, &member, &member.name).await;
             let is_for_all = done.as_ref().is_err_and(Error::is_for_all);
-            ended.push((member.name, done.map(Done::Copied)));
+            results.push((member.name, done.map(Done::Copied)));
             if is_for_all {
                 break;
             }
         }
-        ended
+        results
     }
 
-    /// Makes files of what came with one request; answers what became of them, and those that came damaged.
-    fn write_all(&self, offset: u64, bytes: &Bytes, members: Vec<Member>) -> (Ended, Vec<Member>) {
-        let (mut ended, mut damaged) = (Vec::with_capacity(members.len()), Vec::new());
+    /// Writes the members fetched with one request. Returns their results, and the members that arrived damaged.
+    fn write_all(&self, offset: u64, bytes: &Bytes, members: Vec<Member>) -> (MemberResults, Vec<Member>) {
+        let (mut results, mut damaged) = (Vec::with_capacity(members.len()), Vec::new());
         for member in members {
-            let place = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
-            match bytes.get(place(member.offset)..place(member.end())) {
+            let position = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
+            match bytes.get(position(member.offset)..position(member.end())) {
                 Some(own) if crc64nvme(own) == member.checksum => {
                     let written = self.write(&member, &member.name, own).map(Done::Copied);
-                    ended.push((member.name, written));
+                    results.push((member.name, written));
                 }
                 _ => damaged.push(member),
             }
         }
-        (ended, damaged)
+        (results, damaged)
     }
 
     fn write(&self, member: &Member, name: &str, bytes: &[u8]) -> Result<u64> {
@@ -153,46 +159,46 @@ impl Unpacker {
         Ok(member.size)
     }
 
-    /// Begins a member's file; answers what it is to have in the end.
+    /// Starts the file of a member. Returns it with the attributes to set at the end.
     fn begin(&self, member: &Member, name: &str) -> Result<(NewFile, Attributes)> {
         let file = self.to.begin(&path_of(name)?, member.size, self.progress.clone(), true)?;
         let mode = Some(file.permitted(member.mode)?);
         Ok((file, Attributes { mode, ..Attributes::dated(member.modified) }))
     }
 
-    /// Makes a file of one member, below the destination under a name; answers its bytes.
+    /// Writes one member to the file `name` below the destination; returns its size in bytes.
     pub async fn member(&self, bundle: &Bundle, member: &Member, name: &str) -> Result<u64> {
         if member.size <= WHOLE_BYTES {
             return self.write(member, name, &bundle.fetch(member).await?);
         }
         let (file, attributes) = self.begin(member, name)?;
         let file = Arc::new(file);
-        let sink: Arc<dyn Sink> = Arc::new(Shifted { file: file.clone(), by: member.offset });
+        let sink: Arc<dyn Sink> = Arc::new(OffsetSink { file: file.clone(), base: member.offset });
         let fetch = || async {
             let checksum = bundle.ranges().write_to((member.offset, member.size), &sink).await?;
             Ok(((), checksum))
         };
         bundle.verified(member, fetch).await?;
         drop(sink);
-        let still = || Error::new(Reason::Defect, "a file is still written after its last chunk");
-        let mut file = Arc::into_inner(file).ok_or_else(still)?;
+        let why = "a write to the file is still in flight after its last chunk";
+        let mut file = Arc::into_inner(file).ok_or_else(|| Error::new(Reason::Defect, why))?;
         file.finish(&attributes)?;
         Ok(member.size)
     }
 }
 
-/// A sink whose bytes begin elsewhere.
-struct Shifted<S> {
+/// A sink that maps offsets in the bundle to offsets in the member's file.
+struct OffsetSink<S> {
     file: Arc<S>,
-    by: u64,
+    base: u64,
 }
 
-impl<S: Sink> Sink for Shifted<S> {
+impl<S: Sink> Sink for OffsetSink<S> {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.file.write_at(offset - self.by, bytes)
+        self.file.write_at(offset - self.base, bytes)
     }
 }
 
-fn lost(e: tokio::task::JoinError) -> Error {
+fn task_failed(e: tokio::task::JoinError) -> Error {
     Error::with_source(Reason::Defect, "a task failed", e)
 }

@@ -1,4 +1,4 @@
-//! Files that wait to be packed, in the order of their names. What was taken can be put back.
+//! Queue of the files to pack, in order of their names. Files that were taken can be put back.
 
 use std::collections::VecDeque;
 
@@ -7,17 +7,17 @@ use tradewind_core::error::Error;
 use crate::Item;
 use crate::moves::{Decided, Next};
 
-/// Files of one batch: a thread is not worth waking for one of 4 KiB.
-const BATCH_FILES: usize = 64;
-/// Bytes of one batch. Larger files are not read ahead.
+/// Maximum number of files in a batch. Batching amortizes the wake-up of a thread over many small files.
+const MAX_BATCH_FILES: usize = 64;
+/// Maximum size of a batch. Larger files are not read ahead.
 pub const BATCH_BYTES: u64 = 512 << 10;
 
-/// A file, or why there is none.
+/// A file to pack, or the name that cannot be listed and why.
 pub type Found = Result<Item, (String, Error)>;
 
-/// Everything that is decided to be packed.
+/// The queue.
 pub struct Waiting {
-    /// Before everything that is still to come.
+    /// Files that come before the rest of the feed.
     put_back: VecDeque<Found>,
     decided: Decided,
 }
@@ -27,7 +27,7 @@ impl Waiting {
         Self { put_back: VecDeque::new(), decided }
     }
 
-    /// The next batch, empty behind the last one. It waits for its first file only.
+    /// The next batch; empty after the last one. Waits only for its first file.
     pub async fn batch(&mut self) -> Vec<Found> {
         let item = |next: Next| next.map(|action| action.item().clone());
         let first = match self.put_back.pop_front() {
@@ -38,7 +38,7 @@ impl Waiting {
             },
         };
         let (mut bytes, mut batch) = (size_of_found(&first), vec![first]);
-        while batch.len() < BATCH_FILES
+        while batch.len() < MAX_BATCH_FILES
             && let Some(next) = self.put_back.pop_front().or_else(|| self.decided.try_recv().map(item))
         {
             bytes = bytes.saturating_add(size_of_found(&next));
@@ -51,7 +51,7 @@ impl Waiting {
         batch
     }
 
-    /// Takes files back, which come next then, in this order.
+    /// Puts files back; they come next, in the given order.
     pub fn put_back(&mut self, files: impl DoubleEndedIterator<Item = Item>) {
         files.rev().for_each(|item| self.put_back.push_front(Ok(item)));
     }

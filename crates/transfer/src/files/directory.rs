@@ -1,5 +1,5 @@
-//! A directory that files are written into: where each goes, what becomes of the directories above it, and what an earlier
-//! transfer left of it.
+//! The destination directory of a transfer: creates files and their parent directories, removes files and emptied
+//! parents, and resumes unfinished files of earlier transfers.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -21,29 +21,29 @@ use super::{Tree, failed, is_unfinished};
 use crate::journal::Entry;
 use crate::progress::Progress;
 
-/// A directory that files are written into. It need not exist: it is made with the first file.
+/// A directory that files are written into. If it does not exist, it is created with the first file.
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
-    /// Held open once it exists, unless it is looked up again with each use.
+    /// The open root once it exists; always `None` unless `holds_root` is set.
     tree: Mutex<Option<Tree>>,
-    is_held: bool,
-    /// Tells the unfinished files of one process and moment from those of others.
+    holds_root: bool,
+    /// Random number in the names of unfinished files, which distinguishes them from those of other processes.
     mark: u64,
     count: AtomicU64,
-    /// Whether files need no name while they are written; found out with the first.
-    needs_no_name: OnceLock<bool>,
+    /// True if the file system supports unnamed files; determined with the first file.
+    supports_unnamed: OnceLock<bool>,
 }
 
 impl Directory {
-    /// Opens the directory where it exists.
+    /// Opens the directory if it exists.
     pub fn new(root: PathBuf) -> Result<Self> {
         let mark = getrandom::u64()
-            .map_err(|e| Error::new(Reason::Defect, format!("the system gives no random bytes: {e}")))?;
+            .map_err(|e| Error::new(Reason::Defect, format!("cannot get random bytes: {e}")))?;
         let tree = match Tree::open(&root) {
             Ok(tree) => Some(tree),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                nearest(&root)?;
+                nearest_ancestor(&root)?;
                 None
             }
             Err(e) => return Err(failed("open the directory", &root, e)),
@@ -51,33 +51,32 @@ impl Directory {
         Ok(Self {
             root,
             tree: Mutex::new(tree),
-            is_held: true,
+            holds_root: true,
             mark,
             count: AtomicU64::new(0),
-            needs_no_name: OnceLock::new(),
+            supports_unnamed: OnceLock::new(),
         })
     }
 
-    /// The same directory, looked up again with each use: one that is held open cannot be unmounted, and a watch goes on for
-    /// long.
+    /// Reopens the directory for each use. A directory held open cannot be unmounted, which matters for a long watch.
     #[must_use]
     pub fn released(self) -> Self {
-        Self { tree: Mutex::default(), is_held: false, ..self }
+        Self { tree: Mutex::default(), holds_root: false, ..self }
     }
 
-    /// Its path, for messages.
+    /// The path of the directory, for messages.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The tree below it; an error where it does not exist.
+    /// The tree of the directory; an error if it does not exist.
     pub fn tree(&self) -> Result<Tree> {
         self.opened(Tree::open)
     }
 
-    /// The tree below it, made where it is missing.
-    fn made_tree(&self) -> Result<Tree> {
+    /// The tree of the directory, which is created if it is missing.
+    fn create_tree(&self) -> Result<Tree> {
         self.opened(Tree::make)
     }
 
@@ -87,29 +86,29 @@ impl Directory {
             return Ok(tree.clone());
         }
         let opened = open(&self.root).map_err(|e| failed("open the directory", &self.root, e))?;
-        if self.is_held {
+        if self.holds_root {
             *tree = Some(opened.clone());
         }
         Ok(opened)
     }
 
-    /// The tree of the directory, or of the nearest existing one above it.
+    /// The tree of the directory, or of its nearest existing ancestor.
     pub(crate) fn nearest_tree(&self) -> Result<Tree> {
         if let Ok(tree) = self.tree() {
             return Ok(tree);
         }
-        nearest(&self.root)
+        nearest_ancestor(&self.root)
     }
 
-    /// Removes a file below the directory, and the directories above it that are empty then. No link is followed.
+    /// Removes a file below the directory, and its parent directories that become empty. Follows no link.
     pub fn remove(&self, below: &Path) -> Result<()> {
-        let (tree, place) = (self.tree()?, FilePlace::of(below)?);
-        let parent = tree.directory(place.parent).map_err(|e| tree.failed("remove", below, e))?;
-        let removed = unlinkat(&parent, place.name, AtFlags::empty());
+        let (tree, location) = (self.tree()?, FilePlace::of(below)?);
+        let parent = tree.directory(location.parent).map_err(|e| tree.failed("remove", below, e))?;
+        let removed = unlinkat(&parent, location.name, AtFlags::empty());
         removed.map_err(|e| tree.failed("remove", below, e.into()))?;
-        let mut emptied = place.parent;
+        let mut emptied = location.parent;
         while let Ok(FilePlace { parent, name }) = FilePlace::of(emptied) {
-            // A directory that is not empty stays, and so do those above it.
+            // The first directory that is not empty ends the removal.
             let removed = tree
                 .directory(parent)
                 .and_then(|directory| Ok(unlinkat(&directory, name, AtFlags::REMOVEDIR)?));
@@ -121,8 +120,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Begins a file of `size` bytes at a path below the directory. A private one nobody else can open before it is
-    /// finished: what it will allow others is not known to them yet.
+    /// Creates a file of `size` bytes at a path below the directory. A private file is accessible only by its owner
+    /// until it is finished, because its final permissions are set only then.
     pub fn begin(
         &self,
         below: &Path,
@@ -130,42 +129,42 @@ impl Directory {
         progress: Arc<Progress>,
         is_private: bool,
     ) -> Result<NewFile> {
-        self.begin_as(below, progress, &Shape { size, is_private, is_named: false })
+        self.create_with(below, progress, &FileOptions { size, is_private, needs_name: false })
     }
 
-    fn begin_as(&self, below: &Path, progress: Arc<Progress>, shape: &Shape) -> Result<NewFile> {
-        let tree = self.made_tree()?;
-        // A removal may take a directory that is empty, until something in it has a name.
+    fn create_with(&self, below: &Path, progress: Arc<Progress>, options: &FileOptions) -> Result<NewFile> {
+        let tree = self.create_tree()?;
+        // A concurrent removal may delete a directory as long as no named file is in it.
         let mut attempt = 1;
         loop {
-            match self.try_to_begin(&tree, below, &progress, shape) {
+            match self.try_create(&tree, below, &progress, options) {
                 Err(e) if e.reason() == Reason::NoSuchKey && attempt < MAX_ATTEMPTS => attempt += 1,
-                begun => return begun,
+                created => return created,
             }
         }
     }
 
-    fn try_to_begin(
+    fn try_create(
         &self,
         tree: &Tree,
         below: &Path,
         progress: &Arc<Progress>,
-        shape: &Shape,
+        options: &FileOptions,
     ) -> Result<NewFile> {
-        let (place, parent) = (FilePlace::of(below)?, make_parent(tree, below)?);
-        if !shape.is_named && shape.size <= WORTH_PREALLOCATING && self.needs_no_name(&parent) {
-            // Another file system may begin below the root: what it cannot do is done with a name.
+        let (location, parent) = (FilePlace::of(below)?, make_parent(tree, below)?);
+        if !options.needs_name && options.size <= WORTH_PREALLOCATING && self.supports_unnamed(&parent) {
+            // A different file system may be mounted below the root; if it cannot, fall back to a named file.
             if let Ok(draft) = Draft::unnamed(&parent) {
-                // Its place is checked when it gets its name.
-                return Ok(self.file(tree.clone(), below, draft, progress.clone(), shape));
+                // Its destination is checked when it is published.
+                return Ok(self.file(tree.clone(), below, draft, progress.clone(), options));
             }
         }
         check_replaceable(tree, &parent, below)?;
-        let spare = self.spare_name().beside(place.name);
+        let spare = self.spare_name().beside(location.name);
         let draft =
-            Draft::named(parent, spare, shape.is_private).map_err(|e| tree.failed("make", below, e))?;
-        let new = self.file(tree.clone(), below, draft, progress.clone(), shape);
-        if shape.size > WORTH_PREALLOCATING {
+            Draft::named(parent, spare, options.is_private).map_err(|e| tree.failed("create", below, e))?;
+        let new = self.file(tree.clone(), below, draft, progress.clone(), options);
+        if options.size > WORTH_PREALLOCATING {
             new.preallocate()?;
         }
         Ok(new)
@@ -177,10 +176,10 @@ impl Directory {
         below: &Path,
         draft: Draft,
         progress: Arc<Progress>,
-        shape: &Shape,
+        options: &FileOptions,
     ) -> NewFile {
         let (path, below, spare) = (self.root.join(below), below.to_owned(), self.spare_name());
-        let &Shape { size, is_private, .. } = shape;
+        let &FileOptions { size, is_private, .. } = options;
         let (is_kept, resumable, turn) = (false, None, Mutex::default());
         NewFile { draft, tree, below, path, spare, size, is_private, is_kept, progress, resumable, turn }
     }
@@ -189,13 +188,14 @@ impl Directory {
         SpareName { mark: self.mark, number: self.count.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Below one root nearly always the same.
-    fn needs_no_name(&self, parent: &OwnedFd) -> bool {
+    /// Determined once for the root: nearly all directories below it are on the same file system.
+    fn supports_unnamed(&self, parent: &OwnedFd) -> bool {
         let spare = || self.spare_name().beside(OsStr::new("try"));
-        *self.needs_no_name.get_or_init(|| can_do_without_name(parent, &spare()))
+        *self.supports_unnamed.get_or_init(|| can_do_without_name(parent, &spare()))
     }
 
-    /// The same for a version of an object, going on with what an earlier transfer left of it.
+    /// Like [`begin`](Self::begin), for a version of an object. Resumes the unfinished file that the journal records,
+    /// if it is of the same version; otherwise removes it and starts a new one.
     pub fn resume(
         &self,
         below: &Path,
@@ -206,55 +206,55 @@ impl Directory {
     ) -> Result<NewFile> {
         let size = version.size;
         let Some(mut journal) = journal else { return self.begin(below, size, progress, is_private) };
-        let shape = Shape { size, is_private, is_named: true };
-        let mut lines = journal.earlier::<Line>().into_iter();
-        if let Some(Line::Begun { version: earlier, size: earlier_size, unfinished, id }) = lines.next() {
-            let (tree, parent) = self.parent_of(below)?;
+        let options = FileOptions { size, is_private, needs_name: true };
+        let mut records = journal.earlier::<Line>().into_iter();
+        if let Some(Line::Begun { version: earlier, size: earlier_size, unfinished, id }) = records.next() {
+            let (tree, parent) = self.create_tree_and_parent(below)?;
             let draft = match (unfinished_name(&unfinished), id) {
                 (Some(name), Some(id)) if earlier == version.etag && earlier_size == size => {
-                    let reopened = Draft::reopen(parent.try_clone().map_err(no_descriptor)?, name, &id);
-                    reopened.map_err(|e| tree.failed("open what is unfinished of", below, e))?
+                    let reopened = Draft::reopen(parent.try_clone().map_err(descriptor_error)?, name, &id);
+                    reopened.map_err(|e| tree.failed("open the unfinished file of", below, e))?
                 }
                 _ => None,
             };
             if let Some(draft) = draft {
                 if is_private {
                     fchmod(&draft.file, Mode::RUSR | Mode::WUSR).map_err(|e| {
-                        failed("change the mode of what is unfinished of", &self.root.join(below), e)
+                        failed("change the mode of the unfinished file of", &self.root.join(below), e)
                     })?;
                 }
-                let mut new = self.file(tree, below, draft, progress, &shape);
-                new.resumable = Some(Resumable { chunks: chunks_of(lines), journal });
+                let mut new = self.file(tree, below, draft, progress, &options);
+                new.resumable = Some(Resumable { chunks: recorded_chunks(records), journal });
                 return Ok(new);
             }
             if let Some(name) = unfinished_name(&unfinished)
                 && let Err(e) = unlinkat(&parent, &name, AtFlags::empty())
                 && e != Errno::NOENT
             {
-                tracing::warn!(error = %e, path = %unfinished.display(), "an unfinished file is left");
+                tracing::warn!(error = %e, path = %unfinished.display(), "cannot remove an unfinished file");
             }
         }
-        let mut new = self.begin_as(below, progress, &shape)?;
+        let mut new = self.create_with(below, progress, &options)?;
         let Some(unfinished) = new.draft.name().map(PathBuf::from) else { return Ok(new) };
-        let id = new.draft.id().map_err(|e| failed("look at", &new.path, e))?;
-        let begun = Line::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
-        match journal.begin_anew().and_then(|()| journal.add(&begun)) {
+        let id = new.draft.id().map_err(|e| failed("access", &new.path, e))?;
+        let record = Line::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
+        match journal.begin_anew().and_then(|()| journal.add(&record)) {
             Ok(()) => new.resumable = Some(Resumable { chunks: HashMap::new(), journal }),
-            Err(e) => tracing::warn!(error = %e, "a download is not remembered: killed, it would begin anew"),
+            Err(e) => tracing::warn!(error = %e, "cannot write the download journal; it cannot be resumed"),
         }
         Ok(new)
     }
 
-    fn parent_of(&self, below: &Path) -> Result<(Tree, OwnedFd)> {
-        let tree = self.made_tree()?;
+    fn create_tree_and_parent(&self, below: &Path) -> Result<(Tree, OwnedFd)> {
+        let tree = self.create_tree()?;
         let parent = make_parent(&tree, below)?;
         Ok((tree, parent))
     }
 }
 
-/// The nearest existing directory above one that is missing. What is still to be made must not lead back up: it would be
-/// compared as one directory and made as another.
-fn nearest(root: &Path) -> Result<Tree> {
+/// The nearest existing ancestor of a missing directory. The missing part must not contain `..`, because the directory
+/// would be compared at one location and created at another.
+fn nearest_ancestor(root: &Path) -> Result<Tree> {
     let path = std::path::absolute(root).map_err(|e| failed("find", root, e))?;
     for above in path.ancestors().skip(1) {
         let Ok(tree) = Tree::open(above) else { continue };
@@ -271,26 +271,26 @@ fn nearest(root: &Path) -> Result<Tree> {
 /// A version of an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Version<'a> {
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What tells it from other versions.
+    /// Identifies the version.
     pub etag: &'a str,
 }
 
-/// How a file is to be made.
-struct Shape {
+/// The properties of a file to create.
+struct FileOptions {
     size: u64,
     is_private: bool,
-    /// It needs a name from the beginning: another transfer may go on with it.
-    is_named: bool,
+    /// If set, the file has a name from the start, so that another transfer can resume it.
+    needs_name: bool,
 }
 
-/// The name of an unfinished file beside its destination. Earlier versions recorded its path.
+/// The name of a recorded unfinished file, in the directory of its destination. Earlier versions recorded a full path.
 fn unfinished_name(recorded: &Path) -> Option<OsString> {
     recorded.file_name().filter(|name| is_unfinished(name.as_encoded_bytes())).map(OsStr::to_owned)
 }
 
-fn chunks_of(lines: impl Iterator<Item = Line>) -> HashMap<(u64, u64), Checksum> {
+fn recorded_chunks(records: impl Iterator<Item = Line>) -> HashMap<(u64, u64), Checksum> {
     let chunk = |line| match line {
         Line::Chunk { offset, length, algorithm, checksum } => {
             let algorithm: Algorithm = algorithm.parse().ok()?;
@@ -298,9 +298,9 @@ fn chunks_of(lines: impl Iterator<Item = Line>) -> HashMap<(u64, u64), Checksum>
         }
         Line::Begun { .. } => None,
     };
-    lines.filter_map(chunk).collect()
+    records.filter_map(chunk).collect()
 }
 
-fn no_descriptor(e: io::Error) -> Error {
-    Error::with_source(Reason::Defect, format!("no more files can be opened: {e}"), e)
+fn descriptor_error(e: io::Error) -> Error {
+    Error::with_source(Reason::Defect, format!("cannot open more files: {e}"), e)
 }

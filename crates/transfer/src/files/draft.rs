@@ -1,8 +1,8 @@
-//! A file that has not got its name yet: one without any where the file system can do that, so that nothing is left of it
-//! whatever happens, or one under a name that no other transfer uses.
+//! A file before it gets its final name: unnamed (`O_TMPFILE`) where the file system supports it, so that a crash
+//! leaves nothing behind; otherwise under a name that no other transfer uses.
 //!
-//! Names are made and removed relative to open directories. Others may write into those: what has the name of an
-//! unfinished file is used only if it is that file.
+//! Names are created and removed relative to open directories. Others may write into those, so a file found under the
+//! name of an unfinished file is used only if its identity matches.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -27,19 +27,20 @@ const FILE_MODE: u32 = 0o666;
 #[derive(Debug)]
 pub(super) struct Draft {
     pub file: File,
-    /// Its name and where that is; `None` for a file without a name.
-    place: Option<Named>,
+    /// Its name and directory; `None` for an unnamed file.
+    location: Option<NamedLocation>,
 }
 
 #[derive(Debug)]
-struct Named {
+struct NamedLocation {
     directory: OwnedFd,
     name: OsString,
 }
 
-/// Identifies an unfinished file in its directory, across processes. (Not by its device: the numbers of many file systems change with
-/// each mount.) The birth time distinguishes it from a later file with a reused inode
-/// number, where the file system records one.
+/// Identity of an unfinished file in its directory, across processes.
+///
+/// It excludes the device number, which many file systems change with each mount. The birth time, if the file system
+/// records one, distinguishes the file from a later one with a reused inode number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DraftId {
     inode: u64,
@@ -48,30 +49,31 @@ pub(super) struct DraftId {
 }
 
 impl DraftId {
-    fn of(metadata: &fs::Metadata) -> Self {
-        let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
-        let born_nanos = born.and_then(|born| u64::try_from(born.as_nanos()).ok());
+    fn from_metadata(metadata: &fs::Metadata) -> Self {
+        let birth = metadata.created().ok().and_then(|birth| birth.duration_since(UNIX_EPOCH).ok());
+        let born_nanos = birth.and_then(|birth| u64::try_from(birth.as_nanos()).ok());
         Self { inode: metadata.ino(), owner: metadata.uid(), born_nanos }
     }
 }
 
 impl Draft {
-    /// Makes a file under a name that must be free. A private file is readable by its owner only.
+    /// Creates a file under a name that must be free. A private file is accessible by its owner only.
     pub fn named(directory: OwnedFd, name: OsString, is_private: bool) -> io::Result<Self> {
         let mode = Mode::from_raw_mode(if is_private { 0o600 } else { FILE_MODE });
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = retry_on_intr(|| openat(&directory, &name, flags, mode))?.into();
-        Ok(Self { file, place: Some(Named { directory, name }) })
+        Ok(Self { file, location: Some(NamedLocation { directory, name }) })
     }
 
-    /// Makes a file without a name (`O_TMPFILE`).
+    /// Creates an unnamed file (`O_TMPFILE`).
     pub fn unnamed(directory: &OwnedFd) -> io::Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = retry_on_intr(|| openat(directory, ".", flags, Mode::from_raw_mode(FILE_MODE)))?.into();
-        Ok(Self { file, place: None })
+        Ok(Self { file, location: None })
     }
 
-    /// Opens the unfinished file that an earlier transfer made: a regular file with one name and the recorded identity. `None` where the name is free or holds anything else.
+    /// Opens the unfinished file of an earlier transfer: a regular file with one name and the recorded identity.
+    /// `None` if there is no such file or anything else under the name.
     pub fn reopen(directory: OwnedFd, name: OsString, id: &DraftId) -> io::Result<Option<Self>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file: File = match retry_on_intr(|| openat(&directory, &name, flags, Mode::empty())) {
@@ -90,51 +92,55 @@ impl Draft {
             Err(e) => return Err(e.into()),
         };
         let metadata = file.metadata()?;
-        let is_own = metadata.is_file() && metadata.nlink() == 1 && DraftId::of(&metadata) == *id;
-        Ok(is_own.then_some(Self { file, place: Some(Named { directory, name }) }))
+        let is_recorded =
+            metadata.is_file() && metadata.nlink() == 1 && DraftId::from_metadata(&metadata) == *id;
+        Ok(is_recorded.then_some(Self { file, location: Some(NamedLocation { directory, name }) }))
     }
 
     /// The identity to record, for [`reopen`](Self::reopen).
     pub fn id(&self) -> io::Result<DraftId> {
-        Ok(DraftId::of(&self.file.metadata()?))
+        Ok(DraftId::from_metadata(&self.file.metadata()?))
     }
 
-    /// The name of a file that has one.
+    /// The name of the file; `None` if it is unnamed.
     pub fn name(&self) -> Option<&OsStr> {
-        self.place.as_ref().map(|place| &*place.name)
+        self.location.as_ref().map(|location| &*location.name)
     }
 
-    /// Gives the file its name: readers find the whole file, or what was there before. A file without a name replaces nothing
-    /// (`AlreadyExists`). What was put in the place of an unfinished file is not renamed in its stead.
+    /// Gives the file its final name atomically: readers find the complete file or the previous one.
+    ///
+    /// An unnamed file cannot replace an existing one (`AlreadyExists`). Fails if another program has replaced the
+    /// unfinished file.
     pub fn publish(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
-        let Some(place) = &self.place else { return self.link(directory, name) };
-        let is_replaced = || io::Error::other("another program replaced the unfinished file; run it again");
+        let Some(location) = &self.location else { return self.link(directory, name) };
+        let is_replaced = || io::Error::other("another program replaced the unfinished file; retry");
         let own = FileId::of(&fstat(&self.file)?);
-        let found = statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let found = statat(&location.directory, &location.name, AtFlags::SYMLINK_NOFOLLOW)?;
         if FileId::of(&found) != own {
             return Err(is_replaced());
         }
-        renameat(&place.directory, &place.name, directory, name)?;
+        renameat(&location.directory, &location.name, directory, name)?;
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            // It was exchanged between the two calls. (Another file may be there: that of another transfer, which came later.)
+            // It was replaced between the two calls. A regular file with another id is accepted: a concurrent transfer
+            // may have published its own.
             Ok(found) if FileType::from_raw_mode(found.st_mode).is_symlink() => Err(is_replaced()),
             _ => Ok(()),
         }
     }
 
-    /// Takes a name that must be free, if it has none.
+    /// Gives an unnamed file a name that must be free.
     pub fn take_name(&mut self, directory: OwnedFd, name: OsString) -> io::Result<()> {
-        if self.place.is_none() {
+        if self.location.is_none() {
             self.link(&directory, &name)?;
-            self.place = Some(Named { directory, name });
+            self.location = Some(NamedLocation { directory, name });
         }
         Ok(())
     }
 
     /// Removes the name of an unfinished file.
     pub fn discard(&self) -> io::Result<()> {
-        let Some(place) = &self.place else { return Ok(()) };
-        match unlinkat(&place.directory, &place.name, AtFlags::empty()) {
+        let Some(location) = &self.location else { return Ok(()) };
+        match unlinkat(&location.directory, &location.name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -142,19 +148,19 @@ impl Draft {
 
     fn link(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
         match linkat(&self.file, c"", directory, name, AtFlags::EMPTY_PATH) {
-            // Before Linux 6.10 that takes a privilege; the way through `/proc`, which is longer, takes none.
-            Err(Errno::NOENT) => self.link_as_any(directory, name),
+            // Before Linux 6.10, `AT_EMPTY_PATH` requires a privilege; the slower path through `/proc` does not.
+            Err(Errno::NOENT) => self.link_via_proc(directory, name),
             linked => Ok(linked?),
         }
     }
 
-    fn link_as_any(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    fn link_via_proc(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
         let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(linkat(CWD, open, directory, name, AtFlags::SYMLINK_FOLLOW)?)
     }
 }
 
-/// A name that no other unfinished file has.
+/// A unique name for an unfinished file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SpareName {
     pub mark: u64,
@@ -162,25 +168,25 @@ pub(super) struct SpareName {
 }
 
 impl SpareName {
-    /// The name, beside that of a finished file.
+    /// The temporary name for the file `name`, in the same directory.
     pub fn beside(self, name: &OsStr) -> OsString {
         let Self { mark, number } = self;
-        // Not the whole name: the two together may be too long for one.
+        // Truncated, because the combined name may exceed the limit.
         let name: String = name.to_string_lossy().chars().take(32).collect();
         format!(".{name}.{mark:016x}-{number}{UNFINISHED}").into()
     }
 }
 
-/// The mode that new files of this process have.
+/// The mode of new files of this process: `0o666` without the umask.
 pub(super) fn usual_mode() -> io::Result<u32> {
     let status = fs::read_to_string("/proc/self/status")?;
     let umask =
         status.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("Umask:")?.trim(), 8).ok());
-    let umask = umask.ok_or_else(|| io::Error::other("the system does not say the umask"))?;
+    let umask = umask.ok_or_else(|| io::Error::other("/proc/self/status has no umask"))?;
     Ok(FILE_MODE & !umask)
 }
 
-/// Whether files without a name can be made in a directory, and given one.
+/// Returns true if a directory's file system supports unnamed files that can be named later.
 pub(super) fn can_do_without_name(directory: &OwnedFd, spare: &OsStr) -> bool {
     let made = Draft::unnamed(directory).and_then(|draft| draft.link(directory, spare));
     made.is_ok() && unlinkat(directory, spare, AtFlags::empty()).is_ok()
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_get_their_name() {
+    fn named_and_unnamed_drafts_are_published() {
         let root = tempfile::tempdir().unwrap();
         let directory = || open(root.path());
         for (n, draft) in [Draft::named(directory(), "spare".into(), false), Draft::unnamed(&directory())]
@@ -216,13 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_with_and_without_the_privilege() {
+    fn unnamed_file_is_linked_directly_and_through_proc() {
         let root = tempfile::tempdir().unwrap();
         let directory = open(root.path());
         let mut draft = Draft::unnamed(&directory).unwrap();
         draft.file.write_all(b"new").unwrap();
         draft.link(&directory, OsStr::new("one")).unwrap();
-        draft.link_as_any(&directory, OsStr::new("other")).unwrap();
+        draft.link_via_proc(&directory, OsStr::new("other")).unwrap();
         let read = |name: &str| fs::read(root.path().join(name)).unwrap();
         assert_eq!((read("one"), read("other")), (b"new".to_vec(), b"new".to_vec()));
         let nowhere = draft.link(&directory, OsStr::new("not there/one")).unwrap_err();
@@ -230,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_mode_is_that_of_new_files() {
+    fn default_mode_matches_new_files() {
         use std::os::unix::fs::PermissionsExt as _;
         let root = tempfile::tempdir().unwrap();
         let mode = |draft: Draft| draft.file.metadata().unwrap().permissions().mode() & 0o777;
@@ -242,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_name_replaces_nothing_before_it_has_one() {
+    fn unnamed_draft_replaces_a_file_only_once_it_is_named() {
         let root = tempfile::tempdir().unwrap();
         let (taken, spare) = (root.path().join("taken"), root.path().join("spare"));
         fs::write(&taken, "old").unwrap();
@@ -272,7 +278,7 @@ mod tests {
         assert!(!reopen(&DraftId { born_nanos: Some(1), ..id.clone() }));
         fs::remove_file(&spare).unwrap();
         assert!(!reopen(&id));
-        let victim_id = DraftId::of(&fs::metadata(&victim).unwrap());
+        let victim_id = DraftId::from_metadata(&fs::metadata(&victim).unwrap());
         std::os::unix::fs::symlink(&victim, &spare).unwrap();
         assert!(!reopen(&id) && !reopen(&victim_id));
         fs::remove_file(&spare).unwrap();
@@ -284,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replaced_an_unfinished_file_is_not_published() {
+    fn replacement_of_an_unfinished_file_is_not_published() {
         let root = tempfile::tempdir().unwrap();
         let spare = root.path().join("spare");
         let draft = Draft::named(open(root.path()), "spare".into(), false).unwrap();

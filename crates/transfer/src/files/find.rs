@@ -1,4 +1,4 @@
-//! Files below a directory, found on a thread of their own while those found before are carried.
+//! Listing of the files below a directory, on a thread of its own while earlier items are transferred.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,41 +17,42 @@ use crate::moves::FOUND_AHEAD;
 use crate::names::name_of;
 use crate::{Found, FoundItem, Item};
 
-/// What is done about symbolic links.
+/// The treatment of symbolic links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Links {
-    /// They are passed over.
+    /// Links are skipped.
     #[default]
     Skip,
-    /// Those to files are files. Those to directories are told of as failures: they could lead in a circle.
+    /// Links to files count as files. Links to directories are reported as failures, because they could form a cycle.
     Follow,
 }
 
-/// What a transfer that was killed left is no file of anybody's.
+/// Returns true for the name of an unfinished file, which an interrupted transfer left.
 pub(crate) fn is_unfinished(name: &[u8]) -> bool {
     name.starts_with(b".") && name.ends_with(UNFINISHED.as_bytes())
 }
 
-/// Finds every file of a tree, in the byte order of their names, as stores list keys: `a.txt` comes before `a/b`.
-/// What is neither file, directory nor link is reported as a failure. Directories are opened as [`Tree`] does: one that becomes a
-/// link meanwhile is not entered.
+/// Lists every file of a tree in byte order of names, like stores list keys: `a.txt` comes before `a/b`.
+///
+/// Anything but a file, directory or link is reported as a failure. Directories are opened through [`Tree`], so one
+/// that is replaced by a link is not entered.
 pub fn find(tree: Tree, links: Links) -> Found {
     find_below(tree, Path::new(""), links)
 }
 
-/// The same of a directory of the tree, with names that begin at its root.
+/// Like [`find`], but for one directory of the tree; names are still relative to the root.
 pub fn find_below(tree: Tree, below: &Path, links: Links) -> Found {
     let (found, items) = mpsc::channel(FOUND_AHEAD);
-    let (below, place) = (below.to_owned(), tree.path().join(below).display().to_string());
+    let (below, location) = (below.to_owned(), tree.path().join(below).display().to_string());
     let task = tokio::task::spawn_blocking(move || {
         let walk = Walk { tree, links, found };
-        // Nobody listens any more where it ends early.
+        // An early end means that the receiver was dropped.
         let _ = walk.below(&below);
     });
-    Found::new(items, place, task)
+    Found::new(items, location, task)
 }
 
-/// Nobody takes what is found any more.
+/// The receiver was dropped.
 struct Abandoned;
 
 struct Walk {
@@ -60,7 +61,7 @@ struct Walk {
     found: mpsc::Sender<FoundItem>,
 }
 
-/// An entry of a directory, with what it is ordered by: a directory's name ends with a slash, as in keys.
+/// An entry of a directory and its sort key: a directory's name ends with a slash, as in keys.
 pub(crate) struct Entry {
     order: Vec<u8>,
     pub name: OsString,
@@ -75,7 +76,7 @@ impl Walk {
                 return self.fail(&self.tree.path().join(below), self.tree.failed("list", below, e));
             }
         };
-        // Not held while directories in it are walked: a deep tree would take a descriptor for each level.
+        // Closed while subdirectories are walked: a deep tree would otherwise hold a descriptor per level.
         let mut directory = None;
         for Entry { name, kind, .. } in entries {
             let path = below.join(&name);
@@ -86,18 +87,18 @@ impl Walk {
                 let open = match directory.take().map_or_else(|| self.tree.directory(below), Ok) {
                     Ok(open) => open,
                     Err(e) => {
-                        self.fail(&self.tree.path().join(&path), self.tree.failed("look at", &path, e))?;
+                        self.fail(&self.tree.path().join(&path), self.tree.failed("access", &path, e))?;
                         continue;
                     }
                 };
-                self.one(&open, &path, &name, kind)?;
+                self.visit(&open, &path, &name, kind)?;
                 directory = Some(open);
             }
         }
         Ok(())
     }
 
-    fn one(
+    fn visit(
         &self,
         directory: &OwnedFd,
         below: &Path,
@@ -108,20 +109,20 @@ impl Walk {
         let flags = if listed.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let found = match statat(directory, name, flags) {
             Ok(found) => found,
-            Err(e) => return self.fail(&path(), self.tree.failed("look at", below, e.into())),
+            Err(e) => return self.fail(&path(), self.tree.failed("access", below, e.into())),
         };
         let kind = FileType::from_raw_mode(found.st_mode);
-        // It became a link since it was listed.
+        // It was replaced by a link since it was listed.
         if kind.is_symlink() && self.links == Links::Skip {
             return Ok(());
         }
         if !kind.is_file() {
             let what = match (listed.is_symlink(), kind.is_dir()) {
                 (true, true) => "a link to a directory",
-                (false, true) => "a directory since a moment ago",
+                (false, true) => "now a directory",
                 _ => "neither a file nor a directory",
             };
-            let why = format!("{} is {what}: it is left out", path().display());
+            let why = format!("{} is {what}: skipped", path().display());
             return self.fail(&path(), Error::new(Reason::InvalidRequest, why));
         }
         match name_of(below) {
@@ -144,7 +145,7 @@ impl Walk {
     }
 }
 
-/// What is in a directory of a tree, in the byte order of keys.
+/// The entries of a directory of a tree, in the byte order of keys.
 pub(crate) fn entries(tree: &Tree, below: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut listing = Dir::new(tree.listing(below)?)?;
@@ -154,14 +155,14 @@ pub(crate) fn entries(tree: &Tree, below: &Path) -> io::Result<Vec<Entry>> {
         let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
         match entry.file_type() {
             _ if name == "." || name == ".." => {}
-            // Not every file system says it in its listing.
+            // Some file systems do not report the type in listings.
             FileType::Unknown => unknown.push(name),
             kind => entries.push(Entry::new(name, kind)),
         }
     }
     for name in unknown {
         let found = statat(listing.fd()?, &name, AtFlags::SYMLINK_NOFOLLOW);
-        // What cannot be looked at is reported when its turn comes.
+        // An inaccessible entry is reported when it is visited.
         let kind = found.map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode));
         entries.push(Entry::new(name, kind));
     }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_come_in_the_order_of_keys() {
+    async fn files_are_listed_in_key_order() {
         let root = tempfile::tempdir().unwrap();
         for name in ["a/b", "a.txt", "a-b", "a0", "b/c/d", "b/c.x", "\u{e9}"] {
             let path = root.path().join(name);
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_file_is_told_of() {
+    async fn non_files_are_reported_as_failures() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         fs::write(path("file"), "x").unwrap();

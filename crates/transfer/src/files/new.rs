@@ -1,6 +1,6 @@
-//! A file that is being written: without a name, or under one of its own, until it is whole. Then it takes the place of
-//! whatever had its name. Dropped before that, it is removed, unless it is remembered and another transfer may go on
-//! with it.
+//! A file that is being written. It is unnamed or has a temporary name until it is complete, and then atomically
+//! replaces the file of its final name. Dropped before that, it is removed, unless a journal records it for another
+//! transfer.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,46 +24,45 @@ use crate::journal::Entry;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
-/// Of larger files, which are written in several places at a time, the file system is told beforehand how large they
-/// become.
+/// Files above this size, which are written at several offsets concurrently, are preallocated.
 pub(super) const WORTH_PREALLOCATING: u64 = 8 << 20;
-/// What `statfs` calls a file system in memory (`linux/magic.h`).
+/// The type of tmpfs in `statfs` (`linux/magic.h`).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
-/// Bytes that are read at once.
-const PIECE_BYTES: usize = 256 << 10;
+/// Buffer size for reading a file back.
+const READ_BUFFER_BYTES: usize = 256 << 10;
 
 /// An unfinished file.
 #[derive(Debug)]
 pub struct NewFile {
     pub(super) draft: Draft,
     pub(super) tree: Tree,
-    /// Where it goes in the tree.
+    /// Its final path in the tree.
     pub(super) below: PathBuf,
-    /// The same, for messages.
+    /// The full path, for messages.
     pub(super) path: PathBuf,
-    /// The name that it may take before its own.
+    /// The temporary name it takes if it is unnamed and has to replace a file.
     pub(super) spare: SpareName,
     pub(super) size: u64,
     pub(super) is_private: bool,
     pub(super) is_kept: bool,
     pub(super) progress: Arc<Progress>,
     pub(super) resumable: Option<Resumable>,
-    /// Most file systems take one write at a time to a file. Whoever waits for that in the kernel keeps a processor busy.
+    /// Serializes writes. Most file systems serialize writes to one file anyway, and waiting in the kernel spins a CPU.
     pub(super) turn: Mutex<()>,
 }
 
-/// What is remembered of a file, for another transfer to go on.
+/// The journal of a file, from which another transfer resumes.
 #[derive(Debug)]
 pub(super) struct Resumable {
-    /// Chunks that an earlier transfer wrote, with the checksums that they had.
+    /// Chunks that an earlier transfer wrote, by offset and length, with their checksums.
     pub chunks: HashMap<(u64, u64), Checksum>,
     pub journal: Entry,
 }
 
-/// What the journal of a download says.
+/// A record in the journal of a download, one JSON line. The variant and field names are the file format.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Line {
-    /// Of which version of the object, and which file beside the destination has its bytes.
+    /// The version of the object, and the unfinished file in the destination's directory.
     Begun {
         version: String,
         size: u64,
@@ -71,48 +70,48 @@ pub(super) enum Line {
         #[serde(default)]
         id: Option<DraftId>,
     },
-    /// A chunk is there.
+    /// A chunk that was written.
     Chunk { offset: u64, length: u64, algorithm: String, checksum: String },
 }
 
 impl NewFile {
-    /// Reserves room for all of it. The free space is looked at first: a file system may give away all it has before it says
-    /// that this is too little.
+    /// Reserves space for the whole file. The free space is checked first, because a file system may allocate all of it
+    /// before it reports that it is too little.
     pub(super) fn preallocate(&self) -> Result<()> {
-        let of = fstatfs(&self.draft.file).ok();
-        if let Some(of) = &of
-            && !has_room(of, self.size)
+        let stats = fstatfs(&self.draft.file).ok();
+        if let Some(stats) = &stats
+            && !has_space(stats, self.size)
         {
-            let free = free_bytes(of);
+            let free = free_bytes(stats);
             let why =
-                format!("{} needs {} bytes, and its disk has {free} free", self.path.display(), self.size);
+                format!("{} needs {} bytes, but its disk has {free} free", self.path.display(), self.size);
             return Err(Error::new(Reason::Full, why).after_retries());
         }
-        // In memory nothing lies side by side: to get all of it beforehand only keeps the first byte waiting.
-        if of.is_some_and(|of| of.f_type == TMPFS_MAGIC) {
+        // In memory, contiguous allocation has no benefit and would only delay the first write.
+        if stats.is_some_and(|stats| stats.f_type == TMPFS_MAGIC) {
             return Ok(());
         }
         match fallocate(&self.draft.file, FallocateFlags::KEEP_SIZE, 0, self.size) {
-            Err(Errno::NOSPC) => Err(failed("reserve room for", &self.path, Errno::NOSPC)),
-            // Some file systems cannot: the file grows then.
+            Err(Errno::NOSPC) => Err(failed("reserve space for", &self.path, Errno::NOSPC)),
+            // Some file systems do not support it; the file grows with each write then.
             _ => Ok(()),
         }
     }
 
-    /// Of a mode, what new files of this process may have: what may not be read may not be executed.
+    /// Restricts a mode to the permissions of new files of this process. Execute permission requires read permission.
     pub fn permitted(&self, mode: u32) -> Result<u32> {
-        let usual = usual_mode().map_err(|e| failed("know the mode of", &self.path, e))?;
-        Ok(mode & (usual | (usual & 0o444) >> 2))
+        let default_mode = usual_mode().map_err(|e| failed("determine the mode of", &self.path, e))?;
+        Ok(mode & (default_mode | (default_mode & 0o444) >> 2))
     }
 
-    /// Gives it its name, when all else of it is as it is to be.
+    /// Sets the attributes, and then publishes the file under its final name.
     pub fn finish(&mut self, attributes: &Attributes) -> Result<()> {
-        let usual = if self.is_private && attributes.mode.is_none() {
-            Some(usual_mode().map_err(|e| failed("know the mode of", &self.path, e))?)
+        let default_mode = if self.is_private && attributes.mode.is_none() {
+            Some(usual_mode().map_err(|e| failed("determine the mode of", &self.path, e))?)
         } else {
             None
         };
-        Attributes { mode: attributes.mode.or(usual), ..*attributes }
+        Attributes { mode: attributes.mode.or(default_mode), ..*attributes }
             .give(&self.draft.file)
             .map_err(|e| failed("set the time, mode or owner of", &self.path, e))?;
         self.publish()?;
@@ -121,19 +120,20 @@ impl NewFile {
         Ok(())
     }
 
-    /// Gives the file its name. A removal may take the directory as long as nothing in it has one.
+    /// Publishes the file. Retries, because a concurrent removal may delete a directory without named files.
     fn publish(&mut self) -> Result<()> {
         let mut attempt = 1;
         loop {
-            match self.try_to_publish() {
+            match self.try_publish() {
                 Err(e) if e.reason() == Reason::NoSuchKey && attempt < MAX_ATTEMPTS => attempt += 1,
                 published => return published,
             }
         }
     }
 
-    /// The directory is opened again: it may have been removed with its last file, or be a link by now.
-    fn try_to_publish(&mut self) -> Result<()> {
+    /// Publishes the file once. The directory is opened again: it may have been removed with its last file, or
+    /// replaced by a link.
+    fn try_publish(&mut self) -> Result<()> {
         let name = FilePlace::of(&self.below)?.name.to_owned();
         let directory = make_parent(&self.tree, &self.below)?;
         if self.draft.name().is_some() {
@@ -148,27 +148,27 @@ impl NewFile {
                 .and_then(|own| self.draft.take_name(own, spare))
                 .and_then(|()| self.draft.publish(&directory, &name));
         }
-        named.map_err(|e| self.tree.failed("name", &self.below, e))
+        named.map_err(|e| self.tree.failed("create", &self.below, e))
     }
 
-    /// Nobody will go on with it.
+    /// Removes the journal: the file will not be resumed.
     pub fn forget(&mut self) {
         if let Some(Err(e)) = self.resumable.take().map(|resumable| resumable.journal.remove()) {
-            tracing::warn!(error = %e, path = %self.path.display(), "a journal is left");
+            tracing::warn!(error = %e, path = %self.path.display(), "cannot remove a journal");
         }
     }
 }
 
-/// Whether a file system may have room for a number of bytes. One without a limit has; one that calls nothing available although some
-/// is free (btrfs) does not say.
-fn has_room(of: &StatFs, bytes: u64) -> bool {
-    of.f_blocks == 0 || (of.f_bavail == 0 && of.f_bfree > 0) || bytes <= free_bytes(of)
+/// Returns true if a file system may have space for `bytes`. Zero blocks mean no limit; nothing available although
+/// blocks are free (btrfs) means unknown.
+fn has_space(stats: &StatFs, bytes: u64) -> bool {
+    stats.f_blocks == 0 || (stats.f_bavail == 0 && stats.f_bfree > 0) || bytes <= free_bytes(stats)
 }
 
-/// Bytes that this process may take. Some are reserved for root.
-fn free_bytes(of: &StatFs) -> u64 {
-    let blocks = if geteuid().is_root() { of.f_bfree } else { of.f_bavail };
-    blocks.saturating_mul(u64::try_from(of.f_bsize).unwrap_or(0))
+/// Bytes that this process may use. Some free blocks are reserved for root.
+fn free_bytes(stats: &StatFs) -> u64 {
+    let blocks = if geteuid().is_root() { stats.f_bfree } else { stats.f_bavail };
+    blocks.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0))
 }
 
 impl Sink for NewFile {
@@ -180,15 +180,15 @@ impl Sink for NewFile {
         Ok(())
     }
 
-    /// After a loss of power a journal may say more than the disk holds: what is there is read again.
+    /// Verifies a recorded chunk by reading it back: after a power loss the journal may list data that is not on disk.
     fn holds(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
-        let noted = self.resumable.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
-        let Some(noted) = noted else { return Ok(None) };
-        let mut hasher = Hasher::new(noted.algorithm());
-        let mut buffer = vec![0; PIECE_BYTES];
+        let recorded = self.resumable.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
+        let Some(recorded) = recorded else { return Ok(None) };
+        let mut hasher = Hasher::new(recorded.algorithm());
+        let mut buffer = vec![0; READ_BUFFER_BYTES];
         let mut at = offset;
         while at < offset + length {
-            let wanted = usize::try_from(offset + length - at).unwrap_or(usize::MAX).min(PIECE_BYTES);
+            let wanted = usize::try_from(offset + length - at).unwrap_or(usize::MAX).min(READ_BUFFER_BYTES);
             match self.draft.file.read_at(&mut buffer[..wanted], at) {
                 Ok(0) => return Ok(None),
                 Ok(read) => {
@@ -200,7 +200,7 @@ impl Sink for NewFile {
             }
         }
         let found = hasher.finish();
-        if found != *noted {
+        if found != *recorded {
             return Ok(None);
         }
         Ok(Some(found))
@@ -221,7 +221,7 @@ impl Sink for NewFile {
         let Some(resumable) = &self.resumable else { return };
         let (algorithm, checksum) = (checksum.algorithm().name().to_owned(), checksum.to_base64());
         if let Err(e) = resumable.journal.add(&Line::Chunk { offset, length, algorithm, checksum }) {
-            tracing::warn!(error = %e, "a chunk is not remembered: killed, it would be fetched again");
+            tracing::warn!(error = %e, "cannot record a chunk in the journal; a resumed download repeats it");
         }
     }
 }
@@ -232,7 +232,7 @@ impl Drop for NewFile {
             && self.resumable.is_none()
             && let Err(e) = self.draft.discard()
         {
-            tracing::warn!(error = %e, path = %self.path.display(), "an unfinished file is left beside it");
+            tracing::warn!(error = %e, path = %self.path.display(), "cannot remove the unfinished file of");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The place of a file in a tree, and what may be replaced there.
+//! The location of a file in a tree, and the checks before an existing file is replaced.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -10,9 +10,9 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::Tree;
 
-/// A path below a directory, divided.
+/// A path below a directory, split into parent and name.
 pub(super) struct FilePlace<'a> {
-    /// May be empty.
+    /// Empty for a file in the root.
     pub parent: &'a Path,
     pub name: &'a OsStr,
 }
@@ -21,49 +21,49 @@ impl<'a> FilePlace<'a> {
     pub fn of(below: &'a Path) -> Result<Self> {
         match (below.parent(), below.file_name()) {
             (Some(parent), Some(name)) => Ok(Self { parent, name }),
-            _ => Err(Error::new(Reason::InvalidKey, format!("{} is not a file's name", below.display()))),
+            _ => Err(Error::new(Reason::InvalidKey, format!("{} is not a file name", below.display()))),
         }
     }
 }
 
-/// Attempts at what fails where a directory is removed at that moment.
+/// Maximum number of attempts for an operation that fails when its directory is removed concurrently.
 pub(super) const MAX_ATTEMPTS: u32 = 16;
 
-/// Opens the directory of a file, made where it is missing.
+/// Opens the directory of a file, and creates it if it is missing.
 pub(super) fn make_parent(tree: &Tree, below: &Path) -> Result<OwnedFd> {
     let parent = FilePlace::of(below)?.parent;
-    tree.make_directory(parent).map_err(|e| tree.failed("make the directory", parent, e))
+    tree.make_directory(parent).map_err(|e| tree.failed("create the directory", parent, e))
 }
 
-/// Refuses to replace what is not a file: a directory, a device, or a link that leads to one or to an open descriptor, as
-/// `/dev/stdout` does. Other links are replaced, never written through.
+/// Rejects replacing anything but a file: a directory, a device, or a link to one or to an open descriptor, such as
+/// `/dev/stdout`. Other links are replaced, never written through.
 pub(super) fn check_replaceable(tree: &Tree, directory: &OwnedFd, below: &Path) -> Result<()> {
     let name = FilePlace::of(below)?.name;
-    let refuse = |what: &str| {
+    let reject = |what: &str| {
         let why = format!("{} {what}", tree.path().join(below).display());
         Err(Error::new(Reason::InvalidKey, why))
     };
     let kind = |stat: Stat| FileType::from_raw_mode(stat.st_mode);
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(kind) {
         Err(Errno::NOENT) | Ok(FileType::RegularFile) => Ok(()),
-        Err(e) => Err(tree.failed("look at", below, e.into())),
+        Err(e) => Err(tree.failed("access", below, e.into())),
         Ok(FileType::Symlink) => match statat(directory, name, AtFlags::empty()).map(kind) {
             Ok(_) if leads_to_descriptor(directory, name) => {
-                refuse("leads to an open file of a process; to write to standard output, name it -")
+                reject("leads to an open file of a process; to write to standard output, name it -")
             }
-            Ok(kind) if kind != FileType::RegularFile => refuse("is a link to what is not a file"),
+            Ok(kind) if kind != FileType::RegularFile => reject("is a link to something that is not a file"),
             _ => Ok(()),
         },
-        Ok(_) => refuse("is there and is not a file"),
+        Ok(_) => reject("exists and is not a file"),
     }
 }
 
-/// Whether a link leads to an open descriptor: through a link that only the kernel can follow, as below `/proc/self/fd`.
+/// Returns true if a link leads to an open descriptor, through a magic link such as those below `/proc/self/fd`.
 fn leads_to_descriptor(directory: &OwnedFd, name: &OsStr) -> bool {
     let open = |resolve| retry_on_intr(|| openat2(directory, name, OFlags::PATH, Mode::empty(), resolve));
     match open(ResolveFlags::NO_MAGICLINKS) {
         Err(Errno::LOOP) => true,
-        // Without `openat2` the target's name has to do.
+        // Without `openat2`, decide by the target's name.
         Err(Errno::NOSYS | Errno::PERM) => readlinkat(directory, name, Vec::new()).is_ok_and(|target| {
             let target = target.to_bytes();
             target.starts_with(b"/proc/") || target.starts_with(b"/dev/") || target.starts_with(b"pipe:")

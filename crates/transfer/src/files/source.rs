@@ -1,4 +1,4 @@
-//! A file as the source of an object. It is read again where a request failed, and must be the same file then.
+//! A file as the source of an upload. Retries read it again, so every read checks that it is unchanged.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -23,35 +23,35 @@ use crate::progress::Progress;
 pub struct FileSource {
     file: File,
     path: PathBuf,
-    seen: Seen,
+    seen: FileVersion,
     attributes: Attributes,
     progress: Arc<Progress>,
     journal: Mutex<Option<Entry>>,
-    /// Uploads carry its attributes: those that do not are others.
+    /// If set, the upload includes the file's attributes. An upload without them is not resumed.
     preserves: bool,
 }
 
-/// What the journal of an upload says.
+/// The record of an upload in its journal.
 #[derive(Debug, Serialize, Deserialize)]
-struct Begun {
-    seen: Seen,
+struct UploadRecord {
+    seen: FileVersion,
     upload: String,
     part_bytes: u64,
     #[serde(default)]
     preserves: bool,
 }
 
-/// What tells whether a file was written to.
+/// The version of a file; it differs after every write to the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen {
+struct FileVersion {
     inode: u64,
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Seen {
-    fn of(metadata: &Metadata) -> Self {
+impl FileVersion {
+    fn from_metadata(metadata: &Metadata) -> Self {
         Self {
             inode: metadata.ino(),
             size: metadata.len(),
@@ -62,26 +62,26 @@ impl Seen {
 }
 
 impl FileSource {
-    /// Opens the file of a name in a tree. Where links are passed over, none is followed on the way there, not even one that
-    /// came this moment.
+    /// Opens a file of a tree by its name. With [`Links::Skip`] no link in the path is followed, not even one created
+    /// concurrently.
     pub fn open(tree: &Tree, name: &str, links: Links, progress: Arc<Progress>) -> Result<Self> {
         let below = path_of(name)?;
         let path = tree.path().join(&below);
         let file = tree.file(&below, links).map_err(|e| tree.failed("open", &below, e))?;
-        Self::of(file, path, progress)
+        Self::from_file(file, path, progress)
     }
 
-    fn of(file: File, path: PathBuf, progress: Arc<Progress>) -> Result<Self> {
-        let metadata = file.metadata().map_err(|e| failed("look at", &path, e))?;
+    fn from_file(file: File, path: PathBuf, progress: Arc<Progress>) -> Result<Self> {
+        let metadata = file.metadata().map_err(|e| failed("access", &path, e))?;
         if !metadata.is_file() {
             return Err(Error::new(Reason::InvalidRequest, format!("{} is not a file", path.display())));
         }
-        let (seen, journal) = (Seen::of(&metadata), Mutex::default());
+        let (seen, journal) = (FileVersion::from_metadata(&metadata), Mutex::default());
         let attributes = Attributes::of(&metadata);
         Ok(Self { file, path, seen, attributes, progress, journal, preserves: false })
     }
 
-    /// The same, whose uploads are remembered; whether they carry its attributes.
+    /// Records uploads in a journal. `preserves` states whether they include the file's attributes.
     #[must_use]
     pub fn remembered(mut self, journal: Option<Entry>, preserves: bool) -> Self {
         self.journal = Mutex::new(journal);
@@ -89,49 +89,49 @@ impl FileSource {
         self
     }
 
-    /// It is stored: nothing is to be remembered.
+    /// Removes the journal: the file is stored, or its upload cannot be resumed.
     pub fn forget(&self) {
         let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(e)) = entry.map(Entry::remove) {
-            tracing::warn!(error = %e, path = %self.path.display(), "a journal is left");
+            tracing::warn!(error = %e, path = %self.path.display(), "cannot remove a journal");
         }
     }
 
-    /// Bytes in it.
+    /// Size in bytes.
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.seen.size
     }
 
-    /// What it has besides its bytes.
+    /// Modification time, mode and owner.
     #[must_use]
     pub const fn attributes(&self) -> Attributes {
         self.attributes
     }
 
-    /// When it was written last.
+    /// Modification time.
     #[must_use]
     pub fn modified(&self) -> Timestamp {
         let (seconds, nanos) = self.seen.modified;
         Timestamp::from_millis(seconds * 1000 + nanos / 1_000_000)
     }
 
-    /// What tells it from itself after it was written to.
+    /// Hash of the file's version; it changes with every write to the file.
     #[must_use]
     pub fn version(&self) -> u64 {
-        let Seen { inode, size, modified, changed } = self.seen;
+        let FileVersion { inode, size, modified, changed } = self.seen;
         let numbers = [inode, size].map(u64::to_le_bytes);
         let times = [modified.0, modified.1, changed.0, changed.1].map(i64::to_le_bytes);
         crc64nvme([numbers.as_flattened(), times.as_flattened()].concat().as_slice())
     }
 
-    /// Whether an upload that was begun before is of these bytes, and carries what this one would.
-    fn is_same(&self, begun: &Begun) -> bool {
-        begun.seen == self.seen && begun.preserves == self.preserves
+    /// Returns true if an earlier upload is of this version of the file, with the same choice of attributes.
+    fn is_same(&self, record: &UploadRecord) -> bool {
+        record.seen == self.seen && record.preserves == self.preserves
     }
 
     fn changed(&self) -> Error {
-        Error::new(Reason::Conflict, format!("{} was written to while it was read", self.path.display()))
+        Error::new(Reason::Conflict, format!("{} changed while it was read", self.path.display()))
     }
 }
 
@@ -154,30 +154,30 @@ impl Source for FileSource {
     }
 
     fn check(&self) -> Result<()> {
-        let metadata = self.file.metadata().map_err(|e| failed("look at", &self.path, e))?;
-        if Seen::of(&metadata) == self.seen { Ok(()) } else { Err(self.changed()) }
+        let metadata = self.file.metadata().map_err(|e| failed("access", &self.path, e))?;
+        if FileVersion::from_metadata(&metadata) == self.seen { Ok(()) } else { Err(self.changed()) }
     }
 
     fn earlier(&self) -> Option<(UploadId, u64)> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = journal.as_ref()?.earlier::<Begun>().pop()?;
-        self.is_same(&begun).then_some((UploadId(begun.upload), begun.part_bytes))
+        let record = journal.as_ref()?.earlier::<UploadRecord>().pop()?;
+        self.is_same(&record).then_some((UploadId(record.upload), record.part_bytes))
     }
 
     fn outdated(&self) -> Option<UploadId> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = journal.as_ref()?.earlier::<Begun>().pop()?;
-        (!self.is_same(&begun)).then_some(UploadId(begun.upload))
+        let record = journal.as_ref()?.earlier::<UploadRecord>().pop()?;
+        (!self.is_same(&record)).then_some(UploadId(record.upload))
     }
 
     fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_mut() else { return false };
         let (seen, preserves) = (self.seen.clone(), self.preserves);
-        let begun = Begun { seen, upload: upload.0.clone(), part_bytes, preserves };
-        let added = entry.begin_anew().and_then(|()| entry.add(&begun));
+        let record = UploadRecord { seen, upload: upload.0.clone(), part_bytes, preserves };
+        let added = entry.begin_anew().and_then(|()| entry.add(&record));
         if let Err(e) = &added {
-            tracing::warn!(error = %e, "an upload is not remembered: killed, it would begin anew");
+            tracing::warn!(error = %e, "cannot write the upload journal; if interrupted, it cannot resume");
         }
         added.is_ok()
     }
@@ -190,7 +190,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn an_upload_that_carries_something_else_is_not_gone_on_with() {
+    fn upload_with_other_attributes_is_not_resumed() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("file"), "x").unwrap();
         let tree = Tree::open(directory.path()).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_on_the_way_is_gone_through_unless_links_are_followed() {
+    fn links_in_the_path_are_followed_only_on_request() {
         let directory = tempfile::tempdir().unwrap();
         let (root, outside) = (directory.path().join("root"), directory.path().join("outside"));
         for name in ["root/dir", "outside"] {
@@ -231,7 +231,7 @@ mod tests {
             assert!(refused.contains(&format!("cannot open {}: ", root.join(name).display())), "{refused}");
             assert_eq!(is_open(&root, name, Links::Follow).unwrap(), 1, "{name}");
         }
-        // The directory itself was named by somebody.
+        // A link to the root itself is followed: the user named it.
         let named = directory.path().join("named");
         std::os::unix::fs::symlink(&root, &named).unwrap();
         assert_eq!(is_open(&named, "dir/file", Links::Skip).unwrap(), 1);

@@ -1,8 +1,9 @@
 //! A directory tree in which names are resolved without following a link and without leaving it
-//! (`openat2(2)` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`), whatever others do to it meanwhile.
+//! (`openat2(2)` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`), even if others change it concurrently.
 //!
-//! The root is opened once and may itself be reached through a link: the user named it. Everything below it is
-//! opened, made and removed relative to that descriptor, so a directory that is swapped for a link leads nowhere.
+//! The root is opened once and may itself be reached through a link: the user named it. Everything below it is opened,
+//! created and removed relative to that descriptor, so that replacing a directory by a link cannot redirect an
+//! operation.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -33,7 +34,7 @@ pub struct Tree {
     root: Arc<OwnedFd>,
 }
 
-/// Device and inode: the same for every name of a file.
+/// Identity of a file, independent of its name: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: u64,
@@ -46,7 +47,7 @@ impl FileId {
     }
 }
 
-/// How two trees lie to each other.
+/// The relation of two trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
     /// Neither contains the other.
@@ -60,14 +61,14 @@ pub enum Overlap {
 }
 
 impl Tree {
-    /// Opens an existing directory. Its path may lead through links.
+    /// Opens an existing directory. Links in its path are followed.
     pub fn open(path: &Path) -> io::Result<Self> {
         let own = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let root = retry_on_intr(|| openat(CWD, own, DIRECTORY, Mode::empty()))?;
         Ok(Self { path: own.into(), root: Arc::new(root) })
     }
 
-    /// Opens a directory, after making it and its parents where they are missing.
+    /// Opens a directory, and creates it and its parents if they are missing.
     pub fn make(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         Self::open(path)
@@ -84,7 +85,7 @@ impl Tree {
         Ok(self.resolve(below, DIRECTORY)?)
     }
 
-    /// The same, after making the directories that are missing.
+    /// Like [`directory`](Self::directory), but creates missing directories.
     pub(crate) fn make_directory(&self, below: &Path) -> io::Result<OwnedFd> {
         let mut attempt = 1;
         loop {
@@ -92,23 +93,23 @@ impl Tree {
                 Err(Errno::NOENT) => {}
                 opened => return Ok(opened?),
             }
-            match self.make_stepwise(below) {
-                // Another transfer removed one of them meanwhile: what is open of it takes no names any more.
+            match self.create_stepwise(below) {
+                // Another transfer removed one of them concurrently; no name can be created in a removed directory.
                 Err(Errno::NOENT) if attempt < MAX_ATTEMPTS => attempt += 1,
                 made => return Ok(made?),
             }
         }
     }
 
-    fn make_stepwise(&self, below: &Path) -> rustix::io::Result<OwnedFd> {
+    fn create_stepwise(&self, below: &Path) -> rustix::io::Result<OwnedFd> {
         let mut directory = None;
         for part in below {
-            directory = Some(make_one(directory.as_ref().unwrap_or(&self.root), part)?);
+            directory = Some(create_one(directory.as_ref().unwrap_or(&self.root), part)?);
         }
         directory.map_or_else(|| self.resolve(Path::new(""), DIRECTORY), Ok)
     }
 
-    /// Returns what is at a path, a link itself where it is the last part; with [`Links::Follow`] what that leads to.
+    /// The status of a path. If the last component is a link: of the link, or with [`Links::Follow`] of its target.
     pub(crate) fn stat(&self, below: &Path, links: Links) -> io::Result<Stat> {
         let found = match links {
             Links::Skip => fstat(self.resolve(below, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?),
@@ -117,14 +118,14 @@ impl Tree {
         Ok(found?)
     }
 
-    /// The metadata of what is at a path, of a link itself where it is the last part.
+    /// The metadata of a path; if the last component is a link, of the link itself.
     pub(crate) fn metadata(&self, below: &Path) -> io::Result<fs::Metadata> {
         File::from(self.resolve(below, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?).metadata()
     }
 
-    /// Opens a file to read. With [`Links::Skip`] a link anywhere in `below` is an error.
+    /// Opens a file for reading. With [`Links::Skip`] a link anywhere in `below` is an error.
     pub(crate) fn file(&self, below: &Path, links: Links) -> io::Result<File> {
-        // A pipe that was put in a file's place must not be waited for.
+        // Non-blocking, because opening a pipe that replaced the file would block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = match links {
             Links::Skip => self.resolve(below, flags),
@@ -136,7 +137,7 @@ impl Tree {
         }
     }
 
-    /// Opens a file on which somebody has a lease, as file servers take them: waits until they give it up.
+    /// Opens a file on which another process holds a lease, as file servers do. Waits until the lease is released.
     fn file_under_lease(&self, below: &Path, links: Links) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = match links {
@@ -149,7 +150,7 @@ impl Tree {
         File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
     }
 
-    /// Opens a directory of the tree to list it.
+    /// Opens a directory of the tree for listing.
     pub(crate) fn listing(&self, below: &Path) -> io::Result<OwnedFd> {
         Ok(self.resolve(below, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?)
     }
@@ -158,7 +159,7 @@ impl Tree {
         let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match retry_on_intr(|| openat2(&self.root, below, flags, Mode::empty(), resolve)) {
-            // Before Linux 5.6, or where a filter of system calls does not know it.
+            // Before Linux 5.6, or rejected by a system call filter.
             Err(Errno::NOSYS | Errno::PERM) => self.resolve_stepwise(below, flags),
             opened => opened,
         }
@@ -175,7 +176,7 @@ impl Tree {
         open_one(directory.as_ref().unwrap_or(&self.root), last, flags)
     }
 
-    /// An error about a name of the tree. A link in the way is named.
+    /// Converts an I/O error of a path in the tree. If a link caused it, the message names the link.
     pub(crate) fn failed(&self, what: &str, below: &Path, error: io::Error) -> Error {
         if error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
             && let Some(link) = self.first_link(below)
@@ -190,7 +191,7 @@ impl Tree {
         failed(what, &self.path.join(below), error)
     }
 
-    /// The first link among the parts of a path.
+    /// The first link among the components of a path.
     pub(crate) fn first_link(&self, below: &Path) -> Option<PathBuf> {
         let mut path = self.path.to_path_buf();
         below.iter().find_map(|part| {
@@ -199,7 +200,7 @@ impl Tree {
         })
     }
 
-    /// Compares two trees by device and inode of each directory above them: names may be links or mounts.
+    /// Compares two trees by device and inode of all their ancestors, since their paths may contain links or mounts.
     pub fn overlap(&self, other: &Self) -> io::Result<Overlap> {
         let (own, others) = (ancestry(&self.root)?, ancestry(&other.root)?);
         let [Some(self_id), Some(other_id)] = [own.first(), others.first()] else {
@@ -218,19 +219,19 @@ impl Tree {
 fn open_one(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let opened = retry_on_intr(|| openat(directory, name, flags | OFlags::NOFOLLOW, Mode::empty()));
     match opened {
-        // With `O_DIRECTORY` a link is reported as what is no directory.
+        // With `O_DIRECTORY` a link is reported as `ENOTDIR`.
         Err(Errno::NOTDIR) if is_link(directory, name) => Err(Errno::LOOP),
         opened => opened,
     }
 }
 
-fn make_one(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+fn create_one(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     match open_one(directory, name, DIRECTORY) {
         Err(Errno::NOENT) => {}
         opened => return opened,
     }
     match mkdirat(directory, name, DIRECTORY_MODE) {
-        // Another transfer may have made it meanwhile.
+        // Another transfer may have created it concurrently.
         Ok(()) | Err(Errno::EXIST) => open_one(directory, name, DIRECTORY),
         Err(e) => Err(e),
     }
@@ -241,8 +242,8 @@ fn is_link(directory: &OwnedFd, name: &OsStr) -> bool {
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_symlink())
 }
 
-/// A directory and those above it, up to the root of the file system, or to one that this user may not look through: nothing above it
-/// can have been named by a path that leads here.
+/// The ids of a directory and its ancestors, up to the root or to one that this user may not search. No path of this
+/// user can lead here from above the latter.
 fn ancestry(directory: impl AsFd) -> io::Result<Vec<FileId>> {
     let mut all = vec![FileId::of(&fstat(&directory)?)];
     let above = |below: &dyn AsFd| retry_on_intr(|| openat(below.as_fd(), "..", DIRECTORY, Mode::empty()));
@@ -253,7 +254,7 @@ fn ancestry(directory: impl AsFd) -> io::Result<Vec<FileId>> {
             opened => opened?,
         };
         let (id, own_mount) = (FileId::of(&fstat(&opened)?), mount_id(&opened));
-        // The root is its own parent. A directory that is mounted in itself has its own inode for a parent, in another mount.
+        // The root is its own parent. The same inode in another mount is a directory that is bind-mounted into itself.
         if all.last() == Some(&id) && mount == own_mount {
             return Ok(all);
         }
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn names_resolve_without_links_on_both_paths() {
+    fn both_resolvers_reject_links() {
         let (_scene, tree) = scene();
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         type Resolve = fn(&Tree, &Path, OFlags) -> rustix::io::Result<OwnedFd>;
@@ -311,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_made_but_not_through_links() {
+    fn directories_are_not_created_through_links() {
         let (scene, tree) = scene();
         tree.make_directory(Path::new("dir/new/deep")).unwrap();
         assert!(scene.path().join("root/dir/new/deep").is_dir());
         let refused = tree.make_directory(Path::new("away/new/deep")).unwrap_err();
-        let message = tree.failed("make", Path::new("away/new/deep"), refused).to_string();
+        let message = tree.failed("create", Path::new("away/new/deep"), refused).to_string();
         assert!(message.contains("root/away is a symbolic link"), "{message}");
         assert!(!scene.path().join("outside/new").exists());
         symlink("nowhere", scene.path().join("root/dangling")).unwrap();
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_in_a_files_place_does_not_block() {
+    fn opening_a_pipe_does_not_block() {
         let (scene, tree) = scene();
         let pipe = scene.path().join("root/pipe");
         rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swapped_root_is_not_looked_up_again() {
+    fn replaced_root_path_is_not_resolved_again() {
         let (scene, tree) = scene();
         let path = |name: &str| scene.path().join(name);
         fs::rename(path("root"), path("moved")).unwrap();
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_are_found_through_links_and_dots() {
+    fn overlap_is_detected_through_links_and_dots() {
         let (scene, root) = scene();
         let overlap =
             |a: &Tree, name: &str| a.overlap(&Tree::open(&scene.path().join(name)).unwrap()).unwrap();
@@ -356,9 +357,9 @@ mod tests {
         assert_eq!(overlap(&root, "root/away"), Overlap::Apart);
     }
 
-    /// File servers take leases on what their clients have open.
+    /// File servers take leases on files that their clients have open.
     #[test]
-    fn a_file_under_a_lease_opens_when_it_is_given_up() {
+    fn leased_file_opens_once_the_lease_is_released() {
         use std::os::fd::AsRawFd as _;
         let (scene, tree) = scene();
         let held = File::options().write(true).open(scene.path().join("root/dir/file")).unwrap();
@@ -374,13 +375,13 @@ mod tests {
         unsafe { libc::fcntl(held.as_raw_fd(), F_SETSIG, libc::SIGURG) };
         let opener = std::thread::spawn(move || tree.file(Path::new("dir/file"), Links::Skip));
         std::thread::sleep(std::time::Duration::from_millis(200));
-        assert!(!opener.is_finished(), "it waits");
+        assert!(!opener.is_finished(), "opening waits for the lease");
         drop(held);
         assert!(opener.join().unwrap().is_ok());
     }
 
     #[test]
-    fn a_directory_mounted_in_itself_hides_no_ancestor() {
+    fn directory_mounted_in_itself_hides_no_ancestor() {
         let scene = tempfile::tempdir().unwrap();
         let path = |name: &str| scene.path().join(name);
         fs::create_dir_all(path("p/c")).unwrap();

@@ -1,4 +1,4 @@
-//! What is found in many objects, on one output: an object's lines together, and in order where that is asked for.
+//! The shared output of a search: the lines of an object are contiguous, and objects are in listing order if requested.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,19 +8,20 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::writer::Writer;
 
-/// The output.
+/// The shared output.
 pub(super) struct Output {
     writer: Arc<tokio::sync::Mutex<Writer>>,
-    /// Whose turn it is, where there is an order.
+    /// The number of the object whose turn it is; `None` if the output is unordered.
     turns: Option<watch::Sender<u64>>,
+    /// Finished turns after the current one.
     ended: Mutex<BTreeSet<u64>>,
 }
 
-/// An object's turn. Dropping it ends it.
+/// An object's turn to write. Dropping it passes the turn on.
 pub(super) struct Turn {
     output: Arc<Output>,
     number: u64,
-    /// Held from the first bytes on, so that those of others do not come between.
+    /// Held from the first line on, so that the lines of other objects are not interleaved.
     held: Option<OwnedMutexGuard<Writer>>,
 }
 
@@ -34,15 +35,15 @@ impl Output {
         Turn { output: self.clone(), number, held: None }
     }
 
-    /// Waits until all is written. Nobody has a turn any more.
+    /// Waits until everything is written. Fails if a [`Turn`] still exists.
     pub async fn finish(self) -> Result<()> {
         match Arc::into_inner(self.writer) {
             Some(writer) => writer.into_inner().finish().await,
-            None => Err(Error::new(Reason::Defect, "the output is still written to")),
+            None => Err(Error::new(Reason::Defect, "the output is still in use")),
         }
     }
 
-    /// It is the next one's turn that has not ended.
+    /// Ends a turn; the next one is the first that has not ended.
     fn end(&self, number: u64) {
         let Some(turns) = &self.turns else { return };
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +57,7 @@ impl Output {
 }
 
 impl Turn {
-    /// Writes some of the object's lines, when it is its turn.
+    /// Waits for the object's turn and writes some of its lines.
     pub async fn write(&mut self, lines: Vec<u8>) -> Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -66,8 +67,8 @@ impl Turn {
             None => {
                 if let Some(turns) = &self.output.turns {
                     let number = self.number;
-                    let over = |e| Error::with_source(Reason::Defect, "the order was lost", e);
-                    turns.subscribe().wait_for(|now| *now == number).await.map_err(over)?;
+                    let failed = |e| Error::with_source(Reason::Defect, "the output order was lost", e);
+                    turns.subscribe().wait_for(|now| *now == number).await.map_err(failed)?;
                 }
                 self.output.writer.clone().lock_owned().await
             }

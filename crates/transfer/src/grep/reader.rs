@@ -1,32 +1,32 @@
-//! Pieces that arrive over a channel, read as a file is: by a thread that waits for them.
+//! Blocking reader of buffers that arrive over a channel, for the search thread.
 
 use std::io::{self, Read};
 
 use bytes::{Buf as _, Bytes};
 use tokio::sync::mpsc;
 
-/// The reader. Dropping it tells the sender that no more is wanted.
+/// The reader. Dropping it closes the channel.
 pub(super) struct Reader {
-    pieces: mpsc::Receiver<io::Result<Bytes>>,
-    piece: Bytes,
+    buffers: mpsc::Receiver<io::Result<Bytes>>,
+    current: Bytes,
 }
 
 impl Reader {
-    pub const fn new(pieces: mpsc::Receiver<io::Result<Bytes>>) -> Self {
-        Self { pieces, piece: Bytes::new() }
+    pub const fn new(buffers: mpsc::Receiver<io::Result<Bytes>>) -> Self {
+        Self { buffers, current: Bytes::new() }
     }
 }
 
 impl Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.piece.is_empty() {
-            match self.pieces.blocking_recv() {
-                Some(piece) => self.piece = piece?,
+        while self.current.is_empty() {
+            match self.buffers.blocking_recv() {
+                Some(current) => self.current = current?,
                 None => return Ok(0),
             }
         }
-        let length = buffer.len().min(self.piece.len());
-        self.piece.copy_to_slice(&mut buffer[..length]);
+        let length = buffer.len().min(self.current.len());
+        self.current.copy_to_slice(&mut buffer[..length]);
         Ok(length)
     }
 }

@@ -1,4 +1,4 @@
-//! What is found in one object, as `grep -rn` prints it.
+//! The matches of one object, formatted like `grep -rn` prints them.
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -11,14 +11,14 @@ use tradewind_core::printable;
 
 use super::{Query, Show};
 
-/// Lines are handed on when they are so many bytes.
-const MUCH: usize = 64 << 10;
+/// Buffered output is sent on once it reaches this size.
+const FLUSH_BYTES: usize = 64 << 10;
 
 /// The colours of GNU grep.
-const NAME: &str = "\x1b[35m";
-const NUMBER: &str = "\x1b[32m";
-const FOUND: &str = "\x1b[01;31m";
-const PLAIN: &str = "\x1b[m";
+const NAME_COLOUR: &str = "\x1b[35m";
+const NUMBER_COLOUR: &str = "\x1b[32m";
+const MATCH_COLOUR: &str = "\x1b[01;31m";
+const RESET_COLOUR: &str = "\x1b[m";
 
 /// Matches of one object.
 pub(super) struct Matches<'a> {
@@ -28,7 +28,7 @@ pub(super) struct Matches<'a> {
     lines: Vec<u8>,
     count: u64,
     is_binary: bool,
-    /// Where lines go when they are many; dropped at the end.
+    /// Receives the output when the buffer is full; `None` keeps all of it in memory.
     overflow: Option<mpsc::Sender<Vec<u8>>>,
 }
 
@@ -39,12 +39,12 @@ impl<'a> Matches<'a> {
         name: &'a str,
         overflow: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Self {
-        // Colours are for a terminal, and so are safe names.
+        // On a terminal, indicated by colours, control characters in names are escaped.
         let name = if query.is_coloured { printable(name) } else { Cow::Borrowed(name) };
         Self { matcher, query, name, lines: Vec::new(), count: 0, is_binary: false, overflow }
     }
 
-    /// Whether anything was found, and what is left to be shown.
+    /// Returns whether anything matched, and the remaining output.
     pub fn finish(mut self) -> (bool, Vec<u8>) {
         let [name, _, _, plain] = self.colours();
         // Writing to memory cannot fail.
@@ -57,7 +57,11 @@ impl<'a> Matches<'a> {
     }
 
     const fn colours(&self) -> [&'static str; 4] {
-        if self.query.is_coloured { [NAME, NUMBER, FOUND, PLAIN] } else { [""; 4] }
+        if self.query.is_coloured {
+            [NAME_COLOUR, NUMBER_COLOUR, MATCH_COLOUR, RESET_COLOUR]
+        } else {
+            [""; 4]
+        }
     }
 
     fn add(&mut self, number: u64, line: &[u8]) -> io::Result<()> {
@@ -80,7 +84,7 @@ impl<'a> Matches<'a> {
             self.lines.extend_from_slice(line);
         }
         self.lines.push(b'\n');
-        if self.lines.len() >= MUCH
+        if self.lines.len() >= FLUSH_BYTES
             && let Some(overflow) = &self.overflow
         {
             overflow.blocking_send(std::mem::take(&mut self.lines)).map_err(io::Error::other)?;
@@ -109,7 +113,7 @@ impl Sink for Matches<'_> {
                 self.add(number, line)?;
             }
         }
-        // Of a name one match is enough.
+        // One match is enough to print the name.
         Ok(self.query.show != Show::Names)
     }
 }

@@ -1,5 +1,5 @@
-//! Changes below a directory, as inotify tells them: of each directory by itself, so that every one below is watched, and
-//! every new one before it is looked into. What happened before that is found by looking.
+//! Changes below a directory, reported by inotify. Inotify watches single directories, so every directory in the tree
+//! is watched, and a new one before its entries are listed; entries created before that are found by the listing.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -20,33 +20,33 @@ use super::root::gone;
 use crate::files::{self, Entry, entries, failed, is_unfinished};
 use crate::names::name_of;
 
-/// Events that wait to be heard, at the most; behind them the kernel's own queue fills, and says when it ran over.
-const EVENTS_AHEAD: usize = 1024;
-/// How long it takes at the most to notice that nobody listens any more.
-const LOOK_UP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-/// Events that are read at once, in bytes.
+/// Maximum number of queued events. Beyond it the kernel's queue fills, which reports its own overflow.
+const MAX_QUEUED_EVENTS: usize = 1024;
+/// Interval at which the thread checks whether the receiver was dropped.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// Size of the buffer into which events are read.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// A hint that something changed.
 #[derive(Debug)]
 pub enum Event {
-    /// A name that came, changed or went.
+    /// A name was created, changed or removed.
     Touched(String),
-    /// Below this, `dir/` or everything, anything may have changed.
+    /// Anything below this prefix may have changed: `dir/`, or empty for the whole tree.
     Tree(String),
-    /// Something cannot be watched, or cannot be a name.
+    /// A directory cannot be watched, or a file name cannot be a key.
     Failed(String, Error),
-    /// The directory is gone: what is not found from now on was not removed.
+    /// The watched directory is gone: files missing from now on were not removed.
     Gone(Error),
 }
 
-/// Nobody listens any more, or there is nothing left to tell.
-struct Over;
+/// The receiver was dropped, or the watched directory is gone.
+struct Stopped;
 
-/// Begins to watch everything below a directory. What changes after this has returned is told of; modes and times are
-/// changes where somebody keeps them.
+/// Starts to watch everything below a directory. Every change after the return is reported. Changes of modes and times
+/// count if `keeps_attributes` is set.
 pub fn watch(root: &Path, keeps_attributes: bool) -> Result<mpsc::Receiver<Event>> {
-    let (events, heard) = mpsc::channel(EVENTS_AHEAD);
+    let (events, heard) = mpsc::channel(MAX_QUEUED_EVENTS);
     let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
     let queue = queue.map_err(|e| failed("watch", root, e))?;
     let mut flags = WatchFlags::CREATE
@@ -65,11 +65,11 @@ pub fn watch(root: &Path, keeps_attributes: bool) -> Result<mpsc::Receiver<Event
         return Err(gone(root));
     }
     let listen = move || {
-        // Whoever does not listen any more need not be told why it ends.
+        // It ends when the receiver is dropped, or after it has reported why.
         let _ = tree.listen();
     };
-    let begun = std::thread::Builder::new().name("watch".to_owned()).spawn(listen);
-    begun.map_err(|e| Error::with_source(Reason::Defect, format!("cannot begin a thread: {e}"), e))?;
+    let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(listen);
+    spawned.map_err(|e| Error::with_source(Reason::Defect, format!("cannot start a thread: {e}"), e))?;
     Ok(heard)
 }
 
@@ -77,31 +77,32 @@ struct Tree {
     root: PathBuf,
     queue: OwnedFd,
     flags: WatchFlags,
-    /// Directories by the number of their watch, as paths below the root.
+    /// Directories relative to the root, by watch descriptor.
     paths: HashMap<i32, PathBuf>,
     events: mpsc::Sender<Event>,
 }
 
 impl Tree {
-    /// Watches a directory; `false` where it is gone again, or cannot be looked into, which whoever lists it tells.
+    /// Watches a directory. Returns false if it is gone again or cannot be opened; the listing reports the latter.
     fn add(&mut self, below: &Path) -> Result<bool> {
         let path = self.root.join(below);
-        let own = if below.as_os_str().is_empty() { WatchFlags::MOVE_SELF } else { WatchFlags::empty() };
-        // Through its descriptor: no directory on the way may have become a link.
+        let self_mask =
+            if below.as_os_str().is_empty() { WatchFlags::MOVE_SELF } else { WatchFlags::empty() };
+        // By descriptor, because a component of the path may have been replaced by a link.
         let watched = self.open_tree().and_then(|tree| tree.directory(below)).and_then(|directory| {
             let open = format!("/proc/self/fd/{}", directory.as_raw_fd());
-            Ok(inotify::add_watch(&self.queue, open, self.flags | own)?)
+            Ok(inotify::add_watch(&self.queue, open, self.flags | self_mask)?)
         });
         match watched.map_err(|e| Errno::from_io_error(&e).ok_or(e)) {
-            Ok(number) => {
-                self.paths.insert(number, below.to_owned());
+            Ok(descriptor) => {
+                self.paths.insert(descriptor, below.to_owned());
                 Ok(true)
             }
             Err(Ok(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP)) => Ok(false),
             Err(Ok(Errno::NOSPC)) => {
                 let why = format!(
-                    "cannot watch {}: the system watches no more directories than {} for one user; raise \
-                     fs.inotify.max_user_watches, or run sync without --watch from time to time",
+                    "cannot watch {}: the per-user limit is reached after {} directories; raise \
+                     fs.inotify.max_user_watches, or run sync periodically without --watch",
                     path.display(),
                     self.paths.len(),
                 );
@@ -112,18 +113,18 @@ impl Tree {
         }
     }
 
-    /// Watches a directory and all below it.
+    /// Watches a directory and all directories below it.
     fn add_below(&mut self, below: PathBuf) -> Result<()> {
-        let mut waiting = vec![below];
-        while let Some(directory) = waiting.pop() {
+        let mut pending = vec![below];
+        while let Some(directory) = pending.pop() {
             if self.add(&directory)? {
-                waiting.extend(self.directories(&directory));
+                pending.extend(self.directories(&directory));
             }
         }
         Ok(())
     }
 
-    /// Directories in a directory. One that cannot be listed has none: whoever compares tells of it.
+    /// The directories in a directory; empty if it cannot be listed, which the comparison reports.
     fn directories(&self, below: &Path) -> Vec<PathBuf> {
         let directories = self.entries(below).filter(|entry| entry.kind.is_dir());
         directories.map(|entry| below.join(entry.name)).collect()
@@ -134,24 +135,24 @@ impl Tree {
         entries.into_iter().flatten()
     }
 
-    /// Not held open: nobody could unmount it.
+    /// Opens the root for one operation. Holding it open would prevent an unmount.
     fn open_tree(&self) -> io::Result<files::Tree> {
         files::Tree::open(&self.root)
     }
 
-    /// A new directory: what was put into it before it was watched is told of as if it were put there now.
-    fn appeared(&mut self, below: PathBuf) -> Result<(), Over> {
-        let mut waiting = vec![below];
-        while let Some(directory) = waiting.pop() {
+    /// Handles a new directory: entries created before it was watched are reported as changes.
+    fn directory_appeared(&mut self, below: PathBuf) -> Result<(), Stopped> {
+        let mut pending = vec![below];
+        while let Some(directory) = pending.pop() {
             match self.add(&directory) {
                 Ok(true) => {}
                 Ok(false) => continue,
-                Err(e) => self.tell(Event::Failed(self.root.join(&directory).display().to_string(), e))?,
+                Err(e) => self.send(Event::Failed(self.root.join(&directory).display().to_string(), e))?,
             }
             for entry in self.entries(&directory) {
                 let path = directory.join(entry.name);
                 if entry.kind.is_dir() {
-                    waiting.push(path);
+                    pending.push(path);
                 } else {
                     self.touched(&path)?;
                 }
@@ -160,122 +161,123 @@ impl Tree {
         Ok(())
     }
 
-    /// A directory that went somewhere else: what is heard of it is not of this path any more.
-    fn left(&mut self, below: &Path) -> Result<(), Over> {
+    /// Handles a directory that was moved away: its watches would report changes under the old path.
+    fn directory_left(&mut self, below: &Path) -> Result<(), Stopped> {
         let queue = &self.queue;
-        self.paths.retain(|number, path| {
+        self.paths.retain(|descriptor, path| {
             let stays = !path.starts_with(below);
             if !stays {
-                // It may be gone by itself.
-                let _ = inotify::remove_watch(queue, *number);
+                // Fails if the kernel has removed the watch already.
+                let _ = inotify::remove_watch(queue, *descriptor);
             }
             stays
         });
         match name_of(below) {
-            Ok(name) => self.tell(Event::Tree(format!("{name}/"))),
-            // Nothing of it can have been carried.
+            Ok(name) => self.send(Event::Tree(format!("{name}/"))),
+            // A directory whose name cannot be a key was never uploaded.
             Err(_) => Ok(()),
         }
     }
 
-    fn touched(&self, below: &Path) -> Result<(), Over> {
+    fn touched(&self, below: &Path) -> Result<(), Stopped> {
         if below.file_name().is_some_and(|name| is_unfinished(name.as_encoded_bytes())) {
             return Ok(());
         }
         match name_of(below) {
-            Ok(name) => self.tell(Event::Touched(name)),
-            // Nothing of it can have been carried.
+            Ok(name) => self.send(Event::Touched(name)),
+            // A removed file whose name cannot be a key was never uploaded.
             Err(_) if fs::symlink_metadata(self.root.join(below)).is_err() => Ok(()),
-            Err(e) => self.tell(Event::Failed(self.root.join(below).display().to_string(), e)),
+            Err(e) => self.send(Event::Failed(self.root.join(below).display().to_string(), e)),
         }
     }
 
-    fn tell(&self, event: Event) -> Result<(), Over> {
-        self.events.blocking_send(event).map_err(|_| Over)
+    fn send(&self, event: Event) -> Result<(), Stopped> {
+        self.events.blocking_send(event).map_err(|_| Stopped)
     }
 
-    fn listen(mut self) -> Result<(), Over> {
+    fn listen(mut self) -> Result<(), Stopped> {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
         loop {
-            match poll(&mut [PollFd::new(&self.queue, PollFlags::IN)], Some(&LOOK_UP)) {
+            match poll(&mut [PollFd::new(&self.queue, PollFlags::IN)], Some(&POLL_INTERVAL)) {
                 Ok(0) | Err(Errno::INTR) if self.events.is_closed() => return Ok(()),
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(e) => return self.tell(Event::Gone(failed("watch", &self.root, e))),
+                Err(e) => return self.send(Event::Gone(failed("watch", &self.root, e))),
             }
             for heard in read(&self.queue, &mut buffer) {
                 match heard {
-                    Ok((number, what, name)) => self.heard(number, what, name.as_deref())?,
-                    Err(e) => return self.tell(Event::Gone(failed("watch", &self.root, e))),
+                    Ok((descriptor, mask, name)) => self.heard(descriptor, mask, name.as_deref())?,
+                    Err(e) => return self.send(Event::Gone(failed("watch", &self.root, e))),
                 }
             }
         }
     }
 
-    fn heard(&mut self, number: i32, what: ReadFlags, name: Option<&Path>) -> Result<(), Over> {
-        if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-            return self.ran_over();
+    fn heard(&mut self, descriptor: i32, mask: ReadFlags, name: Option<&Path>) -> Result<(), Stopped> {
+        if mask.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return self.queue_overflowed();
         }
-        let Some(directory) = self.paths.get(&number) else { return Ok(()) };
+        let Some(directory) = self.paths.get(&descriptor) else { return Ok(()) };
         let is_root = directory.as_os_str().is_empty();
-        let own = ReadFlags::IGNORED | ReadFlags::MOVE_SELF | ReadFlags::DELETE_SELF | ReadFlags::UNMOUNT;
-        if what.intersects(own) {
+        let self_mask =
+            ReadFlags::IGNORED | ReadFlags::MOVE_SELF | ReadFlags::DELETE_SELF | ReadFlags::UNMOUNT;
+        if mask.intersects(self_mask) {
             if is_root {
-                return self.over(gone(&self.root));
+                return self.root_gone(gone(&self.root));
             }
-            if what.contains(ReadFlags::UNMOUNT) {
+            if mask.contains(ReadFlags::UNMOUNT) {
                 return self.unmounted(directory.clone());
             }
-            if what.contains(ReadFlags::IGNORED) {
-                self.paths.remove(&number);
+            if mask.contains(ReadFlags::IGNORED) {
+                self.paths.remove(&descriptor);
             }
             return Ok(());
         }
-        // Of a directory itself, its parent tells.
+        // An event without a name concerns the directory itself, which its parent's watch reports.
         let Some(name) = name else { return Ok(()) };
         let path = directory.join(name);
-        if !what.contains(ReadFlags::ISDIR) {
+        if !mask.contains(ReadFlags::ISDIR) {
             return self.touched(&path);
         }
-        if what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
-            return self.appeared(path);
+        if mask.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+            return self.directory_appeared(path);
         }
-        if what.contains(ReadFlags::MOVED_FROM) {
-            return self.left(&path);
+        if mask.contains(ReadFlags::MOVED_FROM) {
+            return self.directory_left(&path);
         }
         Ok(())
     }
 
-    /// The file system of a directory was unmounted, which is told of each of its directories: what it hid is there again,
-    /// and everything is compared.
-    fn unmounted(&mut self, below: PathBuf) -> Result<(), Over> {
-        self.appeared(below)?;
-        self.tell(Event::Tree(String::new()))
+    /// Handles an unmount, which inotify reports for each watched directory of the file system. The directory that it
+    /// hid is visible again, so everything is compared.
+    fn unmounted(&mut self, below: PathBuf) -> Result<(), Stopped> {
+        self.directory_appeared(below)?;
+        self.send(Event::Tree(String::new()))
     }
 
-    fn over(&self, error: Error) -> Result<(), Over> {
-        self.tell(Event::Gone(error))?;
-        Err(Over)
+    fn root_gone(&self, error: Error) -> Result<(), Stopped> {
+        self.send(Event::Gone(error))?;
+        Err(Stopped)
     }
 
-    /// Events were lost, and directories among them: all are looked for again.
-    fn ran_over(&mut self) -> Result<(), Over> {
-        let known = std::mem::take(&mut self.paths);
+    /// Handles an overflow of the kernel's queue: creations of directories may be lost, so all watches are rebuilt.
+    fn queue_overflowed(&mut self) -> Result<(), Stopped> {
+        let previous = std::mem::take(&mut self.paths);
         if let Err(e) = self.add_below(PathBuf::new()) {
-            self.tell(Event::Failed(self.root.display().to_string(), e))?;
+            self.send(Event::Failed(self.root.display().to_string(), e))?;
         }
-        for number in known.keys().filter(|number| !self.paths.contains_key(number)) {
-            // It may be gone by itself.
-            let _ = inotify::remove_watch(&self.queue, *number);
+        for descriptor in previous.keys().filter(|descriptor| !self.paths.contains_key(descriptor)) {
+            // Fails if the kernel has removed the watch already.
+            let _ = inotify::remove_watch(&self.queue, *descriptor);
         }
-        self.tell(Event::Tree(String::new()))
+        self.send(Event::Tree(String::new()))
     }
 }
 
-type Heard = (i32, ReadFlags, Option<PathBuf>);
+type RawEvent = (i32, ReadFlags, Option<PathBuf>);
 
-/// What waits in the queue, as far as the buffer holds it.
-fn read(queue: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Vec<Result<Heard, Errno>> {
+/// Reads the queued events, as many as fit into the buffer.
+fn read(queue: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Vec<Result<RawEvent, Errno>> {
     let (mut reader, mut all) = (Reader::new(queue, buffer), Vec::new());
     loop {
         match reader.next() {

@@ -1,6 +1,8 @@
-//! What is mounted below the watched directory, as the system tells it (proc_pid_mountinfo(5)). Where something is
-//! mounted or unmounted, files go out of sight that nobody removed: below such a point nothing is taken for removed from
-//! then on. Which of the file systems that were there an object came from is not known, and so none of them counts again.
+//! Mounts below the watched directory (proc_pid_mountinfo(5)).
+//!
+//! A mount or unmount hides files that were not removed. Invariant: once something was mounted or unmounted at a
+//! point, no file below it ever counts as removed, even if the first mount returns. It is not recorded which of the
+//! file systems an object came from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,41 +17,41 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::files::failed;
 
-const TABLE: &str = "/proc/self/mountinfo";
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// What is mounted at and below a directory, and where that changed.
+/// The mounts at and below a directory, and the points where they changed.
 #[derive(Debug)]
 pub(super) struct Mounts {
-    /// Without links, as the table has it.
+    /// The canonical path, as the mount table has it.
     root: PathBuf,
-    known: Mutex<Known>,
+    state: Mutex<MountState>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct MountState {
     table: File,
-    /// It was told that the table is another one, which was not read yet.
+    /// The kernel has signalled a change of the table that was not read yet.
     is_outdated: bool,
     points: Points,
 }
 
 impl Mounts {
-    /// What is mounted now is what has to stay.
+    /// Records the current mounts at and below `root` as the reference.
     pub fn below(root: &Path) -> Result<Self> {
-        let root = fs::canonicalize(root).map_err(|e| failed("look at", root, e))?;
-        let mut table = File::open(TABLE).map_err(|e| failed("open", Path::new(TABLE), e))?;
+        let root = fs::canonicalize(root).map_err(|e| failed("access", root, e))?;
+        let mut table = File::open(MOUNTINFO).map_err(|e| failed("open", Path::new(MOUNTINFO), e))?;
         let points = Points::new(read(&mut table, &root)?);
-        Ok(Self { root, known: Mutex::new(Known { table, is_outdated: false, points }) })
+        Ok(Self { root, state: Mutex::new(MountState { table, is_outdated: false, points }) })
     }
 
-    /// Looks at what is mounted. What is found afterwards to have been mounted or unmounted was so before.
+    /// Reads the mount table if it changed. Every mount and unmount before this call is known after it.
     pub fn look(&self) -> Result<()> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Known { table, is_outdated, points } = &mut *known;
-        // The system tells once of each change, to whoever has the table open.
-        let told = poll(&mut [PollFd::new(&*table, PollFlags::PRI)], Some(&AT_ONCE));
-        *is_outdated |= told.map_err(|e| failed("look at", Path::new(TABLE), e))? > 0;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let MountState { table, is_outdated, points } = &mut *state;
+        // The kernel signals each change once per open file of the table.
+        let signalled = poll(&mut [PollFd::new(&*table, PollFlags::PRI)], Some(&NO_WAIT));
+        *is_outdated |= signalled.map_err(|e| failed("access", Path::new(MOUNTINFO), e))? > 0;
         if *is_outdated {
             points.look(read(table, &self.root)?);
             *is_outdated = false;
@@ -57,46 +59,46 @@ impl Mounts {
         Ok(())
     }
 
-    /// The point on the way to a name, or at it, where something was mounted or unmounted before the last look.
+    /// The point at or above a name where something was mounted or unmounted before the last update.
     pub fn changed_above(&self, name: &str) -> Option<PathBuf> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.points.changed_above(Path::new(name)).map(Path::to_owned)
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.points.changed_above(Path::new(name)).map(Path::to_owned)
     }
 }
 
-/// What is missing below a point is left in the store.
+/// The error for objects that are not removed because the mounts at `point` changed.
 pub(super) fn changed(point: &Path) -> Error {
     let why = format!(
-        "something was mounted or unmounted at {}: what is missing there is not removed; start the command again if it \
-         is to be",
+        "something was mounted or unmounted at {}: files missing there are not removed from the destination; restart \
+         the command to remove them",
         point.display()
     );
     Error::new(Reason::Conflict, why)
 }
 
-/// What tells a mount from others: its number, the device, which directory of that, the kind of the file system, and
-/// where it is from. How it is mounted may change.
+/// The identity of a mount: its id, device, root directory within the device, file system type and source. Mount
+/// options may change and are not part of it.
 type Mount = [Vec<u8>; 5];
 
-/// By their points below a directory; of those at one point the one that is seen.
+/// The visible mounts by mount point, relative to the directory.
 type Table = BTreeMap<PathBuf, Mount>;
 
-/// Points below a directory where something is mounted, or was.
+/// The initial mounts, and the points where they ever differed since.
 #[derive(Debug)]
 struct Points {
-    at_first: Table,
+    initial: Table,
     changed: BTreeSet<PathBuf>,
 }
 
 impl Points {
-    const fn new(at_first: Table) -> Self {
-        Self { at_first, changed: BTreeSet::new() }
+    const fn new(initial: Table) -> Self {
+        Self { initial, changed: BTreeSet::new() }
     }
 
-    /// This is mounted now.
+    /// Compares the current table with the initial one, and records the points that differ.
     fn look(&mut self, now: Table) {
-        let is_other = |point: &&PathBuf| self.at_first.get(*point) != now.get(*point);
-        self.changed.extend(self.at_first.keys().chain(now.keys()).filter(is_other).cloned());
+        let differs = |point: &&PathBuf| self.initial.get(*point) != now.get(*point);
+        self.changed.extend(self.initial.keys().chain(now.keys()).filter(differs).cloned());
     }
 
     fn changed_above(&self, below: &Path) -> Option<&Path> {
@@ -107,14 +109,14 @@ impl Points {
 fn read(table: &mut File, root: &Path) -> Result<Table> {
     let mut text = Vec::new();
     let done = table.rewind().and_then(|()| table.read_to_end(&mut text));
-    done.map_err(|e| failed("read", Path::new(TABLE), e))?;
+    done.map_err(|e| failed("read", Path::new(MOUNTINFO), e))?;
     Ok(mounted_below(&text, root))
 }
 
-/// What a table says of a directory and what is below it.
+/// Parses the mounts at and below a directory from a mount table.
 fn mounted_below(table: &[u8], root: &Path) -> Table {
     let mount = |line: &[u8]| {
-        // NUMBER PARENT DEVICE DIRECTORY POINT OPTIONS [WHATEVER...] - KIND SOURCE OPTIONS
+        // ID PARENT DEVICE ROOT MOUNT_POINT OPTIONS [OPTIONAL...] - TYPE SOURCE SUPER_OPTIONS
         let mut fields = line.split(|byte| *byte == b' ');
         let (number, _parent, device) = (fields.next()?, fields.next()?, fields.next()?);
         let (directory, point) = (fields.next()?, fields.next()?);
@@ -124,11 +126,11 @@ fn mounted_below(table: &[u8], root: &Path) -> Table {
         let below = point.strip_prefix(root).ok()?.to_owned();
         Some((below, [number, device, directory, kind, source].map(<[u8]>::to_vec)))
     };
-    // One that is mounted over another comes later.
+    // Later lines win: a mount over another one at the same point comes after it.
     table.split(|byte| *byte == b'\n').filter_map(mount).collect()
 }
 
-/// Bytes that would end a field are written as a backslash and three octal digits, and so is a backslash.
+/// Decodes a field: bytes that would end it, and backslashes, are written as `\ooo` in octal.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let digit = |byte: u8| matches!(byte, b'0'..=b'7').then(|| byte - b'0');
     let escaped = |after: &[u8]| match after {
@@ -163,7 +165,7 @@ mod tests {
         mounted_below(text.as_bytes(), Path::new("/w"))
     }
 
-    /// Of the text at the beginning, and then of others.
+    /// The points after reading the initial table and then each of `later`.
     fn points(later: &[&str]) -> Points {
         let mut points = Points::new(table(AT_FIRST));
         later.iter().for_each(|text| points.look(table(text)));
@@ -175,17 +177,20 @@ mod tests {
     }
 
     #[test]
-    fn a_table_names_what_is_mounted_below() {
+    fn mount_table_yields_the_mounts_below_the_root() {
         let table = table(AT_FIRST);
         let points: Vec<&Path> = table.keys().map(PathBuf::as_path).collect();
         assert_eq!(points, ["", "a b\\134/c\t\n", "disk"].map(Path::new));
         let disk: [&[u8]; 5] = [b"31", b"0:41", b"/", b"tmpfs", b"tmpfs"];
         assert_eq!(table[Path::new("disk")], disk.map(<[u8]>::to_vec));
-        assert!(mounted_below(b"31 30 0:41 / /w/disk rw", Path::new("/w")).is_empty(), "no whole line");
+        assert!(
+            mounted_below(b"31 30 0:41 / /w/disk rw", Path::new("/w")).is_empty(),
+            "the line is incomplete"
+        );
     }
 
     #[test]
-    fn only_bytes_in_octal_are_unescaped() {
+    fn only_octal_escapes_are_decoded() {
         for (field, bytes) in [
             (&b"plain"[..], &b"plain"[..]),
             (b"a\\040b", b"a b"),
@@ -201,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn where_something_is_unmounted_names_below_are_held() {
+    fn unmount_protects_the_names_below_it() {
         let points = points(&[&without("31")]);
         let above = |name: &str| points.changed_above(Path::new(name));
         for name in ["disk", "disk/x", "disk/dir/y"] {
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_that_changed_is_never_trusted_again() {
+    fn changed_mount_point_stays_changed() {
         let other_number = AT_FIRST.replace("31 30", "39 30");
         let other_device = AT_FIRST.replace("0:41", "0:49");
         let other_directory = AT_FIRST.replace("0:41 /", "0:41 /dir");
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_holds_what_is_below() {
+    fn temporary_mount_protects_the_names_below_it() {
         let came = format!("{AT_FIRST}40 30 0:50 / /w/new rw - tmpfs tmpfs rw\n");
         let points = points(&[&came, AT_FIRST]);
         assert_eq!(points.changed_above(Path::new("new/x")), Some(Path::new("new")));
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_elsewhere_or_otherwise_changes_nothing() {
+    fn mounts_elsewhere_and_options_change_nothing() {
         let elsewhere = without("33");
         let read_only = AT_FIRST.replace("/w/disk rw,relatime shared:1 master:2", "/w/disk ro");
         assert_ne!((elsewhere.as_str(), read_only.as_str()), (AT_FIRST, AT_FIRST));
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_directory_itself_is_unmounted_everything_is_held() {
+    fn unmount_of_the_root_protects_every_name() {
         let points = points(&[&without("30")]);
         assert_eq!(points.changed_above(Path::new("x")), Some(Path::new("")));
     }

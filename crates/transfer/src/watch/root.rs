@@ -1,4 +1,4 @@
-//! The directory that is watched: the one that was there at the beginning, and no other.
+//! The watched directory, identified by device and inode: a directory that replaces it at the same path does not count.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -10,7 +10,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::files::{Tree, failed};
 
-/// Which directory it is.
+/// The path and identity of the directory.
 #[derive(Debug)]
 pub(super) struct Root {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct Root {
 
 impl Root {
     pub fn of(path: &Path) -> Result<Self> {
-        let found = fs::metadata(path).map_err(|e| failed("look at", path, e))?;
+        let found = fs::metadata(path).map_err(|e| failed("access", path, e))?;
         Ok(Self { path: path.to_owned(), identity: (found.dev(), found.ino()) })
     }
 
@@ -27,24 +27,24 @@ impl Root {
         &self.path
     }
 
-    /// What is at a path below it. No directory on the way is entered through a link: it may lead anywhere.
+    /// Looks up a path below the directory. No component is followed through a link, which could lead out of it.
     pub fn look(&self, below: &Path) -> Result<Found> {
         let tree = Tree::open(&self.path).map_err(|_| gone(&self.path))?;
         match tree.metadata(below) {
             Ok(found) => Ok(Found::Itself(found)),
             Err(e) if Errno::from_io_error(&e) == Some(Errno::LOOP) => match tree.first_link(below) {
                 Some(link) => Ok(Found::BehindLink(link)),
-                // It is a directory again by now: an event tells of that.
+                // The link was replaced by a directory again; an event will report that.
                 None => Ok(Found::Nothing),
             },
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(Found::Nothing)
             }
-            Err(e) => Err(tree.failed("look at", below, e)),
+            Err(e) => Err(tree.failed("access", below, e)),
         }
     }
 
-    /// An error where it is gone. What is missing then was not removed: it is somewhere else.
+    /// Fails if the directory is gone or replaced: files missing then were not removed.
     pub fn check(&self) -> Result<()> {
         match fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(()),
@@ -53,21 +53,21 @@ impl Root {
     }
 }
 
-/// What is at a path.
+/// The result of looking up a path.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// This, which may be a link itself.
+    /// The metadata of the entry, which may be a link itself.
     Itself(Metadata),
-    /// Nothing.
+    /// No entry.
     Nothing,
-    /// This directory on the way is a link.
+    /// The path leads through this link.
     BehindLink(PathBuf),
 }
 
-/// The directory is not where it was.
+/// The error for a watched directory that is gone or replaced.
 pub(super) fn gone(path: &Path) -> Error {
     let why = format!(
-        "{} is no longer the directory that it was; nothing more is carried or removed for it",
+        "{} is no longer the directory that was watched; nothing more is copied or removed",
         path.display()
     );
     Error::new(Reason::NoSuchKey, why)

@@ -1,4 +1,4 @@
-//! Watching with events that the tests make up, over a store that fails where they say.
+//! Watching with synthetic events, over a store with injected faults.
 
 mod ending;
 mod outside;
@@ -30,10 +30,10 @@ struct Scene {
     directory: tempfile::TempDir,
     below: Arc<dyn ObjectStore>,
     store: Arc<dyn ObjectStore>,
-    told: Arc<Mutex<Vec<String>>>,
+    reports: Arc<Mutex<Vec<String>>>,
 }
 
-struct Begun {
+struct RunningWatch {
     events: mpsc::Sender<Event>,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<Result<Totals>>,
@@ -44,12 +44,12 @@ fn at(key: &str) -> Address {
 }
 
 impl Scene {
-    /// A directory with these files, and a bucket with these objects behind faults.
+    /// A directory with `files`, and a bucket with `objects` behind `faults`.
     async fn new(files: &[&str], objects: &[&str], faults: FaultPlan) -> Self {
         let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
         below.create_bucket(&context(), &at("k").bucket).await.unwrap();
         let store = Faulty::new(below.clone(), faults);
-        let scene = Self { directory: tempfile::tempdir().unwrap(), below, store, told: Arc::default() };
+        let scene = Self { directory: tempfile::tempdir().unwrap(), below, store, reports: Arc::default() };
         fs::create_dir(scene.root()).unwrap();
         files.iter().for_each(|name| scene.write(name));
         for key in objects {
@@ -70,11 +70,11 @@ impl Scene {
         fs::write(path, name).unwrap();
     }
 
-    /// Between the two.
+    /// A copier from the directory to the bucket.
     fn copier(&self, scheme: &str, links: Links) -> Arc<Copier> {
         let delay = Duration::from_millis(1);
         let retries = RetryOptions { attempts: 1, first_delay: delay, most_delay: delay };
-        let carrier = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
+        let transfers = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
         let to = Objects {
             directory: None,
             store: self.store.clone(),
@@ -85,7 +85,7 @@ impl Scene {
         Arc::new(Copier {
             from: End::Files(Directory::new(self.root()).unwrap(), links),
             to: End::Objects(to),
-            carrier: Arc::new(carrier),
+            carrier: Arc::new(transfers),
             progress: Arc::default(),
             journal: None,
             preserves: false,
@@ -98,11 +98,11 @@ impl Scene {
         Worker { copier: self.copier("s3", links), root, links, mounts }
     }
 
-    fn begin(&self, every: Duration) -> Begun {
-        self.begin_with(every, self.copier("s3", Links::Skip))
+    fn start(&self, every: Duration) -> RunningWatch {
+        self.start_with(every, self.copier("s3", Links::Skip))
     }
 
-    fn begin_with(&self, every: Duration, copier: Arc<Copier>) -> Begun {
+    fn start_with(&self, every: Duration, copier: Arc<Copier>) -> RunningWatch {
         let watch = Watch {
             copier,
             comparison: Comparison::SizeAndTime,
@@ -114,51 +114,51 @@ impl Scene {
         };
         let (events, heard) = mpsc::channel(16);
         let (stop, stopped) = oneshot::channel();
-        let told = self.told.clone();
-        let tell = move |news: &News<'_>| {
+        let reports = self.reports.clone();
+        let report = move |news: &News<'_>| {
             let line = match news {
                 News::InStep => "in step".to_owned(),
                 News::Copied(name, _) => format!("copied {name}"),
                 News::Removed(name) => format!("removed {name}"),
                 News::Failed(name, error) => format!("failed {name}: {:?}", error.kind()),
             };
-            told.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            reports.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         };
         let stopped = async {
             let _ = stopped.await;
         };
-        let ended = tokio::spawn(watch.run(heard, stopped, tell));
-        Begun { events, stop, ended }
+        let ended = tokio::spawn(watch.run(heard, stopped, report));
+        RunningWatch { events, stop, ended }
     }
 
-    fn told(&self) -> Vec<String> {
-        self.told.lock().unwrap().clone()
+    fn reports(&self) -> Vec<String> {
+        self.reports.lock().unwrap().clone()
     }
 
     async fn has(&self, key: &str) -> bool {
         self.below.head(&context(), &at(key), Default::default()).await.is_ok()
     }
 
-    async fn until_told(&self, line: &str) {
-        self.until_told_of(|told| told == line, line).await;
+    async fn wait_for(&self, line: &str) {
+        self.wait_for_match(|report| report == line, line).await;
     }
 
-    async fn until_told_of(&self, is_it: impl Fn(&str) -> bool, line: &str) {
+    async fn wait_for_match(&self, matches: impl Fn(&str) -> bool, line: &str) {
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.told().iter().any(|told| is_it(told)) {
-            assert!(Instant::now() < deadline, "{line} of {:?}", self.told());
+        while !self.reports().iter().any(|report| matches(report)) {
+            assert!(Instant::now() < deadline, "{line} of {:?}", self.reports());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 }
 
-impl Begun {
+impl RunningWatch {
     async fn stop(self) -> Totals {
         self.stop.send(()).unwrap();
         self.ended.await.unwrap().unwrap()
     }
 
-    async fn hear(&self, event: Event) {
+    async fn send(&self, event: Event) {
         self.events.send(event).await.unwrap();
     }
 }
@@ -172,112 +172,112 @@ fn touched(name: &str) -> Event {
 }
 
 #[tokio::test]
-async fn where_events_were_lost_everything_is_compared() {
+async fn tree_event_compares_everything() {
     let scene = Scene::new(&["a", "b"], &["stray"], FaultPlan::none()).await;
-    let begun = scene.begin(LONG);
-    scene.until_told("in step").await;
-    assert_eq!(scene.told(), ["copied a", "copied b", "removed stray", "in step"]);
+    let running = scene.start(LONG);
+    scene.wait_for("in step").await;
+    assert_eq!(scene.reports(), ["copied a", "copied b", "removed stray", "in step"]);
     fs::remove_file(scene.root().join("a")).unwrap();
     scene.write("dir/c");
     tokio::time::sleep(3 * QUIET).await;
-    assert!(scene.has("a").await && !scene.has("dir/c").await, "nobody told of it");
-    begun.hear(Event::Tree(String::new())).await;
-    scene.until_told("removed a").await;
-    scene.until_told("copied dir/c").await;
-    let totals = begun.stop().await;
+    assert!(scene.has("a").await && !scene.has("dir/c").await, "no event was sent");
+    running.send(Event::Tree(String::new())).await;
+    scene.wait_for("removed a").await;
+    scene.wait_for("copied dir/c").await;
+    let totals = running.stop().await;
     assert_eq!((totals.copied, totals.removed, totals.failing), (3, 2, 0));
 }
 
 #[tokio::test]
-async fn now_and_then_everything_is_compared() {
+async fn everything_is_compared_periodically() {
     let scene = Scene::new(&["a"], &[], FaultPlan::none()).await;
-    let begun = scene.begin(4 * QUIET);
-    scene.until_told("in step").await;
+    let running = scene.start(4 * QUIET);
+    scene.wait_for("in step").await;
     scene.write("missed");
-    scene.until_told("copied missed").await;
-    begun.stop().await;
-    assert_eq!(scene.told().iter().filter(|line| *line == "in step").count(), 1);
+    scene.wait_for("copied missed").await;
+    running.stop().await;
+    assert_eq!(scene.reports().iter().filter(|line| *line == "in step").count(), 1);
 }
 
 #[tokio::test]
-async fn an_event_is_only_a_hint() {
+async fn event_without_a_change_removes_nothing() {
     let scene = Scene::new(&["a", "dir/b"], &[], FaultPlan::none()).await;
-    let begun = scene.begin(LONG);
-    scene.until_told("in step").await;
-    // Neither went, and what never was is not removed.
-    begun.hear(Event::Tree("dir/".to_owned())).await;
-    begun.hear(touched("never")).await;
-    begun.hear(touched("a")).await;
-    scene.until_told("copied a").await;
+    let running = scene.start(LONG);
+    scene.wait_for("in step").await;
+    // Both files exist, and a file that never existed is not removed.
+    running.send(Event::Tree("dir/".to_owned())).await;
+    running.send(touched("never")).await;
+    running.send(touched("a")).await;
+    scene.wait_for("copied a").await;
     tokio::time::sleep(3 * QUIET).await;
-    let totals = begun.stop().await;
-    assert_eq!((totals.copied, totals.removed), (3, 0), "{:?}", scene.told());
+    let totals = running.stop().await;
+    assert_eq!((totals.copied, totals.removed), (3, 0), "{:?}", scene.reports());
     assert!(scene.has("a").await && scene.has("dir/b").await);
 }
 
 #[tokio::test]
-async fn what_fails_is_told_once_and_made_good() {
+async fn repeated_failure_is_reported_once_and_resolved() {
     let denied =
         FaultPlan::none().on(Operation::Stage, When::Nth(1), Fault::FailBefore(Reason::AccessDenied));
     let denied = denied.on(Operation::Stage, When::Nth(2), Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &[], denied).await;
-    let begun = scene.begin(LONG);
-    scene.until_told("copied a").await;
-    assert_eq!(begun.stop().await.failing, 0);
-    let failed = scene.told().iter().filter(|line| line.starts_with("failed a")).count();
-    assert_eq!(failed, 1, "{:?}", scene.told());
+    let running = scene.start(LONG);
+    scene.wait_for("copied a").await;
+    assert_eq!(running.stop().await.failing, 0);
+    let failed = scene.reports().iter().filter(|line| line.starts_with("failed a")).count();
+    assert_eq!(failed, 1, "{:?}", scene.reports());
     assert!(scene.has("a").await);
 }
 
 #[tokio::test]
-async fn what_goes_on_failing_is_counted_at_the_end() {
+async fn pending_failure_is_counted_at_the_end() {
     let denied =
         FaultPlan::none().on(Operation::Stage, When::Always, Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &[], denied).await;
-    let begun = scene.begin(LONG);
-    scene.until_told_of(|line| line.starts_with("failed a"), "a failure").await;
-    let totals = begun.stop().await;
+    let running = scene.start(LONG);
+    scene.wait_for_match(|line| line.starts_with("failed a"), "a failure").await;
+    let totals = running.stop().await;
     assert_eq!((totals.failing, totals.copied), (1, 0));
-    assert!(!scene.told().contains(&"in step".to_owned()), "it is not there");
+    assert!(!scene.reports().contains(&"in step".to_owned()), "the file was not uploaded");
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_listed_is_listed_later() {
+async fn failed_listing_is_retried_unless_it_is_permanent() {
     let down = FaultPlan::none().on(Operation::List, When::Nth(1), Fault::FailBefore(Reason::Io));
     let scene = Scene::new(&["a"], &["stray"], down).await;
-    let begun = scene.begin(LONG);
-    scene.until_told("in step").await;
-    assert!(scene.told()[0].starts_with("failed s3://bucket/"), "{:?}", scene.told());
+    let running = scene.start(LONG);
+    scene.wait_for("in step").await;
+    assert!(scene.reports()[0].starts_with("failed s3://bucket/"), "{:?}", scene.reports());
     assert!(scene.has("a").await && !scene.has("stray").await);
-    assert_eq!(begun.stop().await.failing, 0, "it was made good");
+    assert_eq!(running.stop().await.failing, 0, "the failure is resolved");
     let denied = FaultPlan::none().on(Operation::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &["stray"], denied).await;
-    let failed = scene.begin(LONG).ended.await.unwrap().unwrap_err();
-    assert_eq!(failed.reason(), Reason::AccessDenied, "nothing that waiting puts right");
+    let failed = scene.start(LONG).ended.await.unwrap().unwrap_err();
+    assert_eq!(failed.reason(), Reason::AccessDenied, "a permanent error ends the watch");
     assert!(scene.has("stray").await);
 }
 
 #[tokio::test]
-async fn where_the_root_is_another_nothing_is_removed() {
+async fn replaced_root_ends_the_watch_without_removals() {
     let scene = Scene::new(&["a", "b"], &[], FaultPlan::none()).await;
-    let begun = scene.begin(LONG);
-    scene.until_told("in step").await;
+    let running = scene.start(LONG);
+    scene.wait_for("in step").await;
     fs::rename(scene.root(), scene.directory.path().join("away")).unwrap();
     fs::create_dir(scene.root()).unwrap();
-    // An event wakes it, as anything would.
-    begun.hear(touched("a")).await;
-    let failed = begun.ended.await.unwrap().unwrap_err();
+    // Any event wakes the watch.
+    running.send(touched("a")).await;
+    let failed = running.ended.await.unwrap().unwrap_err();
     assert!(failed.to_string().contains("no longer the directory"), "{failed}");
     assert!(scene.has("a").await && scene.has("b").await);
 }
 
-/// The last look before something is removed: a comparison may have decided while the directory was going.
+/// The root is checked last, because it may be moved away while a comparison runs.
 #[tokio::test]
-async fn the_root_is_looked_at_before_each_removal() {
+async fn root_is_checked_before_each_removal() {
     let scene = Scene::new(&["a"], &["b"], FaultPlan::none()).await;
     let worker = scene.worker(Links::Skip);
     let still_there = worker.act(&Action::Remove(item("a"))).await.unwrap();
-    assert_eq!(still_there, Became::Changed, "it came back");
+    assert_eq!(still_there, Became::Changed, "the file exists again");
     fs::rename(scene.root(), scene.directory.path().join("away")).unwrap();
     for failed in [worker.act(&Action::Remove(item("b"))).await, worker.look("b").await] {
         assert!(failed.unwrap_err().to_string().contains("no longer the directory"));
@@ -286,24 +286,24 @@ async fn the_root_is_looked_at_before_each_removal() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_has_its_grace() {
+async fn transfers_in_flight_get_the_grace_period() {
     let slow = |time| FaultPlan::none().on(Operation::Stage, When::Always, Fault::Delay(time));
     let scene = Scene::new(&["a"], &[], slow(Duration::from_millis(200))).await;
-    let begun = scene.begin(LONG);
+    let running = scene.start(LONG);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(begun.stop().await.copied, 1);
+    assert_eq!(running.stop().await.copied, 1);
     let scene = Scene::new(&["a"], &[], slow(LONG)).await;
-    let begun = scene.begin(LONG);
+    let running = scene.start(LONG);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let asked = Instant::now();
-    let totals = begun.stop().await;
-    assert_eq!((totals.copied, totals.failing), (0, 1), "it was given up");
+    let totals = running.stop().await;
+    assert_eq!((totals.copied, totals.failing), (0, 1), "the upload was cancelled");
     assert!((400..2000).contains(&asked.elapsed().as_millis()), "{:?}", asked.elapsed());
 }
 
-/// Real events, of a directory as it is.
+/// Real inotify events of a directory.
 #[tokio::test(flavor = "multi_thread")]
-async fn events_name_what_changed() {
+async fn inotify_events_name_the_changed_files() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_owned();
     fs::create_dir_all(root.join("old/deep")).unwrap();
@@ -315,7 +315,7 @@ async fn events_name_what_changed() {
     write("old/deep/a");
     assert!(
         matches!(next().await, Event::Touched(name) if name == "old/deep/a"),
-        "an unfinished one is nobody's"
+        "unfinished files are not reported"
     );
     fs::rename(root.join("old"), root.join("new")).unwrap();
     let mut heard = Vec::new();

@@ -1,54 +1,56 @@
-//! What comparisons and events could not look at, until a comparison has looked at all of it.
+//! Locations that comparisons or events could not access. Each counts as failing until a later complete comparison
+//! covers it without failing again.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Places that are remembered by name; of more only how many.
-const MOST_NAMED: usize = 1000;
+/// Maximum number of locations kept by name; further ones are only counted.
+const MAX_NAMED_LOCATIONS: usize = 1000;
 
-/// Places that could not be looked at.
+/// The locations that could not be accessed.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
-    /// With the tree that was compared then, and which comparison that was.
-    places: HashMap<String, (String, u64)>,
-    /// How many more there were before the last comparison began, and how many since.
-    more: (u64, u64),
-    /// Comparisons that have begun.
-    begun: u64,
+    /// By location: the tree compared when it failed, and the number of that comparison.
+    locations: HashMap<String, (String, u64)>,
+    /// Number of unnamed locations before and since the start of the last comparison.
+    unnamed: (u64, u64),
+    /// Number of comparisons started.
+    comparisons: u64,
 }
 
 impl Unseen {
-    /// A comparison begins. What failed before goes on counting until it is over: it may be given up.
+    /// Starts a comparison. Earlier failures count until it ends, because it may be cancelled.
     pub fn begin(&mut self) {
-        self.begun += 1;
-        // It comes upon most of them again.
-        self.more = (self.more.0.max(self.more.1), 0);
+        self.comparisons += 1;
+        // Most of them will fail again, so the two counts are not added.
+        self.unnamed = (self.unnamed.0.max(self.unnamed.1), 0);
     }
 
-    /// A place could not be looked at, while a tree was compared, or everything waits for that.
-    pub fn failed(&mut self, place: &str, tree: &str) {
-        let found = (tree.to_owned(), self.begun);
-        if self.places.len() < MOST_NAMED || self.places.contains_key(place) {
-            self.places.insert(place.to_owned(), found);
+    /// Records a location that could not be accessed while `tree` was compared; an empty `tree` means that only a full
+    /// comparison resolves it.
+    pub fn failed(&mut self, location: &str, tree: &str) {
+        let found = (tree.to_owned(), self.comparisons);
+        if self.locations.len() < MAX_NAMED_LOCATIONS || self.locations.contains_key(location) {
+            self.locations.insert(location.to_owned(), found);
         } else {
-            self.more.1 += 1;
+            self.unnamed.1 += 1;
         }
     }
 
-    /// All of a tree was looked at, which is at this path: what it did not come upon again is made good.
+    /// Ends a complete comparison of `tree`, which lies at `path`: failures in it that did not recur are resolved.
     pub fn looked_at(&mut self, tree: &str, path: &Path) {
-        let now = self.begun;
-        self.places.retain(|place, (of, when)| {
-            *when == now || !(of.starts_with(tree) || Path::new(place).starts_with(path))
+        let current = self.comparisons;
+        self.locations.retain(|location, (compared, comparison)| {
+            *comparison == current || !(compared.starts_with(tree) || Path::new(location).starts_with(path))
         });
         if tree.is_empty() {
-            self.more.0 = 0;
+            self.unnamed.0 = 0;
         }
     }
 
     /// How many there are.
     pub fn count(&self) -> u64 {
-        self.places.len() as u64 + self.more.0.max(self.more.1)
+        self.locations.len() as u64 + self.unnamed.0.max(self.unnamed.1)
     }
 }
 
@@ -57,17 +59,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_come_upon_again_is_made_good() {
+    fn failure_that_does_not_recur_is_resolved() {
         let mut unseen = Unseen::default();
         unseen.begin();
         unseen.failed("/here/dir/a", "");
         unseen.failed("/here/b", "");
         unseen.looked_at("", Path::new("/here"));
-        assert_eq!(unseen.count(), 2, "it was come upon just now");
+        assert_eq!(unseen.count(), 2, "failures of this comparison remain");
         unseen.begin();
-        assert_eq!(unseen.count(), 2, "it may be given up");
+        assert_eq!(unseen.count(), 2, "the new comparison may be cancelled");
         unseen.looked_at("dir/", Path::new("/here/dir/"));
-        assert_eq!(unseen.count(), 1, "the other one is elsewhere");
+        assert_eq!(unseen.count(), 1, "the other one is outside the tree");
         unseen.failed("s3://bucket/dir/", "dir/");
         unseen.begin();
         unseen.failed("/here/b", "");
@@ -76,16 +78,16 @@ mod tests {
     }
 
     #[test]
-    fn of_many_only_the_number_is_kept() {
+    fn failures_beyond_the_limit_are_only_counted() {
         let mut unseen = Unseen::default();
         for _ in 0..3 {
             unseen.begin();
             for n in 0..1500 {
                 unseen.failed(&n.to_string(), "");
             }
-            assert_eq!((unseen.count(), unseen.places.len()), (1500, MOST_NAMED));
+            assert_eq!((unseen.count(), unseen.locations.len()), (1500, MAX_NAMED_LOCATIONS));
             unseen.looked_at("", Path::new("/here"));
-            assert_eq!((unseen.count(), unseen.places.len()), (1500, MOST_NAMED));
+            assert_eq!((unseen.count(), unseen.locations.len()), (1500, MAX_NAMED_LOCATIONS));
         }
         unseen.begin();
         unseen.looked_at("", Path::new("/here"));

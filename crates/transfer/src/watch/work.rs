@@ -1,4 +1,5 @@
-//! What is done about a name of a watched directory: what is found at that moment decides, whatever was said of it.
+//! Actions on one name of a watched directory. The state of the file system at that moment decides, not the event or
+//! the comparison that led to the action.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -18,16 +19,16 @@ use crate::moves::{Decided, Done, sync_all};
 use crate::names::path_of;
 use crate::{Copier, Feed, Item};
 
-/// What became of a name.
+/// The result for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Became {
     Copied(u64),
     Removed,
-    /// It is missing, and was not removed: something was mounted or unmounted at this point above it.
+    /// The file is missing, but its object was not removed: something was mounted or unmounted at this point above it.
     Kept(PathBuf),
-    /// There was nothing to do.
+    /// Nothing to do.
     Same,
-    /// It changed meanwhile, and is to be looked at again when it is quiet.
+    /// The file changed during the action, and is checked again after a quiet period.
     Changed,
 }
 
@@ -35,42 +36,42 @@ pub(super) struct Worker {
     pub copier: Arc<Copier>,
     pub root: Root,
     pub links: Links,
-    /// What is mounted here, where what went here goes there.
+    /// The mounts below the directory; `None` if nothing is removed.
     pub mounts: Option<Mounts>,
 }
 
 impl Worker {
-    /// Looks at a name that changed: what is there is copied, what is not is removed.
+    /// Syncs a name that changed: copies an existing file, or removes the object of a missing one.
     pub async fn look(&self, name: &str) -> Result<Became> {
-        match self.seen(name)? {
-            Some(seen) => {
-                let copied = self.copier.copy_as(name, Some(seen.0), name).await.map(Done::Copied);
-                self.became(name, seen, copied)
+        match self.version(name)? {
+            Some(version) => {
+                let copied = self.copier.copy_as(name, Some(version.0), name).await.map(Done::Copied);
+                self.outcome(name, version, copied)
             }
-            None if self.mounts.is_some() && self.is_there(name).await? => self.remove(name).await,
+            None if self.mounts.is_some() && self.exists_in_store(name).await? => self.remove(name).await,
             None => Ok(Became::Same),
         }
     }
 
-    /// Does what a comparison decided, as far as it still holds.
+    /// Executes an action of a comparison if the file system still agrees with it.
     pub async fn act(&self, action: &Action) -> Result<Became> {
         let name = &action.item().name;
-        match (action, self.seen(name)?) {
+        match (action, self.version(name)?) {
             (Action::Remove(_), None) => self.remove(name).await,
             (Action::Remove(_), Some(_)) | (_, None) => Ok(Became::Changed),
-            (_, Some(seen)) => {
+            (_, Some(version)) => {
                 let done = self.copier.act(action).await;
-                self.became(name, seen, done)
+                self.outcome(name, version, done)
             }
         }
     }
 
-    fn became(&self, name: &str, before: Seen, done: Result<Done>) -> Result<Became> {
+    fn outcome(&self, name: &str, before: FileVersion, done: Result<Done>) -> Result<Became> {
         match done {
             Ok(Done::Copied(bytes)) => Ok(Became::Copied(bytes)),
             Ok(Done::Removed | Done::Same) => Ok(Became::Same),
-            // Half of it was one file and half another.
-            Err(_) if self.seen(name)? != Some(before) => Ok(Became::Changed),
+            // The file changed while it was read; the error is a consequence of that.
+            Err(_) if self.version(name)? != Some(before) => Ok(Became::Changed),
             Err(e) => Err(e),
         }
     }
@@ -84,63 +85,63 @@ impl Worker {
         Ok(Became::Removed)
     }
 
-    /// Remembers what is mounted now, where that matters.
+    /// Updates the known mounts, if anything is removed.
     pub fn look_at_mounts(&self) -> Result<()> {
         self.mounts.as_ref().map_or(Ok(()), Mounts::look)
     }
 
-    /// A file as it is now; `None` where there is none that a transfer would take. An error where a walk would tell of
-    /// one: what cannot be looked at was not removed.
-    fn seen(&self, name: &str) -> Result<Option<Seen>> {
-        // Anybody may give an object a name that leads out of the directory: no file here has it.
+    /// The version of a file now; `None` if no file of that name would be transferred. Fails in the cases that a
+    /// listing reports as failures: a file that cannot be accessed was not removed.
+    fn version(&self, name: &str) -> Result<Option<FileVersion>> {
+        // Objects may have names that lead out of the directory; no file can correspond to them.
         let Ok(below) = path_of(name) else { return Ok(None) };
         let path = self.root.path().join(&below);
         let found = self.root.look(&below)?;
-        // After that: what took a file out of sight is known when it is missed, and what brought it when it is sent.
+        // After the lookup, so that a mount that hid or revealed the file is known before the result is used.
         self.look_at_mounts()?;
         match found {
             Found::Itself(found) if found.is_symlink() && self.links == Links::Follow => {
-                let target = fs::metadata(&path).map_err(|e| failed("look at", &path, e))?;
-                if target.is_file() { Ok(Some(seen(&target))) } else { Err(left_out(&path, &target)) }
+                let target = fs::metadata(&path).map_err(|e| failed("access", &path, e))?;
+                if target.is_file() { Ok(Some(version(&target))) } else { Err(skipped_link(&path, &target)) }
             }
-            Found::Itself(found) => Ok(found.is_file().then(|| seen(&found))),
+            Found::Itself(found) => Ok(found.is_file().then(|| version(&found))),
             Found::Nothing => Ok(None),
-            Found::BehindLink(link) => self.behind(&link).map(|()| None),
+            Found::BehindLink(link) => self.check_link(&link).map(|()| None),
         }
     }
 
-    /// What a walk says of a link to a directory: nothing where it passes links over.
-    fn behind(&self, link: &Path) -> Result<()> {
+    /// Fails for a link to a directory like a listing does; succeeds if links are skipped.
+    fn check_link(&self, link: &Path) -> Result<()> {
         match self.links {
             Links::Skip => Ok(()),
             Links::Follow => fs::metadata(link)
-                .map_err(|e| failed("look at", link, e))
-                .and_then(|target| Err(left_out(link, &target))),
+                .map_err(|e| failed("access", link, e))
+                .and_then(|target| Err(skipped_link(link, &target))),
         }
     }
 
-    /// What is found below a tree, without leaving the directory by a link.
-    fn find_here(&self, tree: &str) -> Feed<Item> {
-        // The root was looked at before.
+    /// Lists the files below a tree, without leaving the directory through a link.
+    fn list_source(&self, tree: &str) -> Feed<Item> {
+        // The root's identity is checked by the caller.
         let below = Path::new(tree.trim_end_matches('/'));
-        let looked = match self.root.look(below) {
+        let checked = match self.root.look(below) {
             Ok(Found::Itself(at)) if at.is_dir() || tree.is_empty() => {
-                return self.find_in(&self.copier.from, below);
+                return self.list_below(&self.copier.from, below);
             }
-            Ok(Found::Itself(at)) if at.is_symlink() => self.behind(&self.root.path().join(below)),
-            // Below a directory that is gone nothing is found.
+            Ok(Found::Itself(at)) if at.is_symlink() => self.check_link(&self.root.path().join(below)),
+            // A directory that is gone is an empty listing.
             Ok(Found::Itself(_) | Found::Nothing) => Ok(()),
-            Ok(Found::BehindLink(link)) => self.behind(&link),
+            Ok(Found::BehindLink(link)) => self.check_link(&link),
             Err(e) => Err(e),
         };
-        match looked {
+        match checked {
             Ok(()) => Feed::empty(),
             Err(e) => Feed::failed(self.root.path().join(below).display().to_string(), e),
         }
     }
 
-    /// What is found below a directory of an end that holds files.
-    fn find_in(&self, end: &End, below: &Path) -> Feed<Item> {
+    /// Lists the files below a directory of a file endpoint.
+    fn list_below(&self, end: &End, below: &Path) -> Feed<Item> {
         let End::Files(directory, links) = end else { return Feed::empty() };
         match directory.tree() {
             Ok(tree) => find_below(tree, below, *links),
@@ -148,12 +149,13 @@ impl Worker {
         }
     }
 
-    /// Whether the store has a name: of what came and went within a moment it knows nothing.
-    async fn is_there(&self, name: &str) -> Result<bool> {
+    /// Returns true if the store has an object of that name. A file that existed only briefly may never have been
+    /// uploaded.
+    async fn exists_in_store(&self, name: &str) -> Result<bool> {
         let End::Objects(objects) = &self.copier.to else { return Ok(true) };
-        let (carrier, address) = (&self.copier.carrier, &objects.address(name)?);
-        let found = carrier.again(|| async move {
-            let slot = carrier.slot(0).await?;
+        let (transfers, address) = (&self.copier.carrier, &objects.address(name)?);
+        let found = transfers.again(|| async move {
+            let slot = transfers.slot(0).await?;
             objects.store.head(&slot.context, address, GetRequest::default()).await
         });
         match found.await {
@@ -163,27 +165,28 @@ impl Worker {
         }
     }
 
-    /// What makes the objects of a tree like its files.
+    /// Returns the actions that make the objects of a tree match its files.
     pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> Decided {
-        let here = self.find_here(tree);
-        let there = match &self.copier.to {
+        let source = self.list_source(tree);
+        let destination = match &self.copier.to {
             End::Objects(objects) => objects.clone().find_below(tree, self.copier.carrier.clone()),
-            files => self.find_in(files, Path::new(tree)),
+            files => self.list_below(files, Path::new(tree)),
         };
-        let merge = Merge::new(here, there, comparison);
+        let merge = Merge::new(source, destination, comparison);
         sync_all(merge, filter, self.mounts.is_some(), self.copier.progress.clone())
     }
 }
 
-/// What tells a file from what it was a moment ago: its size, and when it was written.
-type Seen = (u64, Option<SystemTime>);
+/// The version of a file: size and modification time.
+type FileVersion = (u64, Option<SystemTime>);
 
-/// A link to what a transfer does not take.
-fn left_out(link: &Path, target: &Metadata) -> Error {
-    let what = if target.is_dir() { "a directory" } else { "what is neither a file nor a directory" };
-    Error::new(Reason::InvalidRequest, format!("{} is a link to {what}: it is left out", link.display()))
+/// The error for a link whose target is not transferred.
+fn skipped_link(link: &Path, target: &Metadata) -> Error {
+    let what =
+        if target.is_dir() { "a directory" } else { "something that is neither a file nor a directory" };
+    Error::new(Reason::InvalidRequest, format!("{} is a link to {what}: skipped", link.display()))
 }
 
-fn seen(found: &Metadata) -> Seen {
+fn version(found: &Metadata) -> FileVersion {
     (found.len(), found.modified().ok())
 }

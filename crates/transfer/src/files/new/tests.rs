@@ -1,4 +1,4 @@
-//! Files that are written into a directory which others change meanwhile.
+//! Files that are written into a directory while others change it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,17 +18,17 @@ fn read(path: impl AsRef<Path>) -> Vec<u8> {
 }
 
 #[test]
-fn a_private_file_is_its_owners_until_it_is_finished() {
+fn private_file_is_owner_only_until_it_is_finished() {
     let root = tempfile::tempdir().unwrap();
     let directory = directory(root.path());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    // One without a name, and one with.
+    // The small file is unnamed if the file system supports that, the large one has a temporary name.
     for (name, size) in [("small", 1), ("large", WORTH_PREALLOCATING + 1)] {
         let mut file = directory.begin(Path::new(name), size, Arc::default(), true).unwrap();
         if let Some(unfinished) = file.draft.name() {
             assert_eq!(mode(&root.path().join(unfinished)), 0o600);
         }
-        // Nobody said what mode it is to have.
+        // Without a mode it gets the default of new files.
         file.finish(&Attributes::default()).unwrap();
         assert_eq!(mode(&root.path().join(name)), usual_mode().unwrap());
     }
@@ -37,9 +37,9 @@ fn a_private_file_is_its_owners_until_it_is_finished() {
     assert_eq!(mode(&root.path().join("small")), 0o640);
 }
 
-/// `back/d` becomes a link to `out` between the beginning and the end of a file: with and without a name.
+/// `back/d` is replaced by a link to `out` while a file is written, with and without a temporary name.
 #[test]
-fn a_directory_swapped_for_a_link_is_not_written_through() {
+fn directory_replaced_by_a_link_is_not_written_through() {
     for size in [1, WORTH_PREALLOCATING + 1] {
         let scene = tempfile::tempdir().unwrap();
         let path = |name: &str| scene.path().join(name);
@@ -75,12 +75,12 @@ fn removal_follows_no_link() {
     assert!(directory.remove(Path::new("away/victim")).is_err());
     directory.remove(Path::new("d/link")).unwrap();
     assert_eq!(read(path("out/victim")), b"precious");
-    assert!(!path("back/d").exists(), "it was empty");
+    assert!(!path("back/d").exists(), "empty directories are removed");
 }
 
-/// A removal takes an empty directory while a file without a name is written into it.
+/// A removal deletes an empty directory while an unnamed file is written into it.
 #[test]
-fn a_directory_removed_meanwhile_is_made_again() {
+fn concurrently_removed_directory_is_created_again() {
     for size in [1, WORTH_PREALLOCATING + 1] {
         let root = tempfile::tempdir().unwrap();
         let directory = directory(root.path());
@@ -95,7 +95,7 @@ fn a_directory_removed_meanwhile_is_made_again() {
 }
 
 #[test]
-fn a_link_to_an_open_descriptor_is_not_replaced() {
+fn link_to_an_open_descriptor_is_not_replaced() {
     use std::os::fd::AsRawFd as _;
     let scene = tempfile::tempdir().unwrap();
     let path = |name: &str| scene.path().join(name);
@@ -117,7 +117,7 @@ fn a_link_to_an_open_descriptor_is_not_replaced() {
             let refused = end(name).unwrap_err().to_string();
             assert!(refused.contains("leads to an open file of a process"), "{refused}");
         }
-        assert!(end("device").unwrap_err().to_string().contains("is a link to what is not a file"));
+        assert!(end("device").unwrap_err().to_string().contains("is a link to something that is not a file"));
         assert!(fs::symlink_metadata(path("descriptor")).unwrap().is_symlink());
         for name in ["plain", "dangling", "circle"] {
             end(name).unwrap();
@@ -127,9 +127,9 @@ fn a_link_to_an_open_descriptor_is_not_replaced() {
     }
 }
 
-/// What an earlier transfer left is written on only if it is the file that it recorded.
+/// An unfinished file is resumed only if it is the one that the journal records.
 #[test]
-fn a_planted_unfinished_file_is_not_written_to() {
+fn planted_unfinished_file_is_not_written_to() {
     type Plant = fn(&Path, &Path);
     let plants: [(&str, Plant); 3] = [
         ("a symlink", |victim, at| symlink(victim, at).unwrap()),
@@ -150,9 +150,9 @@ fn a_planted_unfinished_file_is_not_written_to() {
         first.write_at(0, b"abc").unwrap();
         let unfinished = scene.path().join("back").join(first.draft.name().unwrap());
         drop(first);
-        assert_eq!(read(&unfinished), b"abc", "it is remembered");
+        assert_eq!(read(&unfinished), b"abc", "a recorded file is not removed on drop");
         let again = begin(&directory);
-        assert_eq!(again.draft.name(), unfinished.file_name(), "it goes on with it");
+        assert_eq!(again.draft.name(), unfinished.file_name(), "the recorded file is resumed");
         drop(again);
         fs::remove_file(&unfinished).unwrap();
         plant(&victim, &unfinished);
@@ -167,19 +167,19 @@ fn a_planted_unfinished_file_is_not_written_to() {
 }
 
 #[test]
-fn a_file_larger_than_the_disk_takes_none_of_it() {
+fn file_larger_than_the_disk_reserves_nothing() {
     let root = tempfile::tempdir().unwrap();
     let free = || free_bytes(&fstatfs(fs::File::open(root.path()).unwrap()).unwrap());
     let refused =
         directory(root.path()).begin(Path::new("file"), free() * 2, Arc::default(), false).unwrap_err();
     assert_eq!(refused.reason(), Reason::Full);
-    assert!(refused.to_string().contains("its disk has"), "told before anything is reserved: {refused}");
+    assert!(refused.to_string().contains("its disk has"), "reported before anything is reserved: {refused}");
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
 }
 
-/// Removals take directories as soon as they are empty, creations need them: nothing may fail.
+/// Removals delete directories as soon as they are empty, while creations need them. Neither may fail.
 #[test]
-fn files_and_removals_in_one_directory_do_not_fail() {
+fn concurrent_writes_and_removals_do_not_fail() {
     let root = tempfile::tempdir().unwrap();
     let directory = directory(root.path());
     for round in 0..200 {
@@ -212,7 +212,7 @@ fn files_and_removals_in_one_directory_do_not_fail() {
 }
 
 #[test]
-fn transfers_to_one_name_at_a_time_all_succeed() {
+fn concurrent_transfers_to_one_name_all_succeed() {
     let root = tempfile::tempdir().unwrap();
     let directory = directory(root.path());
     std::thread::scope(|scope| {
@@ -232,7 +232,7 @@ fn transfers_to_one_name_at_a_time_all_succeed() {
 }
 
 #[test]
-fn a_missing_directory_that_leads_back_is_rejected() {
+fn missing_directory_with_dot_dot_is_rejected() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("there")).unwrap();
     for bad in ["new/..", "new/../there/sub", "there/new/../../x", "new/a/../b"] {
