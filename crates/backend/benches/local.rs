@@ -1,12 +1,12 @@
-//! What the local store itself costs, without HTTP: durable puts and random gets of small objects, and
-//! streams of LARGE objects of 1 MiB. Prints operations per second and CPU per operation (this process, all
-//! threads). `cargo bench -p tradewind-backend -- DIR [OBJECTS [LARGE]]`; DIR defaults to a temporary directory.
+//! The cost of the local store itself, without HTTP: durable puts and random gets of small objects, and streams of
+//! LARGE objects of 1 MiB. Prints operations per second and CPU time per operation (this process, all threads).
+//! `cargo bench -p tradewind-backend -- DIR [OBJECTS [LARGE]]`; DIR defaults to a temporary directory.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::cast_precision_loss,
-    reason = "a program for people who measure"
+    reason = "a benchmark prints its results"
 )]
 
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ impl Bench {
         W: Fn(Bench, u64) -> F + Send + Sync + Clone + 'static,
     {
         let next = Arc::new(AtomicU64::new(0));
-        let (begun, cpu) = (Instant::now(), cpu_time());
+        let (started, cpu) = (Instant::now(), cpu_time());
         let mut workers = tokio::task::JoinSet::new();
         for _ in 0..WORKERS {
             let (bench, next, work) = (self.clone(), next.clone(), work.clone());
@@ -82,7 +82,7 @@ impl Bench {
             });
         }
         workers.join_all().await;
-        let (wall, cpu) = (begun.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
+        let (wall, cpu) = (started.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
         let (ops, gigabytes) = (count as f64, (count * bytes) as f64 / 1e9);
         println!(
             "{name:<28} {:>9.0} op/s {:>7.2} CPU ms/1,000 {:>7.2} GB/s {:>7.3} CPU s/GB",

@@ -1,4 +1,4 @@
-//! Leaves: stores that hold bytes themselves or speak to a service that does.
+//! Leaves: stores on local disk, and clients of remote services.
 
 pub mod local;
 pub mod remote;

@@ -1,10 +1,10 @@
-//! The `local` leaf: objects in a directory of this machine. Log-structured, and the log is the only
-//! truth: key, metadata, sequence and location ride in records, and one fdatasync shared by all
-//! waiting writers makes them durable. The index is derived and can be deleted.
+//! The `local` leaf: objects in a local directory. It is log-structured, and the log is the only source of truth:
+//! records carry key, metadata, sequence number and location, and one fdatasync shared by all waiting writers makes
+//! them durable. The index is derived and can be deleted.
 //!
-//! `commit` is the one thread through which changes go; `stage` brings bytes in, `read` takes them
-//! out, `upkeep` moves what lives out of segments that mostly died; `open` and `reindex` make an index
-//! out of a log. The disk format is described in `docs/format.md`.
+//! `commit` is the single thread that applies changes; `stage` receives bytes, `read` returns them, `upkeep` compacts
+//! segments that are mostly dead; `open` and `reindex` build an index from a log. The disk format is described in
+//! `docs/format.md`.
 
 mod apply;
 mod buffers;

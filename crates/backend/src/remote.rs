@@ -1,6 +1,6 @@
-//! What every leaf that speaks HTTP with a service needs, whatever the protocol: connections, bodies, and sending a
-//! request again where that is safe. What is the protocol's own (URLs, credentials, what a refusal means) comes in
-//! through [`Protocol`](client::Protocol).
+//! HTTP client shared by the leaves of remote services: pooled connections, request and response bodies, and retries
+//! where they are safe. Everything specific to a protocol (URLs, credentials, error classification) is supplied by an
+//! implementation of [`Protocol`](client::Protocol).
 
 pub(crate) mod answer;
 pub(crate) mod client;

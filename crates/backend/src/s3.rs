@@ -1,5 +1,5 @@
-//! The `s3` leaf: a store that speaks S3 with a service. It holds no bytes of its own; what is acknowledged is as
-//! durable as the service makes it.
+//! The `s3` leaf: a store on top of an S3 service. It keeps no object data of its own; acknowledged writes are as
+//! durable as the service makes them.
 
 mod begun;
 mod buckets;
@@ -60,48 +60,48 @@ use crate::remote::client::{Call, Client};
 use crate::remote::pool::{Pool, PoolOptions, READ_BYTES};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
-/// An answer without anything to read.
-const MOST_EMPTY_BYTES: usize = 64 << 10;
+/// Longest body of a response whose body is ignored.
+const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 
-/// What is to be known of a service.
+/// Settings of an [`S3Store`].
 #[derive(Debug, Clone)]
 pub struct S3Options {
-    /// Where it answers.
+    /// The service's address.
     pub endpoint: Endpoint,
-    /// Its region, part of every signature.
+    /// The region of the store, part of every signature.
     pub region: String,
-    /// Who asks; `None` asks without a signature.
+    /// The credentials; `None` sends unsigned requests.
     pub credentials: Option<Credentials>,
-    /// When these credentials end, where that is known.
+    /// When these credentials expire, if known.
     pub expires: Option<Timestamp>,
-    /// Where there are others, before these end and when they are refused as expired.
+    /// Issues new credentials before these expire and when the service rejects them as expired.
     pub issuer: Option<Arc<dyn Issuer>>,
-    /// What TLS trusts. An endpoint with `https` needs it.
+    /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
     pub tls: Option<Arc<ClientConfig>>,
-    /// The most connections at a time.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// What a connection reads at once, in bytes.
+    /// Read buffer of one connection, in bytes.
     pub read_bytes: usize,
-    /// No connection serves a second request.
+    /// No connection is reused.
     pub is_fresh: bool,
-    /// What the connections carry is counted here.
+    /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
-    /// How long connecting may take.
+    /// Maximum time to connect.
     pub connect_time: Duration,
-    /// How long an answer may take to begin, and more the larger the request is.
+    /// Maximum time until a response begins; longer for a request with a body.
     pub answer_time: Duration,
-    /// How long a body may stand still.
+    /// Maximum time without progress of a body.
     pub stall_time: Duration,
-    /// When a request is sent again.
+    /// Retry policy.
     pub retries: RetryOptions,
-    /// Objects up to this size, in bytes, go out whole, larger ones in parts of it. S3 takes none under 5 MiB.
+    /// Part size for objects of unknown size, in bytes; smaller objects are sent in one request. S3's minimum is 5 MiB.
     pub part_bytes: usize,
-    /// What all writes of unknown size may gather together, in bytes.
+    /// Memory for all writes of unknown size together, in bytes.
     pub gathered_bytes: usize,
 }
 
 impl S3Options {
-    /// The usual ones.
+    /// Default settings.
     #[must_use]
     pub fn new(endpoint: Endpoint, region: String, credentials: Option<Credentials>) -> Self {
         Self {
@@ -125,33 +125,33 @@ impl S3Options {
     }
 }
 
-/// A store that speaks S3 with a service.
+/// A store on top of an S3 service.
 pub struct S3Store {
     this: Weak<Self>,
-    /// Asks in the store's own region.
+    /// Client of the store's own region.
     client: Arc<Client>,
     endpoint: Endpoint,
     region: String,
     shared: Arc<Shared>,
-    /// Buckets that are elsewhere.
+    /// Buckets in other regions, and their clients.
     places: Mutex<Places>,
     part_bytes: usize,
     gathering: Budget,
-    /// How the service understands S3, once it has answered anything.
+    /// The service's S3 dialect, detected from its first response.
     dialect: OnceLock<Dialect>,
-    /// The store has refused chunks that are signed.
+    /// The service has rejected signed chunks.
     refuses_chunks: AtomicBool,
-    /// Uploads begun or seen here.
+    /// Uploads started or used by this store.
     uploads: Mutex<BegunUploads>,
 }
 
 impl S3Store {
-    /// A store over a service. Nothing is sent yet.
+    /// Creates a store. Sends nothing.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let S3Options { endpoint, region, credentials, expires, issuer, tls, .. } = options;
         let S3Options { connections, connect_time, read_bytes, is_fresh, traffic, .. } = options;
         if endpoint.peer.is_tls && tls.is_none() {
-            return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
+            return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
         }
         let pool = Pool::new(
             endpoint.peer.clone(),
@@ -190,32 +190,36 @@ impl S3Store {
         }))
     }
 
-    /// Refuses a key that the service is known not to take, with a word why.
+    /// Rejects a key that this service does not support.
     fn check_key(&self, call: &Call<'_>) -> Result<()> {
         if !self.capabilities().has(Lack::NulInKeys) && call.key.is_some_and(|key| key.contains('\0')) {
-            return Err(Error::new(Reason::InvalidKey, "radosgw takes no key with the character U+0000"));
+            return Err(Error::new(
+                Reason::InvalidKey,
+                "radosgw does not support keys with the character U+0000",
+            ));
         }
         Ok(())
     }
 
+    /// Sets the dialect, if it is not known yet.
     fn heed(&self, dialect: Option<Dialect>) {
         if let Some(dialect) = dialect {
             self.dialect.get_or_init(|| dialect);
         }
     }
 
-    /// Whether the service is radosgw. It is asked for something where it has answered nothing yet.
+    /// Returns true if the service is radosgw. Sends a request to find out, if there has been no response yet.
     async fn is_ceph(&self, context: &Context) -> Result<bool> {
         if self.dialect.get().is_none() {
-            // Boxed: it is asked once.
+            // Boxed, because it is needed only once.
             match Box::pin(self.send(context, &Call::service(Method::HEAD))).await {
                 Ok(answer) => drop(answer.collect(0).await?),
-                // Who may not list buckets is answered all the same.
+                // An error response, such as "access denied", identifies the service too.
                 Err(e) if e.kind().is_retryable() => return Err(e),
                 Err(_) => {}
             }
         }
-        // What does not say what it is counts as what the documentation is of.
+        // A service that does not identify itself is treated as plain S3.
         Ok(*self.dialect.get_or_init(|| Dialect::Plain) == Dialect::Ceph)
     }
 
@@ -233,14 +237,14 @@ impl S3Store {
         Ok(Box::new(StagedWrite::new(this, context, address, target, request)?))
     }
 
-    /// How a body is framed whose request is under way before all of it is there, and whose checksum the store may be told or not.
+    /// The framing of a body that is sent before all of it has arrived. `may_tell`: a checksum may be sent with it.
     fn framing(&self, may_tell: bool) -> Framing {
         if self.shared.login.is_none() {
-            // Unsigned requests do not say how their bodies are framed.
+            // An unsigned request cannot declare its framing.
             Framing::Bare
         } else if may_tell && self.shared.compares.load(Ordering::Relaxed) {
-            // A store that does not know checksums would keep the frame as if it were part of the object: only one is
-            // asked that has answered one.
+            // A service without checksums would store the framing as part of the object. Trailers are used only after
+            // the service has returned a checksum.
             Framing::Trailer
         } else if self.endpoint.peer.is_tls {
             Framing::Bare
@@ -251,13 +255,16 @@ impl S3Store {
         }
     }
 
-    /// The store knows checksums, or does not.
-    fn learn_trailers(&self, knows: bool) {
-        self.shared.compares.store(knows, Ordering::Relaxed);
+    /// Records whether the service supports checksums.
+    fn learn_trailers(&self, supports: bool) {
+        self.shared.compares.store(supports, Ordering::Relaxed);
     }
 
-    /// A write was answered: whoever answers its checksum knows checksums, whether it was told or computed it; whoever was told one and
-    /// does not answer it knows none. One that answers another has stored other bytes.
+    /// Evaluates the response to a write. A service that returns the checksum supports checksums; one that was sent a
+    /// checksum (`was_told`) and returns none does not.
+    ///
+    /// # Errors
+    /// [`BadDigest`](Reason::BadDigest) if the service returns another checksum: it has stored other bytes.
     fn learn_by_answer(&self, answered: &HeaderMap, checksum: &Checksum, was_told: bool) -> Result<()> {
         let (found, scope) = headers::checksums(answered)?;
         let found = found.into_iter().find(|found| found.algorithm() == checksum.algorithm());
@@ -267,13 +274,14 @@ impl S3Store {
             self.learn_trailers(found.is_some() && !is_other);
         }
         if is_other {
-            let why = format!("the store answers {found:?} of what it was sent, which has {checksum:?}");
+            let why = format!("the store returned checksum {found:?}; the bytes sent have {checksum:?}");
             return Err(Error::new(Reason::BadDigest, why));
         }
         Ok(())
     }
 
-    /// Says what a failure means of how the body was framed: a store that does not know it gets none any more.
+    /// Evaluates a failed write. If the service does not support the framing, it is not used again, and the error
+    /// becomes retryable.
     fn learn_framing(&self, framing: Framing, error: Error) -> Error {
         let what = match framing {
             _ if error.reason() != Reason::Unsupported => return error,
@@ -284,24 +292,24 @@ impl S3Store {
             }
             Framing::Trailer => {
                 self.learn_trailers(false);
-                "checksums behind bodies"
+                "trailing checksums"
             }
         };
-        // Sent again it goes another way.
-        Error::with_source(Reason::Io, format!("{error}; it takes no {what}"), error)
+        // A retry uses another framing.
+        Error::with_source(Reason::Io, format!("{error}; the store does not support {what}"), error)
     }
 }
 
-/// How a body is framed.
+/// The framing of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// Not at all.
+    /// No framing, no signature over the body.
     Bare,
-    /// A checksum follows it.
+    /// `aws-chunked` with a trailing checksum.
     Trailer,
-    /// Each chunk of it is signed.
+    /// `aws-chunked` with a signature for each chunk.
     SignedChunks,
-    /// It is sent when all of it is there, with the hash of the whole.
+    /// The body is sent once it is complete, and its hash is signed.
     Whole,
 }
 
@@ -313,7 +321,7 @@ impl fmt::Debug for S3Store {
 
 #[async_trait]
 impl ObjectStore for S3Store {
-    /// Those of S3, until the service has answered something that says what it is.
+    /// The capabilities of plain S3, until a response identifies the service.
     fn capabilities(&self) -> &Capabilities {
         self.dialect.get().copied().unwrap_or(Dialect::Plain).capabilities()
     }
@@ -361,7 +369,7 @@ impl ObjectStore for S3Store {
         self.stage_target(context, address, Target::Object, request)
     }
 
-    /// DeleteObject. S3 does not say whether there was an object: it is taken for granted.
+    /// DeleteObject. S3 does not report whether the object existed; the result assumes that it did.
     async fn delete(
         &self,
         context: &Context,
@@ -372,7 +380,7 @@ impl ObjectStore for S3Store {
         let mut call = Call::object(Method::DELETE, &address.bucket, address.key.as_str());
         headers::write_precondition(&precondition, &mut call.headers)?;
         call.may_repeat = precondition == Precondition::None;
-        self.send(context, &call).await?.collect(MOST_EMPTY_BYTES).await?;
+        self.send(context, &call).await?.collect(MAX_IGNORED_BODY_BYTES).await?;
         Ok(Deleted { existed: true })
     }
 

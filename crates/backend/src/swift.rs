@@ -1,14 +1,14 @@
-//! The `swift` leaf: a store that speaks OpenStack Swift's own API with a service. It holds no bytes of its own; what is
-//! acknowledged is as durable as the service makes it.
+//! The `swift` leaf: a store on top of a service with OpenStack Swift's native API. It keeps no object data of its own;
+//! acknowledged writes are as durable as the service makes them.
 //!
-//! Small objects are Swift objects. Of larger ones the bytes lie in segments in a container beside the bucket's, and
-//! what the key names is a static large object, written last: only then is everything known that it has to say, and
-//! only then is it visible. See `names` for where things lie and `replace` for the order in which they come and go.
+//! A small object is one Swift object. The bytes of a larger one are segments in a companion container, and the key
+//! names a static large object. That is written last, when all its metadata is known, and makes the object visible. See
+//! `names` for the layout and `replace` for the order of writes and deletes.
 //!
-//! What Swift does not promise: listings show a write at once unless the container server is slower than the object
-//! server waits for it (then the update comes later,
-//! <https://docs.openstack.org/swift/latest/overview_architecture.html#updaters>), and of two writes of a key the one
-//! wins that began later by the clocks of the proxies.
+//! Limits of Swift's guarantees: a listing shows a write at once, unless the container server takes longer than the
+//! object server waits for it; then the update is asynchronous
+//! (<https://docs.openstack.org/swift/latest/overview_architecture.html#updaters>). Of two writes of a key, the one
+//! that began later by the proxies' clocks wins.
 
 mod auth;
 mod buckets;
@@ -62,51 +62,51 @@ use crate::remote::pool::READ_BYTES;
 use crate::remote::sending::Sending;
 use tradewind_model::retry::RetryOptions;
 
-/// Swift takes no larger object in one request: the default of its `max_file_size`.
+/// Maximum size of an object in one request: the default of Swift's `max_file_size`.
 const MOST_OBJECT_BYTES: u64 = 5 << 30;
-/// An answer without anything to read.
+/// Longest body of a response whose body is ignored.
 const MOST_EMPTY_BYTES: usize = 64 << 10;
-/// A service that wants a body says so within this time, Keystone's answer to it included.
-const INVITATION_TIME: Duration = Duration::from_secs(5);
+/// Maximum wait for `100 Continue`. It includes the service's token validation by Keystone.
+const MAX_CONTINUE_WAIT: Duration = Duration::from_secs(5);
 
-/// What is to be known of a service.
+/// Settings of a [`SwiftStore`].
 #[derive(Debug, Clone)]
 pub struct SwiftOptions {
-    /// Who asks, and where a token is got.
+    /// Credentials, and the service that issues tokens.
     pub auth: Auth,
-    /// The account's URL, where it is not the one that comes with the token.
+    /// The account's URL, if not the one returned with the token.
     pub account_url: Option<String>,
-    /// What TLS trusts. An endpoint with `https` needs it.
+    /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
     pub tls: Option<Arc<ClientConfig>>,
-    /// The most connections at a time.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// What a connection reads at once, in bytes.
+    /// Read buffer of one connection, in bytes.
     pub read_bytes: usize,
-    /// No connection serves a second request.
+    /// No connection is reused.
     pub is_fresh: bool,
-    /// What the connections carry is counted here.
+    /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
-    /// How long connecting may take.
+    /// Maximum time to connect.
     pub connect_time: Duration,
-    /// How long an answer may take to begin, and more the larger the request is.
+    /// Maximum time until a response begins; longer for a request with a body.
     pub answer_time: Duration,
-    /// How long a body may stand still.
+    /// Maximum time without progress of a body.
     pub stall_time: Duration,
-    /// When a request is sent again.
+    /// Retry policy.
     pub retries: RetryOptions,
-    /// Larger objects are cut into segments of this size, in bytes. Swift takes none over 5 GiB, and a thousand of them
-    /// in one object, or a million in one of two levels.
+    /// Segment size of large objects, in bytes: at most 5 GiB. Swift allows 1000 segments per manifest, and a million
+    /// with two levels of manifests.
     pub segment_bytes: u64,
-    /// How long the segments of what was replaced or deleted stay, for those who read it still. They go with Swift's
-    /// object expirer; none: they are deleted at once.
+    /// How long the segments of replaced and deleted objects remain, for reads in flight. Swift's object expirer
+    /// deletes them; below one second they are deleted at once.
     pub grace: Duration,
-    /// Reads ask all replicas for the newest state. Otherwise the first that answers is believed, and one that missed
-    /// a write answers the state before it.
+    /// Reads compare all replicas and use the newest. Otherwise the first replica that responds is used, which may have
+    /// missed a write.
     pub newest: bool,
 }
 
 impl SwiftOptions {
-    /// The usual ones.
+    /// Default settings.
     #[must_use]
     pub fn new(auth: Auth) -> Self {
         Self {
@@ -128,27 +128,27 @@ impl SwiftOptions {
     }
 }
 
-/// A store that speaks Swift's own API with a service.
+/// A store on top of a Swift service.
 pub struct SwiftStore {
     this: Weak<Self>,
     sessions: Sessions,
-    /// The service does not say that it wants a body before it comes.
+    /// The service does not support `Expect: 100-continue`.
     is_silent: AtomicBool,
     segment_bytes: u64,
     grace: Duration,
     newest: bool,
     capabilities: Capabilities,
-    /// What is known of the buckets' companions.
+    /// Cached existence of the buckets' companions.
     companions: Mutex<HashMap<BucketName, Companions>>,
-    /// Uploads that are at work here.
+    /// Locks of the uploads in use in this process.
     turns: Turns,
 }
 
 impl SwiftStore {
-    /// A store over a service. Nothing is sent yet.
+    /// Creates a store. Sends nothing.
     pub fn new(options: SwiftOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         if options.segment_bytes == 0 || options.segment_bytes > MOST_OBJECT_BYTES {
-            return Err(Error::new(Reason::InvalidArgument, "a segment has 1 byte to 5 GiB"));
+            return Err(Error::new(Reason::InvalidArgument, "the segment size must be 1 byte to 5 GiB"));
         }
         let sessions = Sessions::new(&options, clock)?;
         let capabilities = Capabilities {
@@ -193,7 +193,7 @@ impl SwiftStore {
         this
     }
 
-    /// Sends a request; once more with another token where this one is not accepted.
+    /// Sends a request, and once more with a new token if the token is rejected.
     async fn send(&self, context: &Context, call: &Call<'_>) -> Result<Answer> {
         let session = self.sessions.current(context).await?;
         match session.client.send(context, call).await {
@@ -205,7 +205,7 @@ impl SwiftStore {
         }
     }
 
-    /// The same where the answer says nothing but headers. Its body is read, so that the connection is free for others.
+    /// Like [`Self::send`], but reads and ignores the body, so that the connection can be reused.
     async fn send_and_drain(&self, context: &Context, call: &Call<'_>) -> Result<http::response::Parts> {
         let mut answer = self.send(context, call).await?;
         let (status, headers) = (answer.head.status, std::mem::take(&mut answer.head.headers));
@@ -215,9 +215,9 @@ impl SwiftStore {
         Ok(head)
     }
 
-    /// Begins a request whose body comes while it is sent. Its bytes cannot be sent again, so the token is accepted
-    /// before the first of them: the service says that it wants them. One that does not say so in time is not asked
-    /// again, and there a token that is not accepted fails the request; the next one gets another token.
+    /// Starts a request whose body is supplied while it is sent. The body cannot be sent again, so
+    /// `Expect: 100-continue` makes the service validate the token first. It is not used any more with a service that
+    /// does not respond in time; there a rejected token fails the request, and the next request gets a new token.
     async fn begin(&self, context: &Context, mut call: Call<'_>, length: Option<u64>) -> Result<Sending> {
         if !self.is_silent.load(Ordering::Relaxed) {
             call.headers.insert(EXPECT, HeaderValue::from_static("100-continue"));
@@ -241,8 +241,8 @@ impl SwiftStore {
         length: Option<u64>,
     ) -> Result<Sending> {
         let mut sending = session.client.begin(context, call, length).await?;
-        if !sending.invited(INVITATION_TIME).await? {
-            tracing::debug!("the service does not say that it wants a body; it is not asked again");
+        if !sending.invited(MAX_CONTINUE_WAIT).await? {
+            tracing::debug!("the service sends no 100 Continue: Expect is no longer used");
             self.is_silent.store(true, Ordering::Relaxed);
         }
         Ok(sending)
@@ -263,13 +263,15 @@ impl SwiftStore {
     }
 }
 
-/// Swift evaluates no `If-Match` on a PUT or a DELETE, and `If-None-Match: *` only in each object server for itself,
-/// before the body: of two writers both may find nothing, or each the other
+/// Rejects conditional writes. Swift ignores `If-Match` on a PUT or a DELETE. It evaluates `If-None-Match: *` in each
+/// object server separately, before the body: two concurrent writers may both succeed or both fail
 /// (<https://docs.openstack.org/api-ref/object-store/#create-or-replace-object>).
 fn refuse_condition(precondition: &Precondition) -> Result<()> {
     match precondition {
         Precondition::None => Ok(()),
-        _ => Err(Error::unsupported("write on a condition: Swift evaluates none at one place")),
+        _ => {
+            Err(Error::unsupported("make conditional writes: Swift does not evaluate conditions atomically"))
+        }
     }
 }
 
@@ -318,7 +320,8 @@ impl ObjectStore for SwiftStore {
         self.stage_target(context, address, Target::Object, request).await
     }
 
-    /// Whether there was an object Swift says of each of its servers: of two deletes both may have found it.
+    /// The result assumes that the object existed: each of Swift's object servers reports that separately, so two
+    /// concurrent deletes may both find it.
     async fn delete(
         &self,
         context: &Context,
@@ -344,11 +347,11 @@ impl ObjectStore for SwiftStore {
         self.copy_object(context, request).await
     }
 
-    /// A POST would replace all metadata, change the time and, where somebody wrote the object meanwhile, put the old
-    /// one's metadata to the new one's bytes: there is no condition that prevents it.
+    /// Unsupported. A POST replaces all metadata, changes the modification time and, if the object was overwritten
+    /// concurrently, combines the old metadata with the new bytes. No condition prevents that.
     async fn set_tags(&self, context: &Context, _address: &Address, _tags: Tags) -> Result<()> {
         context.check()?;
-        Err(Error::unsupported("change tags: Swift replaces all metadata, of whatever object is there then"))
+        Err(Error::unsupported("change tags: Swift would replace all metadata, even of a newer object"))
     }
 
     async fn object_parts(
@@ -359,7 +362,7 @@ impl ObjectStore for SwiftStore {
         _limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
         context.check()?;
-        Err(Error::unsupported("tell an object's parts"))
+        Err(Error::unsupported("list an object's parts"))
     }
 
     async fn create_upload(

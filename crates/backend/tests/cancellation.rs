@@ -1,5 +1,4 @@
-//! Requests that are given up at any point leave nothing behind: no memory, no place in a segment, no
-//! half of a change.
+//! Requests cancelled at any point leave nothing behind: no memory, no range in a segment, no partial change.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -25,9 +24,9 @@ fn tiny() -> LocalOptions {
     LocalOptions { segment_bytes: 64 << 10, inline_bytes: 4 << 10, io_threads: 2, ..small() }
 }
 
-/// One request, with its memory in `budget`.
+/// Runs one request with its memory in `budget`.
 async fn request(desk: &Desk, budget: &Budget, kind: usize, size: usize, key: String) {
-    // What a request left to be written when it was dropped keeps its window until it is.
+    // Pending writes of a dropped request hold its window until they are done.
     let deadline = Deadline::none(SystemClock::shared());
     let context = Context::new(deadline.clone(), budget.admit(1 << 20, &deadline).await.unwrap());
     match kind {
@@ -75,7 +74,7 @@ async fn nothing_leaks_when_requests_are_dropped() {
             let (kind, size, patience) = (random.below(5), random.below(1_500_000), random.below(8_000));
             requests.spawn(async move {
                 let request = request(&desk, &budget, kind, size, format!("k{}", n % 5));
-                // Dropped wherever it is by then.
+                // Dropped at whatever point it has reached.
                 let _ = tokio::time::timeout(Duration::from_micros(patience as u64), request).await;
             });
         }
@@ -83,14 +82,14 @@ async fn nothing_leaks_when_requests_are_dropped() {
             done.unwrap();
         }
     }
-    // Work handed to other threads ends by itself, and gives back what it holds.
+    // Work on other threads finishes and releases its resources.
     for _ in 0..200 {
         if budget.free() == budget.capacity() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(budget.free(), budget.capacity(), "all memory came back");
+    assert_eq!(budget.free(), budget.capacity(), "all memory is released");
     desk.assert_holds("read", &pattern(2 << 20, 5)).await;
     for name in desk.names().await {
         desk.delete(&name).await.unwrap();
@@ -103,10 +102,10 @@ async fn nothing_leaks_when_requests_are_dropped() {
             desk.store.abort_upload(&context, &at(&upload.key), &upload.id).await.unwrap();
         }
     }
-    // No pin is left behind: every segment but the last two can go.
+    // No pin is left behind: all segments except the last two can be removed.
     desk.compact().await;
     let left = segment_bytes(place.path());
-    assert!(left < 4 << 20, "{left} bytes are left of nothing");
+    assert!(left < 4 << 20, "{left} bytes remain without live data");
     let desk = Arc::into_inner(desk).unwrap().reindex().await;
     assert_eq!(desk.names().await, Vec::<String>::new());
     desk.compact().await;
@@ -115,7 +114,7 @@ async fn nothing_leaks_when_requests_are_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_hundred_that_want_to_be_first_one_is() {
+async fn one_of_a_hundred_create_only_puts_succeeds() {
     let place = tempfile::tempdir().unwrap();
     let desk = Arc::new(Desk::with(place.path(), tiny()).await);
     for size in [10, 50_000] {
@@ -155,7 +154,7 @@ async fn of_a_hundred_that_want_to_be_first_one_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_with_one_file_thread_closes_while_upkeep_works() {
+async fn store_with_one_io_thread_closes_during_upkeep() {
     for _ in 0..5 {
         let place = tempfile::tempdir().unwrap();
         let options = LocalOptions { io_threads: 1, compact_interval: Duration::from_millis(1), ..tiny() };
@@ -168,9 +167,9 @@ async fn a_store_with_one_file_thread_closes_while_upkeep_works() {
     }
 }
 
-/// A write that was given up half way may have lost bytes: what it was part of cannot be committed.
+/// A write cancelled midway may have lost bytes: its object or part cannot be committed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_write_is_never_committed() {
+async fn partially_cancelled_write_is_never_committed() {
     use futures::FutureExt;
 
     let place = tempfile::tempdir().unwrap();
@@ -178,15 +177,12 @@ async fn a_torn_write_is_never_committed() {
     let budget = Budget::new(8 << 20);
     let context = unbounded_context(&budget);
     let mut staged = desk.store.stage(&context, &at("torn"), StageRequest::default()).await.unwrap();
-    // Three extents: the first poll cannot finish it, since extents are written on another thread.
-    assert!(
-        staged.write(pattern(3 << 20, 1)).now_or_never().is_none(),
-        "the write must be given up half way"
-    );
+    // Three extents: the first poll cannot finish it, because extents are written on another thread.
+    assert!(staged.write(pattern(3 << 20, 1)).now_or_never().is_none(), "the write must be cancelled midway");
     let more = staged.write(pattern(5000, 2)).await.unwrap_err();
-    assert_eq!(more.reason(), Reason::InvalidRequest, "nothing can be added behind what is missing");
-    let refused = staged.commit(Expected::default()).await.unwrap_err();
-    assert_eq!(refused.reason(), Reason::InvalidRequest);
+    assert_eq!(more.reason(), Reason::InvalidRequest, "nothing can be appended after missing bytes");
+    let error = staged.commit(Expected::default()).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::InvalidRequest);
     let gone = desk.store.head(&context, &at("torn"), GetRequest::default()).await.unwrap_err();
     assert_eq!(gone.reason(), Reason::NoSuchKey);
 }

@@ -1,4 +1,4 @@
-//! Compaction frees space and nothing else, also while the store is read and written.
+//! Compaction frees space and changes nothing else, even during reads and writes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -55,7 +55,7 @@ async fn space_is_freed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_goes_on_while_everything_moves() {
+async fn reads_and_writes_continue_during_compaction() {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { compact_interval: Duration::from_millis(5), ..tiny() };
     let desk = Arc::new(Desk::with(place.path(), options).await);
@@ -105,10 +105,10 @@ async fn traffic_goes_on_while_everything_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tombstones_go_only_when_nothing_older_is_left() {
+async fn tombstones_are_removed_only_after_older_records() {
     let place = tempfile::tempdir().unwrap();
     let mut desk = Desk::with(place.path(), tiny()).await;
-    // Old versions in a segment that mostly lives, and so is not compacted at first.
+    // Old versions in a segment that is mostly live, and so is not compacted at first.
     for n in 0..10 {
         desk.put(&format!("victim{n}"), pattern(500, n)).await;
         desk.put(&format!("stay{n}"), pattern(4000, n)).await;
@@ -122,7 +122,7 @@ async fn tombstones_go_only_when_nothing_older_is_left() {
     for _ in 0..6 {
         desk.compact().await;
         desk = desk.reindex().await;
-        assert_eq!(desk.names().await.len(), 10, "nothing comes back");
+        assert_eq!(desk.names().await.len(), 10, "nothing reappears");
     }
     for n in 0..10 {
         desk.delete(&format!("stay{n}")).await.unwrap();
@@ -133,11 +133,11 @@ async fn tombstones_go_only_when_nothing_older_is_left() {
     }
     assert_eq!(desk.names().await, Vec::<String>::new());
     let root = desk.close().await;
-    assert_eq!(stats(&root).unwrap().tombstones, 0, "tombstones go in the end");
+    assert_eq!(stats(&root).unwrap().tombstones, 0, "tombstones are removed eventually");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ended_uploads_do_not_come_back() {
+async fn ended_uploads_do_not_reappear() {
     let place = tempfile::tempdir().unwrap();
     let mut desk = Desk::with(place.path(), tiny()).await;
     for n in 0..6_u64 {
@@ -170,7 +170,7 @@ async fn ended_uploads_do_not_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_part_replaced_during_a_completion_is_not_used() {
+async fn part_replaced_during_completion_is_not_used() {
     // Compaction takes the replaced part out of the counts in between.
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { compact_interval: Duration::from_millis(1), ..tiny() };
@@ -192,7 +192,7 @@ async fn a_part_replaced_during_a_completion_is_not_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_reader_reads_on() {
+async fn long_read_continues_during_compaction() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(place.path(), tiny()).await;
     desk.put("slow", pattern(3 << 20, 1)).await;
@@ -208,7 +208,7 @@ async fn a_long_reader_reads_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn staged_bytes_are_left_alone() {
+async fn staged_extents_are_not_compacted() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(place.path(), tiny()).await;
     let context = context();
@@ -216,7 +216,7 @@ async fn staged_bytes_are_left_alone() {
     for n in 0..3 {
         staged.write(pattern(1 << 20, n)).await.unwrap();
     }
-    // The segments that hold them are sealed and hold nothing else.
+    // The segments that contain them are sealed and contain nothing else.
     for n in 0..20 {
         desk.put("churn", pattern(50_000, n)).await;
     }
@@ -229,7 +229,7 @@ async fn staged_bytes_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_given_up_are_freed() {
+async fn cancelled_writes_are_freed() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(place.path(), tiny()).await;
     for n in 0..8 {
@@ -244,7 +244,7 @@ async fn bytes_given_up_are_freed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_keeps_its_segment_and_nothing_else() {
+async fn damage_retains_only_its_own_segment() {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { inline_bytes: 4 << 10, ..small() };
     let desk = Desk::with(place.path(), options.clone()).await;
@@ -269,7 +269,7 @@ async fn damage_keeps_its_segment_and_nothing_else() {
     desk.compact().await;
     let bytes = segment_bytes(&root);
     assert!(bytes < 8 * 33_000 + 3 * (256 << 10), "the other segments are freed: {bytes}");
-    // Nothing is copied again and again for the damaged one's sake.
+    // Data is not copied repeatedly because of the damaged segment.
     for _ in 0..5 {
         desk.compact().await;
     }
@@ -289,7 +289,7 @@ async fn damage_keeps_its_segment_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_manifest_of_something_deleted_stops_nothing() {
+async fn damaged_manifest_of_deleted_object_blocks_nothing() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(place.path(), tiny()).await;
     desk.put("gone", pattern(30_000, 1)).await;
@@ -306,14 +306,14 @@ async fn a_damaged_manifest_of_something_deleted_stops_nothing() {
     desk.delete("gone").await.unwrap();
     let before = segment_bytes(&root);
     desk.compact().await;
-    assert!(segment_bytes(&root) < before - 60_000, "upkeep goes on");
+    assert!(segment_bytes(&root) < before - 60_000, "upkeep continues");
     desk.assert_absent("gone").await;
     desk.assert_holds("churn", &pattern(3000, 39)).await;
 }
 
-/// The records of uploads are moved again and again, and are found all the same by everybody who asks for them.
+/// Upload records are moved repeatedly, and every lookup still finds them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn uploads_are_found_while_their_records_move() {
+async fn uploads_are_found_while_their_records_are_moved() {
     const UPLOADS: usize = 300;
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions {
@@ -325,13 +325,13 @@ async fn uploads_are_found_while_their_records_move() {
     let desk = Arc::new(Desk::with(place.path(), options).await);
     let key = "u";
     let uploads: Vec<_> = futures::future::join_all((0..UPLOADS).map(|_| desk.create_upload(key))).await;
-    let begun = std::time::Instant::now();
-    let is_over = move || begun.elapsed() > Duration::from_secs(4);
+    let started = std::time::Instant::now();
+    let is_over = move || started.elapsed() > Duration::from_secs(4);
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..3 {
         let desk = desk.clone();
         tasks.spawn(async move {
-            // Fills segment after segment, of which only the uploads live long.
+            // Fills segment after segment, in which only the uploads live long.
             for n in (0..).take_while(|_| !is_over()) {
                 desk.put(&format!("churn{task}"), pattern(3000, n)).await;
             }
@@ -358,16 +358,16 @@ async fn uploads_are_found_while_their_records_move() {
     desk.assert_holds(key, &pattern(5000, 2)).await;
 }
 
-/// Objects that many writers overwrite as fast as they can become garbage faster than one change each could
-/// free it: the space in use must stay bounded all the same, and while they write.
+/// Overwrites by many writers create garbage faster than one change each could free it. The space in use must stay
+/// bounded nevertheless, even during the writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn overwriters_do_not_keep_compaction_from_its_work() {
+async fn overwrites_do_not_starve_compaction() {
     const WRITERS: u64 = 24;
     const KEYS: u64 = 24;
     const OBJECT: usize = 64 << 10;
     const SEGMENT: u32 = 512 << 10;
-    /// How often each is written.
-    const TIMES: u64 = 8;
+    /// Overwrites per key.
+    const OVERWRITES_PER_KEY: u64 = 8;
     let live = WRITERS * KEYS * OBJECT as u64;
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions {
@@ -381,37 +381,37 @@ async fn overwriters_do_not_keep_compaction_from_its_work() {
     for writer in 0..WRITERS {
         let desk = desk.clone();
         writers.spawn(async move {
-            for n in 0..KEYS * TIMES {
+            for n in 0..KEYS * OVERWRITES_PER_KEY {
                 desk.put(&format!("{writer}/{}", n % KEYS), pattern(OBJECT, writer << 32 | n)).await;
             }
         });
     }
-    let mut most = 0;
+    let mut peak_bytes = 0;
     while !writers.is_empty() {
         tokio::time::sleep(Duration::from_millis(25)).await;
-        most = most.max(segment_bytes(place.path()));
+        peak_bytes = peak_bytes.max(segment_bytes(place.path()));
         while let Some(ended) = writers.try_join_next() {
             ended.unwrap();
         }
     }
-    println!("{live} bytes live, {} written, at most {most} in segments", live * TIMES);
-    assert!(most < 3 * live + 8 * u64::from(SEGMENT), "{most} bytes in segments hold {live}");
+    println!("{live} bytes live, {} written, at most {peak_bytes} in segments", live * OVERWRITES_PER_KEY);
+    assert!(peak_bytes < 3 * live + 8 * u64::from(SEGMENT), "{peak_bytes} bytes in segments hold {live}");
     let desk = Arc::into_inner(desk).unwrap();
     desk.compact().await;
     let left = segment_bytes(place.path());
-    println!("{left} are left when nobody writes");
+    println!("{left} are left when idle");
     assert!(left < 2 * live, "{left} bytes in segments hold {live}");
     let root = desk.close().await;
     assert_eq!(check(&root).unwrap().damage, vec![]);
 }
 
-/// The store stops at every stage of a compaction in turn: nothing is lost and nothing comes back,
-/// whether or not the index survives.
+/// The store stops at every stage of a compaction in turn: nothing is lost and nothing reappears, with or without the
+/// index.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compaction_can_stop_anywhere() {
+async fn compaction_can_be_interrupted_anywhere() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
-    // So slow that the thread is stopped somewhere in the middle of it.
+    // So slow that the thread is stopped midway.
     let slow = LocalOptions {
         compact_bytes_per_second: 20_000,
         compact_interval: Duration::from_millis(1),

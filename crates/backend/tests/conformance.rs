@@ -1,4 +1,4 @@
-//! The local store keeps every promise of the port.
+//! The local store meets every guarantee of the port.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -10,7 +10,7 @@ use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::testing::conformance;
 use tradewind_core::{ObjectStore, SystemClock};
 
-/// Stores in directories that live as long as the test.
+/// Creates stores in directories that live as long as the test.
 struct Place(tempfile::TempDir, std::sync::atomic::AtomicUsize);
 
 impl Place {
@@ -31,8 +31,8 @@ impl Place {
     }
 }
 
-/// Small segments and eager upkeep: everything moves while the suite runs.
-fn restless() -> LocalOptions {
+/// Small segments and eager upkeep: everything is moved while the suite runs.
+fn eager() -> LocalOptions {
     LocalOptions {
         segment_bytes: 256 << 10,
         inline_bytes: 4 << 10,
@@ -56,7 +56,7 @@ async fn conforms() {
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms_while_segments_roll_and_are_compacted() {
     let place = Place::new();
-    conformance::run(place.make(restless())).await;
+    conformance::run(place.make(eager())).await;
     std::fs::remove_dir_all(place.0.path()).unwrap();
 }
 
@@ -65,7 +65,7 @@ async fn behaves_as_the_memory_store_does() {
     let place = Place::new();
     for seed in 0..8 {
         println!("seed {seed}");
-        conformance::model(place.make(restless()), seed, 200).await;
+        conformance::model(place.make(eager()), seed, 200).await;
     }
     std::fs::remove_dir_all(place.0.path()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Bytes that rot on disk are never served, and whatever rotted, everything else is.
+//! Corrupted bytes on disk are never served, and everything else still is.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,7 +13,7 @@ use tradewind_core::error::Reason;
 
 use desk::{Desk, Random, check, copy, find, flip, pattern, range, reason, segments, small};
 
-/// A store with small and large objects, an upload and a multipart object, and what it holds.
+/// Fills a store with small and large objects, an upload and a multipart object; returns its contents.
 async fn filled(root: &std::path::Path) -> BTreeMap<String, Bytes> {
     let desk = Desk::new(root).await;
     let mut expected = BTreeMap::new();
@@ -33,7 +33,7 @@ async fn filled(root: &std::path::Path) -> BTreeMap<String, Bytes> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flipped_byte_anywhere_spoils_one_object_at_most() {
+async fn flipped_byte_damages_at_most_one_object() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     let expected = filled(&root).await;
@@ -61,16 +61,16 @@ async fn a_flipped_byte_anywhere_spoils_one_object_at_most() {
         let closed = desk.close().await;
         let named: Vec<_> = check(&closed).unwrap().damage.into_iter().map(|damage| damage.what).collect();
         let objects: Vec<_> = named.iter().filter(|what| what.starts_with("bucket/")).cloned().collect();
-        assert_eq!(objects, spoiled, "round {round}: check names exactly what is bad");
+        assert_eq!(objects, spoiled, "round {round}: check names exactly the damaged objects");
         spoiled_ever += spoiled.len();
         std::fs::write(original, good).unwrap();
     }
-    assert!(spoiled_ever > 20, "the damage was felt {spoiled_ever} times");
+    assert!(spoiled_ever > 20, "the damage had an effect {spoiled_ever} times");
     assert_eq!(check(&root).unwrap().damage, vec![]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_and_a_reindex_together_spoil_only_what_is_damaged() {
+async fn damage_and_reindex_affect_only_damaged_objects() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     let expected = filled(&root).await;
@@ -84,10 +84,10 @@ async fn damage_and_a_reindex_together_spoil_only_what_is_damaged() {
         flip(file, offset);
         std::fs::remove_dir_all(copied.join("index")).unwrap();
         let desk = Desk::open(&copied, small()).unwrap();
-        // Where the bucket's own record is hit, its objects are kept under a name that says so.
+        // If the bucket's own record is hit, its objects are kept under a name that indicates this.
         let context = tradewind_core::testing::context();
         let buckets = tradewind_core::ObjectStore::list_buckets(&*desk.store, &context).await.unwrap();
-        let bucket = buckets.into_iter().next().expect("there is a bucket").name;
+        let bucket = buckets.into_iter().next().expect("a bucket exists").name;
         let mut spoiled = 0;
         for (key, bytes) in &expected {
             let address = tradewind_core::Address::parse(bucket.as_str(), key).unwrap();
@@ -108,7 +108,7 @@ async fn damage_and_a_reindex_together_spoil_only_what_is_damaged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_whose_record_is_lost_keeps_its_objects() {
+async fn bucket_with_lost_record_keeps_its_objects() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     let expected = filled(&root).await;
@@ -134,7 +134,7 @@ async fn a_bucket_whose_record_is_lost_keeps_its_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_segment_that_is_gone_or_short_spoils_what_it_held() {
+async fn missing_or_short_segment_affects_only_its_objects() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     filled(&root).await;
@@ -158,7 +158,7 @@ async fn a_segment_that_is_gone_or_short_spoils_what_it_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_small_range_of_a_large_object_reads_two_blocks_at_most() {
+async fn small_range_of_large_object_reads_at_most_two_blocks() {
     const BLOCK: u64 = 64 << 10;
     const HEAD: u64 = 2048;
     let place = tempfile::tempdir().unwrap();

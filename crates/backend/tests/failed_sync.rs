@@ -1,4 +1,4 @@
-//! A sync that fails ends all writing: nothing that waited for it is acknowledged, and it is not tried again.
+//! A failed sync ends all writing: nothing that waited for it is acknowledged, and it is not retried.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -20,9 +20,9 @@ fn options() -> LocalOptions {
     LocalOptions { segment_bytes: 48 << 10, inline_bytes: 4 << 10, checkpoint_bytes: 64 << 10, ..small() }
 }
 
-/// One sync after the other fails once: of the log, of extents, of directories, of the index.
+/// Every sync in turn fails once: of the log, of extents, of directories, of the index.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
+async fn failed_sync_is_not_acknowledged_or_retried() {
     let Some((disk, _place)) = mounted() else { return };
     let mut failures = 0;
     for number in 0..36_u64 {
@@ -34,16 +34,16 @@ async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
         let before = disk.counters().failed_syncs;
         let mut stored: BTreeMap<String, (usize, u64)> =
             BTreeMap::from([("first".to_owned(), (3000, number))]);
-        let mut refused = Vec::new();
+        let mut rejected = Vec::new();
         for n in 0..40 {
             let size = if n % 3 == 0 { 60_000 } else { 2000 };
-            // Two at a time: both wait for the same sync.
+            // Two concurrent writes: both wait for the same sync.
             let keys = [format!("a{n}"), format!("b{n}")];
             let puts = keys.iter().zip(0..).map(|(key, m)| desk.try_put(key, pattern(size, n * 2 + m)));
             for ((put, key), m) in futures::future::join_all(puts).await.into_iter().zip(&keys).zip(0..) {
                 match put {
                     Ok(_) => drop(stored.insert(key.clone(), (size, n * 2 + m))),
-                    Err(e) => refused.push((key.clone(), (size, n * 2 + m), e.reason())),
+                    Err(e) => rejected.push((key.clone(), (size, n * 2 + m), e.reason())),
                 }
             }
             if desk.store.is_read_only() {
@@ -54,8 +54,8 @@ async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
             continue;
         }
         failures += 1;
-        assert!(desk.store.is_read_only(), "failure {number}: {refused:?}");
-        // Reads go on, writes do not, and no sync is asked of a file that failed one.
+        assert!(desk.store.is_read_only(), "failure {number}: {rejected:?}");
+        // Reads continue, writes fail, and a file with a failed sync is never synced again.
         let syncs = disk.counters();
         for (key, (size, seed)) in &stored {
             desk.assert_holds(key, &pattern(*size, *seed)).await;
@@ -65,7 +65,7 @@ async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
         }
         assert_eq!(reason(desk.delete("first").await), Reason::ReadOnly);
         assert_eq!(disk.counters().fdatasyncs, syncs.fdatasyncs, "failure {number}");
-        // The process starts again, with the page cache as it was, and then the power goes; or it goes at once.
+        // The process restarts with the page cache intact, and then the power fails; or the power fails immediately.
         let goes_at_once = number % 3 == 2;
         if goes_at_once {
             crash(&disk, number);
@@ -74,25 +74,25 @@ async fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
         if goes_at_once {
             disk.revive();
         }
-        refused.retain(|(_, _, reason)| *reason == Reason::ReadOnly);
+        rejected.retain(|(_, _, reason)| *reason == Reason::ReadOnly);
         for turn in 0..2 {
             let desk = Desk::open(&root, options());
             let desk = desk.unwrap_or_else(|e| panic!("failure {number}: {e:?}"));
             if goes_at_once && turn == 0 {
-                // What the disk has of it nobody could know: it is there whole, or not at all, and stays so.
+                // The on-disk state was unknown: the write exists completely or not at all, and stays so.
                 let mut absent = Vec::new();
-                for (key, content, reason) in refused.drain(..) {
+                for (key, content, reason) in rejected.drain(..) {
                     match desk.get(&key).await {
                         Ok(_) => drop(stored.insert(key, content)),
                         Err(_) => absent.push((key, content, reason)),
                     }
                 }
-                refused = absent;
+                rejected = absent;
             }
             for (key, (size, seed)) in &stored {
                 desk.assert_holds(key, &pattern(*size, *seed)).await;
             }
-            for (key, ..) in &refused {
+            for (key, ..) in &rejected {
                 desk.assert_absent(key).await;
             }
             let key = format!("again{turn}");

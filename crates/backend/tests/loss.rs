@@ -1,5 +1,5 @@
-//! What was acknowledged and is gone is told, and not given up silently: segments that were removed or cut while the
-//! index, or the rest of the log, knows better.
+//! Acknowledged data that is missing is reported, not dropped silently: segments that were removed or truncated while
+//! the index, or the rest of the log, proves it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -22,23 +22,23 @@ fn cut(path: &Path, bytes: u64) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
 }
 
-/// A way to lose a part of a store.
+/// A way to lose part of a store.
 type Spoil = fn(&Path);
 
-/// What becomes of a segment's file.
+/// The effect on a segment's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strike {
+enum SegmentDamage {
     Remove,
-    /// To its header, which is at the end of a record.
+    /// Truncated to its header, which is at the end of a record.
     Cut,
-    /// To nothing: it looks like one that was being made.
+    /// Truncated to zero: it looks like an unfinished segment.
     Empty,
 }
 
-impl Strike {
+impl SegmentDamage {
     const ALL: [Self; 3] = [Self::Remove, Self::Cut, Self::Empty];
 
-    fn hit(self, segment: &Path) {
+    fn apply(self, segment: &Path) {
         match self {
             Self::Remove => std::fs::remove_file(segment).unwrap(),
             Self::Cut => cut(segment, 32),
@@ -60,21 +60,22 @@ fn lost(root: &Path) -> Loss {
     check(root).unwrap().loss.expect("something is lost")
 }
 
-/// Opening is refused, in whatever way it is tried, and what proves the loss is still there.
+/// Every way of opening fails, and the proof of the loss remains.
 fn assert_refused(root: &Path, what: &str) {
     let before = check(root).unwrap();
     assert!(before.loss.is_some() && !before.is_sound(), "{what}");
     for _ in 0..2 {
-        let refused = Desk::open(root, small()).map(drop).unwrap_err();
-        assert_eq!(refused.reason(), Reason::CorruptData, "{what}");
-        assert!(refused.message().contains("--accept-loss"), "{what}: {refused}");
+        let error = Desk::open(root, small()).map(drop).unwrap_err();
+        assert_eq!(error.reason(), Reason::CorruptData, "{what}");
+        assert!(error.message().contains("--accept-loss"), "{what}: {error}");
         assert_eq!(reindex(root, false).unwrap_err().reason(), Reason::CorruptData, "{what}");
     }
-    assert_eq!(check(root).unwrap().loss, before.loss, "{what}: the proof is kept");
+    assert_eq!(check(root).unwrap().loss, before.loss, "{what}: the proof is retained");
     assert_eq!(stats(root).unwrap().loss, before.loss, "{what}");
 }
 
-/// An object with an older version, one without, and one that was deleted; the end of the log has the last of each.
+/// Writes an object with an older version, one without, and one that is deleted; the end of the log has the last of
+/// each.
 async fn changed(root: &Path) {
     let desk = Desk::new(root).await;
     desk.put("k", "old").await;
@@ -89,20 +90,20 @@ async fn changed(root: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_end_of_log_is_named_and_must_be_accepted() {
-    for strike in Strike::ALL {
-        let what = &format!("{strike:?}");
+    for damage_kind in SegmentDamage::ALL {
+        let what = &format!("{damage_kind:?}");
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("store");
         changed(&root).await;
         assert!(check(&root).unwrap().is_sound());
         let last = number(&last_log(&root));
-        strike.hit(&last_log(&root));
+        damage_kind.apply(&last_log(&root));
         assert_refused(&root, what);
         let loss = lost(&root);
         assert_eq!(loss.proof, LossProof::Index);
         assert_eq!(loss.ranges.len(), 1, "{what}: {loss}");
         assert_eq!(loss.ranges[0].segment, last, "{what}");
-        assert_eq!(loss.ranges[0].from, if strike == Strike::Cut { 32 } else { 0 });
+        assert_eq!(loss.ranges[0].from, if damage_kind == SegmentDamage::Cut { 32 } else { 0 });
         assert!(loss.ranges[0].until > Some(32), "{what}");
         assert_eq!(loss.objects.first, ["bucket/k", "bucket/new"], "{what}");
         assert_eq!(loss.objects_with_older_records, 1, "{what}");
@@ -116,8 +117,8 @@ async fn lost_end_of_log_is_named_and_must_be_accepted() {
         desk.assert_holds("gone", b"old").await;
         desk.assert_absent("new").await;
         desk.put("after", "after").await;
-        assert!(number(&last_log(&root)) > last, "{what}: the file that was lost may be found");
-        // What was accepted once is settled.
+        assert!(number(&last_log(&root)) > last, "{what}: the lost file may be found again");
+        // A loss is accepted only once.
         let root = desk.close().await;
         let desk = Desk::open(&root, small()).unwrap();
         assert_eq!((desk.store.recovery().loss.as_ref(), desk.store.recovery().reindexed), (None, false));
@@ -127,7 +128,7 @@ async fn lost_end_of_log_is_named_and_must_be_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reindex_gives_up_what_is_lost_if_told_to() {
+async fn reindex_drops_lost_data_only_if_accepted() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
@@ -138,9 +139,9 @@ async fn reindex_gives_up_what_is_lost_if_told_to() {
     Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
 }
 
-/// The file has its length, and nothing in it: what a start serves from the index, one made anew would not have.
+/// The file has its length but no contents: a start serves objects from the index that a rebuilt one would lack.
 #[tokio::test(flavor = "multi_thread")]
-async fn reindex_of_a_damaged_log_keeps_the_index_unless_told() {
+async fn reindex_of_a_damaged_log_keeps_the_index_by_default() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
@@ -150,8 +151,8 @@ async fn reindex_of_a_damaged_log_keeps_the_index_unless_told() {
     bytes[32..].fill(0);
     std::fs::write(&log, &bytes).unwrap();
     assert_eq!(bytes.len(), length);
-    let refused = reindex(&root, false).unwrap_err();
-    assert!(refused.message().contains("bucket/gone"), "{refused}");
+    let error = reindex(&root, false).unwrap_err();
+    assert!(error.message().contains("bucket/gone"), "{error}");
     let desk = Desk::open(&root, small()).unwrap();
     assert_eq!(reason(desk.get("k").await), Reason::CorruptData);
     desk.assert_absent("gone").await;
@@ -162,12 +163,12 @@ async fn reindex_of_a_damaged_log_keeps_the_index_unless_told() {
     Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
 }
 
-/// Behind what the index covers the log goes on: the index is older, and what is lost is proven all the same.
+/// The log continues after the index's coverage: the index is older, and the loss is proven nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_middle_of_log_is_proven_by_an_older_index() {
-    for strike in Strike::ALL {
+    for damage_kind in SegmentDamage::ALL {
         for is_index_older in [false, true] {
-            let what = format!("{strike:?}, the index is older: {is_index_older}");
+            let what = format!("{damage_kind:?}, the index is older: {is_index_older}");
             let place = tempfile::tempdir().unwrap();
             let root = place.path().join("store");
             changed(&root).await;
@@ -176,14 +177,14 @@ async fn lost_middle_of_log_is_proven_by_an_older_index() {
             desk.close().await;
             copy(&root.join("index"), &place.path().join("index"));
             let desk = Desk::open(&root, small()).unwrap();
-            // One of what will be lost is written again, and so is not lost.
+            // One of the lost objects is written again, and so is not lost.
             desk.put("new", "newer").await;
             desk.close().await;
             if is_index_older {
                 std::fs::remove_dir_all(root.join("index")).unwrap();
                 copy(&place.path().join("index"), &root.join("index"));
             }
-            strike.hit(&segments(&root, "log")[1]);
+            damage_kind.apply(&segments(&root, "log")[1]);
             assert_refused(&root, &what);
             let loss = lost(&root);
             assert_eq!(loss.objects.first, ["bucket/k"], "{what}");
@@ -199,8 +200,8 @@ async fn lost_middle_of_log_is_proven_by_an_older_index() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_bulk_segment_is_named_and_must_be_accepted() {
-    for strike in Strike::ALL {
-        let what = &format!("{strike:?}");
+    for damage_kind in SegmentDamage::ALL {
+        let what = &format!("{damage_kind:?}");
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("store");
         let desk = Desk::new(&root).await;
@@ -212,7 +213,7 @@ async fn lost_bulk_segment_is_named_and_must_be_accepted() {
         desk.put("replaced", pattern(100_000, 4)).await;
         desk.put("other", pattern(100_000, 5)).await;
         desk.close().await;
-        strike.hit(&segments(&root, "bulk")[0]);
+        damage_kind.apply(&segments(&root, "bulk")[0]);
         assert_refused(&root, what);
         let loss = lost(&root);
         assert_eq!(
@@ -234,7 +235,7 @@ async fn lost_bulk_segment_is_named_and_must_be_accepted() {
     }
 }
 
-/// Nothing that counts was in it: that is no loss, and the index is made anew.
+/// The segment had no live records: that is no loss, and the index is rebuilt.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_segment_without_live_records_is_no_loss() {
     for extension in ["log", "bulk"] {
@@ -279,7 +280,7 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         let loss = lost(&root);
         assert_eq!((loss.proof, loss.ranges.len(), loss.ranges[0].from), (LossProof::Log, 1, 32), "{what}");
         assert_refused(&root, what);
-        assert_eq!(root.join("index").exists(), is_index_there, "{what}: a refusal removes nothing");
+        assert_eq!(root.join("index").exists(), is_index_there, "{what}: a rejected opening removes nothing");
         let desk = Desk::open(&root, accepting()).unwrap();
         assert_eq!(
             desk.store.recovery().loss.as_ref().map(|loss| loss.proof),
@@ -288,7 +289,7 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         );
         desk.assert_holds("third", b"third").await;
         desk.assert_holds("k", b"old").await;
-        // What was accepted once is settled, for an index made anew as well.
+        // A loss is accepted only once, even for a rebuilt index.
         let root = desk.close().await;
         let report = check(&root).unwrap();
         assert!(report.is_sound(), "{what}: {report:?}");
@@ -301,7 +302,7 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
     }
 }
 
-/// Whatever is left of a record that the cut went through was lost with it.
+/// The rest of a record cut by the truncation was lost with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn accepted_cut_through_a_record_leaves_a_sound_store() {
     let place = tempfile::tempdir().unwrap();
@@ -317,14 +318,14 @@ async fn accepted_cut_through_a_record_leaves_a_sound_store() {
     assert!(check(&root).unwrap().is_sound());
     assert_eq!(reindex(&root, false).unwrap().loss, None);
     assert!(check(&root).unwrap().is_sound());
-    // More of it is another loss.
+    // A further truncation is another loss.
     cut(&cut_segment, 32);
     std::fs::remove_dir_all(root.join("index")).unwrap();
     assert_refused(&root, "a shorter one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_index_check_says_that_nothing_proves_the_end() {
+async fn check_without_an_index_reports_unprovable_end() {
     let spoil_index: [(&str, Spoil); 3] = [
         ("missing", |root| std::fs::remove_dir_all(root.join("index")).unwrap()),
         ("unreadable", |root| std::fs::remove_file(root.join("index/keyspaces/1/current")).unwrap()),
@@ -337,7 +338,7 @@ async fn without_an_index_check_says_that_nothing_proves_the_end() {
         spoil(&root);
         std::fs::remove_file(last_log(&root)).unwrap();
         let report = check(&root).unwrap();
-        assert_eq!((report.objects, report.is_sound()), (3, true), "{what}: nothing is known to be lost");
+        assert_eq!((report.objects, report.is_sound()), (3, true), "{what}: no loss is known");
         match report.index {
             IndexState::Missing => assert_eq!(what, "missing"),
             IndexState::Unreadable(_) => assert_ne!(what, "missing"),
@@ -371,18 +372,18 @@ async fn store_without_segments_or_format_is_not_taken_for_empty() {
         ("directory", |root| std::fs::remove_dir_all(root.join("segments")).unwrap()),
         ("files", |root| segments(root, "log").iter().for_each(|path| std::fs::remove_file(path).unwrap())),
     ];
-    for (what, strike) in remove_segments {
+    for (what, damage_kind) in remove_segments {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("store");
         changed(&root).await;
-        strike(&root);
+        damage_kind(&root);
         assert_refused(&root, what);
         assert_eq!(lost(&root).objects.count, 3, "{what}");
         assert_eq!(lost(&root).buckets.first, ["bucket"], "{what}");
         std::fs::remove_file(root.join("FORMAT")).unwrap();
-        // Only the index is left to say that there was a store.
-        let refused = Desk::open(&root, small()).map(drop).unwrap_err();
-        assert!(refused.message().contains("FORMAT"), "{what}: {refused}");
+        // Only the index proves that there was a store.
+        let error = Desk::open(&root, small()).map(drop).unwrap_err();
+        assert!(error.message().contains("FORMAT"), "{what}: {error}");
         assert!(check(&root).unwrap_err().message().contains("FORMAT"), "{what}");
         assert!(!root.join("FORMAT").exists(), "{what}");
     }
@@ -391,7 +392,7 @@ async fn store_without_segments_or_format_is_not_taken_for_empty() {
 /// The index is an older copy. Later an object was deleted, and compaction removed every trace of that: the log alone
 /// cannot tell whether the object, or the deletion, was lost. That is no proof.
 #[tokio::test(flavor = "multi_thread")]
-async fn older_index_with_a_compacted_deletion_is_a_doubt_only() {
+async fn older_index_with_compacted_deletion_is_no_proof() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     let desk = Desk::new(&root).await;
@@ -407,7 +408,7 @@ async fn older_index_with_a_compacted_deletion_is_a_doubt_only() {
     desk.put("c", pattern(1000, 3)).await;
     let logs = segments(&root, "log").len();
     desk.compact().await;
-    assert!(segments(&root, "log").len() + 2 <= logs, "the object and its deletion are both gone");
+    assert!(segments(&root, "log").len() + 2 <= logs, "the object and its deletion are both removed");
     desk.close().await;
     std::fs::remove_dir_all(root.join("index")).unwrap();
     copy(&place.path().join("index"), &root.join("index"));
@@ -422,10 +423,10 @@ async fn older_index_with_a_compacted_deletion_is_a_doubt_only() {
     desk.assert_holds("c", &pattern(1000, 3)).await;
 }
 
-/// A process was killed long after the index was last written, and then a segment was lost. An older copy of the index
-/// looks the same where compaction removed that segment, so the store opens; but the proof stays.
+/// A process was killed long after the index was last written, and then a segment was lost. An older copy of the
+/// index looks the same if compaction removed that segment, so the store opens; but the proof is retained.
 #[tokio::test(flavor = "multi_thread")]
-async fn segment_lost_behind_the_index_is_a_doubt_and_is_kept() {
+async fn segment_lost_after_the_coverage_is_no_proof() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
@@ -451,11 +452,11 @@ async fn segment_lost_behind_the_index_is_a_doubt_and_is_kept() {
     desk.assert_absent("lost").await;
     desk.assert_holds("third", b"x").await;
     let root = desk.close().await;
-    assert!(check(&root).unwrap().is_sound(), "what was told once is not told again");
+    assert!(check(&root).unwrap().is_sound(), "a loss is reported only once");
     assert!(root.join("index.doubtful/keyspaces").is_dir());
 }
 
-/// What an index of an earlier version did not know is no gap, and what it did know still proves a loss.
+/// Records unknown to an index of an earlier version are no gap, and those known to it still prove a loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn torn_tail_and_older_index_open_without_being_accepted() {
     let place = tempfile::tempdir().unwrap();
@@ -478,7 +479,7 @@ async fn torn_tail_and_older_index_open_without_being_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_of_a_store_in_use_is_refused_and_makes_no_lock() {
+async fn check_of_a_store_in_use_fails_without_a_lock_file() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     let desk = Desk::new(&root).await;
@@ -486,14 +487,14 @@ async fn check_of_a_store_in_use_is_refused_and_makes_no_lock() {
     assert_eq!(check(&root).unwrap_err().reason(), Reason::Overloaded);
     assert_eq!(stats(&root).unwrap_err().reason(), Reason::Overloaded);
     desk.close().await;
-    // A copy has none.
+    // A copy has no lock file.
     std::fs::remove_file(root.join("LOCK")).unwrap();
     assert!(check(&root).unwrap().is_sound());
     assert!(!root.join("LOCK").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn temporary_index_is_refused_inside_of_the_store_and_removed() {
+async fn temporary_index_is_rejected_inside_the_store() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
@@ -508,9 +509,9 @@ async fn temporary_index_is_refused_inside_of_the_store_and_removed() {
     assert_eq!(state_of_files(&root), before);
 }
 
-/// Journals are copied, whatever the directory is called; what is looked at never changes.
+/// Journals are copied, whatever the directory is called; the inspected store never changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn check_of_an_index_behind_symbolic_links_changes_nothing() {
+async fn check_of_a_symlinked_index_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
@@ -529,7 +530,7 @@ async fn check_of_an_index_behind_symbolic_links_changes_nothing() {
     assert_eq!((state_of_files(&elsewhere), state_of_files(&keyspaces)), before);
 }
 
-/// A mount that is gone when dropped.
+/// A mount that is unmounted on drop.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -561,9 +562,9 @@ async fn store_on_a_read_only_file_system_is_checked() {
     let Some(_mount) = Mount::new(&["--bind", root.to_str().unwrap()], &view) else { return };
     let remounted = Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&view).output().unwrap();
     assert!(remounted.status.success(), "{remounted:?}");
-    assert!(std::fs::write(view.join("x"), b"x").is_err(), "it takes no writes");
+    assert!(std::fs::write(view.join("x"), b"x").is_err(), "the mount is read-only");
     assert!(check(&view).unwrap().is_sound());
-    // There as well nobody looks at a store that is in use.
+    // A store in use cannot be inspected here either.
     let desk = Desk::open(&root, small()).unwrap();
     assert_eq!(check(&view).unwrap_err().reason(), Reason::Overloaded);
     let root = desk.close().await;

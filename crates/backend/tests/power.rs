@@ -1,4 +1,4 @@
-//! Power cuts, on a file system that loses what was not synced.
+//! Power failures, on a file system that loses unsynced data.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -32,26 +32,26 @@ fn options() -> LocalOptions {
     }
 }
 
-/// What may be found under a key: the last acknowledged state, and what was under way.
+/// The possible contents of a key: the last acknowledged state, and those in flight.
 #[derive(Default, Debug, Clone)]
 struct Possible {
     acknowledged: Option<(usize, u64)>,
-    under_way: Option<Option<(usize, u64)>>,
+    in_flight: Option<Option<(usize, u64)>>,
 }
 
-/// Writes and deletes keys of its own until something fails.
+/// Writes and deletes the worker's own keys until an operation fails.
 async fn work(desk: Arc<Desk>, worker: u64, mut random: Random) -> BTreeMap<String, Possible> {
     let mut keys: BTreeMap<String, Possible> = BTreeMap::new();
     for step in 0.. {
         let key = format!("{worker}/{}", random.below(6));
         let entry = keys.entry(key.clone()).or_default();
-        let wanted = match random.below(10) {
+        let new_state = match random.below(10) {
             0..2 => None,
             2..8 => Some((random.below(5000), random.next())),
             _ => Some((4097 + random.below(120_000), random.next())),
         };
-        entry.under_way = Some(wanted);
-        let done = match wanted {
+        entry.in_flight = Some(new_state);
+        let done = match new_state {
             None => desk.delete(&key).await.map(|_| ()),
             Some((size, seed)) if step % 5 == 4 => multipart(&desk, &key, size, seed).await,
             Some((size, seed)) => desk.try_put(&key, pattern(size, seed)).await.map(|_| ()),
@@ -59,7 +59,7 @@ async fn work(desk: Arc<Desk>, worker: u64, mut random: Random) -> BTreeMap<Stri
         if done.is_err() {
             break;
         }
-        *entry = Possible { acknowledged: wanted, under_way: None };
+        *entry = Possible { acknowledged: new_state, in_flight: None };
     }
     keys
 }
@@ -86,19 +86,19 @@ async fn verify(desk: &Desk, keys: &BTreeMap<String, Possible>, what: &str) -> B
             (Some((size, seed)), Some(bytes)) => *bytes == pattern(*size, *seed),
             _ => false,
         };
-        let state = [Some(possible.acknowledged), possible.under_way].into_iter().flatten().find(is);
-        let state = state.unwrap_or_else(|| panic!("{what}: {key} is neither of {possible:?}"));
-        settled.insert(key.clone(), Possible { acknowledged: state, under_way: None });
+        let state = [Some(possible.acknowledged), possible.in_flight].into_iter().flatten().find(is);
+        let state = state.unwrap_or_else(|| panic!("{what}: {key} is none of {possible:?}"));
+        settled.insert(key.clone(), Possible { acknowledged: state, in_flight: None });
     }
     settled
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_acknowledged_write_survives_a_power_cut() {
+async fn every_acknowledged_write_survives_a_power_failure() {
     let Some((disk, _place)) = mounted() else { return };
     disk.set_sync_delay(Duration::from_micros(300));
     let root = disk.path().join("store");
-    let mut known: BTreeMap<String, Possible> = BTreeMap::new();
+    let mut possible_states: BTreeMap<String, Possible> = BTreeMap::new();
     for seed in 0..14_u64 {
         let desk = Desk::open(&root, options()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
         if seed == 0 {
@@ -106,7 +106,7 @@ async fn every_acknowledged_write_survives_a_power_cut() {
             let context = tradewind_core::testing::context();
             desk.store.create_bucket(&context, &bucket).await.unwrap();
         }
-        known = verify(&desk, &known, &format!("seed {seed}")).await;
+        possible_states = verify(&desk, &possible_states, &format!("seed {seed}")).await;
         let desk = Arc::new(desk);
         let mut workers = tokio::task::JoinSet::new();
         for worker in 0..5 {
@@ -115,7 +115,7 @@ async fn every_acknowledged_write_survives_a_power_cut() {
         tokio::time::sleep(Duration::from_millis(150 + seed * 23)).await;
         crash(&disk, seed);
         while let Some(keys) = workers.join_next().await {
-            known.extend(keys.unwrap());
+            possible_states.extend(keys.unwrap());
         }
         drop(Arc::into_inner(desk));
         disk.revive();
@@ -124,21 +124,24 @@ async fn every_acknowledged_write_survives_a_power_cut() {
         }
     }
     let desk = Desk::open(&root, options()).unwrap();
-    known = verify(&desk, &known, "in the end").await;
+    possible_states = verify(&desk, &possible_states, "in the end").await;
     let desk = desk.reindex().await;
-    verify(&desk, &known, "after a reindex").await;
-    assert_eq!(desk.names().await.len(), known.values().filter(|k| k.acknowledged.is_some()).count());
+    verify(&desk, &possible_states, "after a reindex").await;
+    assert_eq!(
+        desk.names().await.len(),
+        possible_states.values().filter(|k| k.acknowledged.is_some()).count()
+    );
     assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
-    assert!(known.len() > 100, "{} keys were written", known.len());
+    assert!(possible_states.len() > 100, "{} keys were written", possible_states.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_new_store_is_there_after_a_power_cut() {
+async fn new_store_survives_a_power_failure() {
     let Some((disk, _place)) = mounted() else { return };
     for seed in 0..6_u64 {
         let root = disk.path().join(format!("deep{seed}/er/store"));
         if seed >= 3 {
-            // Somebody made it before, and never synced it.
+            // The directory was created earlier and never synced.
             std::fs::create_dir_all(root.parent().unwrap()).unwrap();
             std::fs::File::open(disk.path()).unwrap().sync_all().unwrap();
             std::fs::File::open(disk.path().join(format!("deep{seed}"))).unwrap().sync_all().unwrap();
@@ -151,15 +154,15 @@ async fn a_new_store_is_there_after_a_power_cut() {
         disk.revive();
         let desk = Desk::open(&root, options()).unwrap();
         desk.assert_holds("a", &pattern(100, seed)).await;
-        // The index was never written out but at the start; nothing is missing from it all the same.
+        // The index was only written at the start; nothing is missing from it nevertheless.
         assert_eq!(desk.names().await, ["a"]);
         desk.close().await;
     }
 }
 
-/// Nothing else syncs here what compaction wrote.
+/// Nothing else syncs the data written by compaction here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_compaction_moved_survives_without_its_original() {
+async fn compacted_data_survives_without_its_original() {
     let Some((disk, _place)) = mounted() else { return };
     let quiet = LocalOptions { compact_interval: Duration::from_secs(3600), ..options() };
     let root = disk.path().join("store");
@@ -178,7 +181,7 @@ async fn what_compaction_moved_survives_without_its_original() {
     drop(desk);
     disk.revive();
     let mut desk = Desk::open(&root, quiet).unwrap();
-    assert!(!desk.store.recovery().reindexed, "the index was durable before a segment went");
+    assert!(!desk.store.recovery().reindexed, "the index was durable before a segment was removed");
     for _ in 0..2 {
         for n in (0..24).step_by(3) {
             desk.assert_holds(&format!("small{n}"), &pattern(3000, n)).await;
@@ -190,17 +193,17 @@ async fn what_compaction_moved_survives_without_its_original() {
     desk.close().await;
 }
 
-/// A segment that comes back after its removal brings back what a tombstone hid that is gone as well.
+/// A segment that reappears after its removal brings back an object whose tombstone is gone as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_deleted_stays_away_after_both_records_were_removed() {
+async fn deleted_object_stays_deleted_after_record_removal() {
     let Some((disk, _place)) = mounted() else { return };
     let quiet = LocalOptions { compact_interval: Duration::from_secs(3600), ..options() };
     for seed in 0..12 {
         let root = disk.path().join(format!("store{seed}"));
         let mut desk = Desk::with(&root, quiet.clone()).await;
         desk.put("stays", pattern(3000, seed)).await;
-        // Each in a segment of its own: one with an object goes before the one with its tombstone, and no new one
-        // is made in between.
+        // Each in a segment of its own: one with an object is removed before the one with its tombstone, and no new
+        // one is created in between.
         desk = desk.reopen().await;
         for n in 0..3 {
             desk.put(&format!("k{n}"), pattern(3000, n)).await;
@@ -214,7 +217,7 @@ async fn what_was_deleted_stays_away_after_both_records_were_removed() {
         disk.crash(seed, Mode::Random);
         drop(desk);
         disk.revive();
-        // The log alone says what there is.
+        // The log alone determines the contents.
         std::fs::remove_dir_all(root.join("index")).unwrap();
         let desk = Desk::open(&root, quiet.clone()).unwrap();
         assert_eq!(desk.names().await, ["stays"], "seed {seed}");
@@ -222,9 +225,9 @@ async fn what_was_deleted_stays_away_after_both_records_were_removed() {
     }
 }
 
-/// The blocks that a new segment gets may hold one of another store, header and all.
+/// The blocks of a new segment may contain one of another store, including its header.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_segment_in_the_making_is_not_taken_for_one_of_another_store() {
+async fn unfinished_segment_is_not_mistaken_for_another_stores() {
     let Some((disk, _place)) = mounted() else { return };
     for seed in 0..32_u64 {
         let other = Desk::new(&disk.path().join("other")).await;
@@ -235,7 +238,7 @@ async fn a_segment_in_the_making_is_not_taken_for_one_of_another_store() {
         let root = disk.path().join("store");
         let desk = Desk::new(&root).await;
         desk.put("a", pattern(1000, seed)).await;
-        // Begins a segment, and its sync never comes.
+        // Starts a segment that is never synced.
         let request = StageRequest { size: Some(60_000), ..StageRequest::default() };
         let context = tradewind_core::testing::context();
         let mut staged = desk.store.stage(&context, &desk::at("b"), request).await.unwrap();
@@ -249,10 +252,10 @@ async fn a_segment_in_the_making_is_not_taken_for_one_of_another_store() {
     }
 }
 
-/// A process was killed before it could sync, and the next one found the record in the page cache: once it
-/// serves it, it must not be lost.
+/// A process was killed before it could sync, and the next one found the record in the page cache: once served, it
+/// must not be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_start_found_is_durable_before_it_is_served() {
+async fn replayed_records_are_durable_before_being_served() {
     let Some((disk, _place)) = mounted() else { return };
     let root = disk.path().join("store");
     let desk = Desk::new(&root).await;
@@ -280,9 +283,9 @@ async fn what_a_start_found_is_durable_before_it_is_served() {
     desk.close().await;
 }
 
-/// A part of an index can be taken for a whole one: it loses its name first.
+/// Part of an index can be mistaken for a complete one: the directory is renamed first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_index_that_is_removed_is_there_with_all_its_files_or_not_at_all() {
+async fn index_removal_is_all_or_nothing() {
     const FILES: usize = 64;
     let Some((disk, _place)) = mounted() else { return };
     for seed in 0..16_u64 {
@@ -302,7 +305,7 @@ async fn an_index_that_is_removed_is_there_with_all_its_files_or_not_at_all() {
         });
         std::thread::sleep(Duration::from_millis(seed * 12));
         disk.crash(seed, Mode::Random);
-        // It fails where the power went before its end.
+        // It fails if the power fails before its end.
         let _ = reindexing.join().unwrap();
         disk.revive();
         disk.set_sync_delay(Duration::ZERO);
@@ -318,19 +321,19 @@ async fn an_index_that_is_removed_is_there_with_all_its_files_or_not_at_all() {
     }
 }
 
-/// What was refused for want of room never happened, also where the power goes before anything else is written.
+/// A write rejected for lack of space never happened, even if the power fails before anything else is written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
+async fn writes_rejected_on_a_full_disk_never_appear() {
     const SIZE: usize = 600 << 10;
     let Some((disk, _place)) = mounted() else { return };
     let options = LocalOptions { inline_bytes: 1 << 20, segment_bytes: 64 << 20, ..small() };
-    let mut refused = 0;
+    let mut rejected = 0;
     for seed in 0..16_u64 {
         let root = disk.path().join(format!("store{seed}"));
         let desk = Desk::with(&root, options.clone()).await;
         desk.put("before", pattern(1000, seed)).await;
         disk.set_sync_delay(Duration::from_millis(50));
-        // While the first one is synced the others gather, and are written as one.
+        // While the first one is synced the others queue up and are written as one batch.
         let first = desk.put("first", pattern(1000, seed));
         let others = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -342,23 +345,23 @@ async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
             futures::future::join_all(puts).await
         };
         let (_, others) = futures::join!(first, others);
-        let mut gone = Vec::new();
+        let mut rejected_keys = Vec::new();
         for (n, put) in others.into_iter().enumerate() {
             match put {
-                Err(e) if e.reason() == Reason::Full => gone.push(format!("k{n}")),
+                Err(e) if e.reason() == Reason::Full => rejected_keys.push(format!("k{n}")),
                 put => drop(put.unwrap()),
             }
         }
-        refused += gone.len();
-        let goes_on = seed % 2 == 1 && !gone.is_empty();
-        if goes_on {
-            // Nothing is written where the refused batch stood.
+        rejected += rejected_keys.len();
+        let continues = seed % 2 == 1 && !rejected_keys.is_empty();
+        if continues {
+            // Nothing is written in the place of the rejected batch.
             disk.limit_bytes(None);
             let first_log = &desk::segments(&root, "log")[0];
             let before = std::fs::metadata(first_log).unwrap().len();
             desk.put("after", pattern(SIZE, seed)).await;
             assert_eq!(std::fs::metadata(first_log).unwrap().len(), before, "seed {seed}");
-            // Says that all before it was durable.
+            // States that everything before it was durable.
             desk.put("last", pattern(1000, seed)).await;
         }
         disk.crash(seed, Mode::Random);
@@ -368,11 +371,11 @@ async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
         disk.set_sync_delay(Duration::ZERO);
         let mut desk = Desk::open(&root, options.clone()).unwrap();
         for _ in 0..2 {
-            for key in &gone {
+            for key in &rejected_keys {
                 desk.assert_absent(key).await;
             }
             desk.assert_holds("first", &pattern(1000, seed)).await;
-            if goes_on {
+            if continues {
                 desk.assert_holds("after", &pattern(SIZE, seed)).await;
                 desk.assert_holds("last", &pattern(1000, seed)).await;
             }
@@ -381,7 +384,7 @@ async fn what_was_refused_on_a_full_disk_does_not_come_to_life() {
         desk.close().await;
         std::fs::remove_dir_all(&root).unwrap();
     }
-    assert!(refused >= 16, "{refused} writes were refused");
+    assert!(rejected >= 16, "{rejected} writes were rejected");
 }
 
 fn used_bytes(directory: &std::path::Path) -> u64 {
@@ -394,11 +397,11 @@ fn used_bytes(directory: &std::path::Path) -> u64 {
     entries.filter_map(std::io::Result::ok).map(size).sum()
 }
 
-/// A start takes in what a killed process left in memory, and its sync fails, or the power goes behind it: an index
-/// that covered more than the disk has would look like the proof of a loss.
+/// A start takes in records that a killed process left in the page cache, and its sync fails, or the power fails
+/// after it: an index that covered more than the disk has would look like the proof of a loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replayed_log_is_durable_before_the_index_covers_it() {
-    // More than are taken into the index at once.
+    // More than one replay batch.
     const OBJECTS: u64 = 6000;
     if let Some(reason) = tradewind_powerloss::unavailable() {
         return println!("skipped: {reason}");
@@ -423,7 +426,7 @@ async fn replayed_log_is_durable_before_the_index_covers_it() {
         std::fs::create_dir_all(&mountpoint).unwrap();
         let disk = PowerLossFs::mount(&mountpoint, Some(&tree)).unwrap();
         let (root, log) = (mountpoint.join("store"), mountpoint.join(&log));
-        // Nobody has synced it.
+        // It was never synced.
         let file = std::fs::OpenOptions::new().write(true).open(log).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes[32..], 32).unwrap();
         drop(file);
@@ -445,8 +448,8 @@ async fn replayed_log_is_durable_before_the_index_covers_it() {
     assert!(failed > 1, "{failed} syncs failed");
 }
 
-/// A killed compaction left a copy of an extent in memory only, and the index is made anew: it must not refer to that copy
-/// until it is durable, since the original is removed then.
+/// A killed compaction left a copy of an extent only in the page cache, and the index is rebuilt: it must not refer
+/// to that copy before it is durable, because the original is then removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rebuilt_index_refers_to_durable_copies_only() {
     if let Some(reason) = tradewind_powerloss::unavailable() {
@@ -481,7 +484,7 @@ async fn rebuilt_index_refers_to_durable_copies_only() {
     drop(file);
     let desk = Desk::open(&mountpoint.join("store"), options()).unwrap();
     desk.compact().await;
-    assert!(!mountpoint.join(in_tree(&original)).exists(), "nothing refers to the original any more");
+    assert!(!mountpoint.join(in_tree(&original)).exists(), "nothing refers to the original");
     disk.crash(1, Mode::DropAll);
     drop(desk);
     disk.revive();

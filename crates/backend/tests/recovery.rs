@@ -1,4 +1,4 @@
-//! A store opens again after whatever end it came to, with everything that was acknowledged.
+//! A store reopens after any kind of end, with everything that was acknowledged.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -19,7 +19,7 @@ fn options() -> LocalOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_is_in_a_copy_made_while_the_store_runs() {
+async fn copy_of_a_running_store_has_all_acknowledged_data() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(&place.path().join("live"), options()).await;
     for round in 0..3_u64 {
@@ -29,8 +29,8 @@ async fn what_was_acknowledged_is_in_a_copy_made_while_the_store_runs() {
         let upload = desk.create_upload("u").await;
         desk.part("u", &upload, 1, pattern(100_000, round)).await.unwrap();
         desk.delete(&format!("k{round}")).await.unwrap();
-        // The power goes here: the copy has what the disk has, and the store knows nothing of it. It
-        // runs on, so that index and log are written to while they are read.
+        // The power fails here: the copy has the disk's contents, without the store's knowledge. The store keeps
+        // running, so that index and log are written while they are copied.
         let copied = place.path().join(format!("copy{round}"));
         let running = tokio::spawn({
             let store = desk.store.clone();
@@ -61,7 +61,7 @@ async fn what_was_acknowledged_is_in_a_copy_made_while_the_store_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_of_any_kind_is_passed_over() {
+async fn torn_tail_of_any_kind_is_skipped() {
     let tails: [&[u8]; 4] = [&[0; 5000], &[0xaa; 333], b"TWr1", &[]];
     for (number, tail) in tails.into_iter().enumerate() {
         for keep_index in [true, false] {
@@ -72,7 +72,7 @@ async fn a_tail_of_any_kind_is_passed_over() {
             let last = segments(&root, "log").pop().unwrap();
             let mut bytes = std::fs::read(&last).unwrap();
             if tail.is_empty() {
-                // The beginning of a record, cut off.
+                // A truncated record head.
                 bytes.extend_from_within(32..32 + 60);
             }
             bytes.extend_from_slice(tail);
@@ -85,7 +85,7 @@ async fn a_tail_of_any_kind_is_passed_over() {
             desk.assert_holds("a", &pattern(1000, 1)).await;
             desk.put("b", pattern(1000, 2)).await;
             let desk = desk.reindex().await;
-            assert_eq!(desk.store.recovery().damaged_bytes, 0, "tail {number}: nor is it later");
+            assert_eq!(desk.store.recovery().damaged_bytes, 0, "tail {number}: nor on a later start");
             desk.assert_holds("b", &pattern(1000, 2)).await;
             let root = desk.close().await;
             assert_eq!(check(&root).unwrap().damage, vec![], "tail {number}");
@@ -94,7 +94,7 @@ async fn a_tail_of_any_kind_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_in_the_middle_of_the_log_hides_nothing_else() {
+async fn damage_in_the_log_hides_nothing_else() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(place.path()).await;
     for n in 0..20 {
@@ -102,7 +102,7 @@ async fn damage_in_the_middle_of_the_log_hides_nothing_else() {
     }
     let root = desk.close().await;
     let log = segments(&root, "log").pop().unwrap();
-    // The head of one record and a piece of the next two: one gap.
+    // The head of one record and parts of the next two: one gap.
     let at = find(&log, b"key-07").unwrap();
     let mut bytes = std::fs::read(&log).unwrap();
     bytes[at..at + 700].fill(0x55);
@@ -116,7 +116,7 @@ async fn damage_in_the_middle_of_the_log_hides_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_commit_is_voided_and_stays_so() {
+async fn torn_commit_is_voided_permanently() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(&place.path().join("store")).await;
     desk.put("a", pattern(3000, 1)).await;
@@ -134,11 +134,11 @@ async fn a_torn_commit_is_voided_and_stays_so() {
     assert_eq!(desk.store.recovery().voided, 1);
     desk.assert_holds("a", &pattern(3000, 1)).await;
     desk.put("b", pattern(10, 3)).await;
-    // Later records say that all before them was durable; the void says that this one was not.
+    // Later records state that everything before them was durable; the void marks this one as an exception.
     let desk = desk.reindex().await;
     assert_eq!(desk.store.recovery().voided, 0);
     desk.assert_holds("a", &pattern(3000, 1)).await;
-    // The voided record does not count among those that a tombstone hides.
+    // The voided record is not counted among those that a tombstone hides.
     desk.delete("a").await.unwrap();
     desk.compact().await;
     let desk = desk.reindex().await;
@@ -151,22 +151,22 @@ async fn a_torn_commit_is_voided_and_stays_so() {
     assert_eq!(check(&root).unwrap().damage, vec![]);
 }
 
-/// Where the records of a log segment begin.
+/// The start offsets of the records in a log segment.
 fn records(log: &Path) -> Vec<usize> {
     let bytes = std::fs::read(log).unwrap();
     (32..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(b"TWr1")).collect()
 }
 
-/// What a power cut does to one of the last records.
+/// The effect of a power failure on one of the last records.
 #[derive(Debug, Clone, Copy)]
 enum Cut {
-    /// Its head is lost, while what lies behind it is there.
+    /// Its head is lost, while the data after it exists.
     Head(usize),
-    /// It is the first that is not there.
+    /// It is the first missing record.
     From(usize),
 }
 
-/// Cuts the last `count` records of the log, and takes the index back to what it was before them, or away.
+/// Cuts the last `count` records of the log, and restores the index from before them, or removes it.
 fn cut(root: &Path, count: usize, cut: Cut, index: Option<&Path>) {
     let log = segments(root, "log").pop().unwrap();
     let records = records(&log);
@@ -185,7 +185,7 @@ fn cut(root: &Path, count: usize, cut: Cut, index: Option<&Path>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_completion_leaves_the_upload() {
+async fn torn_completion_leaves_the_upload() {
     let place = tempfile::tempdir().unwrap();
     let whole = place.path().join("whole");
     let desk = Desk::new(&whole).await;
@@ -205,7 +205,7 @@ async fn a_torn_completion_leaves_the_upload() {
             let mut desk = Desk::open(&root, small()).unwrap();
             assert_eq!(desk.store.recovery().damaged_bytes, 0, "{what}");
             for _ in 0..2 {
-                assert_eq!(desk.uploads().await, 1, "{what}: what was not acknowledged did not happen");
+                assert_eq!(desk.uploads().await, 1, "{what}: an unacknowledged change did not happen");
                 desk.assert_holds("u", &pattern(1000, 1)).await;
                 desk.put("other", pattern(10, 1)).await;
                 desk.compact().await;
@@ -223,7 +223,7 @@ async fn a_torn_completion_leaves_the_upload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_removal_of_a_bucket_leaves_its_uploads() {
+async fn torn_bucket_deletion_leaves_its_uploads() {
     let place = tempfile::tempdir().unwrap();
     let whole = place.path().join("whole");
     let desk = Desk::new(&whole).await;
@@ -257,8 +257,8 @@ async fn a_torn_removal_of_a_bucket_leaves_its_uploads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_to_what_was_durable_is_no_torn_record() {
-    // An index from before, and a record behind it whose payload rotted after later ones were written.
+async fn damage_to_durable_records_is_not_a_torn_tail() {
+    // An older index, and a record after its coverage that was corrupted after later ones were written.
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(&place.path().join("store")).await;
     desk.put("a", pattern(3000, 1)).await;
@@ -274,7 +274,7 @@ async fn damage_to_what_was_durable_is_no_torn_record() {
     copy(&place.path().join("before/index"), &root.join("index"));
     let desk = Desk::open(&root, small()).unwrap();
     assert_eq!(desk.store.recovery().voided, 0);
-    assert_eq!(reason(desk.get("a").await), Reason::CorruptData, "the older version must not come back");
+    assert_eq!(reason(desk.get("a").await), Reason::CorruptData, "the older version must not reappear");
     desk.assert_holds("b", &pattern(3000, 3)).await;
 }
 
@@ -290,7 +290,7 @@ async fn unfinished_segments_are_removed_and_damaged_ones_are_read() {
     std::fs::write(&unfinished[0], b"").unwrap();
     std::fs::write(&unfinished[1], [0; 32]).unwrap();
     std::fs::write(&unfinished[2], [7; 100]).unwrap();
-    // A header that rotted is no reason to throw the records away.
+    // A corrupted header is no reason to discard the records.
     for path in [segments(&root, "log")[0].clone(), segments(&root, "bulk")[0].clone()] {
         flip(&path, 3);
         flip(&path, 17);
@@ -305,7 +305,7 @@ async fn unfinished_segments_are_removed_and_damaged_ones_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_index_is_made_anew() {
+async fn broken_index_is_rebuilt() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(&place.path().join("store")).await;
     for n in 0..50 {
@@ -351,7 +351,7 @@ async fn a_broken_index_is_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_from_before_a_compaction_is_found_out() {
+async fn index_older_than_a_compaction_is_detected() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(&place.path().join("store"), options()).await;
     for n in 0..60 {
@@ -386,9 +386,9 @@ async fn an_index_from_before_a_compaction_is_found_out() {
     }
 }
 
-/// The old index never knew of the bulk segment, and yet its number was used already.
+/// The old index never contained the bulk segment, yet its number was already used.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_never_knew_a_removed_segment_is_found_out() {
+async fn index_without_a_removed_segment_is_detected() {
     use tradewind_core::object::Expected;
     use tradewind_core::store::StageRequest;
     let place = tempfile::tempdir().unwrap();
@@ -408,7 +408,7 @@ async fn an_index_that_never_knew_a_removed_segment_is_found_out() {
     staged.commit(Expected::default()).await.unwrap();
     let first = segments(&desk.root, "bulk").remove(0);
     let desk = desk.reopen().await;
-    // All bulk segments are emptied: half of what is in them dies.
+    // All bulk segments are emptied: half of their data dies.
     for n in 0..20 {
         desk.put(&format!("large{n}"), pattern(100_000, n)).await;
     }
@@ -431,7 +431,7 @@ async fn an_index_that_never_knew_a_removed_segment_is_found_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_takes_the_process_down_is_given_up() {
+async fn index_that_crashes_the_process_is_abandoned() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(&place.path().join("store")).await;
     desk.put("a", pattern(1000, 1)).await;
@@ -449,7 +449,7 @@ async fn an_index_that_takes_the_process_down_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_of_an_old_index_goes() {
+async fn remains_of_an_old_index_are_removed() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(&place.path().join("store")).await;
     let root = desk.close().await;
@@ -460,7 +460,7 @@ async fn what_is_left_of_an_old_index_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_is_private() {
+async fn store_files_are_private() {
     use std::os::unix::fs::PermissionsExt;
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(&place.path().join("above/store")).await;
@@ -472,11 +472,11 @@ async fn a_store_is_private() {
     for path in [segments(&desk.root, "log"), segments(&desk.root, "bulk")].concat() {
         assert_eq!(mode(&path), 0o600, "{}", path.display());
     }
-    assert_ne!(mode(&place.path().join("above")), 0o700, "what lies above is the user's own affair");
+    assert_ne!(mode(&place.path().join("above")), 0o700, "parent directories are not private");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_without_a_compaction_in_between_is_brought_up() {
+async fn older_index_without_compaction_is_caught_up() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(&place.path().join("store"), options()).await;
     desk.put("a", pattern(40_000, 1)).await;
@@ -498,7 +498,7 @@ async fn an_index_without_a_compaction_in_between_is_brought_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_newer_than_the_log_is_made_anew_if_accepted() {
+async fn index_newer_than_the_log_is_rebuilt_if_accepted() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(&place.path().join("store"), options()).await;
     desk.put("a", pattern(1000, 1)).await;
@@ -532,7 +532,7 @@ async fn an_index_newer_than_the_log_is_made_anew_if_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn numbers_of_removed_segments_are_not_used_again() {
+async fn numbers_of_removed_segments_are_not_reused() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::with(&place.path().join("store"), options()).await;
     desk.put("a", pattern(1000, 1)).await;
@@ -544,16 +544,16 @@ async fn numbers_of_removed_segments_are_not_used_again() {
     let last = segments(&root, "log").pop().unwrap();
     let desk = Desk::open(&root, options()).unwrap();
     desk.compact().await;
-    assert!(!last.exists(), "the segment is empty and goes");
+    assert!(!last.exists(), "the empty segment is removed");
     let root = desk.close().await;
     copy(&root.join("index"), &place.path().join("old"));
     let desk = Desk::open(&root, options()).unwrap();
     for n in 0..10 {
         desk.put(&format!("k{n}"), pattern(100, n)).await;
     }
-    assert!(!last.exists(), "a position means one record for ever");
+    assert!(!last.exists(), "a position is never reused");
     let root = desk.close().await;
-    // A power loss: the index is as it was when it was last made durable.
+    // A power loss: the index is as it was when last made durable.
     std::fs::remove_dir_all(root.join("index")).unwrap();
     copy(&place.path().join("old"), &root.join("index"));
     let desk = Desk::open(&root, options()).unwrap();
@@ -563,17 +563,17 @@ async fn numbers_of_removed_segments_are_not_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_open_is_refused_and_names_the_first() {
+async fn second_open_fails_and_names_the_first_process() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(place.path()).await;
-    let refused = LocalStore::open(place.path(), small(), SystemClock::shared()).unwrap_err();
-    assert!(refused.message().contains(&std::process::id().to_string()), "{refused}");
+    let error = LocalStore::open(place.path(), small(), SystemClock::shared()).unwrap_err();
+    assert!(error.message().contains(&std::process::id().to_string()), "{error}");
     assert!(check(place.path()).is_err());
     desk.reopen().await.put("a", "b").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_store_of_ours_is_refused_and_left_alone() {
+async fn foreign_store_is_rejected_unchanged() {
     let place = tempfile::tempdir().unwrap();
     let desk = Desk::new(&place.path().join("store")).await;
     desk.put("a", pattern(1000, 1)).await;
@@ -589,8 +589,8 @@ async fn what_is_no_store_of_ours_is_refused_and_left_alone() {
     ];
     for text in bad {
         std::fs::write(root.join("FORMAT"), &text).unwrap();
-        let refused = LocalStore::open(&root, small(), SystemClock::shared()).unwrap_err();
-        assert!(!refused.message().is_empty());
+        let error = LocalStore::open(&root, small(), SystemClock::shared()).unwrap_err();
+        assert!(!error.message().is_empty());
         assert_eq!(segments(&root, "log"), before, "nothing was removed with {text:?}");
     }
     std::fs::remove_file(root.join("FORMAT")).unwrap();

@@ -1,5 +1,5 @@
-//! The index made anew from the log says the same as the one that was kept while the log was written,
-//! whatever compaction did in between: random sequences, compared with the memory store at every step.
+//! A rebuilt index equals the one maintained while the log was written, regardless of compaction: random sequences,
+//! compared with the memory store at every step.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -39,19 +39,19 @@ async fn play(seeds: std::ops::Range<u64>, every: usize, turns: &[Turn]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_or_comes_back_between_starts() {
+async fn nothing_is_lost_or_reappears_between_starts() {
     play(100..102, 9, &[Turn::Reopen, Turn::Reindex]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_or_comes_back_after_compaction() {
+async fn nothing_is_lost_or_reappears_after_compaction() {
     play(200..204, 6, &[Turn::Compact, Turn::Compact, Turn::Reindex, Turn::Compact, Turn::Reopen]).await;
 }
 
-/// What counts agree as well, not only what can be seen: otherwise tombstones stay for ever or go too
-/// soon, and segments are compacted for nothing or never.
+/// Counts agree as well, not only visible contents: otherwise tombstones would stay forever or be removed too early,
+/// and segments would be compacted needlessly or never.
 #[tokio::test(flavor = "multi_thread")]
-async fn counts_are_the_same_after_a_reindex() {
+async fn counts_are_equal_after_a_reindex() {
     for seed in 1..5 {
         println!("seed {seed}");
         let place = tempfile::tempdir().unwrap();
@@ -85,16 +85,16 @@ async fn counts_are_the_same_after_a_reindex() {
                 _ => {}
             }
         }
-        // Nothing waits to be freed when the two are compared.
+        // Nothing is pending to be freed when the two are compared.
         desk.compact().await;
         let root = desk.close().await;
         let (mut live, report) = (stats(&root).unwrap(), check(&root).unwrap());
         assert_eq!(report.damage, vec![]);
         reindex(&root, false).unwrap();
-        let mut anew = stats(&root).unwrap();
+        let mut rebuilt = stats(&root).unwrap();
         (live.free_bytes, live.index_bytes) = (0, 0);
-        (anew.free_bytes, anew.index_bytes) = (0, 0);
-        assert_eq!(format!("{live:?}"), format!("{anew:?}"));
+        (rebuilt.free_bytes, rebuilt.index_bytes) = (0, 0);
+        assert_eq!(format!("{live:?}"), format!("{rebuilt:?}"));
         assert_eq!(check(&root).unwrap().damage, vec![]);
     }
 }

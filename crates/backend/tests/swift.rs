@@ -1,5 +1,5 @@
-//! The `swift` leaf against a scripted service: tokens, and what goes wrong on the way. A real Swift, and a
-//! real Keystone, are met by `crates/tradewind/tests/swift_leaf.rs`.
+//! The `swift` leaf against a scripted service: tokens and errors. A real Swift and a real Keystone are used by
+//! `crates/tradewind/tests/swift_leaf.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -28,7 +28,7 @@ use scripted::{Reply, Request, Server, Welcome};
 const OBJECT: &str =
     "Etag: 00000000000000000000000000000000\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n";
 
-/// The object as its container lists it.
+/// The object as listed by its container.
 const LISTED: &str = r#"{"name": "key", "bytes": 5, "hash": "00000000000000000000000000000000",
     "content_type": "a/b", "last_modified": "2026-11-22T02:58:55.000000"}"#;
 
@@ -50,7 +50,7 @@ fn store(server: &Server) -> Arc<SwiftStore> {
     SwiftStore::new(options(server), SystemClock::shared()).unwrap()
 }
 
-/// A service that gives the tokens `t1`, `t2`, ... and leaves the rest to `answer`.
+/// A service that issues the tokens `t1`, `t2`, ... and leaves the rest to `answer`.
 async fn service(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Server {
     service_resetting(|_| None, answer).await
 }
@@ -94,7 +94,7 @@ async fn put(store: &SwiftStore, bytes: Bytes) -> Result<Committed> {
     Ok(staged.commit(Expected::default()).await?.0)
 }
 
-/// Waits for what goes on behind a call that is done.
+/// Waits for background work after a completed call.
 async fn until(what: impl Fn() -> bool) {
     for _ in 0..500 {
         if what() {
@@ -102,11 +102,11 @@ async fn until(what: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it does not come");
+    panic!("the condition was never met");
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_accepted_is_replaced_once() {
+async fn rejected_token_is_replaced_once() {
     let server = service(|request| match request.header("x-auth-token") {
         Some("t2") => Reply::new(200, OBJECT, b"five!"),
         _ => Reply::new(401, "", b""),
@@ -122,7 +122,7 @@ async fn a_token_that_is_not_accepted_is_replaced_once() {
     assert_eq!((server.count("/auth/v1.0"), server.count("/v1/AUTH_a/bucket/key")), (2, 2));
 }
 
-/// A container that lists the object, while the first so many reads of it do not find it.
+/// A container that lists the object, while the first `reads` reads do not find it.
 async fn missed(reads: usize) -> (Server, Result<u64>) {
     let missed = AtomicUsize::new(0);
     let server = service(move |request| match request.path.ends_with("/key") {
@@ -135,9 +135,9 @@ async fn missed(reads: usize) -> (Server, Result<u64>) {
     (server, found)
 }
 
-/// Reads that are small because little may be held, or little may pass.
+/// Reads are small because little memory, or little bandwidth, is allowed.
 #[tokio::test]
-async fn a_long_head_fits_into_the_smallest_read() {
+async fn long_head_fits_into_the_smallest_read() {
     let noise = format!("{OBJECT}X-Noise: {}\r\n", "n".repeat(20_000));
     let server = service(move |_| Reply::new(200, &noise, b"five!")).await;
     let small = SwiftOptions { read_bytes: 1, ..options(&server) };
@@ -145,7 +145,7 @@ async fn a_long_head_fits_into_the_smallest_read() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_listed_is_looked_for_again() {
+async fn listed_object_is_retried_when_not_found() {
     let (server, found) = missed(1).await;
     assert_eq!((found.unwrap(), server.count("/v1/AUTH_a/bucket/key")), (5, 2));
     let (server, found) = missed(100).await;
@@ -154,7 +154,7 @@ async fn an_object_that_is_listed_is_looked_for_again() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_not_listed_is_missing() {
+async fn unlisted_object_is_missing() {
     let other = LISTED.replace("\"key\"", "\"key2\"");
     for listed in [String::new(), other] {
         let server = service(move |request| match request.path.ends_with("/key") {
@@ -168,7 +168,7 @@ async fn an_object_that_is_not_listed_is_missing() {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_once_by_many_and_again_before_it_expires() {
+async fn token_is_shared_and_renewed_before_expiry() {
     let server = service(|_| Reply::new(200, OBJECT, b"five!")).await;
     let clock = SimulatedClock::new();
     let leaf = SwiftStore::new(options(&server), clock.clone() as Arc<dyn Clock>).unwrap();
@@ -187,16 +187,16 @@ async fn a_token_is_asked_for_once_by_many_and_again_before_it_expires() {
 }
 
 #[tokio::test]
-async fn keystone_gives_a_token_and_the_place() {
+async fn keystone_provides_token_and_endpoint() {
     let server = Server::start(|request| {
         if request.path != "/v3/auth/tokens" {
             assert_eq!(request.header("x-auth-token"), Some("from keystone"));
             return Reply::new(200, OBJECT, b"five!");
         }
-        let asked: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
-        let user = &asked["auth"]["identity"]["password"]["user"];
+        let requests: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        let user = &requests["auth"]["identity"]["password"]["user"];
         assert_eq!((&user["name"], &user["domain"]["name"], &user["password"]), (&"u".into(), &"ud".into(), &"pw".into()));
-        let project = &asked["auth"]["scope"]["project"];
+        let project = &requests["auth"]["scope"]["project"];
         assert_eq!((&project["name"], &project["domain"]["name"]), (&"p".into(), &"pd".into()));
         let host = request.header("host").unwrap();
         let endpoint = |region: &str, account: &str| {
@@ -224,9 +224,9 @@ async fn keystone_gives_a_token_and_the_place() {
 }
 
 #[tokio::test]
-async fn what_is_overloaded_is_asked_again() {
-    let asked = AtomicUsize::new(0);
-    let server = service(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+async fn overloaded_response_is_retried() {
+    let requests = AtomicUsize::new(0);
+    let server = service(move |_| match requests.fetch_add(1, Ordering::Relaxed) {
         0 | 1 => Reply::new(503, "", b""),
         _ => Reply::new(200, OBJECT, b"five!"),
     })
@@ -244,9 +244,9 @@ async fn read(leaf: &SwiftStore) -> Result<Bytes> {
     Ok(all.into())
 }
 
-/// With one connection, of which the answer that refers to the metadata has not been read to its end.
+/// With a single connection, on which the response that refers to the metadata is not fully read yet.
 #[tokio::test]
-async fn metadata_that_lies_apart_does_not_wait_for_its_object() {
+async fn separate_metadata_does_not_wait_for_its_object() {
     let server = service(|request| {
         if request.path.contains("%2Bsegments") || request.path.contains("+segments") {
             let metadata = br#"{"headers": {}, "user": [["colour", "green"]], "tags": [], "ranges": null}"#;
@@ -266,22 +266,22 @@ async fn metadata_that_lies_apart_does_not_wait_for_its_object() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_an_error() {
+async fn truncated_body_is_an_error() {
     let server = service(|_| Reply::new(200, OBJECT, b"five!").cut_short(3)).await;
     assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::Io);
 }
 
 #[tokio::test]
-async fn bytes_that_are_not_those_of_the_tag_are_not_served_whole() {
+async fn bytes_that_mismatch_the_etag_are_not_served() {
     let server = service(|_| Reply::new(200, OBJECT, b"five!")).await;
     assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::CorruptData);
 }
 
 #[tokio::test]
-async fn a_small_write_says_its_md5_and_may_be_overtaken() {
+async fn small_write_sends_its_md5_and_may_be_overtaken() {
     let server = service(|request| match (request.method.as_str(), request.path.as_str()) {
         ("HEAD", _) => Reply::new(404, "", b""),
-        // Another write of the key was later and is there already.
+        // A later write of the key exists already.
         _ => Reply::new(202, "Date: Sun, 22 Nov 2026 02:58:55 GMT\r\n", b""),
     })
     .await;
@@ -299,7 +299,7 @@ fn is_segment(request: &Request) -> bool {
     request.method == "PUT" && request.path.starts_with("/v1/AUTH_a/bucket%2Bsegments/d/")
 }
 
-/// Everything goes well but for segments: they are answered with a tag that is not theirs.
+/// Everything succeeds except segments: they are answered with a wrong tag.
 fn wrong_tags(request: &Request) -> Reply {
     match request.method.as_str() {
         "HEAD" if request.path.ends_with("/key") => Reply::new(404, "", b""),
@@ -314,7 +314,7 @@ fn deleted(server: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn a_segment_that_arrived_changed_becomes_no_object() {
+async fn corrupted_segment_creates_no_object() {
     let server = service(wrong_tags).await;
     let leaf = store(&server);
     let error = put(&leaf, Bytes::from(vec![7; LARGE])).await.unwrap_err();
@@ -324,7 +324,7 @@ async fn a_segment_that_arrived_changed_becomes_no_object() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_reset_within_a_segment_leaves_no_object() {
+async fn connection_reset_in_a_segment_leaves_no_object() {
     let reset = |request: &Request| is_segment(request).then_some(100_000);
     let server = service_resetting(reset, wrong_tags).await;
     let leaf = store(&server);
@@ -332,12 +332,12 @@ async fn a_connection_that_is_reset_within_a_segment_leaves_no_object() {
     assert_eq!(error.reason(), Reason::Io, "{error}");
     until(|| deleted(&server)).await;
     assert_eq!(server.count_of("PUT", "/v1/AUTH_a/bucket/key"), 0);
-    // What comes after is not concerned.
+    // Later writes are unaffected.
     leaf.head_bucket(&context(), &here().bucket).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_body_that_got_lost_is_not_an_empty_object() {
+async fn lost_body_is_not_an_empty_object() {
     // A manifest has no tag to compare bytes with.
     for (more, reason) in [("", Reason::CorruptData), ("X-Static-Large-Object: True\r\n", Reason::Io)] {
         let headers = format!("{OBJECT}{more}");
@@ -356,7 +356,7 @@ async fn a_body_that_got_lost_is_not_an_empty_object() {
 }
 
 #[tokio::test]
-async fn a_listing_that_got_lost_is_not_an_empty_one() {
+async fn lost_listing_is_not_an_empty_one() {
     let server = service(|request| match request.path.as_str() {
         "/v1/AUTH_a/bucket" => Reply::new(200, "", b""),
         _ => Reply::new(204, "", b""),
@@ -370,7 +370,7 @@ async fn a_listing_that_got_lost_is_not_an_empty_one() {
     assert!(page.entries.is_empty() && page.next.is_none());
 }
 
-/// Everything goes well; `manifest` answers what refers to the segments.
+/// Everything succeeds; `manifest` answers the request for the manifest.
 fn right_tags(
     manifest: impl Fn() -> Reply + Send + Sync + 'static,
 ) -> impl Fn(&Request) -> Reply + Send + Sync {
@@ -387,19 +387,19 @@ fn right_tags(
 }
 
 #[tokio::test]
-async fn segments_stay_where_the_manifest_may_be_there() {
+async fn segments_are_kept_if_the_manifest_may_exist() {
     let server = service(right_tags(|| Reply::new(507, "", b""))).await;
     let error = put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap_err();
     assert_eq!(error.reason(), Reason::Full, "{error}");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!deleted(&server), "the answer may have been lost behind the change");
+    assert!(!deleted(&server), "the response may have been lost after the change");
     let manifest: serde_json::Value =
         serde_json::from_slice(&server.last("/v1/AUTH_a/bucket/key").body).unwrap();
     assert_eq!(manifest[0]["size_bytes"], LARGE);
 }
 
 #[tokio::test]
-async fn a_segment_is_sent_once_its_token_is_accepted() {
+async fn segment_is_sent_once_its_token_is_accepted() {
     let is_first = |request: &Request| request.header("x-auth-token") == Some("t1");
     let ask = move |request: &Request| match is_first(request) {
         true => Welcome::Refused(Reply::new(401, "", b"")),
@@ -408,14 +408,14 @@ async fn a_segment_is_sent_once_its_token_is_accepted() {
     let server = service_asked(ask, |_| None, right_tags(|| Reply::new(201, OBJECT, b""))).await;
     put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap();
     let seen = server.seen();
-    let asked: Vec<_> = seen.iter().filter(|request| request.header("expect").is_some()).collect();
-    assert_eq!(asked.len(), 2);
-    assert!(is_first(asked[0]) && asked[0].body.is_empty() && asked[1].body.len() == LARGE);
+    let requests: Vec<_> = seen.iter().filter(|request| request.header("expect").is_some()).collect();
+    assert_eq!(requests.len(), 2);
+    assert!(is_first(requests[0]) && requests[0].body.is_empty() && requests[1].body.len() == LARGE);
     assert_eq!(server.count("/auth/v1.0"), 2);
 }
 
 #[tokio::test]
-async fn a_service_that_says_nothing_is_asked_once() {
+async fn unresponsive_service_is_asked_once() {
     let answer = right_tags(|| Reply::new(201, OBJECT, b""));
     let server = service_asked(|_| Welcome::Silence, |_| None, answer).await;
     let store = store(&server);
@@ -427,7 +427,7 @@ async fn a_service_that_says_nothing_is_asked_once() {
 }
 
 #[tokio::test]
-async fn segments_go_where_the_manifest_was_refused() {
+async fn segments_are_deleted_if_the_manifest_is_rejected() {
     let server = service(right_tags(|| Reply::new(403, "", b""))).await;
     let error = put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap_err();
     assert_eq!(error.reason(), Reason::AccessDenied, "{error}");
@@ -435,7 +435,7 @@ async fn segments_go_where_the_manifest_was_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn segments_stay_where_the_commit_is_dropped_while_the_manifest_is_sent() {
+async fn segments_are_kept_if_commit_is_dropped_mid_manifest() {
     let is_sent = Arc::new(AtomicBool::new(false));
     let came = is_sent.clone();
     let (drops, dropped) = mpsc::channel();
@@ -455,10 +455,10 @@ async fn segments_stay_where_the_commit_is_dropped_while_the_manifest_is_sent() 
         staged.write(bytes.slice_ref(piece)).await.unwrap();
     }
     tokio::select! {
-        committed = staged.commit(Expected::default()) => panic!("it is answered: {committed:?}"),
+        committed = staged.commit(Expected::default()) => panic!("the request was answered: {committed:?}"),
         () = until(|| is_sent.load(Ordering::Relaxed)) => (),
     }
     drops.send(()).unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!deleted(&server), "the manifest may be there");
+    assert!(!deleted(&server), "the manifest may exist");
 }

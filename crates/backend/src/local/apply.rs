@@ -1,11 +1,9 @@
-//! What a record does to the index: one deterministic function for live commits, for replay and for
-//! rebuilding. Records may be seen in any order where the log was compacted; the highest seq of a key
-//! wins, and of equal ones the last seen.
+//! The effect of a record on the index: one deterministic function for live commits, replay and rebuilding. In a
+//! compacted log, records may come in any order; the highest seq of a key wins, and the last one seen among equals.
 //!
-//! Two things are counted so that compaction knows what may go: the live bytes of each segment, and
-//! for each key the *other* records of it that are still on disk (for each upload: all records of it
-//! but its end). A tombstone may go when there are none, because then nothing is left that it would
-//! have to hide.
+//! Two counts tell compaction what may be removed: the live bytes of each segment, and for each key the number of its
+//! *other* records still on disk (for each upload: all of its records except its end). A tombstone may be removed
+//! once there are none, because nothing is left for it to hide.
 
 use tradewind_core::error::Result;
 
@@ -22,15 +20,15 @@ use super::record::{Bucket, Content, ExtentAt, Object, Part, Record, Run, Upload
 /// The place of no record.
 pub(crate) const NOWHERE: Place = Place { at: Position::new(0, 0), record_bytes: 0 };
 
-/// A record and where it lies.
+/// A record and its position.
 pub(crate) struct Located<'a> {
     pub header: &'a Header,
     pub record: &'a Record,
     /// The encoded fields of the record.
     pub fields: &'a [u8],
     pub at: Position,
-    /// Whether the extents that it names first lie where it says. Not so for a copy, whose extents may
-    /// have moved since, nor where the index is made anew, which looks for them itself.
+    /// True if the extents that it names first are where it says. False for a copy, whose extents may have moved
+    /// since, and for a rebuild, which finds the extents itself.
     pub places_extents: bool,
 }
 
@@ -44,7 +42,7 @@ impl Located<'_> {
 
 /// Takes one record into the index.
 pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<()> {
-    // Also where nothing will refer to the record: the segment is known to reach as far as this.
+    // Even if nothing will refer to the record: the segment is known to reach this far.
     update_segment(changes, located.place(), 0)?;
     match located.record {
         Record::BucketCreated(bucket) => bucket_created(changes, bucket, located.place()),
@@ -60,7 +58,7 @@ pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<
             let (object_key, deleted_key) = (keys::object(*bucket, key), keys::deleted(*bucket, key));
             tombstone(changes, object_key, deleted_key, located)
         }
-        // Extents lie in bulk segments and enter the index with the first commit that refers to them.
+        // Extents are in bulk segments and enter the index with the first commit that refers to them.
         Record::Extent { .. } => Ok(()),
         Record::UploadCreated(upload) => upload_created(changes, upload, located),
         Record::Part(part) => part_written(changes, part, located),
@@ -171,7 +169,7 @@ fn tombstone(
     put_tombstone(changes, deleted_key, DeletedEntry { seq, place: located.place(), others })
 }
 
-/// Enters a tombstone or replaces it. Its record counts as live as long as it hides something.
+/// Adds or replaces a tombstone. Its record counts as live while it hides something.
 pub(crate) fn put_tombstone(changes: &mut Changes<'_>, key: Vec<u8>, tombstone: DeletedEntry) -> Result<()> {
     remove_tombstone(changes, key.clone())?;
     if tombstone.others > 0 {
@@ -241,7 +239,7 @@ fn part_written(changes: &mut Changes<'_>, part: &Part, located: &Located<'_>) -
     Ok(())
 }
 
-/// Counts a record of an upload, under way or ended: its creation or the part with this seq.
+/// Counts a record of an upload, in progress or ended: its creation, or the part with this seq.
 fn count_record(changes: &mut Changes<'_>, upload: UploadSeq, part: u64) -> Result<()> {
     let mut records = upload_records(changes, upload)?;
     records.count += 1;
@@ -253,7 +251,7 @@ fn count_record(changes: &mut Changes<'_>, upload: UploadSeq, part: u64) -> Resu
     Ok(())
 }
 
-/// A record of an upload is gone.
+/// Counts the removal of a record of an upload.
 pub(crate) fn forget_record(changes: &mut Changes<'_>, upload: UploadSeq) -> Result<()> {
     let mut records = upload_records(changes, upload)?;
     if records.count > 1 {
@@ -266,13 +264,13 @@ pub(crate) fn forget_record(changes: &mut Changes<'_>, upload: UploadSeq) -> Res
     Ok(())
 }
 
-/// Where the end of an upload is recorded.
+/// The place of the record that ends an upload.
 fn upload_end(changes: &Changes<'_>, upload: UploadSeq) -> Result<Place> {
     let value = changes.get(&keys::upload_ended(upload))?;
     value.map_or(Ok(NOWHERE), |value| Place::decode(&value))
 }
 
-/// Enters the end of an upload. Its record counts as live as long as it hides something.
+/// Adds the end of an upload. Its record counts as live while it hides something.
 fn put_upload_end(changes: &mut Changes<'_>, upload: UploadSeq, place: Place) -> Result<()> {
     if upload_records(changes, upload)?.count > 0 {
         release(changes, upload_end(changes, upload)?)?;
@@ -282,7 +280,7 @@ fn put_upload_end(changes: &mut Changes<'_>, upload: UploadSeq, place: Place) ->
     Ok(())
 }
 
-/// What is on disk of an upload.
+/// The records of an upload on disk.
 pub(crate) fn upload_records(changes: &Changes<'_>, upload: UploadSeq) -> Result<UploadRecords> {
     let value = changes.get(&keys::upload_records(upload))?;
     Ok(value.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default())
@@ -305,7 +303,7 @@ fn end_upload(changes: &mut Changes<'_>, upload: UploadSeq, used: &[Run]) -> Res
         }
         changes.remove(key);
     }
-    // The record of the end, which hides all that is left of the upload on disk, is still to come.
+    // The record of the end, which hides all remaining records of the upload, follows.
     changes.put(keys::upload_ended(upload), NOWHERE.encode());
     Ok(())
 }
@@ -319,17 +317,17 @@ fn replace_place(changes: &mut Changes<'_>, key: &[u8], place: Place) -> Result<
     Ok(())
 }
 
-/// A record is referred to from now on.
+/// Marks a record as referred to.
 pub(crate) fn hold(changes: &mut Changes<'_>, place: Place) -> Result<()> {
     update_segment(changes, place, i64::from(place.record_bytes))
 }
 
-/// A record is not referred to any more.
+/// Marks a record as no longer referred to.
 pub(crate) fn release(changes: &mut Changes<'_>, place: Place) -> Result<()> {
     update_segment(changes, place, -i64::from(place.record_bytes))
 }
 
-/// Adds to the live bytes of the segment of a record that is there.
+/// Adds to the live bytes of the segment of an existing record.
 fn update_segment(changes: &mut Changes<'_>, place: Place, live_bytes: i64) -> Result<()> {
     if place.record_bytes == 0 {
         return Ok(());

@@ -1,14 +1,14 @@
-//! Read buffers, used again and again: fresh memory costs a page fault per 4 KiB, which for large
-//! reads is dearer than the read itself.
+//! A pool of read buffers: fresh memory costs a page fault per 4 KiB, which for large reads is more than the read
+//! itself.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Sizes kept. The largest holds a 256 KiB piece with the longest head of a full extent.
+/// Buffer sizes. The largest holds a 256 KiB piece with the longest head of a full extent.
 const SIZES: [usize; 4] = [8 << 10, 72 << 10, 136 << 10, 264 << 10];
-/// Memory kept of each size.
-const KEPT_BYTES: usize = 8 << 20;
+/// Maximum pooled memory per size.
+const MAX_POOLED_BYTES: usize = 8 << 20;
 
 /// A pool of buffers.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(class) = self.class else { return };
         let mut free = self.pool.free[class].lock();
-        if free.len() < KEPT_BYTES / SIZES[class] {
+        if free.len() < MAX_POOLED_BYTES / SIZES[class] {
             free.push(std::mem::take(&mut self.bytes));
         }
     }

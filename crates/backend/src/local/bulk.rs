@@ -1,6 +1,6 @@
-//! Bulk segments: where extents are written, in parallel by many requests, each at a place of its own.
-//! An extent means nothing until a commit record refers to it, and that record is written only after
-//! the extent was made durable; so bulk segments are never replayed.
+//! Bulk segments, to which many requests write extents in parallel, each to its own range. An extent means nothing
+//! until a commit record refers to it, and that record is written only after the extent is durable; so bulk segments
+//! are never replayed.
 
 mod extent;
 mod queue;
@@ -21,16 +21,16 @@ use super::shared::Shared;
 /// Starts writing out to the device after this many bytes, so that the sync at the end is short.
 const WRITE_OUT_BYTES: u32 = 32 << 20;
 
-/// Where the next extent goes.
+/// Allocates the ranges of extents.
 #[derive(Default)]
 pub(crate) struct BulkWriter {
     active: Mutex<Option<Arc<Segment>>>,
-    /// Held while a segment is made.
+    /// Held while a segment is created.
     making: Mutex<()>,
     queue: Arc<WriteQueue>,
 }
 
-/// An extent whose bytes are all here, with their block checksums.
+/// An extent with its complete payload and block checksums.
 pub(crate) struct ExtentBytes {
     pub id: u64,
     pub payload: Vec<Bytes>,
@@ -41,10 +41,9 @@ pub(crate) struct ExtentBytes {
 }
 
 impl BulkWriter {
-    /// Sees to it that there is a segment with room for more: calls `make` where there is none, by one thread
-    /// at a time.
+    /// Ensures that there is a segment with room: if not, calls `make`, in one thread at a time.
     pub fn make_room(&self, segment_bytes: u32, make: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
-        let _one_at_a_time = self.making.lock();
+        let _guard = self.making.lock();
         let has_room = |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < segment_bytes;
         if self.active.lock().as_ref().is_some_and(has_room) {
             return Ok(());
@@ -56,7 +55,7 @@ impl BulkWriter {
         Ok(())
     }
 
-    /// Gives out a place where a segment has room.
+    /// Allocates a range in the active segment, if it has room.
     fn take_place(&self, shared: &Shared, record_bytes: u32) -> Option<(Pin, Position)> {
         let active = self.active.lock();
         let segment = active.as_ref()?;
@@ -70,8 +69,7 @@ impl BulkWriter {
     }
 }
 
-/// Begins to make durable what was appended lately. A failure is kept by the segment and answered to
-/// whoever syncs it next.
+/// Starts to make recently appended data durable. A failure is recorded by the segment and returned by its next sync.
 fn start_write_out(shared: &Shared, segment: &Arc<Segment>, offset: u32, length: u32) {
     if offset / WRITE_OUT_BYTES != (offset + length) / WRITE_OUT_BYTES {
         segment.begin_sync(&shared.io);

@@ -1,5 +1,5 @@
-//! Looking a store over from outside: verifying everything, counting, making the index anew. The store must not be
-//! open elsewhere. Verifying and counting change nothing.
+//! Offline inspection of a store: verifying everything, statistics, rebuilding the index. The store must not be open
+//! elsewhere. Verification and statistics change nothing.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -30,9 +30,9 @@ use super::space;
 /// Something that cannot be served as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// `bucket/key`, or the upload or file concerned.
+    /// The affected `bucket/key`, upload or file.
     pub what: String,
-    /// What is wrong with it.
+    /// The kind of damage.
     pub why: String,
 }
 
@@ -45,26 +45,26 @@ pub struct CheckReport {
     pub parts: u64,
     /// Payload bytes read and verified.
     pub bytes: u64,
-    /// What is bad. The store is sound if this is empty, and there is neither a loss nor a doubt.
+    /// Damaged items. The store is sound if this is empty and there is neither a loss nor a doubt.
     pub damage: Vec<Damage>,
-    /// Acknowledged changes that are not there any more.
+    /// Acknowledged changes that are lost.
     pub loss: Option<Loss>,
-    /// A loss, or else the index is an older copy: which of the two cannot be told. A start goes on, and keeps that
-    /// index aside.
+    /// Either a loss, or an index that is an older copy: the two cannot be distinguished. A start proceeds and sets
+    /// that index aside.
     pub doubt: Option<Loss>,
     /// The state of the index. Unless it is good, a loss at the end of the log cannot be excluded.
     pub index: IndexState,
 }
 
 impl CheckReport {
-    /// Returns true if everything can be served as it was written, and nothing is known, or suspected, to be lost.
+    /// Returns true if everything can be served as it was written, and no loss is known or suspected.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty() && self.loss.is_none() && self.doubt.is_none()
     }
 }
 
-/// What a store holds.
+/// Statistics of a store.
 #[derive(Debug, Clone)]
 pub struct StoreStats {
     /// Buckets.
@@ -85,14 +85,14 @@ pub struct StoreStats {
     pub live_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// Bytes free on the device.
+    /// Free bytes of the device.
     pub free_bytes: u64,
-    /// Acknowledged changes that are not there any more. The counts above still include them.
+    /// Acknowledged changes that are lost. The counts above still include them.
     pub loss: Option<Loss>,
 }
 
-/// Makes the index of the store in `root` anew from the log. The index that is there is asked first whether it proves
-/// that something is lost: an error unless `accept_loss`, since it is the only proof.
+/// Rebuilds the index of the store in `root` from the log. The existing index is first checked for proof of a loss:
+/// that is an error unless `accept_loss`, because the index is the only proof.
 pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     let layout = Layout::open(root)?;
     let options = LocalOptions { accept_loss, ..LocalOptions::default() };
@@ -101,8 +101,8 @@ pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     Ok(recovery)
 }
 
-/// Counts what the store in `root` holds, and changes nothing. `temporary` is a directory for temporary files: a
-/// copy of the index's journals, or, if the index is of no use, another index.
+/// Returns the statistics of the store in `root`, without changing it. `temporary` is a directory for temporary
+/// files: a copy of the index's journals, or, if the index is unusable, a rebuilt index.
 pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
     let store = Inspection::open(root, temporary)?;
     let view = store.index.view();
@@ -134,8 +134,8 @@ pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
     Ok(stats)
 }
 
-/// Verifies every byte that the store in `root` would serve, and that nothing is known to be lost; changes nothing.
-/// `temporary` is a directory for temporary files, as for [`stats`].
+/// Verifies every byte that the store in `root` would serve, and that no loss is known; changes nothing. `temporary`
+/// is a directory for temporary files, as for [`stats`].
 pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
     let store = Inspection::open(root, temporary)?;
     let mut report = CheckReport {
@@ -179,13 +179,13 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// A record, or why it cannot be had.
+/// Reads a record; the inner error is the reason why it is unavailable.
 fn record_at(store: &Inspection, place: Place) -> Result<Result<(Scanned, Arc<Segment>), String>> {
     let Some(segment) = store.log.segments.get(place.at.segment) else {
-        return Ok(Err(format!("its record at {} is in a segment that is not there", place.at)));
+        return Ok(Err(format!("its record at {} is in a missing segment", place.at)));
     };
     if segment.bytes() < place.end() {
-        return Ok(Err(format!("its record at {} is behind the end of the segment", place.at)));
+        return Ok(Err(format!("its record at {} is beyond the end of the segment", place.at)));
     }
     match super::scan::record_at(&segment, store.log.salt, place.at.offset)? {
         Some(scanned) => Ok(Ok((scanned, segment))),
@@ -225,7 +225,7 @@ fn check_runs(store: &Inspection, runs: &[Run], size: u64, bytes: &mut u64) -> R
             Err(why) => return Ok(Err(format!("extent {id}: {why}"))),
         };
         if scanned.record().ok() != Some(Record::Extent { id }) {
-            return Ok(Err(format!("another record lies where extent {id} should be, at {}", place.at)));
+            return Ok(Err(format!("another record is in the place of extent {id}, at {}", place.at)));
         }
         match read_payload(&segment, &scanned)? {
             Some(payload) => seen += payload.len() as u64,
@@ -239,8 +239,8 @@ fn check_runs(store: &Inspection, runs: &[Run], size: u64, bytes: &mut u64) -> R
     Ok(Ok(()))
 }
 
-/// Adds holes in what was durable: records lost there may have been acknowledged. A torn tail is none: no record says
-/// that it was durable.
+/// Reports holes in what was durable: records lost there may have been acknowledged. A torn tail is not one: no
+/// record states that it was durable.
 fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     let mut gaps = Vec::new();
     let mut durable: BTreeMap<u32, u32> = BTreeMap::new();
@@ -262,8 +262,8 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     }
     for (segment, from, to) in gaps {
         let is_durable = durable.get(&segment.number).is_some_and(|until| from < *until);
-        // What a crash tore was never acknowledged, and a void says so. Nor is the rest of a record news that was cut
-        // with an end whose loss was accepted.
+        // A write torn by a crash was never acknowledged, and a void records that. Nor is the rest of a record
+        // reported that was cut together with an end whose loss was accepted.
         let is_known = voided.contains(&Position::new(segment.number, from))
             || (to >= segment.bytes()
                 && voided.contains(&Position::accepted_end(segment.number, segment.bytes())));
@@ -275,7 +275,7 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
         }
     }
     if report.loss.is_none() {
-        // An index of an earlier version does not know where each segment ended.
+        // An index of an earlier version does not record where each segment ended.
         let gaps = Gaps::find_in_log(&store.log, durable, |end| voided.contains(&end));
         report.loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
     }

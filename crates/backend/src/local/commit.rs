@@ -1,8 +1,7 @@
-//! The committer: one thread through which every change goes. It takes all changes that wait, lets
-//! each decide against the exact state that the ones before it left (index plus this batch), writes
-//! their records with one write, makes them durable with one fdatasync, brings the index up to date
-//! and only then answers. So the order of changes is the order of the log, a precondition is judged
-//! at the linearization point, and a failed sync acknowledges nothing.
+//! The committer: the single thread that applies all changes. It takes all waiting changes, lets each decide against
+//! the exact state left by the previous ones (index plus this batch), writes their records with one write, makes them
+//! durable with one fdatasync, updates the index, and only then responds. So changes and log have the same order, a
+//! precondition is evaluated at the linearization point, and a failed sync acknowledges nothing.
 
 mod batch;
 mod operations;
@@ -25,23 +24,22 @@ pub(crate) use self::operations::{
 };
 use super::shared::Shared;
 
-/// The most changes in one batch, and the most payload bytes after which no further one is taken in.
-const MAX_BATCH: usize = 512;
+/// Maximum changes per batch, and the payload bytes after which no further change is added.
+const MAX_BATCH_CHANGES: usize = 512;
 const MAX_BATCH_BYTES: usize = 8 << 20;
-/// Changes whose bytes are hashed side by side: enough to fill the lanes a few times.
-const HASHED_TOGETHER: usize = 64;
+/// Changes whose bytes are hashed in parallel: enough to fill the SIMD lanes a few times.
+const HASH_GROUP_CHANGES: usize = 64;
 
 /// A change: decides against the state it finds and adds records to the batch.
 pub(crate) trait Operation: Send + 'static {
     type Answer: Send + 'static;
 
-    /// Bytes whose MD5 the decision needs, as long as it is not known: those of many changes are hashed side
-    /// by side.
+    /// Bytes whose MD5 the decision needs, unless it is known: those of many changes are hashed in parallel.
     fn unhashed(&self) -> Option<&[Bytes]> {
         None
     }
 
-    /// Takes that MD5 in. An error is the answer to the change.
+    /// Receives that MD5. An error is the result of the change.
     fn take_md5(&mut self, _md5: [u8; 16]) -> Result<()> {
         Ok(())
     }
@@ -49,11 +47,11 @@ pub(crate) trait Operation: Send + 'static {
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Self::Answer>;
 }
 
-/// A change in the queue, with its answer on the way.
-trait Waiting: Send {
+/// A queued change, with the channel for its result.
+trait QueuedChange: Send {
     fn unhashed(&self) -> Option<&[Bytes]>;
     fn take_md5(&mut self, md5: [u8; 16]);
-    /// An error means that the batch cannot go on.
+    /// An error fails the whole batch.
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()>;
     fn settle(self: Box<Self>, outcome: Result<(), &Error>);
 }
@@ -64,7 +62,7 @@ struct Submitted<O: Operation> {
     answer: oneshot::Sender<Result<O::Answer>>,
 }
 
-impl<O: Operation> Waiting for Submitted<O> {
+impl<O: Operation> QueuedChange for Submitted<O> {
     fn unhashed(&self) -> Option<&[Bytes]> {
         self.operation.unhashed()
     }
@@ -82,7 +80,7 @@ impl<O: Operation> Waiting for Submitted<O> {
         if let Err(e) = &decision
             && (batch.records() > before || e.reason() == Reason::ReadOnly)
         {
-            // Half of a change cannot be committed, nor taken back out of the batch.
+            // A partial change cannot be committed, nor removed from the batch.
             return Err(Error::new(e.reason(), e.message()));
         }
         self.decision = Some(decision);
@@ -96,12 +94,12 @@ impl<O: Operation> Waiting for Submitted<O> {
             }
             Err(e) => Err(Error::new(e.reason(), e.message())),
         };
-        // Nobody may be waiting any more; the change stands all the same.
+        // The receiver may be gone; the change is committed nevertheless.
         let _ = self.answer.send(answer);
     }
 }
 
-/// The queue in front of the committer.
+/// The queue of the committer.
 pub(crate) struct Committer {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -114,7 +112,7 @@ struct Queue {
 }
 
 struct QueueState {
-    waiting: Vec<Box<dyn Waiting>>,
+    waiting: Vec<Box<dyn QueuedChange>>,
     closed: bool,
 }
 
@@ -136,27 +134,27 @@ impl Committer {
         Ok(Self { queue, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Hands a change over and waits for its answer. Dropping the future does not take it back.
+    /// Submits a change and waits for its result. Dropping the future does not cancel the change.
     pub async fn submit<O: Operation>(&self, operation: O) -> Result<O::Answer> {
         self.enqueue(operation)?.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// The same for callers that may block.
+    /// Like [`submit`](Self::submit), for callers that may block.
     pub fn submit_blocking<O: Operation>(&self, operation: O) -> Result<O::Answer> {
         block_on(self.enqueue(operation)?).unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Whether a failed sync or index update made the store read-only.
+    /// Returns true if a failed sync or index update made the store read-only.
     pub fn has_failed(&self) -> bool {
         self.queue.failed.load(Ordering::Acquire)
     }
 
-    /// An error where the store takes no writes any more.
+    /// An error if the store is read-only.
     pub fn check(&self) -> Result<()> {
         if self.has_failed() { Err(read_only()) } else { Ok(()) }
     }
 
-    /// Makes the store read-only, after a sync failed elsewhere.
+    /// Makes the store read-only after a sync failed elsewhere.
     pub fn fail(&self) {
         self.queue.failed.store(true, Ordering::Release);
     }
@@ -175,7 +173,7 @@ impl Committer {
         Ok(answered)
     }
 
-    /// Finishes what waits and ends the thread.
+    /// Finishes queued changes and ends the thread.
     pub fn close(&self) {
         {
             let mut state = self.queue.state.lock();
@@ -197,7 +195,7 @@ impl Drop for Committer {
 }
 
 fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
-    let _ended = Ended(queue);
+    let _ended = CloseOnExit(queue);
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
@@ -214,11 +212,11 @@ fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
     }
 }
 
-/// Closes the queue when the thread ends, however it ends: nobody waits for an answer for ever, and a store
-/// whose committer panicked says that it takes no writes.
-struct Ended<'a>(&'a Queue);
+/// Closes the queue when the thread ends for any reason: no caller waits forever, and a store whose committer
+/// panicked is read-only.
+struct CloseOnExit<'a>(&'a Queue);
 
-impl Drop for Ended<'_> {
+impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.failed.store(true, Ordering::Release);
@@ -229,13 +227,13 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Commits as many changes as fit into one batch and gives back the rest.
+/// Commits as many changes as fit into one batch and returns the rest.
 fn commit_some(
     queue: &Queue,
     shared: &Shared,
     log: &mut LogWriter,
-    mut waiting: Vec<Box<dyn Waiting>>,
-) -> Vec<Box<dyn Waiting>> {
+    mut waiting: Vec<Box<dyn QueuedChange>>,
+) -> Vec<Box<dyn QueuedChange>> {
     if queue.failed.load(Ordering::Acquire) {
         let error = read_only();
         waiting.into_iter().for_each(|change| change.settle(Err(&error)));
@@ -256,23 +254,23 @@ fn commit_some(
     rest
 }
 
-/// Lets changes decide, one on the state that the other leaves, until the batch is full.
+/// Lets each change decide on the state left by the previous one, until the batch is full.
 fn decide<'a>(
     mut batch: Batch<'a>,
-    waiting: &mut [Box<dyn Waiting>],
+    waiting: &mut [Box<dyn QueuedChange>],
     decided: &mut usize,
 ) -> Result<Batch<'a>, Failed> {
     if let Err(e) = batch.shared.space.make_room() {
-        tracing::warn!(error = ?e, "the device could not be asked for its free space");
+        tracing::warn!(error = ?e, "the free space of the device could not be read");
     }
-    let most = waiting.len().min(MAX_BATCH);
-    for changes in waiting[..most].chunks_mut(HASHED_TOGETHER) {
+    let count = waiting.len().min(MAX_BATCH_CHANGES);
+    for changes in waiting[..count].chunks_mut(HASH_GROUP_CHANGES) {
         hash(changes);
         for change in changes {
             *decided += 1;
             if let Err(e) = change.decide(&mut batch) {
-                let for_good = e.reason() == Reason::ReadOnly;
-                return Err(if for_good { Failed::for_good(e) } else { Failed::for_now(e) });
+                let is_permanent = e.reason() == Reason::ReadOnly;
+                return Err(if is_permanent { Failed::for_good(e) } else { Failed::for_now(e) });
             }
             if batch.bytes() >= MAX_BATCH_BYTES {
                 return Ok(batch);
@@ -282,8 +280,8 @@ fn decide<'a>(
     Ok(batch)
 }
 
-/// Computes the MD5s that changes still need, side by side: together they cost a fraction.
-fn hash(changes: &mut [Box<dyn Waiting>]) {
+/// Computes the MD5s that changes still need, in parallel, at a fraction of the cost.
+fn hash(changes: &mut [Box<dyn QueuedChange>]) {
     let messages: Vec<&[Bytes]> = changes.iter().filter_map(|change| change.unhashed()).collect();
     let md5s = tradewind_digest::md5_each(&messages);
     let unhashed = changes.iter_mut().filter(|change| change.unhashed().is_some());
@@ -295,7 +293,7 @@ fn hash(changes: &mut [Box<dyn Waiting>]) {
 fn read_only() -> Error {
     Error::new(
         Reason::ReadOnly,
-        "the store takes no writes since its device failed; reads go on; check the device and reopen the store",
+        "the store is read-only because its device failed; reads continue; check the device and reopen the store",
     )
 }
 

@@ -1,5 +1,5 @@
-//! Multipart uploads: what was begun, which parts are there, and the object that they make. Completion
-//! copies no data: the object's manifest takes over the parts' extents.
+//! Multipart uploads: creation, parts, and completion, which copies no data: the object's manifest takes over the
+//! parts' extents.
 
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::{Error, Reason, Result};
@@ -22,7 +22,7 @@ use super::record::{Content, Object, Part, PartSummary, Record, Upload, UploadSe
 use super::scan::record_at;
 use super::uploads::{format_id, parse_id};
 
-/// Entries of a listing that are looked at without a look at the clock.
+/// Listing entries processed between deadline checks.
 const ENTRIES_BETWEEN_CHECKS: usize = 1024;
 
 impl Local {
@@ -34,17 +34,18 @@ impl Local {
             .ok_or_else(|| Error::no_such_upload(&format_id(upload)))
     }
 
-    /// What an upload was begun with.
+    /// The record that created an upload.
     pub(super) fn upload(&self, address: &Address, upload: UploadSeq) -> Result<Upload> {
         let moment = Moment::take(self);
         let entry = self.upload_entry(&moment.view, address, upload)?;
         self.upload_record(&moment, &entry)
     }
 
-    /// Reads the record as it lay at that moment: compaction may have moved it since.
+    /// Reads the record as of that moment: compaction may have moved it since.
     fn upload_record(&self, moment: &Moment, entry: &UploadEntry) -> Result<Upload> {
         let at = entry.place.at;
-        let segment = moment.segments.get(&at.segment).ok_or_else(|| corrupt(at, "its segment is gone"))?;
+        let segment =
+            moment.segments.get(&at.segment).ok_or_else(|| corrupt(at, "its segment is missing"))?;
         let scanned = record_at(segment, self.shared.layout.salt, at.offset)?;
         match scanned.ok_or_else(|| corrupt(at, "its head is damaged"))?.record()? {
             Record::UploadCreated(upload) => Ok(*upload),
@@ -87,8 +88,8 @@ impl Local {
         Ok(PartsPage { upload: self.upload_info(&moment, seq, &entry)?, parts, next })
     }
 
-    /// A page of a bucket's uploads. The index entries decide what is on it; a record is read from disk
-    /// only for what is.
+    /// A page of a bucket's uploads. The index entries select it; records are read from disk only for the selected
+    /// ones.
     pub(super) fn uploads_page(
         &self,
         context: &Context,
@@ -100,8 +101,7 @@ impl Local {
         let view = &moment.view;
         let after = request.after_key.as_deref().unwrap_or_default();
         let mut found = Vec::new();
-        // The entries are in order of creation and of all buckets together: how many there are is not for
-        // the caller to say.
+        // Entries are ordered by creation across all buckets, so the number to scan is not bounded by the request.
         for (n, item) in view.prefix(&[keys::space::UPLOAD]).enumerate() {
             if n % ENTRIES_BETWEEN_CHECKS == 0 {
                 context.check()?;
@@ -125,7 +125,7 @@ impl Local {
         Ok(page)
     }
 
-    /// Puts the object of an upload together from the parts as they are now.
+    /// Assembles the object of an upload from its current parts.
     pub(super) fn assemble(
         &self,
         address: &Address,
@@ -137,7 +137,7 @@ impl Local {
         let entry = self.upload_entry(view, address, upload)?;
         let records = view.get(&keys::upload_records(upload))?;
         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default();
-        let begun = self.upload_record(&moment, &entry)?;
+        let created = self.upload_record(&moment, &entry)?;
         let broken = std::cell::RefCell::new(None);
         let matched = match_parts(&order.parts, |number| {
             let found = view.get(&keys::part(upload, number.get())).and_then(|value| {
@@ -160,22 +160,23 @@ impl Local {
         {
             return Err(Error::of_request(
                 Reason::InvalidRequest,
-                format!("the parts have {size} bytes in all, not {expected}"),
+                format!("the parts total {size} bytes, not {expected}"),
             ));
         }
-        let (algorithm, scope) = begun.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+        let (algorithm, scope) =
+            created.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
         let checksum = checksum_of_parts(algorithm, scope, &infos);
         if let Some(expected) = order.expected_checksum {
             if expected.algorithm() != algorithm {
                 let (is, sent) = (algorithm.name(), expected.algorithm().name());
                 let why =
-                    format!("the upload was begun with {is}; a {sent} of the object cannot be verified");
+                    format!("the upload was created with {is}; a {sent} of the object cannot be verified");
                 return Err(Error::of_request(Reason::InvalidRequest, why));
             }
             if checksum != Some(expected) {
                 return Err(Error::of_request(
                     Reason::BadDigest,
-                    "the object's checksum is not the one you sent",
+                    "the object's checksum differs from the one sent",
                 ));
             }
         }
@@ -185,7 +186,7 @@ impl Local {
             size,
             modified: self.shared.clock.wall(),
             etag: self.etag_of_parts(&parts),
-            metadata: begun.metadata,
+            metadata: created.metadata,
             checksums: checksum.into_iter().collect(),
             scope,
             content: Content::Extents {
@@ -216,7 +217,7 @@ impl Local {
         Ok((CompleteUpload { put, upload, newest_part: records.newest_part }, committed))
     }
 
-    /// The MD5 of the parts' MD5s, or a unique tag where a part has none.
+    /// The MD5 of the parts' MD5s, or a unique tag if a part has none.
     fn etag_of_parts(&self, parts: &[Part]) -> ETag {
         let md5s: Option<Vec<[u8; 16]>> = parts.iter().map(|part| part.etag.md5()).collect();
         match md5s {
@@ -229,7 +230,7 @@ impl Local {
     }
 }
 
-/// What the index alone knows of an upload: enough to give it its place on a page.
+/// The upload as known to the index alone: enough to sort it into a page.
 fn without_record((key, upload): (String, UploadSeq)) -> UploadInfo {
     UploadInfo {
         id: UploadId(format_id(upload)),

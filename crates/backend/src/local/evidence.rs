@@ -1,10 +1,10 @@
-//! Evidence of lost segments: what the index knows of the log, and of the extents, that is not there.
+//! Evidence of lost segments: references of the index to parts of the log, or to extents, that are missing.
 //!
-//! Three things look alike from afar. A segment that is shorter than the index knows has lost its end. One that is gone
-//! was lost as well, or was removed by a compaction after this index was written: then the index is an older copy.
-//! A compaction leaves nothing behind that it does not replace: of every live record there is a newer one, or a copy,
-//! in the log behind what the index covers, and of every live extent another copy. What lacks that is lost. Only
-//! where a part of the log behind the index is gone, too, both remain possible.
+//! Three cases look alike. A segment shorter than the index records has lost its end. A missing segment was lost as
+//! well, or was removed by a compaction after this index was written: then the index is an older copy. Compaction
+//! removes nothing without a replacement: every live record has a newer version or a copy in the log after the
+//! index's coverage, and every live extent another copy. Anything without one is lost. Only if part of the log after
+//! the coverage is missing, too, do both explanations remain possible.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,44 +27,44 @@ use super::replay::Survey;
 use super::scan::{Item, Scanned, Scanner, read_payload, record_at};
 use super::segment::SegmentKind;
 
-/// What segments lack of that which an index, or a later record, knows of them.
+/// The parts of segments that are missing according to an index or to later records.
 pub(super) struct Gaps(BTreeMap<u32, Gap>);
 
 struct Gap {
-    /// Bytes of the file that are there; 0 if it is gone.
+    /// Length of the existing file; 0 if it is missing.
     from: u32,
     /// The offset up to which it held records, if known.
     until: Option<u32>,
-    /// The kind of a file that is there.
+    /// The kind of an existing file.
     kind: Option<SegmentKind>,
-    /// Something in the segment is referred to.
+    /// True if something in the segment is referred to.
     is_live: bool,
 }
 
-/// What is known of a segment, wherever its file is.
+/// Expected contents of a segment, whether or not its file exists.
 #[derive(Default)]
-struct Known {
+struct ExpectedSegment {
     until: u32,
     is_live: bool,
 }
 
-/// What gaps mean.
+/// The interpretation of gaps.
 pub(super) enum Verdict {
-    /// Something that was acknowledged is lost.
+    /// Acknowledged data is lost.
     Lost(Loss),
     /// Either that, or the index is an older copy and what it names was deleted since.
     Doubtful(Loss),
-    /// Nothing is lost: the index is an older copy, or what is gone did not count any more.
+    /// Nothing is lost: the index is an older copy, or the missing data no longer counted.
     Harmless,
 }
 
 impl Gaps {
-    /// Compares what the index knows of each segment with its file.
+    /// Compares the index's record of each segment with its file.
     pub fn find(index: &Index, coverage: Coverage, log: &Log) -> Result<Self> {
         let covered = coverage.covered;
         let mut known = BTreeMap::new();
         if log.segments.get(covered.segment).is_some() {
-            known.insert(covered.segment, Known { until: covered.offset, is_live: false });
+            known.insert(covered.segment, ExpectedSegment { until: covered.offset, is_live: false });
         }
         for entry in index.view().prefix(&[keys::space::SEGMENT]) {
             let (key, value) = entry?;
@@ -74,35 +74,36 @@ impl Gaps {
                 known.remove(&number);
             } else {
                 let covered = if number == covered.segment { covered.offset } else { 0 };
-                let known_of = Known { until: entry.end.max(covered), is_live: entry.live_bytes > 0 };
-                known.insert(number, known_of);
+                let expected =
+                    ExpectedSegment { until: entry.end.max(covered), is_live: entry.live_bytes > 0 };
+                known.insert(number, expected);
             }
         }
         Ok(Self::lacking(log, known))
     }
 
-    /// Compares what later records call durable with the files that are there, but for ends that were accepted. Of a
-    /// file that is not there the log alone cannot tell whether a compaction removed it.
+    /// Compares the ends that later records call durable with the existing files, except for accepted ends. For a
+    /// missing file the log alone cannot tell whether a compaction removed it.
     pub fn find_in_log(
         log: &Log,
         durable_ends: impl IntoIterator<Item = (u32, u32)>,
         is_accepted: impl Fn(Position) -> bool,
     ) -> Self {
         let durable = durable_ends.into_iter().filter(|(segment, _)| log.segments.get(*segment).is_some());
-        let durable = durable.map(|(segment, until)| (segment, Known { until, is_live: true }));
+        let durable = durable.map(|(segment, until)| (segment, ExpectedSegment { until, is_live: true }));
         let mut gaps = Self::lacking(log, durable.collect());
         gaps.0.retain(|segment, gap| !is_accepted(Position::accepted_end(*segment, gap.from)));
         gaps
     }
 
-    /// The positions that say of these gaps, found in the log, that they were accepted.
+    /// The positions by which voids mark these gaps, found in the log, as accepted.
     pub fn accepted_ends(&self) -> impl Iterator<Item = Position> {
         self.0.iter().map(|(segment, gap)| Position::accepted_end(*segment, gap.from))
     }
 
-    fn lacking(log: &Log, known: BTreeMap<u32, Known>) -> Self {
+    fn lacking(log: &Log, known: BTreeMap<u32, ExpectedSegment>) -> Self {
         let mut gaps = BTreeMap::new();
-        for (number, Known { until, is_live }) in known {
+        for (number, ExpectedSegment { until, is_live }) in known {
             let file = log.segments.get(number);
             let from = file.as_ref().map_or(0, |segment| segment.bytes());
             if file.is_none() || from < until {
@@ -113,18 +114,18 @@ impl Gaps {
         Self(gaps)
     }
 
-    /// Those gaps only where something is referred to, or that a file ends too early.
+    /// Keeps only the gaps with live data and those of truncated files.
     pub fn counting(mut self) -> Self {
         self.0.retain(|_, gap| gap.is_live || gap.kind.is_some());
         self
     }
 
-    /// True if nothing is lacking.
+    /// Returns true if there are no gaps.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A loss of these ranges of which nothing else is known.
+    /// A loss of these ranges without further details.
     pub fn as_loss(&self, proof: LossProof) -> Loss {
         Loss::new(proof, self.ranges().collect())
     }
@@ -145,7 +146,7 @@ impl Gaps {
         self.0.values().any(|gap| gap.kind == Some(SegmentKind::Log))
     }
 
-    /// Finds out what is lost with these gaps, going through all of the index.
+    /// Determines what these gaps lost, by a walk through the whole index.
     pub fn judge(&self, index: &Index, coverage: Coverage, log: &Log) -> Result<Verdict> {
         let tail = Tail::read(log, coverage)?;
         let view = index.view();
@@ -178,7 +179,7 @@ impl std::fmt::Display for Gaps {
 
 /// The number of a segment in an index key.
 pub(super) fn segment_number(key: &[u8]) -> Result<u32> {
-    u32::try_from(keys::number(key)?).map_err(|_| malformed("the index names a segment that cannot be"))
+    u32::try_from(keys::number(key)?).map_err(|_| malformed("the index has an out-of-range segment number"))
 }
 
 fn bucket_names(view: &View) -> Result<HashMap<BucketId, String>> {
@@ -191,17 +192,17 @@ fn bucket_names(view: &View) -> Result<HashMap<BucketId, String>> {
     Ok(names)
 }
 
-/// The log behind what the index covers.
+/// The log after the index's coverage.
 struct Tail {
-    /// The highest seq there of each key of the index; of an end without one, the highest number.
+    /// The highest seq in it of each index key; `u64::MAX` for an upload's end, which has no seq of its own.
     newest: HashMap<Vec<u8>, u64>,
-    /// There are records behind the index, and others may have been there and been removed by a compaction.
+    /// True if it has records, and others may have been there and been removed by a compaction.
     may_lack_changes: bool,
 }
 
 impl Tail {
     fn read(log: &Log, coverage: Coverage) -> Result<Self> {
-        let known = Survey::of(log, coverage)?;
+        let survey = Survey::of(log, coverage)?;
         let mut newest = HashMap::new();
         let mut has_records = false;
         for (segment, start) in log.from(coverage.covered) {
@@ -209,15 +210,16 @@ impl Tail {
             while let Some(item) = scanner.next()? {
                 let Item::Record(scanned) = item else { continue };
                 has_records = true;
-                if known.counts(scanned.at) {
-                    take(&mut newest, &scanned)?;
+                if survey.counts(scanned.at) {
+                    add_newest(&mut newest, &scanned)?;
                 }
             }
         }
         let is_start_gone = log.segments.get(coverage.covered.segment).is_none();
         let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
-        let came_and_went = newer.zip(coverage.next_segment..).any(|(number, expected)| *number != expected);
-        Ok(Self { newest, may_lack_changes: has_records && (is_start_gone || came_and_went) })
+        let has_removed_segments =
+            newer.zip(coverage.next_segment..).any(|(number, expected)| *number != expected);
+        Ok(Self { newest, may_lack_changes: has_records && (is_start_gone || has_removed_segments) })
     }
 
     fn supersedes(&self, key: &[u8], seq: u64) -> bool {
@@ -229,7 +231,7 @@ impl Tail {
     }
 }
 
-fn take(newest: &mut HashMap<Vec<u8>, u64>, scanned: &Scanned) -> Result<()> {
+fn add_newest(newest: &mut HashMap<Vec<u8>, u64>, scanned: &Scanned) -> Result<()> {
     let seq = scanned.header.seq;
     let mut add = |key: Vec<u8>, seq: u64| {
         let known = newest.entry(key).or_default();
@@ -254,7 +256,7 @@ fn take(newest: &mut HashMap<Vec<u8>, u64>, scanned: &Scanned) -> Result<()> {
     Ok(())
 }
 
-/// Extents that the index places in gaps and of which there is no copy elsewhere, in order.
+/// Extents that the index places in gaps and that have no copy elsewhere, in order.
 struct LostExtents(Vec<u64>);
 
 impl LostExtents {
@@ -299,8 +301,8 @@ impl LostExtents {
     }
 }
 
-/// Finds the records of the log that an index refers to, and that are too damaged to be found without it. An index made
-/// anew would not have them: what they replaced or deleted would come back. The index covers all of the log.
+/// Finds records that an index refers to but that are too damaged to be found by a scan of the log. A rebuilt index
+/// would lack them: what they replaced or deleted would come back. The index must cover the whole log.
 pub(super) fn find_damaged(index: &Index, log: &Log) -> Result<Option<Loss>> {
     let tail = Tail { newest: HashMap::new(), may_lack_changes: false };
     let view = index.view();
@@ -314,7 +316,7 @@ pub(super) fn find_damaged(index: &Index, log: &Log) -> Result<Option<Loss>> {
     Ok((!loss.names_nothing()).then_some(loss))
 }
 
-/// A walk through the index that collects what is lost.
+/// A walk through the index that collects losses.
 struct Search<'a> {
     is_lost: &'a dyn Fn(Place) -> Result<bool>,
     tail: &'a Tail,
@@ -368,7 +370,7 @@ impl Search<'_> {
         for entry in view.prefix(&[keys::space::DELETED]) {
             let (key, value) = entry?;
             let entry = DeletedEntry::decode(&value)?;
-            // One that hides nothing may go.
+            // A tombstone that hides nothing may be removed.
             if entry.others == 0 || !(self.is_lost)(entry.place)? {
                 continue;
             }
@@ -427,7 +429,7 @@ impl Search<'_> {
                 if self.tail.has(&key) || !(self.is_lost)(Place::decode(&value)?)? {
                     continue;
                 }
-                // As compaction sees it: the end of what is gone altogether hides nothing.
+                // As for compaction: the end of something that has vanished completely hides nothing.
                 let number = keys::number(&key)?;
                 let hides_something = match space {
                     keys::space::UPLOAD_ENDED => {

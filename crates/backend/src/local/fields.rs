@@ -1,6 +1,5 @@
-//! Tagged fields: the encoding of everything inside records and index values. A field is a tag, a
-//! length and bytes; readers skip tags they do not know, so that later versions can add fields
-//! without a new format.
+//! Tagged fields: the encoding of records and index values. A field is a tag, a length and bytes; readers skip
+//! unknown tags, so that later versions can add fields without a new format.
 
 use tradewind_core::error::{Error, Reason, Result};
 
@@ -81,7 +80,7 @@ impl<'a> Decoder<'a> {
 
     pub fn take(&mut self, length: usize) -> Result<&'a [u8]> {
         if length > self.0.len() {
-            return Err(malformed("a field reaches behind the end"));
+            return Err(malformed("a field extends beyond the end"));
         }
         let (taken, rest) = self.0.split_at(length);
         self.0 = rest;
@@ -94,18 +93,18 @@ impl<'a> Decoder<'a> {
         Ok(array)
     }
 
-    /// Bytes with a length in front.
+    /// Length-prefixed bytes.
     pub fn block(&mut self) -> Result<&'a [u8]> {
         let length = self.length()?;
         self.take(length)
     }
 
-    /// Text with a length in front.
+    /// Length-prefixed text.
     pub fn text(&mut self) -> Result<String> {
         as_text(self.block()?)
     }
 
-    /// All that is left, as text.
+    /// The rest, as text.
     pub fn rest_as_text(self) -> Result<String> {
         as_text(self.0)
     }

@@ -1,4 +1,4 @@
-//! Whether an index belongs to the log beside it, and bringing it up to the log where it does.
+//! Checks that an index belongs to the log next to it, and brings it up to date.
 
 use tradewind_core::error::Result;
 
@@ -10,21 +10,21 @@ use super::loss::{Loss, LossProof, LostRange};
 use super::recovery::Recovery;
 use super::replay::{Mode, Survey, take_log};
 
-/// How an index stands to the log.
+/// The relation of an index to the log.
 pub(super) enum Fit {
-    /// It covers the log; what it lacked was taken in.
+    /// It covers the log; missing records were applied.
     Current(Coverage),
-    /// It never covered anything: its making was interrupted.
+    /// It never covered anything: its creation was interrupted.
     Empty,
-    /// It is an older copy, of which parts cannot be brought up. Nothing is known to be lost.
+    /// It is an older copy that cannot be brought up to date completely. No loss is known.
     Outdated(String),
-    /// It knows of acknowledged changes that are not there any more. It was not changed.
+    /// It refers to acknowledged changes that are lost. It was not changed.
     Lost(Loss),
     /// Either that, or it is an older copy.
     Doubtful(Loss),
 }
 
-/// Compares an index with the log and takes in what it lacks. Changes nothing of an index that proves a loss.
+/// Compares an index with the log and applies missing records. Does not change an index that proves a loss.
 pub(super) fn bring_up(index: &Index, log: &Log, recovery: &mut Recovery) -> Result<Fit> {
     let Some(coverage) = index.coverage()? else { return Ok(Fit::Empty) };
     let gaps = Gaps::find(index, coverage, log)?;
@@ -33,11 +33,11 @@ pub(super) fn bring_up(index: &Index, log: &Log, recovery: &mut Recovery) -> Res
             Verdict::Lost(loss) => Fit::Lost(loss),
             Verdict::Doubtful(loss) => Fit::Doubtful(loss),
             Verdict::Harmless => {
-                Fit::Outdated(format!("the index knows of what is gone, and counts no more: {gaps}"))
+                Fit::Outdated(format!("the index refers to removed data that no longer counts: {gaps}"))
             }
         });
     }
-    // Segments made after the index was last written: compaction tells the index before it removes one.
+    // Segments created after the index was last written: compaction records the removal of one in the index first.
     let missing = missing_numbers(log, coverage.next_segment);
     if !missing.is_empty() {
         return Ok(Fit::Doubtful(Loss::new(LossProof::Index, missing)));
@@ -45,7 +45,7 @@ pub(super) fn bring_up(index: &Index, log: &Log, recovery: &mut Recovery) -> Res
     take_in_tail(index, coverage, log, recovery)
 }
 
-/// The segments from a number on that are not there though later ones are.
+/// The missing segment numbers from `from` on that precede an existing one.
 fn missing_numbers(log: &Log, from: u32) -> Vec<LostRange> {
     let mut missing = Vec::new();
     let mut expected = from;
@@ -56,7 +56,7 @@ fn missing_numbers(log: &Log, from: u32) -> Vec<LostRange> {
     missing
 }
 
-/// Takes in the log behind what the index covers.
+/// Applies the log after the index's coverage.
 pub(super) fn take_in_tail(
     index: &Index,
     coverage: Coverage,
@@ -64,18 +64,18 @@ pub(super) fn take_in_tail(
     recovery: &mut Recovery,
 ) -> Result<Fit> {
     log.make_durable(coverage.covered)?;
-    let known = Survey::of(log, coverage)?;
-    take_log(log, index, Mode::Onward(coverage.covered), &known, recovery)?;
-    // What was taken in may refer to a segment that was made, filled and removed after this index was written.
-    let gaps = Gaps::find(index, known.coverage, log)?.counting();
+    let survey = Survey::of(log, coverage)?;
+    take_log(log, index, Mode::Onward(coverage.covered), &survey, recovery)?;
+    // The applied records may refer to a segment that was created, filled and removed after this index was written.
+    let gaps = Gaps::find(index, survey.coverage, log)?.counting();
     if !gaps.is_empty() {
         return Ok(Fit::Doubtful(gaps.as_loss(LossProof::Index)));
     }
-    Ok(Fit::Current(known.coverage))
+    Ok(Fit::Current(survey.coverage))
 }
 
-/// Gives an end to the entries of segments that an earlier version left without one: where their files end now. No
-/// segment is written to after a start.
+/// Records the current file lengths as ends of segments for which an earlier version recorded none. No segment is
+/// written to after a start.
 pub(super) fn note_ends(index: &Index, log: &Log) -> Result<()> {
     let mut changes = index.changes();
     for entry in index.view().prefix(&[keys::space::SEGMENT]) {

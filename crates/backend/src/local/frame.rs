@@ -1,10 +1,9 @@
-//! The frame around every record in the log, and how a reader knows that it is whole.
+//! The frame around every record in the log, by which a reader detects that it is complete.
 //!
 //! `header (48) | fields | block table (8 per 64 KiB of payload) | payload | padding to 8`.
-//! The head's checksum covers the store's salt, the record's own position, header, fields and table:
-//! payload that happens to look like a record, or a record copied from elsewhere, never passes. The
-//! table holds a CRC-64/NVME of each payload block, so that any block is verified alone. The byte
-//! layout is described in `docs/format.md`.
+//! The head's checksum covers the store's salt, the record's own position, header, fields and table: payload that
+//! happens to look like a record, or a record copied from elsewhere, never passes. The table has a CRC-64/NVME of
+//! each payload block, so that any block can be verified alone. The byte layout is described in `docs/format.md`.
 
 use tradewind_core::checksum::crc64nvme;
 
@@ -14,9 +13,9 @@ use super::position::Position;
 pub(crate) const HEADER_BYTES: usize = 48;
 /// Payload bytes under one checksum.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
-/// The most payload in one record: the size of a full extent.
+/// Maximum payload of one record: the size of a full extent.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
-/// The most bytes of fields in one record: a manifest of 10,000 parts with checksums fits well.
+/// Maximum bytes of fields of one record, ample for a manifest of 10,000 parts with checksums.
 pub(crate) const MAX_FIELDS_BYTES: usize = 16 << 20;
 /// Records begin at multiples of this.
 pub(crate) const ALIGNMENT: usize = 8;
@@ -24,7 +23,7 @@ pub(crate) const ALIGNMENT: usize = 8;
 const MAGIC: u32 = u32::from_le_bytes(*b"TWr1");
 const VERSION: u8 = 1;
 
-/// What a record is. Numbers are part of the format.
+/// The kind of a record. The numbers are part of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
@@ -65,29 +64,29 @@ pub(crate) struct Header {
     pub relocated: bool,
     pub fields_bytes: u32,
     pub payload_bytes: u32,
-    /// Which write this is; grows with every record but keeps its value in relocated copies.
+    /// Sequence number of the write; grows with every record but is preserved in relocated copies.
     pub seq: u64,
     /// Everything in the log before this position was durable when the record was written.
     pub durable: Position,
 }
 
-/// Where the batch of a record begins and ends in its segment. Batches are written and synced as one:
-/// of one that is not whole nothing was acknowledged, and nothing counts.
+/// The range of a record's batch in its segment. Batches are written and synced as one: nothing of an incomplete
+/// batch was acknowledged, and nothing of it counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BatchSpan {
     pub begin: u32,
-    /// Zero: the record stands alone.
+    /// Zero if the record stands alone.
     pub end: u32,
 }
 
-/// Why bytes are not a record.
+/// The reason why bytes are not a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotARecord {
     /// No magic number, or lengths that no record has.
     NoHeader,
-    /// A format version or a kind this program does not know.
+    /// An unknown format version or kind.
     Unknown,
-    /// The record reaches behind the bytes given; it needs this many for its head.
+    /// The record extends beyond the bytes given; its head needs this many.
     Short(usize),
     /// The head's checksum does not match.
     BadChecksum,
@@ -104,14 +103,14 @@ impl Header {
         (self.head_bytes() + self.payload_bytes as usize).next_multiple_of(ALIGNMENT)
     }
 
-    /// Writes header, fields and table as they lie on disk at `position`, of a record that stands alone.
+    /// Encodes header, fields and table as stored at `position`, for a record that stands alone.
     pub fn encode_head(&self, salt: u64, position: Position, fields: &[u8], table: &[u64]) -> Vec<u8> {
         let mut head = self.encode_open_head(fields, table);
         seal_head(salt, position, BatchSpan::default(), &mut head);
         head
     }
 
-    /// The same without batch and checksum: [`seal_head`] makes it a head.
+    /// Like [`encode_head`](Self::encode_head), without batch and checksum, which [`seal_head`] adds.
     pub fn encode_open_head(&self, fields: &[u8], table: &[u64]) -> Vec<u8> {
         debug_assert_eq!(
             (fields.len(), table.len()),
@@ -182,7 +181,7 @@ impl Header {
     }
 }
 
-/// Completes a head, once it is known where its batch ends.
+/// Completes a head once the end of its batch is known.
 pub(crate) fn seal_head(salt: u64, position: Position, batch: BatchSpan, head: &mut [u8]) {
     head[32..36].copy_from_slice(&batch.begin.to_le_bytes());
     head[36..40].copy_from_slice(&batch.end.to_le_bytes());
@@ -216,13 +215,13 @@ pub(crate) const fn blocks(payload_bytes: usize) -> usize {
     payload_bytes.div_ceil(BLOCK_BYTES)
 }
 
-/// The padding behind a record with this many bytes before it.
+/// Bytes of padding after a record of `bytes`.
 pub(crate) const fn padding(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT) - bytes
 }
 
 fn head_checksum(salt: u64, position: Position, head: &[u8]) -> u64 {
-    // One pass over a small stack buffer where it fits: the common head has a few hundred bytes.
+    // A single small stack buffer suffices, because the common head has a few hundred bytes.
     let mut seed = [0_u8; 16];
     seed[..8].copy_from_slice(&salt.to_le_bytes());
     seed[8..].copy_from_slice(&position.pack().to_le_bytes());
@@ -271,7 +270,7 @@ mod tests {
         }
 
         #[test]
-        fn any_flipped_bit_is_noticed(bit in 0_usize..(48 + 20 + 8) * 8) {
+        fn any_flipped_bit_is_detected(bit in 0_usize..(48 + 20 + 8) * 8) {
             let (header, table) = sample(&[5; 20], 100);
             let position = Position::new(3, 16);
             let mut encoded = header.encode_head(99, position, &[5; 20], &table);
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_elsewhere_or_of_another_store_is_no_record() {
+    fn record_at_other_position_or_salt_is_rejected() {
         let (header, table) = sample(b"x", 0);
         let encoded = header.encode_head(1, Position::new(1, 0), b"x", &table);
         assert!(Header::decode(1, Position::new(1, 0), &encoded).is_ok());

@@ -1,10 +1,10 @@
-//! What the fuzz target of the record format in `fuzz/` calls: it makes a case out of any bytes and
-//! panics where the format does not keep its word. The property tests below call the same function, so
-//! that every build runs a little of what the fuzzer runs for long.
+//! Entry point of the record format's fuzz target in `fuzz/`: makes a test case from any bytes and panics if the
+//! format violates its guarantees. The property tests below call the same function, so that every build runs a
+//! sample.
 //!
-//! Behind the feature `fuzzing`, which only `fuzz/` sets. No interface for anybody else.
+//! Behind the feature `fuzzing`, which only `fuzz/` sets. Not a public interface.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a target fails")]
+#![allow(clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
 use tradewind_core::checksum::crc64nvme;
 
@@ -14,8 +14,8 @@ use super::frame::{
 use super::position::Position;
 use super::record::{Record, decode_name};
 
-/// One byte that says what the rest is (a frame as it lies on disk, the parts of a frame, or fields), the
-/// salt and the position in 16 bytes, and the rest.
+/// The first byte selects the case (a stored frame, the parts of a frame, or fields), followed by 16 bytes of salt
+/// and position, and the data.
 pub fn record(data: &[u8]) {
     let Some((head, rest)) = data.split_at_checked(17) else { return };
     let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());
@@ -27,7 +27,7 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// Bytes of a frame: as they are, and with the checksum that they should have.
+/// A frame from arbitrary bytes: unchanged, and with a corrected checksum.
 fn frame(salt: u64, position: Position, bytes: &[u8]) {
     let checksum = |head: &[u8]| head_checksum(salt, position, head);
     match Header::decode(salt, position, bytes) {
@@ -52,7 +52,7 @@ fn frame(salt: u64, position: Position, bytes: &[u8]) {
     assert_eq!(found, header);
     assert_eq!([parts.fields, parts.table].concat(), head[HEADER_BYTES..]);
     fields(header.kind, parts.fields);
-    // A writer leaves zeros where the format has no meaning yet.
+    // A writer leaves zeros where the format defines nothing yet.
     let mut plain = head.clone();
     plain[7] = 0;
     plain[32..40].fill(0);
@@ -63,7 +63,7 @@ fn frame(salt: u64, position: Position, bytes: &[u8]) {
     assert_eq!(header.encode_head(salt, position, parts.fields, &table), plain);
 }
 
-/// A frame made of any parts is read back, and not with any bit flipped.
+/// A frame made of any parts is read back, but not after any bit flip.
 fn parts(salt: u64, position: Position, bytes: &[u8]) {
     let Some((numbers, rest)) = bytes.split_at_checked(24) else { return };
     let number = |at: usize| u64::from_le_bytes(numbers[at..at + 8].try_into().unwrap());
@@ -91,12 +91,12 @@ fn parts(salt: u64, position: Position, bytes: &[u8]) {
     assert!(Header::decode(salt, position, &head).is_err(), "bit {bit} was flipped");
 }
 
-/// Fields that are read mean the same when they are written and read again.
+/// Decoded fields stay equal when encoded and decoded again.
 fn fields(kind: RecordKind, bytes: &[u8]) {
     let name = decode_name(bytes);
     let Ok(record) = Record::decode(kind, bytes) else { return };
     let encoded = record.encode();
-    // What is not there reads as a default, some of which are written.
+    // Missing fields read as defaults, some of which are written.
     assert!(encoded.len() <= bytes.len() + 64, "{} bytes became {}", bytes.len(), encoded.len());
     assert_eq!(record.kind(), kind);
     let again = Record::decode(kind, &encoded).expect("it was just encoded");
@@ -116,7 +116,7 @@ fn stored_checksum(head: &[u8]) -> u64 {
     u64::from_le_bytes(head[40..48].try_into().unwrap())
 }
 
-/// As `docs/format.md` has it.
+/// The checksum as specified by `docs/format.md`.
 fn head_checksum(salt: u64, position: Position, head: &[u8]) -> u64 {
     let place = crc64nvme(&[salt.to_le_bytes(), position.pack().to_le_bytes()].concat());
     let (start, end) = (crc64nvme(&head[..40]), crc64nvme(&head[HEADER_BYTES..]));
@@ -128,7 +128,7 @@ fn head_checksum(salt: u64, position: Position, head: &[u8]) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    /// Fields whose tags and lengths are likely to be legal.
+    /// Fields with mostly valid tags and lengths.
     fn likely_fields() -> impl Strategy<Value = Vec<u8>> {
         let field = (0_u8..46, prop::collection::vec(0_u8..8, 0..20));
         let one =

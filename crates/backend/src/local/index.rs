@@ -1,7 +1,6 @@
-//! The index: where everything is. Derived from the log alone, updated before an acknowledgement and
-//! never synced for one; deleting it loses nothing. One key space of one LSM tree holds all of it, so
-//! that whatever survives a crash is an exact prefix of the batches applied, together with the log
-//! position that it covers.
+//! The index of all records. Derived from the log alone, updated before an acknowledgement and never synced for one;
+//! deleting it loses nothing. It is one key space of one LSM tree, so that whatever survives a crash is an exact
+//! prefix of the applied batches, together with the log position that it covers.
 
 mod cache;
 pub(crate) mod entries;
@@ -24,19 +23,20 @@ use super::io::io_error;
 use super::segment::sync_directory;
 
 const KEYSPACE: &str = "index";
-/// What failed, where a read did.
-const READ: &str = "the index could not be read";
-/// Blocks of the tree's files.
+/// Error context of reads.
+const READ_FAILED: &str = "the index could not be read";
+/// Cache of the tree's blocks.
 const BLOCK_CACHE_BYTES: u64 = 20 << 20;
-/// Entries of objects.
+/// Cache of object entries.
 const ENTRY_CACHE_BYTES: u64 = 24 << 20;
-/// Up to five of them are in memory while the tree cannot keep up, and the allocator keeps what they leave.
+/// Size of a memtable. Up to five are in memory while flushing lags, and the allocator retains their memory.
 const MEMTABLE_BYTES: u64 = 6 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// Filters and indexes of files are read in blocks of a few KiB. In one piece those of a large file have a
-/// MiB or more: too much to be kept, and to be read and verified for a lookup. The youngest files are small.
-fn below_the_first_level() -> PartitioningPolicy {
+/// Partitioning of file filters and indexes into blocks of a few KiB, below the first level. Unpartitioned, those of
+/// a large file take a MiB or more: too much to cache, or to read and verify for one lookup. First-level files are
+/// small.
+fn partitioned_below_first_level() -> PartitioningPolicy {
     PartitioningPolicy::new([false, true])
 }
 
@@ -55,14 +55,14 @@ struct Tree {
 impl Drop for Index {
     fn drop(&mut self) {
         let tree = self.tree.take();
-        // Where one of its threads panicked, the library panics once more when it is closed.
+        // If one of its threads panicked, the library panics again when closed.
         if catch_unwind(AssertUnwindSafe(|| drop(tree))).is_err() {
             tracing::error!("the index could not be closed");
         }
     }
 }
 
-/// Files of the index that stay open between reads: not more than a part of those that the process may open.
+/// Maximum open index files between reads: a fraction of the process's limit.
 fn max_cached_files() -> usize {
     const MAX: usize = 900;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -70,9 +70,9 @@ fn max_cached_files() -> usize {
 }
 
 impl Index {
-    /// Opens or makes the index in `directory`.
+    /// Opens or creates the index in `directory`.
     pub fn open(directory: &Path) -> Result<Self> {
-        // On some journals that a power cut tore the library panics.
+        // The library panics on some journals torn by a power failure.
         let opened = catch_unwind(|| Self::open_database(directory));
         opened.unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")))
     }
@@ -84,20 +84,20 @@ impl Index {
             .max_journaling_size(JOURNAL_BYTES)
             .max_cached_files(Some(max_cached_files()))
             .manual_journal_persist(true)
-            // One alone can wait for itself: it flushes and also asks for flushes, through one bounded queue.
+            // A single worker can deadlock: it both flushes and requests flushes through one bounded queue.
             .worker_threads(2)
             .open()
             .map_err(failed)?;
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(MEMTABLE_BYTES)
-                .filter_block_partitioning_policy(below_the_first_level())
-                .index_block_partitioning_policy(below_the_first_level())
+                .filter_block_partitioning_policy(partitioned_below_first_level())
+                .index_block_partitioning_policy(partitioned_below_first_level())
                 .manual_journal_persist(true)
         };
         let entries = database.keyspace(KEYSPACE, options).map_err(failed)?;
-        // The library does not make all of its directories' names durable itself. The last one is the store's:
-        // every start makes durable what it and earlier ones made there, before anything is acknowledged.
+        // The library does not make all of its directory entries durable. The last one is the store's: every start
+        // syncs the entries that it and earlier ones created, before anything is acknowledged.
         for made in [directory.join("keyspaces"), directory.to_owned(), directory.join("..")] {
             sync_directory(&made)
                 .map_err(|e| io_error("the index's directory could not be made durable", e))?;
@@ -112,37 +112,37 @@ impl Index {
     fn tree(&self) -> &Tree {
         match &self.tree {
             Some(tree) => tree,
-            None => unreachable!("it is taken out by the drop alone"),
+            None => unreachable!("only drop takes the tree"),
         }
     }
 
     /// One entry.
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.tree().entries.get(key).map_err(|e| self.trust.failed(READ, e))
+        self.tree().entries.get(key).map_err(|e| self.trust.failed(READ_FAILED, e))
     }
 
-    /// The entry of an object, for a reader: kept if it was read lately.
+    /// The entry of an object, through the cache for readers.
     pub fn object(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
         self.cache.get(key, || self.get(key))
     }
 
-    /// A view of one moment.
+    /// A consistent snapshot.
     pub fn view(&self) -> View {
         let Tree { database, entries } = self.tree();
         View { snapshot: database.snapshot(), entries: entries.clone(), trust: self.trust.clone() }
     }
 
-    /// What of the log is covered; `None` for a new index.
+    /// The covered part of the log; `None` for a new index.
     pub fn coverage(&self) -> Result<Option<Coverage>> {
         self.get(&keys::META)?.map(|value| Coverage::decode(&value)).transpose()
     }
 
-    /// Changes to be made together.
+    /// Starts a set of changes to be applied atomically.
     pub fn changes(&self) -> Changes<'_> {
         Changes { index: self, pending: BTreeMap::new() }
     }
 
-    /// Makes everything applied so far survive a power loss: the end of replay's work.
+    /// Makes all applied changes survive a power loss, which bounds replay.
     pub fn checkpoint(&self) -> Result<()> {
         self.tree()
             .database
@@ -151,7 +151,7 @@ impl Index {
     }
 }
 
-/// The index at one moment.
+/// A snapshot of the index.
 pub(crate) struct View {
     snapshot: Snapshot,
     entries: Keyspace,
@@ -160,21 +160,21 @@ pub(crate) struct View {
 
 impl View {
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.snapshot.get(&self.entries, key).map_err(|e| self.trust.failed(READ, e))
+        self.snapshot.get(&self.entries, key).map_err(|e| self.trust.failed(READ_FAILED, e))
     }
 
-    /// Entries from `from` (included) to `to` (excluded), in order.
+    /// Entries from `from` (inclusive) to `to` (exclusive), in order.
     pub fn range(
         &self,
         from: &[u8],
         to: &[u8],
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
-        // An inverted range is an empty one; the tree would panic.
+        // Treat an inverted range as empty; the tree would panic.
         let to = if to < from { from } else { to };
         self.entries(self.snapshot.range(&self.entries, from.to_vec()..to.to_vec()))
     }
 
-    /// Entries whose key begins with `prefix`, in order.
+    /// Entries whose key starts with `prefix`, in order.
     pub fn prefix(
         &self,
         prefix: &[u8],
@@ -187,11 +187,11 @@ impl View {
         found: fjall::Iter,
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
         let trust = self.trust.clone();
-        found.map(move |guard| guard.into_inner().map_err(|e| trust.failed(READ, e)))
+        found.map(move |guard| guard.into_inner().map_err(|e| trust.failed(READ_FAILED, e)))
     }
 }
 
-/// Changes that are applied together or not at all. Reads see the changes made so far.
+/// Changes that are applied atomically. Reads see the changes made so far.
 pub(crate) struct Changes<'a> {
     index: &'a Index,
     pending: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
@@ -213,7 +213,7 @@ impl Changes<'_> {
         self.pending.insert(key.into(), None);
     }
 
-    /// All entries that begin with `prefix`, these changes included.
+    /// All entries that start with `prefix`, including these changes.
     pub fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut found = BTreeMap::new();
         for entry in self.index.view().prefix(prefix) {
@@ -231,7 +231,7 @@ impl Changes<'_> {
         Ok(found.into_iter().collect())
     }
 
-    /// Whether any entry lies within `from..to`, these changes included.
+    /// Returns true if any entry is within `from..to`, including these changes.
     pub fn any_within(&self, from: &[u8], to: &[u8]) -> Result<bool> {
         let pending = || self.pending.range(from.to_vec()..to.to_vec());
         if pending().any(|(_, value)| value.is_some()) {
@@ -254,7 +254,7 @@ impl Changes<'_> {
         self.pending.len()
     }
 
-    /// Applies all of it, visible at once.
+    /// Applies all changes, visible at once.
     pub fn apply(self) -> Result<()> {
         let objects =
             self.pending.keys().map(Vec::as_slice).filter(|key| key.first() == Some(&keys::space::OBJECT));

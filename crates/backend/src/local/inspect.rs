@@ -1,7 +1,7 @@
-//! A store looked at from outside, without a change to it: it may lie on a file system that takes no writes, be a
-//! snapshot, or hold the only proof that something is lost. The library of the index cannot open one without writing
-//! to it. So it opens a private copy in a temporary directory: of the tables, which never change and are nearly all of
-//! an index, that holds symbolic links. What a start would take in from the log goes into that copy.
+//! Read-only inspection of a store, which may be on a read-only file system, a snapshot, or the only proof of a loss.
+//! The index library writes to an index when it opens one. So this module opens a private copy in a temporary
+//! directory, with symbolic links to the tables, which are immutable and most of an index. Records that a start would
+//! apply from the log go into the copy.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,43 +29,43 @@ use super::reindex::reindex;
 use super::repair::Legacy;
 use super::replay::Survey;
 
-/// The library's directory of key spaces. Each has a directory in it, and its tables in another one in that.
+/// The library's directory of key spaces: `keyspaces/*/tables`.
 const KEYSPACES: &str = "keyspaces";
 /// Directory of a key space's tables.
 const TABLES: &str = "tables";
-/// Runs of zeros of this length are left out of a copy: journals are allocated ahead.
+/// Zero blocks of this size become holes in a copy: journals are preallocated.
 const COPY_BLOCK_BYTES: usize = 64 << 10;
 
-/// What was found of a store's index.
+/// The state of a store's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexState {
-    /// It is of this log: it would prove that the log lost its end.
+    /// It belongs to this log and would prove a loss at the log's end.
     Good,
-    /// There is none.
+    /// There is no index.
     Missing,
     /// It cannot be read.
     Unreadable(String),
-    /// It is older than the log in a way that a start cannot make good.
+    /// It is so much older than the log that a start cannot bring it up to date.
     Outdated(String),
 }
 
-/// A store as it would be served, held against being opened elsewhere.
+/// A store as it would be served, locked against being opened elsewhere.
 pub(super) struct Inspection {
     pub log: Log,
-    /// The private copy, or one made from the log. Dropped before its directory.
+    /// The private copy, or one rebuilt from the log. Dropped before its directory.
     pub index: Index,
     pub buckets: BTreeMap<BucketId, String>,
     pub state: IndexState,
     /// Acknowledged changes that are lost.
     pub loss: Option<Loss>,
-    /// A loss, or else the index is an older copy.
+    /// Either a loss, or an index that is an older copy.
     pub doubt: Option<Loss>,
     _temporary: TempDir,
     _lock: Option<File>,
 }
 
 impl Inspection {
-    /// Looks at the store in `root`, with a temporary directory inside `temporary`. An error where another process has
+    /// Inspects the store in `root`, with a temporary directory inside `temporary`. An error if another process has
     /// the store open.
     pub fn open(root: &Path, temporary: &Path) -> Result<Self> {
         let salt = read_salt(root)?;
@@ -82,17 +82,17 @@ impl Inspection {
 fn make_temporary(root: &Path, temporary: &Path) -> Result<TempDir> {
     let failed = |e| {
         let shown = temporary.display();
-        io_error(&format!("no temporary directory can be made in {shown}; name another one"), e)
+        io_error(&format!("cannot create a temporary directory in {shown}; specify another one"), e)
     };
-    // What is looked at must not change.
+    // The inspected store must not change.
     let (inside, outside) =
         (temporary.canonicalize().map_err(failed)?, root.canonicalize().unwrap_or_else(|_| root.to_owned()));
     if inside.starts_with(&outside) {
         let shown = temporary.display();
-        let why = format!("{shown} is inside of the store; name another directory for the temporary index");
+        let why = format!("{shown} is inside the store; specify another directory for the temporary index");
         return Err(Error::new(Reason::InvalidArgument, why));
     }
-    // For this user alone, as the store itself.
+    // Private to this user, like the store itself.
     tempfile::Builder::new().prefix("tradewind-index-").tempdir_in(&inside).map_err(failed)
 }
 
@@ -101,11 +101,13 @@ fn explain_full(e: Error, temporary: &Path) -> Error {
         return e;
     }
     let shown = temporary.display();
-    let why = format!("{shown} has no room for a temporary copy of the index; name another directory");
+    let why = format!(
+        "{shown} has too little free space for a temporary copy of the index; specify another directory"
+    );
     Error::with_source(Reason::Full, why, e)
 }
 
-/// An index in a temporary directory that says what the log says, and how it came to be.
+/// An index in a temporary directory that agrees with the log, and how it was obtained.
 struct Prepared {
     index: Index,
     state: IndexState,
@@ -113,16 +115,16 @@ struct Prepared {
     doubt: Option<Loss>,
 }
 
-/// Why a store's index is not looked at any further: a start would make another one, and so does whoever looks.
-enum Useless {
+/// Reasons not to use a store's index: a start would rebuild it, and so does an inspection.
+enum UnusableIndex {
     State(IndexState),
-    /// Its making was interrupted.
+    /// Its creation was interrupted.
     Empty(Legacy),
     /// It is an older copy, or this is lost.
     Doubtful(Loss),
 }
 
-impl From<IndexState> for Useless {
+impl From<IndexState> for UnusableIndex {
     fn from(state: IndexState) -> Self {
         Self::State(state)
     }
@@ -131,16 +133,16 @@ impl From<IndexState> for Useless {
 impl Prepared {
     fn new(root: &Path, log: &Log, directory: &Path) -> Result<Self> {
         let (mut doubt, mut legacy) = (None, Legacy::default());
-        let kept = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
+        let existing = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
-        let state = match kept {
+        let state = match existing {
             Ok(Ok(prepared)) => return Ok(prepared),
-            Ok(Err(Useless::State(state))) => state,
-            Ok(Err(Useless::Empty(found))) => {
+            Ok(Err(UnusableIndex::State(state))) => state,
+            Ok(Err(UnusableIndex::Empty(found))) => {
                 legacy = found;
-                IndexState::Unreadable("it does not say what it covers".to_owned())
+                IndexState::Unreadable("it does not record its coverage".to_owned())
             }
-            Ok(Err(Useless::Doubtful(found))) => {
+            Ok(Err(UnusableIndex::Doubtful(found))) => {
                 doubt = Some(found);
                 IndexState::Outdated("it is an older copy, or parts of the log are lost".to_owned())
             }
@@ -148,24 +150,24 @@ impl Prepared {
             Err(e) => return Err(e),
         };
         let index = Index::open(&directory.join("rebuilt"))?;
-        let known = Survey::of(log, Coverage::NOTHING)?;
-        let is_accepted = |end| known.is_voided(end) || legacy.has_accepted(end);
-        let gaps = Gaps::find_in_log(log, known.durable_ends(), is_accepted);
+        let survey = Survey::of(log, Coverage::NOTHING)?;
+        let is_accepted = |end| survey.is_voided(end) || legacy.has_accepted(end);
+        let gaps = Gaps::find_in_log(log, survey.durable_ends(), is_accepted);
         let loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
-        legacy.enter(&index, known.coverage)?;
-        reindex(log, &index, &known, &mut Recovery::default())?;
+        legacy.enter(&index, survey.coverage)?;
+        reindex(log, &index, &survey, &mut Recovery::default())?;
         Ok(Self { index, state, loss, doubt })
     }
 
-    /// Opens a copy of the store's index; else why it is of no use.
-    fn from_index(root: &Path, log: &Log, directory: &Path) -> Result<Result<Self, Useless>> {
+    /// Opens a copy of the store's index; the inner error is the reason why it is unusable.
+    fn from_index(root: &Path, log: &Log, directory: &Path) -> Result<Result<Self, UnusableIndex>> {
         let (original, copy) = (root.join("index"), directory.join("index"));
         if !original.exists() {
             return Ok(Err(IndexState::Missing.into()));
         }
         let doubts = std::fs::metadata(Trust::doubts(&original)).map_or(0, |found| found.len());
         if doubts >= DOUBTS_TO_GIVE_UP as u64 {
-            let why = "it broke in use, or took the process down";
+            let why = "it broke in use, or crashed the process";
             return Ok(Err(IndexState::Unreadable(why.to_owned()).into()));
         }
         let failed = |e| io_error("the index could not be copied", e);
@@ -175,26 +177,26 @@ impl Prepared {
         let loss = match bring_up(&index, log, &mut recovery)? {
             Fit::Current(_) => None,
             Fit::Empty if Legacy::is_in(&index)? => {
-                return Ok(Err(Useless::Empty(Legacy::of(&index, log)?)));
+                return Ok(Err(UnusableIndex::Empty(Legacy::of(&index, log)?)));
             }
             Fit::Empty => {
-                return Ok(Err(IndexState::Unreadable("it does not say what it covers".to_owned()).into()));
+                return Ok(Err(IndexState::Unreadable("it does not record its coverage".to_owned()).into()));
             }
             Fit::Outdated(why) => return Ok(Err(IndexState::Outdated(why).into())),
             Fit::Lost(loss) => Some(loss),
-            Fit::Doubtful(doubt) => return Ok(Err(Useless::Doubtful(doubt))),
+            Fit::Doubtful(doubt) => return Ok(Err(UnusableIndex::Doubtful(doubt))),
         };
         if loss.is_some()
             && let Some(coverage) = index.coverage()?
         {
-            // What is left is verified as it would be served.
+            // The remaining data is verified as it would be served.
             take_in_tail(&index, coverage, log, &mut recovery)?;
         }
         Ok(Ok(Self { index, state: IndexState::Good, loss, doubt: None }))
     }
 }
 
-/// Makes a copy of an index that can be opened and changed while the original stays as it is.
+/// Copies an index so that the copy can be opened and changed while the original stays unchanged.
 fn copy_index(from: &Path, to: &Path) -> std::io::Result<()> {
     copy_directory(from, to, Path::new(""))
 }
@@ -205,7 +207,7 @@ fn copy_directory(from: &Path, to: &Path, inside: &Path) -> std::io::Result<()> 
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
-        // Of what a symbolic link points to.
+        // Metadata of the target of a symbolic link.
         if std::fs::metadata(&source)?.is_dir() {
             copy_directory(&source, &target, &inside.join(entry.file_name()))?;
         } else if holds_tables(inside) {
@@ -217,7 +219,7 @@ fn copy_directory(from: &Path, to: &Path, inside: &Path) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Whether a directory inside of an index holds tables: `keyspaces/*/tables`, or one below.
+/// Returns true for a directory of tables inside an index: `keyspaces/*/tables`, or one below.
 fn holds_tables(inside: &Path) -> bool {
     let mut names = inside.iter();
     names.next().is_some_and(|name| name == KEYSPACES)

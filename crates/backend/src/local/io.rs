@@ -1,5 +1,5 @@
-//! Blocking file work off the async workers: a read is tried inline where the page cache can answer
-//! it, and everything that may wait for a device runs on a few threads of our own.
+//! Blocking file work off the async workers: a read is tried inline if the page cache can serve it; everything that
+//! may wait for a device runs on a few dedicated threads.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,8 +21,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct IoThreads {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Whether reads can be tried without waiting: 0 not known, 1 yes, 2 this file system cannot say
-    /// (tmpfs, where a read never waits).
+    /// Support for non-blocking reads: 0 unknown, 1 yes, 2 no (tmpfs, where a read never waits).
     nowait: AtomicU8,
     read_bytes: AtomicU64,
 }
@@ -64,7 +63,7 @@ impl IoThreads {
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
-        // Where the threads are closed, so is the channel.
+        // If the threads are closed, so is the channel.
         let _is_accepted = self.spawn(move || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(work));
             let _ =
@@ -78,12 +77,12 @@ impl IoThreads {
         self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes that requests read so far.
+    /// Bytes read by requests so far.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` on one of the threads without waiting for it; `false` where they are closed.
+    /// Runs `work` on one of the threads without waiting for it; `false` if they are closed.
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) -> bool {
         let mut queue = self.shared.queue.lock();
         if queue.closed {
@@ -94,7 +93,7 @@ impl IoThreads {
         true
     }
 
-    /// Reads exactly `buffer.len()` bytes where that needs no waiting; `None` where it would.
+    /// Reads exactly `buffer.len()` bytes if that does not block; `None` if it would.
     pub fn try_read(&self, file: &File, buffer: &mut [u8], offset: u64) -> Option<Result<()>> {
         if self.nowait.load(Ordering::Relaxed) == 2 {
             return Some(
@@ -159,7 +158,7 @@ impl Shared {
     }
 }
 
-/// An I/O error as the port's error.
+/// Converts an I/O error to the port's error.
 pub(crate) fn io_error(what: &str, e: std::io::Error) -> Error {
     if e.kind() == std::io::ErrorKind::StorageFull || e.raw_os_error() == Some(Errno::DQUOT.raw_os_error()) {
         return Error::with_source(

@@ -1,5 +1,4 @@
-//! The files of a store's directory, and what names it: `FORMAT`, `LOCK`, `RESERVE`, `segments/`,
-//! `index/`.
+//! The files of a store's directory and their names: `FORMAT`, `LOCK`, `RESERVE`, `segments/`, `index/`.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -15,27 +14,27 @@ use super::segment::sync_directory;
 
 const FORMAT_VERSION: u32 = 1;
 
-/// A store's directory, held by this process alone.
+/// A store's directory, locked by this process.
 pub(crate) struct Layout {
     root: PathBuf,
-    /// Named in the store's format file; part of every checksum.
+    /// From the store's format file; part of every checksum.
     pub salt: u64,
     _lock: File,
 }
 
 impl Layout {
-    /// Opens a directory, making it into an empty store where nothing is there.
+    /// Opens a directory, creating an empty store if it is empty or missing.
     pub fn open_or_create(root: &Path) -> Result<Self> {
         let make = || -> std::io::Result<()> {
-            create_directories(root, PRIVATE)?;
-            make_directory(&root.join("segments"), PRIVATE)
+            create_directories(root, PRIVATE_MODE)?;
+            make_directory(&root.join("segments"), PRIVATE_MODE)
         };
-        make().map_err(|e| io_error(&format!("{} could not be made into a store", root.display()), e))?;
+        make().map_err(|e| io_error(&format!("a store could not be created in {}", root.display()), e))?;
         let lock = lock(root)?;
         let salt = match read_format(root)? {
             Some(salt) => salt,
             None => {
-                refuse_orphans(root)?;
+                reject_orphans(root)?;
                 create_format(root)?
             }
         };
@@ -60,13 +59,13 @@ impl Layout {
         self.root.join("index")
     }
 
-    /// The file that keeps blocks for a full device.
+    /// The file of reserved blocks for a full device.
     pub fn reserve(&self) -> PathBuf {
         self.root.join("RESERVE")
     }
 
-    /// Counts an attempt to open the index: where the library brings the process down, nothing of it comes back
-    /// to tell. Answers whether there is reason enough to give the index up.
+    /// Counts an attempt to open the index, because the library may crash the process before it can report. Returns
+    /// true if the index should be abandoned.
     pub fn begin_opening(&self) -> bool {
         let path = Trust::doubts(&self.index());
         let before = std::fs::metadata(&path).map_or(0, |found| found.len());
@@ -78,7 +77,7 @@ impl Layout {
         before >= DOUBTS_TO_GIVE_UP as u64
     }
 
-    /// Keeps later starts from opening the index that is there.
+    /// Keeps later starts from opening the existing index.
     pub fn give_up_index(&self) {
         let path = Trust::doubts(&self.index());
         if let Err(e) = std::fs::write(&path, [b'.'; DOUBTS_TO_GIVE_UP]) {
@@ -86,14 +85,14 @@ impl Layout {
         }
     }
 
-    /// The index is open, or another one takes its place.
+    /// Clears the doubts: the index is open, or is being replaced.
     pub fn end_opening(&self) {
-        // What stays is one doubt too many: at worst the index is made anew for nothing.
+        // A remaining file is one doubt too many: at worst the index is rebuilt unnecessarily.
         let _ = std::fs::remove_file(Trust::doubts(&self.index()));
     }
 
-    /// Removes the index directory; it will be made again from the log. A stop half way leaves no
-    /// index that is half there: the directory loses its name first.
+    /// Removes the index directory, to be rebuilt from the log. An interrupted removal leaves no partial index: the
+    /// directory is renamed first.
     pub fn remove_index(&self) -> Result<()> {
         let (index, old) = (self.index(), self.old_index());
         let remove = || -> std::io::Result<()> {
@@ -102,7 +101,7 @@ impl Layout {
             }
             if index.exists() {
                 std::fs::rename(&index, &old)?;
-                // Without this the files may be gone before the name is, and an index is there that lacks some.
+                // Without this, files may be removed before the rename is durable: an incomplete index would remain.
                 sync_directory(&self.root)?;
                 std::fs::remove_dir_all(&old)?;
             }
@@ -111,8 +110,7 @@ impl Layout {
         remove().map_err(|e| io_error("the old index could not be removed", e))
     }
 
-    /// Puts the index directory aside, for the user to look at or remove, in the place of one that was put there
-    /// before.
+    /// Renames the index directory for inspection or removal by the user, replacing an earlier such directory.
     pub fn put_index_aside(&self) -> Result<()> {
         let (index, aside) = (self.index(), self.root.join("index.doubtful"));
         let put = || -> std::io::Result<()> {
@@ -125,7 +123,7 @@ impl Layout {
         put().map_err(|e| io_error(&format!("the index could not be moved to {}", aside.display()), e))
     }
 
-    /// Removes what a stop left of an index that was being removed.
+    /// Removes the remains of an interrupted index removal.
     pub fn remove_old_index(&self) {
         let old = self.old_index();
         if old.exists()
@@ -140,10 +138,10 @@ impl Layout {
     }
 }
 
-/// The mode of a store's directories: objects are for this user alone.
-const PRIVATE: u32 = 0o700;
-/// The mode of directories above it, which the mask of modes makes narrower.
-const USUAL: u32 = 0o777;
+/// Mode of a store's directories: objects are private to this user.
+const PRIVATE_MODE: u32 = 0o700;
+/// Mode of parent directories, subject to the umask.
+const DEFAULT_MODE: u32 = 0o777;
 
 fn make_directory(path: &Path, mode: u32) -> std::io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
@@ -152,7 +150,7 @@ fn make_directory(path: &Path, mode: u32) -> std::io::Result<()> {
     }
 }
 
-/// Makes a directory and whatever lies above it, and makes their names durable.
+/// Creates a directory and its parents, and makes their names durable.
 fn create_directories(path: &Path, mode: u32) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -162,7 +160,7 @@ fn create_directories(path: &Path, mode: u32) -> std::io::Result<()> {
         _ => Path::new("."),
     };
     if parent != path {
-        create_directories(parent, USUAL)?;
+        create_directories(parent, DEFAULT_MODE)?;
     }
     make_directory(path, mode)?;
     sync_directory(parent)
@@ -184,15 +182,15 @@ fn lock(root: &Path) -> Result<File> {
         file.write_all(std::process::id().to_string().as_bytes())
     };
     if let Err(e) = name() {
-        // The lock is held all the same; only a second process will not learn by whom. A full device
-        // must not keep the store from being opened.
+        // The lock is held nevertheless; only its owner's PID is unknown to other processes. A full device must not
+        // keep the store from being opened.
         tracing::warn!(error = %e, "the lock file could not be written");
     }
     Ok(file)
 }
 
-/// Takes the lock of a store that is only looked at, without a change to it: shared with others that look. `None` if
-/// there is no lock file, as in a copy: then nothing has the store open.
+/// Locks a store for read-only inspection, shared with other inspections. `None` if there is no lock file, as in a
+/// copy: then no process has the store open.
 pub(super) fn lock_for_reading(root: &Path) -> Result<Option<File>> {
     let path = root.join("LOCK");
     let mut file = match File::open(&path) {
@@ -200,7 +198,7 @@ pub(super) fn lock_for_reading(root: &Path) -> Result<Option<File>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io_error(&format!("{} could not be opened", path.display()), e)),
     };
-    // An exclusive one would need a file open for writing on some network file systems.
+    // An exclusive lock needs a writable file on some network file systems.
     take_lock(root, &mut file, FlockOperation::NonBlockingLockShared)?;
     Ok(Some(file))
 }
@@ -210,10 +208,11 @@ fn take_lock(root: &Path, file: &mut File, operation: FlockOperation) -> Result<
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut holder = String::new();
-            let known = file.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse::<i32>().ok());
-            // One that only looks leaves the name of whoever had the store open before.
+            let holder_pid =
+                file.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse::<i32>().ok());
+            // An inspection leaves the PID of an earlier owner in place.
             let is_running = |pid: &i32| Path::new("/proc").join(pid.to_string()).exists();
-            let who = match known.filter(is_running) {
+            let who = match holder_pid.filter(is_running) {
                 Some(pid) => format!("process {pid}"),
                 None => "another process".to_owned(),
             };
@@ -226,15 +225,15 @@ fn take_lock(root: &Path, file: &mut File, operation: FlockOperation) -> Result<
     }
 }
 
-/// The salt of the store in `root`, which must be one.
+/// The salt of the existing store in `root`.
 pub(super) fn read_salt(root: &Path) -> Result<u64> {
     if let Some(salt) = read_format(root)? {
         return Ok(salt);
     }
-    refuse_orphans(root)?;
+    reject_orphans(root)?;
     Err(Error::new(
         Reason::InvalidArgument,
-        format!("{} holds no store: it has no FORMAT file", root.display()),
+        format!("{} is not a store: it has no FORMAT file", root.display()),
     ))
 }
 
@@ -250,10 +249,7 @@ fn read_format(root: &Path) -> Result<Option<u64>> {
     if version != Some(FORMAT_VERSION) {
         return Err(Error::new(
             Reason::InvalidArgument,
-            format!(
-                "{} is of a format that this program does not know (it knows {FORMAT_VERSION})",
-                root.display()
-            ),
+            format!("{} has an unknown format version (supported: {FORMAT_VERSION})", root.display()),
         ));
     }
     let salt = field("salt ").and_then(|v| u64::from_str_radix(v, 16).ok());
@@ -265,8 +261,8 @@ fn read_format(root: &Path) -> Result<Option<u64>> {
     })
 }
 
-/// A store that lost its format file must not be taken for an empty one, nor for none.
-fn refuse_orphans(root: &Path) -> Result<()> {
+/// A store that lost its format file must be taken neither for an empty one nor for no store.
+fn reject_orphans(root: &Path) -> Result<()> {
     for name in ["segments", "index"] {
         let has_entries = match std::fs::read_dir(root.join(name)) {
             Ok(mut entries) => entries.next().is_some(),
@@ -289,13 +285,13 @@ fn create_format(root: &Path) -> Result<u64> {
     getrandom::fill(&mut random).map_err(|e| {
         Error::with_source(
             Reason::Io,
-            "the system gave no random bytes",
+            "the system's random number generator failed",
             std::io::Error::other(e.to_string()),
         )
     })?;
     let salt = u64::from_le_bytes(random);
     let write = || -> std::io::Result<()> {
-        // A directory that was there already may never have been made durable.
+        // The entry of an existing directory may never have been made durable.
         sync_directory(&root.join(".."))?;
         let temporary = root.join("FORMAT.new");
         let mut file =

@@ -1,4 +1,4 @@
-//! An open store, as its parts use it.
+//! An open store, as used by its parts.
 
 use std::sync::{Arc, Weak};
 
@@ -17,12 +17,12 @@ pub(crate) struct Local {
     pub shared: Arc<Shared>,
     pub committer: Committer,
     pub bulk: BulkWriter,
-    /// Held during a round of upkeep: there is one at a time.
+    /// Held during a round of upkeep: rounds never overlap.
     pub round: Mutex<()>,
 }
 
 impl Local {
-    /// This store, for what outlives a call.
+    /// This store, for tasks that outlive a call.
     pub fn this(&self) -> Arc<Self> {
         match self.this.upgrade() {
             Some(this) => this,
@@ -31,20 +31,20 @@ impl Local {
         }
     }
 
-    /// Begins an extent of at most `capacity` bytes.
+    /// Starts an extent of at most `capacity` bytes.
     pub async fn begin_extent(&self, id: u64, relocated: bool, capacity: usize) -> Result<ExtentWriter> {
         self.committer.check()?;
         loop {
-            if let Some(begun) = ExtentWriter::begin(&self.bulk, &self.shared, (id, relocated), capacity)? {
-                return Ok(begun);
+            if let Some(writer) = ExtentWriter::begin(&self.bulk, &self.shared, (id, relocated), capacity)? {
+                return Ok(writer);
             }
             let this = self.this();
             self.shared.io.run(move || this.make_room_for_extents()).await?;
         }
     }
 
-    /// A failed sync (of the file or the directory) ends all writing, before the next one tries, and also where
-    /// nobody waits for the answer any more.
+    /// A failed sync (of the file or the directory) makes the store read-only before the next attempt, even if no
+    /// caller waits for the result.
     fn make_room_for_extents(&self) -> Result<()> {
         self.bulk.make_room(self.shared.options.segment_bytes, || {
             self.committer.check()?;
@@ -56,7 +56,7 @@ impl Local {
         })
     }
 
-    /// Writes an extent whose bytes are all here. It is not durable yet.
+    /// Writes a complete extent. It is not durable yet.
     pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentAt, Pin)> {
         let ExtentBytes { id, payload, payload_bytes, table, relocated } = extent;
         self.begin_extent(id, relocated, payload_bytes).await?.finish(payload, &table).await

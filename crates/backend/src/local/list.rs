@@ -1,4 +1,4 @@
-//! Listings, from the index alone: one view a page.
+//! Listings, served from the index alone: one snapshot per page.
 
 use tradewind_core::error::Result;
 use tradewind_core::listing::{KeyCursor, ListPage, ListRequest, ObjectSummary, page};

@@ -1,5 +1,5 @@
-//! The segment files of a store as a start, or a look from outside, finds them: which there are, in which order the
-//! log is read, and how they are made durable before the index may rely on them.
+//! The segment files of a store, as found by a start or an inspection: their set, the read order of the log, and
+//! making them durable before the index relies on them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::position::Position;
 use super::scan::{Item, Scanner};
 use super::segment::{HeaderState, Segment, SegmentKind, Segments, parse_name, parse_unfinished};
 
-/// What the files are opened for.
+/// The purpose of opening the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The store is worked with: what the index takes in is made durable first.
+    /// Normal operation: what the index takes in is made durable first.
     Work,
-    /// The store is only looked at, perhaps on a file system that takes no writes.
+    /// Read-only inspection, perhaps on a read-only file system.
     Inspection,
 }
 
@@ -25,9 +25,9 @@ pub(super) struct Log {
     /// Part of every checksum.
     pub salt: u64,
     pub segments: Segments,
-    /// The numbers of all files, unfinished ones included, in order.
+    /// The numbers of all files in order, including unfinished ones.
     pub numbers: Vec<u32>,
-    /// What a crash left of segments that were being made: neither a whole header nor a whole record.
+    /// Segments whose creation a crash interrupted: they have neither a valid header nor a complete record.
     pub unfinished: Vec<PathBuf>,
     purpose: Purpose,
 }
@@ -53,7 +53,7 @@ impl Log {
             let Some(name) = parse_name(&path) else {
                 tracing::warn!(
                     path = %path.display(),
-                    "a file among the segments is not a segment; it is left alone"
+                    "ignoring a file among the segments that is not a segment"
                 );
                 continue;
             };
@@ -64,7 +64,7 @@ impl Log {
             } else if holds_records(&segment, salt)? {
                 tracing::error!(
                     path = %path.display(),
-                    "a segment's header is damaged; its records are read all the same"
+                    "a segment's header is damaged; its records are read nevertheless"
                 );
                 segments.push(segment);
             } else {
@@ -76,7 +76,7 @@ impl Log {
         Ok(Self { salt, segments: Segments::new(segments), numbers, unfinished, purpose })
     }
 
-    /// The log segments from a position on, in the order they were written, and the offset where each begins.
+    /// The log segments from a position on, in the order of writing, and the start offset in each.
     pub fn from(&self, from: Position) -> Vec<(Arc<Segment>, u32)> {
         let all = self.segments.all();
         let mut logs: Vec<_> =
@@ -94,8 +94,8 @@ impl Log {
         bulk
     }
 
-    /// Makes the log from `from` on durable. What a crash of the process left may be in memory only; an index that
-    /// took it in would outlive it in a power loss, and prove a loss that is none.
+    /// Makes the log from `from` on durable. Records left by a process crash may be only in the page cache; an index
+    /// that took them in could survive a power loss that they do not, and prove a loss that never happened.
     pub fn make_durable(&self, from: Position) -> Result<()> {
         self.from(from).iter().try_for_each(|(segment, _)| self.make_segment_durable(segment))
     }

@@ -1,33 +1,33 @@
-//! What a store has lost of what it acknowledged, and by what that is proven. The index is written after the log is
-//! durable: where it knows more of the log than there is, the log has lost its end. So has a segment that is shorter
-//! than a later record calls durable. See `docs/decisions/0029-a-lost-log-is-reported.md`.
+//! Losses of acknowledged data, and their proof. The index is written after the log is durable: if it covers more of
+//! the log than exists, the log has lost its end. The same holds for a segment that is shorter than a later record
+//! calls durable. See `docs/decisions/0029-a-lost-log-is-reported.md`.
 
 use std::fmt;
 
 use super::segment::{Segment, SegmentKind};
 
-/// Names kept of each kind; further ones are counted only.
+/// Names retained per kind; further ones are only counted.
 const MAX_NAMES: usize = 100_000;
 /// Names in a message.
 const MAX_SHOWN_NAMES: usize = 10;
 
-/// What proves a loss.
+/// The proof of a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossProof {
-    /// The index covers more of the log, or refers to more data, than there is.
+    /// The index covers more of the log, or refers to more data, than exists.
     Index,
-    /// Later records of the log say that more of a segment was durable than there is. What was lost cannot be named.
+    /// Later records state that more of a segment was durable than exists. The lost data cannot be named.
     Log,
 }
 
-/// A segment, or the end of one, that is lost.
+/// A lost segment, or the lost end of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRange {
-    /// The segment's number; its file is named by the same number in hexadecimal.
+    /// The segment's number, which its file name has in hexadecimal.
     pub segment: u32,
-    /// Bytes of the segment's file that are there; 0 if it is gone, or empty.
+    /// Length of the existing file; 0 if it is missing or empty.
     pub from: u64,
-    /// The offset up to which the segment is known to have held records. `None` if unknown.
+    /// The offset up to which the segment held records; `None` if unknown.
     pub until: Option<u64>,
 }
 
@@ -36,21 +36,24 @@ impl fmt::Display for LostRange {
         let Self { segment, from, until } = self;
         match (from, until) {
             (0, Some(until)) => {
-                write!(f, "segment {segment:08x} is gone, it held records up to offset {until}")
+                write!(f, "segment {segment:08x} is missing (it held records up to offset {until})")
             }
-            (0, None) => write!(f, "segment {segment:08x} is gone"),
+            (0, None) => write!(f, "segment {segment:08x} is missing"),
             (from, Some(until)) => {
-                write!(f, "segment {segment:08x} ends at offset {from}, it held records up to offset {until}")
+                write!(
+                    f,
+                    "segment {segment:08x} ends at offset {from} (it held records up to offset {until})"
+                )
             }
             (from, None) => write!(f, "segment {segment:08x} ends at offset {from}"),
         }
     }
 }
 
-/// Names of one kind: how many, and the first of them.
+/// Names of one kind: their count and the first ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
-    /// How many there are.
+    /// Their number.
     pub count: u64,
     /// The first 100,000.
     pub first: Vec<String>,
@@ -75,20 +78,21 @@ impl fmt::Display for Names {
     }
 }
 
-/// Acknowledged changes that are not there any more.
+/// Acknowledged changes that are lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// What proves it.
+    /// Its proof.
     pub proof: LossProof,
-    /// Where the lost records were. Empty if their segments are there and the records in them are damaged.
+    /// The ranges of the lost records. Empty if the segments exist but records in them are damaged.
     pub ranges: Vec<LostRange>,
-    /// Objects (`bucket/key`) whose newest version is lost. Where an older one is on disk it comes back.
+    /// Objects (`bucket/key`) whose newest version is lost. An older version on disk becomes current again.
     pub objects: Names,
-    /// How many of them have an older version, or a deletion, on disk.
+    /// The number of these with an older version, or a deletion, on disk.
     pub objects_with_older_records: u64,
-    /// Deleted objects (`bucket/key`) whose deletion is lost while an older version is on disk: it comes back.
+    /// Deleted objects (`bucket/key`) whose deletion is lost while an older version is on disk, which becomes current
+    /// again.
     pub deletions: Names,
-    /// Objects, and parts of unfinished uploads, whose record is there and whose data is lost: they cannot be read.
+    /// Objects, and parts of unfinished uploads, whose record exists but whose data is lost: they cannot be read.
     pub unreadable: Names,
     /// Buckets whose creation is lost.
     pub buckets: Names,
@@ -97,7 +101,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// A loss of which no more is known than where it is.
+    /// A loss of which only the ranges are known.
     pub(crate) fn new(proof: LossProof, ranges: Vec<LostRange>) -> Self {
         Self {
             proof,
@@ -111,8 +115,8 @@ impl Loss {
         }
     }
 
-    /// True if what compaction copied out of a segment is not among what is lost: the segment may go. A copy of a log
-    /// record is in a later log segment.
+    /// Returns true if the copies that compaction made from a segment are not lost, so that the segment may be
+    /// removed. A copy of a log record is in a later log segment.
     pub(super) fn spares_copies_of(&self, segment: &Segment) -> bool {
         let is_later = |range: &LostRange| range.segment > segment.number;
         self.names_nothing()
@@ -121,7 +125,7 @@ impl Loss {
                 && !self.ranges.iter().any(is_later))
     }
 
-    /// True if no record and no data is known to be lost.
+    /// Returns true if no record and no data is known to be lost.
     pub(crate) const fn names_nothing(&self) -> bool {
         let Self { objects, deletions, unreadable, buckets, other_records, .. } = self;
         objects.count == 0
@@ -133,7 +137,7 @@ impl Loss {
 }
 
 impl fmt::Display for Loss {
-    /// One line: where records were lost, and which.
+    /// A single line: the lost ranges and what they held.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
         f.write_str(if ranges.is_empty() { "records of the log are damaged" } else { "" })?;
@@ -141,12 +145,12 @@ impl fmt::Display for Loss {
         let mut what = Vec::new();
         if self.objects.count > 0 {
             what.push(format!(
-                "newest versions of objects: {}, of which {} have an older record that takes effect again",
+                "newest versions of objects: {}, of which {} have an older record that becomes current again",
                 self.objects, self.objects_with_older_records
             ));
         }
         if self.deletions.count > 0 {
-            what.push(format!("deletions of objects, which come back: {}", self.deletions));
+            what.push(format!("deletions of objects, which reappear: {}", self.deletions));
         }
         if self.unreadable.count > 0 {
             what.push(format!("data of objects, which cannot be read: {}", self.unreadable));
@@ -159,8 +163,8 @@ impl fmt::Display for Loss {
         }
         match (self.proof, what.is_empty()) {
             (_, false) => write!(f, "; lost: {}", what.join("; ")),
-            (LossProof::Index, true) => f.write_str("; nothing that still counted is known to be lost"),
-            (LossProof::Log, true) => f.write_str("; without an index it is not known what was lost"),
+            (LossProof::Index, true) => f.write_str("; no current data is known to be lost"),
+            (LossProof::Log, true) => f.write_str("; without an index, the lost data cannot be named"),
         }
     }
 }
@@ -170,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_beyond_the_limit_are_counted_only() {
+    fn names_beyond_the_limit_are_only_counted() {
         let mut names = Names::default();
         (0..MAX_NAMES + 5).for_each(|n| names.add(n.to_string()));
         assert_eq!((names.count, names.first.len()), (MAX_NAMES as u64 + 5, MAX_NAMES));
@@ -190,9 +194,9 @@ mod tests {
         loss.deletions.add("b/gone".to_owned());
         assert_eq!(
             loss.to_string(),
-            "segment 00000005 is gone, it held records up to offset 4096; segment 00000010 ends at offset 32, it held \
-             records up to offset 64; lost: newest versions of objects: 1 (b/k), of which 1 have an older record that \
-             takes effect again; deletions of objects, which come back: 1 (b/gone)"
+            "segment 00000005 is missing (it held records up to offset 4096); segment 00000010 ends at offset \
+             32 (it held records up to offset 64); lost: newest versions of objects: 1 (b/k), of which 1 have an older record that \
+             becomes current again; deletions of objects, which reappear: 1 (b/gone)"
         );
     }
 }

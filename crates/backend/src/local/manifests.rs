@@ -1,6 +1,5 @@
-//! Large manifests, decoded: an object of 10,000 parts has some 700 KB of them, and whoever reads it in
-//! ranges would decode all of it for each range. A record never changes and its position never means
-//! another one, so what is kept here is never stale.
+//! A cache of decoded large manifests. An object of 10,000 parts has about 700 KB of manifest, which would be decoded
+//! again for every range read. A record never changes and its position is never reused, so an entry is never stale.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,42 +9,42 @@ use parking_lot::Mutex;
 use crate::local::position::Position;
 use crate::local::record::Object;
 
-/// Smaller heads are read and decoded in no time.
-const SMALLEST_BYTES: u32 = 16 << 10;
-/// Bytes of heads kept: decoded they take about four times as much.
-const KEPT_BYTES: u64 = 4 << 20;
+/// Smaller heads are read and decoded quickly.
+const MIN_CACHED_BYTES: u32 = 16 << 10;
+/// Maximum bytes of cached heads; decoded, they take about four times as much.
+const MAX_CACHED_BYTES: u64 = 4 << 20;
 
-/// The manifests used last.
+/// The most recently used manifests.
 #[derive(Default)]
 pub(crate) struct Manifests {
-    kept: Mutex<VecDeque<(Position, u32, Arc<Object>)>>,
+    cached: Mutex<VecDeque<(Position, u32, Arc<Object>)>>,
 }
 
 impl Manifests {
-    /// The object whose record lies at a position, where it is kept.
+    /// The object whose record is at a position, if cached.
     pub fn get(&self, at: Position, head_bytes: u32) -> Option<Arc<Object>> {
-        if head_bytes < SMALLEST_BYTES {
+        if head_bytes < MIN_CACHED_BYTES {
             return None;
         }
-        let mut kept = self.kept.lock();
-        let found = kept.iter().position(|(position, ..)| *position == at)?;
-        let entry = kept.remove(found)?;
+        let mut cached = self.cached.lock();
+        let found = cached.iter().position(|(position, ..)| *position == at)?;
+        let entry = cached.remove(found)?;
         let object = entry.2.clone();
-        kept.push_front(entry);
+        cached.push_front(entry);
         Some(object)
     }
 
-    /// Keeps an object in extents for the next time, if it is large.
+    /// Caches an object in extents if its manifest is large.
     pub fn put(&self, at: Position, head_bytes: u32, object: &Arc<Object>) {
-        if head_bytes < SMALLEST_BYTES {
+        if head_bytes < MIN_CACHED_BYTES {
             return;
         }
-        let mut kept = self.kept.lock();
-        kept.retain(|(position, ..)| *position != at);
-        kept.push_front((at, head_bytes, object.clone()));
-        let mut bytes: u64 = kept.iter().map(|(_, bytes, _)| u64::from(*bytes)).sum();
-        while bytes > KEPT_BYTES
-            && let Some((_, dropped, _)) = kept.pop_back()
+        let mut cached = self.cached.lock();
+        cached.retain(|(position, ..)| *position != at);
+        cached.push_front((at, head_bytes, object.clone()));
+        let mut bytes: u64 = cached.iter().map(|(_, bytes, _)| u64::from(*bytes)).sum();
+        while bytes > MAX_CACHED_BYTES
+            && let Some((_, dropped, _)) = cached.pop_back()
         {
             bytes -= u64::from(dropped);
         }

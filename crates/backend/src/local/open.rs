@@ -1,6 +1,6 @@
-//! Opening a store: what is on disk becomes an open store again. The index says how far it covers the
-//! log; the rest is replayed. An index that is broken, or that is an older copy, is made anew. One that proves that
-//! acknowledged changes are lost is kept, and the store is not opened, until somebody says to go on without them.
+//! Opening a store. The index records how far it covers the log; the rest is replayed. A broken or outdated index is
+//! rebuilt. One that proves the loss of acknowledged changes is retained, and the store is not opened, until the user
+//! accepts the loss.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,17 +36,17 @@ use super::shared::Shared;
 use super::space::Space;
 use super::upkeep::MOST_LIVE;
 
-/// What becomes of an index that is there.
+/// The use of an existing index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexUse {
-    /// It is used if it can be.
+    /// Use it if possible.
     Keep,
-    /// It is made anew, once it has been asked whether anything is lost.
+    /// Rebuild it, after checking it for proof of a loss.
     Rebuild,
 }
 
 impl Local {
-    /// Opens the store in `root`, making an empty one where there is none.
+    /// Opens the store in `root`, creating an empty one if there is none.
     pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<(Arc<Self>, Recovery)> {
         let layout = Layout::open_or_create(root)?;
         Self::open_layout(layout, options, clock, IndexUse::Keep)
@@ -100,14 +100,14 @@ impl Local {
     }
 }
 
-/// Removes what a crash left of a segment that was being made: it has neither a header nor a single
-/// whole record, so nothing in it was ever acknowledged.
+/// Removes a segment whose creation a crash interrupted: it has neither a header nor a complete record, so nothing in
+/// it was ever acknowledged.
 fn remove_unfinished(path: &Path) -> Result<()> {
-    tracing::warn!(path = %path.display(), "an unfinished segment is removed");
+    tracing::warn!(path = %path.display(), "removing an unfinished segment");
     std::fs::remove_file(path).map_err(|e| io_error(&format!("{} could not be removed", path.display()), e))
 }
 
-/// An index that says what the log says, and what was read from it.
+/// An index that agrees with the log, and what was read from it.
 struct Ready {
     index: Index,
     coverage: Coverage,
@@ -115,26 +115,26 @@ struct Ready {
     unsaid: Unsaid,
 }
 
-/// What was found of the index that was there.
+/// The result of opening the existing index.
 enum Found {
     Ready(Box<Ready>),
     Nothing,
-    /// Its making was interrupted.
+    /// Its creation was interrupted.
     Empty(Index),
-    /// It is of no use, and why.
+    /// It is unusable, for this reason.
     Outdated(Index, String),
     Lost(Index, Loss),
     Doubtful(Index, Loss),
 }
 
-/// An index that another one is to take the place of.
+/// An index about to be replaced.
 #[derive(Default)]
 struct Former {
     /// `None` if it must not be read.
     index: Option<Index>,
     /// The loss that it proves.
     loss: Option<Loss>,
-    /// A loss, or else the index is an older copy.
+    /// Either a loss, or an index that is an older copy.
     doubt: Option<Loss>,
 }
 
@@ -144,7 +144,7 @@ impl From<Index> for Former {
     }
 }
 
-/// What an index is made ready from, and how.
+/// The inputs for opening the index.
 struct Opening<'a> {
     layout: &'a Layout,
     log: &'a Log,
@@ -153,11 +153,11 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// The index, brought up to the log. One that is broken, or an older copy, is not worth a repair: it is made
-    /// anew. One that proves a loss stays as it is, with an error, unless the loss is accepted.
+    /// Returns the index, brought up to date. A broken or outdated one is rebuilt. One that proves a loss stays
+    /// unchanged, with an error, unless the loss is accepted.
     fn ready_index(&self, recovery: &mut Recovery) -> Result<Ready> {
         let Self { layout, log, index_use, .. } = self;
-        // The library panics on some of what it did not write, wherever it is read.
+        // The library panics on some data that it did not write, wherever it is read.
         let found = catch_unwind(AssertUnwindSafe(|| self.open_index(recovery)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let former = match found {
@@ -168,35 +168,35 @@ impl Opening<'_> {
             Ok(Found::Nothing) if log.segments.is_empty() => Former::default(),
             Ok(Found::Nothing) => {
                 tracing::warn!(
-                    "there is no index; it is made anew from the log; without it nobody knows whether the log lost \
-                     its end"
+                    "the index is missing and is rebuilt from the log; without it, a loss at the end of the log cannot \
+                     be detected"
                 );
                 Former::default()
             }
             Ok(Found::Empty(index)) => {
-                tracing::warn!("the making of the index was interrupted; it is made anew from the log");
+                tracing::warn!("the creation of the index was interrupted; it is rebuilt from the log");
                 Former::from(index)
             }
             Ok(Found::Outdated(index, why)) => {
-                tracing::error!(why, "the index is not of this log; it is made anew from it");
+                tracing::error!(why, "the index does not match the log; it is rebuilt from it");
                 Former::from(index)
             }
             Ok(Found::Lost(index, loss)) => Former { loss: Some(loss), ..Former::from(index) },
             Ok(Found::Doubtful(index, doubt)) => {
                 tracing::warn!(
                     doubt = %doubt,
-                    "the index is an older copy, or parts of the log are lost, which cannot be told apart; the index \
-                     is made anew from the log, and the one that was there is kept as index.doubtful"
+                    "the index is an older copy, or parts of the log are lost, which cannot be distinguished; the \
+                     index is rebuilt from the log, and the old one is kept as index.doubtful"
                 );
                 Former { doubt: Some(doubt), ..Former::from(index) }
             }
             Err(e) if e.reason() == Reason::CorruptData => {
                 tracing::error!(
                     error = ?e,
-                    "the index cannot be used; it is made anew from the log; without it nobody knows whether the log \
-                     lost its end"
+                    "the index cannot be used and is rebuilt from the log; without it, a loss at the end of the log \
+                     cannot be detected"
                 );
-                // The library may have dropped what it could not read, and would take the rest for whole.
+                // The library may have dropped what it could not read, and would take the rest for complete.
                 layout.give_up_index();
                 Former::default()
             }
@@ -206,15 +206,15 @@ impl Opening<'_> {
         self.replace(former, recovery)
     }
 
-    /// Makes the index anew. The one that is there stays where a loss is not accepted.
+    /// Rebuilds the index. The existing one stays if a loss is not accepted.
     fn replace(&self, former: Former, recovery: &mut Recovery) -> Result<Ready> {
         let Self { layout, log, .. } = self;
         let Former { index, mut loss, doubt } = former;
-        let mut known = Survey::of(log, Coverage::NOTHING)?;
+        let mut survey = Survey::of(log, Coverage::NOTHING)?;
         let legacy = index.as_ref().map(|index| Legacy::of(index, log)).transpose()?;
         let mut legacy = legacy.unwrap_or_default();
-        let is_accepted = |end| known.is_voided(end) || legacy.has_accepted(end);
-        let cuts = Gaps::find_in_log(log, known.durable_ends(), is_accepted);
+        let is_accepted = |end| survey.is_voided(end) || legacy.has_accepted(end);
+        let cuts = Gaps::find_in_log(log, survey.durable_ends(), is_accepted);
         if loss.is_none() && !cuts.is_empty() {
             loss = Some(cuts.as_loss(LossProof::Log));
         }
@@ -223,15 +223,15 @@ impl Opening<'_> {
             recovery.loss = Some(loss);
         }
         legacy.accept(cuts.accepted_ends());
-        legacy.raise(&mut known.coverage);
+        legacy.raise(&mut survey.coverage);
         if let Some(index) = index {
             let is_emptied = |segment: &Segment| {
                 [&recovery.loss, &doubt].into_iter().flatten().all(|loss| loss.spares_copies_of(segment))
             };
             if remove_retired(layout, &index, &log.segments, is_emptied)? > 0 {
-                let numbers = known.coverage;
-                known = Survey::of(log, Coverage::NOTHING)?;
-                known.coverage.raise_numbers(numbers);
+                let numbers = survey.coverage;
+                survey = Survey::of(log, Coverage::NOTHING)?;
+                survey.coverage.raise_numbers(numbers);
             }
         }
         if doubt.is_some() {
@@ -239,50 +239,50 @@ impl Opening<'_> {
         } else {
             layout.remove_index()?;
         }
-        // Of the index that is gone.
+        // The doubts were about the previous index.
         layout.end_opening();
         let index = Index::open(&layout.index())?;
-        legacy.enter(&index, known.coverage)?;
+        legacy.enter(&index, survey.coverage)?;
         let coverage = if log.segments.is_empty() {
-            known.coverage
+            survey.coverage
         } else {
             recovery.reindexed = true;
-            reindex(log, &index, &known, recovery)?
+            reindex(log, &index, &survey, recovery)?
         };
         if recovery.unreadable.count > 0 {
             tracing::error!(
                 unreadable = %recovery.unreadable,
-                "the data of objects is damaged or gone: they cannot be read; see `tradewind store check`"
+                "object data is damaged or missing and cannot be read; see `tradewind store check`"
             );
         }
         settle(layout, index, log, coverage)
     }
 
-    /// Goes on without what is lost, if that is wanted.
+    /// Proceeds without the lost data if the user accepted that.
     fn accept(&self, loss: &Loss) -> Result<()> {
         if self.accept_loss {
-            tracing::warn!(loss = %loss, "acknowledged changes are lost; the store goes on without them, as asked for");
+            tracing::warn!(loss = %loss, "acknowledged changes are lost; opening the store without them, as requested");
             return Ok(());
         }
         let root = self.layout.root().display();
         Err(Error::new(
             Reason::CorruptData,
             format!(
-                "acknowledged changes are lost: {loss}. The store is not opened. Put the missing files back into \
-                 {root}/segments; `tradewind store check {root}` tells more. To go on without what is lost, start \
-                 once with `tradewind serve --accept-loss`, or use `tradewind store reindex {root} --accept-loss`"
+                "acknowledged changes are lost: {loss}. The store was not opened. Put the missing files back into \
+                 {root}/segments; see `tradewind store check {root}` for details. To continue without the lost data, \
+                 start once with `tradewind serve --accept-loss`, or use `tradewind store reindex {root} --accept-loss`"
             ),
         ))
     }
 
-    /// Opens the index that is there and brings it up to the log.
+    /// Opens the existing index and brings it up to date.
     fn open_index(&self, recovery: &mut Recovery) -> Result<Found> {
         let Self { layout, log, .. } = self;
         if !layout.index().exists() {
             return Ok(Found::Nothing);
         }
         if layout.begin_opening() {
-            return Err(Error::new(Reason::CorruptData, "it broke in use, or took the process down"));
+            return Err(Error::new(Reason::CorruptData, "it broke in use, or crashed the process"));
         }
         let opened = Index::open(&layout.index());
         layout.end_opening();
@@ -293,9 +293,9 @@ impl Opening<'_> {
                 Found::Ready(Box::new(settle(layout, index, log, coverage)?))
             }
             Fit::Empty if Legacy::is_in(&index)? => Found::Empty(index),
-            // The library leaves this of an index that lost files, and finds parts of it when it is opened again.
+            // The library leaves this of an index that lost files, and finds parts of it on a second opening.
             Fit::Empty => {
-                return Err(Error::new(Reason::CorruptData, "it does not say what it covers"));
+                return Err(Error::new(Reason::CorruptData, "it does not record its coverage"));
             }
             Fit::Outdated(why) => Found::Outdated(index, why),
             Fit::Lost(loss) => Found::Lost(index, loss),
@@ -304,7 +304,7 @@ impl Opening<'_> {
     }
 }
 
-/// Does and reads what is left to do and to read.
+/// Completes the opening: removes retired segments, reserves numbers, reads buckets and pending records.
 fn settle(layout: &Layout, index: Index, log: &Log, mut coverage: Coverage) -> Result<Ready> {
     remove_retired(layout, &index, &log.segments, |_| true)?;
     let last = log.numbers.last().copied().unwrap_or(0).max(coverage.covered.segment);
@@ -314,8 +314,8 @@ fn settle(layout: &Layout, index: Index, log: &Log, mut coverage: Coverage) -> R
     Ok(Ready { index, coverage, buckets, unsaid })
 }
 
-/// Makes durable that the numbers used from now on are used: those given to writes that were never
-/// committed must not be given out again after a crash.
+/// Makes durable that the numbers from now on are in use: those given to uncommitted writes must not be allocated
+/// again after a crash.
 fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     let reserved = Coverage { next_id: coverage.next_id + ID_MARGIN, ..coverage };
     let mut changes = index.changes();
@@ -324,7 +324,7 @@ fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     index.checkpoint()
 }
 
-/// Removes segments that were emptied before the last stop, and of which that still holds. Returns how many there were.
+/// Removes segments that were emptied before the last stop, if `is_emptied` confirms it. Returns their number.
 fn remove_retired(
     layout: &Layout,
     index: &Index,

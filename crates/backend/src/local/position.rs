@@ -1,8 +1,8 @@
-//! Where a record lies: a segment and an offset in it. Positions order as the log was written.
+//! The position of a record: a segment and an offset in it. Positions order as the log was written.
 
 use std::fmt;
 
-/// A place in the log.
+/// A position in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct Position {
     /// Number of the segment file.
@@ -17,23 +17,23 @@ impl Position {
         Self { segment, offset }
     }
 
-    /// What a void names to say that a lost end of a segment was accepted, by the length of the file that was left.
-    /// No record begins there: a file that is put back later is whole.
+    /// The position by which a void marks the lost end of a segment as accepted, given the length of the remaining
+    /// file. It is odd, so no record starts there: a file that is restored later is complete.
     pub const fn accepted_end(segment: u32, bytes: u32) -> Self {
         Self { segment, offset: bytes | 1 }
     }
 
-    /// Whether it is such an end, and no place of a record.
+    /// Returns true for such an end, which is not the position of a record.
     pub const fn is_accepted_end(self) -> bool {
         self.offset % 2 == 1
     }
 
-    /// Both in one number, which orders as the position does.
+    /// Both in one number, with the same order.
     pub const fn pack(self) -> u64 {
         (self.segment as u64) << 32 | self.offset as u64
     }
 
-    /// The reverse of [`Position::pack`].
+    /// The inverse of [`Position::pack`].
     pub const fn unpack(packed: u64) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "the two halves of the number")]
         Self { segment: (packed >> 32) as u32, offset: packed as u32 }
@@ -47,7 +47,7 @@ impl fmt::Debug for Position {
 }
 
 impl fmt::Display for Position {
-    /// With the segment's number as its file's name has it.
+    /// The segment's number in hexadecimal, as in its file name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "segment {:08x} offset {}", self.segment, self.offset)
     }

@@ -1,5 +1,5 @@
-//! Reading: from an index entry to verified bytes. Every head and every block is checked before a byte
-//! of it leaves; a piece is read inline where the page cache has it and on a file thread elsewhere.
+//! Reading: from an index entry to verified bytes. Every head and every block is verified before any of its bytes is
+//! returned; a piece is read inline if the page cache has it, otherwise on a file thread.
 
 mod extents;
 
@@ -24,33 +24,32 @@ use super::position::Position;
 use super::record::{Content, Object, Record};
 use super::segment::{Segment, Segments};
 
-/// The most bytes read at once.
+/// Maximum bytes per read.
 const PIECE_BYTES: usize = 256 << 10;
-/// How often a lookup is tried again when compaction moves the record between the look at the index
-/// and the look at the segments.
-const MOVED_RETRIES: usize = 100;
+/// Retries of a lookup when compaction moves the record between reading the index and reading the segments.
+const MAX_MOVED_RETRIES: usize = 100;
 
 /// An object's record, read and verified.
 pub(super) struct ObjectRecord {
     pub seq: u64,
     pub object: Arc<Object>,
-    /// The payload's bytes where the read asked for them and the object is inline.
+    /// The payload's bytes if the read asked for them and the object is inline.
     pub payload: Option<Bytes>,
     pub table: Vec<u64>,
 }
 
 impl Local {
-    /// The entry of an object and the segment that it names.
+    /// The entry of an object and its segment.
     fn locate(&self, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
         let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
         let mut missing = None;
-        for _ in 0..MOVED_RETRIES {
+        for _ in 0..MAX_MOVED_RETRIES {
             let value = self.shared.index.object(&key)?;
             let entry = decode_entry(value.as_deref(), address)?;
             match self.shared.segments.get(entry.place.at.segment) {
                 Some(segment) => return Ok((entry, segment)),
                 None if missing.replace(entry.place) == Some(entry.place) => {
-                    return Err(corrupt(entry.place.at, "its segment is gone"));
+                    return Err(corrupt(entry.place.at, "its segment is missing"));
                 }
                 None => {}
             }
@@ -58,7 +57,7 @@ impl Local {
         Err(Error::new(Reason::Overloaded, "the object moved too often while it was looked up; retry"))
     }
 
-    /// The same at one moment, from which it cannot move.
+    /// Like [`locate`](Self::locate), in a moment, in which the object cannot move.
     fn locate_at(&self, moment: &Moment, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
         let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
         let value = moment.view.get(&key)?;
@@ -66,10 +65,10 @@ impl Local {
         let segment = moment.segments.get(&entry.place.at.segment).cloned();
         segment
             .map(|segment| (entry, segment))
-            .ok_or_else(|| corrupt(Position::default(), "its segment is gone"))
+            .ok_or_else(|| corrupt(Position::default(), "its segment is missing"))
     }
 
-    /// Reads an object's record; with its payload where it is inline and `with_payload`.
+    /// Reads an object's record; with its payload if it is inline and `with_payload` is set.
     pub(super) async fn object(
         &self,
         context: &Context,
@@ -89,8 +88,8 @@ impl Local {
         with_payload: bool,
     ) -> Result<ObjectRecord> {
         let at = entry.place.at;
-        let kept = if entry.in_extents { self.shared.manifests.get(at, entry.head_bytes) } else { None };
-        if let Some(object) = kept.filter(|object| object.key == address.key.as_str()) {
+        let cached = if entry.in_extents { self.shared.manifests.get(at, entry.head_bytes) } else { None };
+        if let Some(object) = cached.filter(|object| object.key == address.key.as_str()) {
             return Ok(ObjectRecord { seq: entry.seq, object, payload: None, table: Vec::new() });
         }
         let head_bytes = entry.head_bytes as usize;
@@ -160,13 +159,13 @@ impl Local {
         request: GetRequest,
     ) -> Result<Found<Body>> {
         context.check()?;
-        let begun = self.shared.clock.now();
+        let started = self.shared.clock.now();
         let (record, moment) = loop {
             let (entry, segment) = self.locate(address)?;
             if !entry.in_extents {
                 break (self.object_at(context, address, &segment, &entry, true).await?, None);
             }
-            // Extents are found and read at one moment of index and segments.
+            // Extents are found and read in one moment of index and segments.
             let moment = Moment::take(self);
             let (entry, segment) = self.locate_at(&moment, address)?;
             if entry.in_extents {
@@ -190,14 +189,14 @@ impl Local {
             }
         };
         let observation = Observation {
-            first_byte: self.shared.clock.now().saturating_sub(begun),
+            first_byte: self.shared.clock.now().saturating_sub(started),
             wire_bytes: span.length,
             ..Observation::default()
         };
         Ok(Found { info: info(record.object, record.seq), span, body, observation })
     }
 
-    /// The same without the bytes.
+    /// Like [`find`](Self::find), without the bytes.
     pub(super) async fn find_head(
         &self,
         context: &Context,
@@ -205,18 +204,18 @@ impl Local {
         request: GetRequest,
     ) -> Result<Found<()>> {
         context.check()?;
-        let begun = self.shared.clock.now();
+        let started = self.shared.clock.now();
         let record = self.object(context, address, false).await?;
         request.conditions.check(&record.object.etag, record.object.modified)?;
         let span = select(&record.object, request.select)?;
-        let first_byte = self.shared.clock.now().saturating_sub(begun);
+        let first_byte = self.shared.clock.now().saturating_sub(started);
         let observation = Observation { first_byte, ..Observation::default() };
         Ok(Found { info: info(record.object, record.seq), span, body: (), observation })
     }
 }
 
-/// A moment of the index together with the segments that its places lie in. While it is held, what it
-/// refers to can be read, whatever compaction does.
+/// A snapshot of the index together with the segments of its places. While it is held, everything that it refers to
+/// can be read, regardless of compaction.
 pub(super) struct Moment {
     pub view: View,
     pub segments: Arc<std::collections::HashMap<u32, Arc<Segment>>>,
@@ -236,13 +235,13 @@ impl Moment {
     }
 }
 
-/// What the port says of an object. It is taken apart unless it is kept as a large manifest.
+/// The port's description of an object. Clones its fields only if the manifest is cached.
 pub(super) fn info(object: Arc<Object>, seq: u64) -> ObjectInfo {
     let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
     let (size, modified, scope, generation) = (object.size, object.modified, object.scope, Generation(seq));
     let (etag, metadata, checksums) = match Arc::try_unwrap(object) {
         Ok(object) => (object.etag, object.metadata, object.checksums),
-        Err(kept) => (kept.etag.clone(), kept.metadata.clone(), kept.checksums.clone()),
+        Err(shared) => (shared.etag.clone(), shared.metadata.clone(), shared.checksums.clone()),
     };
     ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }
 }
@@ -276,9 +275,9 @@ pub(super) fn object_parts(
     after: Option<PartNumber>,
     limit: usize,
 ) -> Result<(Vec<PartInfo>, bool)> {
-    let behind = |number: u16| after.is_none_or(|after| number > after.get());
+    let is_after = |number: u16| after.is_none_or(|after| number > after.get());
     let mut parts = Vec::new();
-    for part in object.parts.iter().filter(|part| behind(part.number)) {
+    for part in object.parts.iter().filter(|part| is_after(part.number)) {
         if parts.len() == limit {
             return Ok((parts, true));
         }

@@ -1,5 +1,5 @@
-//! What records say: the fields of each kind, encoded as tagged fields. Tags are part of the format
-//! and are never reused; `docs/format.md` lists them.
+//! The contents of records: the fields of each kind, encoded as tagged fields. Tags are part of the format and are
+//! never reused; `docs/format.md` lists them.
 
 mod metadata;
 mod part;
@@ -20,7 +20,7 @@ pub(crate) type BucketId = u32;
 /// Number of an upload: the seq of its creation.
 pub(crate) type UploadSeq = u64;
 
-/// What a record says, without its payload.
+/// The contents of a record, without its payload.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Record {
     BucketCreated(Bucket),
@@ -54,7 +54,7 @@ pub(crate) struct Bucket {
     pub created: Timestamp,
 }
 
-/// An object: everything but the bytes of its extents.
+/// An object, without the bytes of its extents.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Object {
     pub bucket: BucketId,
@@ -66,15 +66,15 @@ pub(crate) struct Object {
     pub checksums: Vec<Checksum>,
     pub scope: ChecksumScope,
     pub content: Content,
-    /// The parts it was made of, in order.
+    /// The parts of which it was assembled, in order.
     pub parts: Vec<PartSummary>,
     /// The upload that this completes.
     pub upload: Option<UploadSeq>,
-    /// The write whose bytes this takes over, where only metadata changed.
+    /// The write whose bytes this reuses, if only metadata changed.
     pub rewrites: Option<u64>,
 }
 
-/// Where an object's bytes are.
+/// Location of an object's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     /// In the record's own payload.
@@ -82,12 +82,12 @@ pub(crate) enum Content {
     /// In extents: runs in order of the bytes.
     Extents {
         runs: Vec<Run>,
-        /// Where the extents lay that this record is the first to refer to.
+        /// Positions of the extents to which this record is the first to refer.
         fresh: Vec<ExtentAt>,
     },
 }
 
-/// An upload that was begun.
+/// A created upload.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Upload {
     pub bucket: BucketId,
@@ -210,7 +210,7 @@ impl Bucket {
 }
 
 impl Default for Object {
-    /// An object of nothing: what is not said of one.
+    /// An empty object: the defaults of missing fields.
     fn default() -> Self {
         Self {
             bucket: 0,
@@ -332,7 +332,7 @@ impl Upload {
     }
 }
 
-/// Only the bucket and the key of an object, tombstone or upload record.
+/// The bucket and the key of an object, tombstone or upload record.
 pub(crate) fn decode_name(fields: &[u8]) -> Result<(BucketId, String)> {
     let (mut bucket, mut key) = (None, None);
     let mut reader = FieldReader::new(fields);
@@ -357,7 +357,7 @@ fn read_time(mut value: super::fields::Decoder<'_>) -> Result<Timestamp> {
     Ok(Timestamp::from_millis(i64::from_le_bytes(value.array()?)))
 }
 
-/// An MD5 tag takes 16 bytes; any other stands as text under a tag of its own.
+/// An MD5 tag takes 16 bytes; any other is text under a tag of its own.
 fn put_etag(out: &mut FieldWriter, etag: &ETag) {
     match etag.md5() {
         Some(md5) if ETag::from_md5(&md5) == *etag => out.bytes(tag::ETAG_MD5, &md5),
@@ -365,14 +365,14 @@ fn put_etag(out: &mut FieldWriter, etag: &ETag) {
     };
 }
 
-/// Later algorithms have a tag of their own, which readers that do not know them skip.
+/// Later algorithms have a tag of their own, which older readers skip.
 fn put_checksum(out: &mut FieldWriter, checksum: &Checksum) {
     let algorithm = checksum.algorithm();
     let tag = if is_first(algorithm) { tag::CHECKSUM } else { tag::MORE_CHECKSUMS };
     out.bytes(tag, &[&[algorithm_byte(algorithm)], checksum.bytes()].concat());
 }
 
-/// A checksum; `None` where it is one of a later program, whose algorithm is not known here.
+/// A checksum; `None` for an unknown algorithm of a later program.
 fn read_checksum(tag: u8, mut value: super::fields::Decoder<'_>) -> Result<Option<Checksum>> {
     let algorithm = known(tag, algorithm_from(value.byte()?))?;
     algorithm.map(|algorithm| checksum_of(algorithm, value.0)).transpose()
@@ -382,7 +382,7 @@ fn checksum_of(algorithm: Algorithm, value: &[u8]) -> Result<Checksum> {
     Checksum::new(algorithm, value).map_err(|_| malformed("a checksum has the wrong length"))
 }
 
-/// The algorithm of a field, which holds either the first ones or later ones; a later one that is not known is passed over.
+/// The algorithm of a field, which holds either the first ones or later ones; an unknown later one is skipped.
 fn known(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
     match tag {
         tag::MORE_CHECKSUMS | tag::MORE_OF_PARTS | tag::MORE_CHECKSUM_PLAN => {
@@ -390,12 +390,12 @@ fn known(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
         }
         _ => match algorithm? {
             algorithm if is_first(algorithm) => Ok(Some(algorithm)),
-            _ => Err(malformed("a later checksum algorithm stands in a field of the first")),
+            _ => Err(malformed("a later checksum algorithm is in a field of the first ones")),
         },
     }
 }
 
-/// The number of an algorithm, for ever. 0 is none, and 0x80 and above are not used.
+/// The number of an algorithm, never reused. 0 means none; 0x80 and above are not used.
 pub(crate) const fn algorithm_byte(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::Crc32 => 1,
@@ -411,7 +411,8 @@ pub(crate) const fn algorithm_byte(algorithm: Algorithm) -> u8 {
     }
 }
 
-/// Whether every program that reads this format knows the algorithm. The first fields for checksums hold only these.
+/// Returns true if every program that reads this format knows the algorithm. The first fields for checksums hold only
+/// these.
 pub(crate) const fn is_first(algorithm: Algorithm) -> bool {
     algorithm_byte(algorithm) <= 5
 }
@@ -420,7 +421,7 @@ pub(crate) fn algorithm_from(byte: u8) -> Result<Algorithm> {
     Algorithm::ALL
         .into_iter()
         .find(|a| algorithm_byte(*a) == byte)
-        .ok_or_else(|| malformed("a checksum algorithm is not known"))
+        .ok_or_else(|| malformed("a checksum algorithm is unknown"))
 }
 
 #[cfg(test)]

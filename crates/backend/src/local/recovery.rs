@@ -1,21 +1,21 @@
-//! What opening a store had to do.
+//! The result of opening a store.
 
 use super::loss::{Loss, Names};
 
-/// What opening did, for logs and tests.
+/// Actions taken while opening, for logs and tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// The index was made anew from the whole log.
+    /// The index was rebuilt from the whole log.
     pub reindexed: bool,
     /// Commit records replayed into the index.
     pub replayed: u64,
-    /// Bytes of log that were neither record nor torn tail: damage.
+    /// Damaged bytes of the log: neither a record nor a torn tail.
     pub damaged_bytes: u64,
     /// Torn commit records that were voided.
     pub voided: u64,
-    /// Acknowledged changes that were lost, which was accepted.
+    /// Acknowledged changes that were lost, with the loss accepted.
     pub loss: Option<Loss>,
-    /// Objects, and parts of unfinished uploads, whose data the making of the index did not find: it is damaged or
-    /// gone, and they cannot be read.
+    /// Objects, and parts of unfinished uploads, whose data the rebuild did not find: it is damaged or missing, and
+    /// they cannot be read.
     pub unreadable: Names,
 }

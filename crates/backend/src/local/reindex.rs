@@ -1,6 +1,5 @@
-//! Making the index anew from the log alone. Log records are taken in as in a replay; which extents are
-//! live, and where, is worked out at the end from the manifests, since extents may have been moved in
-//! any order.
+//! Rebuilding the index from the log alone. Log records are applied as in a replay; live extents and their positions
+//! are determined at the end from the manifests, because extents may have been moved in any order.
 
 use tradewind_core::Timestamp;
 use tradewind_core::error::Result;
@@ -18,12 +17,17 @@ use super::replay::{Mode, REPLAY_BATCH, Survey, apply_with_coverage, take_log};
 use super::scan::{Item, Scanner, read_payload, record_at};
 use super::uploads::format_id;
 
-/// Fills an empty index from the whole log, over which `known` looked. Returns what the index covers.
-pub(super) fn reindex(log: &Log, index: &Index, known: &Survey, recovery: &mut Recovery) -> Result<Coverage> {
+/// Fills an empty index from the whole log, which `known` surveyed. Returns the coverage.
+pub(super) fn reindex(
+    log: &Log,
+    index: &Index,
+    survey: &Survey,
+    recovery: &mut Recovery,
+) -> Result<Coverage> {
     log.make_durable(Position::default())?;
-    take_log(log, index, Mode::Anew, known, recovery)?;
-    let mut coverage = known.coverage;
-    // Numbers that were given out and of which nothing is left, as those of old uploads.
+    take_log(log, index, Mode::Anew, survey, recovery)?;
+    let mut coverage = survey.coverage;
+    // Allocated numbers of which no record remains, such as those of old uploads.
     coverage.next_id += ID_MARGIN;
     drop_orphans(index, &mut coverage)?;
     recovery.unreadable = place_extents(log, index, &mut coverage)?;
@@ -32,9 +36,8 @@ pub(super) fn reindex(log: &Log, index: &Index, known: &Survey, recovery: &mut R
     Ok(coverage)
 }
 
-/// Removes what belongs to nothing: objects and uploads of buckets that were removed, parts without an
-/// upload. Where a bucket was never removed and yet is not there, its record was lost: what it held is
-/// kept, under a name that says so.
+/// Removes orphans: objects and uploads of removed buckets, parts without an upload. If a bucket is missing but was
+/// never removed, its record was lost: its contents are kept under a name that indicates this.
 fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
     let mut changes = index.changes();
     for entry in index.view().prefix(&[keys::space::OBJECT]) {
@@ -61,14 +64,14 @@ fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
             changes.remove(key.to_vec());
         }
     }
-    // What is to be freed is not referred to by anything that lives: no place of it will be found.
+    // Extents still to be freed are not referred to by anything live: no place for them will be found.
     for entry in index.view().prefix(&[keys::space::RECLAIM]) {
         changes.remove(entry?.0.to_vec());
     }
     changes.apply()
 }
 
-/// Whether a bucket is there; made again where only its record is missing.
+/// Returns true if a bucket exists; re-creates one of which only the record is missing.
 fn keep_bucket(changes: &mut Changes<'_>, id: BucketId, coverage: &mut Coverage) -> Result<bool> {
     if changes.get(&keys::bucket(id))?.is_some() {
         return Ok(true);
@@ -80,7 +83,7 @@ fn keep_bucket(changes: &mut Changes<'_>, id: BucketId, coverage: &mut Coverage)
     tracing::error!(
         bucket = id,
         name,
-        "the record of a bucket was lost; its objects are kept under another name"
+        "the record of a bucket was lost; its objects are kept in a bucket with another name"
     );
     coverage.next_bucket = coverage.next_bucket.max(id + 1);
     let entry = BucketEntry { place: NOWHERE, created: Timestamp::default(), name };
@@ -88,7 +91,7 @@ fn keep_bucket(changes: &mut Changes<'_>, id: BucketId, coverage: &mut Coverage)
     Ok(true)
 }
 
-/// Finds every extent that a manifest refers to. Returns what refers to some that are nowhere.
+/// Finds every extent that a manifest refers to. Returns what refers to missing ones.
 fn place_extents(log: &Log, index: &Index, coverage: &mut Coverage) -> Result<Names> {
     let mut runs = Vec::new();
     for entry in index.view().prefix(&[keys::space::OBJECT]) {
@@ -112,7 +115,7 @@ fn place_extents(log: &Log, index: &Index, coverage: &mut Coverage) -> Result<Na
         at > 0 && runs[at - 1].ids().contains(&id)
     };
     for segment in log.bulk() {
-        // A copy that compaction was writing may be in memory only.
+        // A copy by an interrupted compaction may be only in the page cache.
         log.make_segment_durable(&segment)?;
         let mut changes = index.changes();
         let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
@@ -120,7 +123,7 @@ fn place_extents(log: &Log, index: &Index, coverage: &mut Coverage) -> Result<Na
             let Item::Record(scanned) = item else { continue };
             let Record::Extent { id } = scanned.record()? else { continue };
             coverage.next_id = coverage.next_id.max(id + 1);
-            // A copy that was being written when the power went may be torn; the other one is whole.
+            // A copy being written during a power loss may be torn; the original is complete.
             if !is_live(id) || (scanned.header.relocated && read_payload(&segment, &scanned)?.is_none()) {
                 continue;
             }
@@ -141,7 +144,7 @@ fn place_extents(log: &Log, index: &Index, coverage: &mut Coverage) -> Result<Na
     if missing == 0 { Ok(Names::default()) } else { find_unreadable(log, index) }
 }
 
-/// What refers to extents that were not found.
+/// Names what refers to missing extents.
 fn find_unreadable(log: &Log, index: &Index) -> Result<Names> {
     let is_complete = |runs: &[Run]| -> Result<bool> {
         for id in runs.iter().flat_map(|run| run.ids()) {
@@ -179,7 +182,7 @@ fn find_unreadable(log: &Log, index: &Index) -> Result<Names> {
     Ok(names)
 }
 
-/// The runs of an object's record. Where that is damaged its extents cannot be known; they are let go.
+/// The runs of an object's record. If that is damaged, its extents are unknown and freed.
 pub(super) fn manifest(log: &Log, place: Place) -> Result<Vec<Run>> {
     if let Some(segment) = log.segments.get(place.at.segment)
         && let Some(scanned) = record_at(&segment, log.salt, place.at.offset)?

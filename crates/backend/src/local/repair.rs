@@ -1,6 +1,6 @@
-//! What the index knows and no record says, after a crash or damage: that torn records never happened,
-//! that a completed upload ended, what a bucket is called whose record was lost. It is entered with the
-//! place of no record, and kept so until a record is durable; so no stop in between loses it.
+//! Facts that the index has but no record states, after a crash or damage: that torn records never happened, that a
+//! completed upload ended, the name of a bucket whose record was lost. They are entered with the place of no record
+//! until a record is durable; so no interruption loses them.
 
 use std::collections::BTreeSet;
 
@@ -15,18 +15,18 @@ use super::log::Log;
 use super::position::Position;
 use super::record::Record;
 
-/// Records that are still to be written.
+/// Records still to be written.
 pub(super) struct Unsaid {
     records: Vec<Record>,
-    /// How many of them are voids of what a crash tore.
+    /// The number of voids of torn records among them.
     pub voids: u64,
-    /// Where the first of them points. A record that says that more than what lies before it was durable
-    /// would make damage of what the voids, should they be torn themselves, do not name any more.
+    /// The position named by the first of them. If a record stated that anything after it was durable, and the voids
+    /// themselves were torn, the positions that they named would count as damage.
     pub durable: Option<Position>,
 }
 
 impl Unsaid {
-    /// Looks for them.
+    /// Collects them from the index.
     pub fn of(index: &Index) -> Result<Self> {
         let view = index.view();
         let mut records = Vec::new();
@@ -58,7 +58,7 @@ impl Unsaid {
         Ok(Self { records, voids, durable })
     }
 
-    /// Writes them, in one batch.
+    /// Writes them in one batch.
     pub fn say(self, local: &Local) -> Result<()> {
         if self.records.is_empty() {
             return Ok(());
@@ -73,17 +73,17 @@ impl Unsaid {
     }
 }
 
-/// What no record says, and an index that is given up hands on to the one that takes its place.
+/// Facts that no record states, which an abandoned index passes on to its replacement.
 #[derive(Default)]
 pub(super) struct Legacy {
-    /// The numbers that come next. What was lost had used those before them.
+    /// The next numbers. Lost data had used those before them.
     numbers: Option<Coverage>,
-    /// Ends of segments whose loss was accepted.
+    /// Accepted ends of segments.
     accepted: BTreeSet<Position>,
 }
 
 impl Legacy {
-    /// Reads it from an index, which may be one whose making was interrupted.
+    /// Reads them from an index, which may be one whose creation was interrupted.
     pub fn of(index: &Index, log: &Log) -> Result<Self> {
         let numbers = match index.coverage()? {
             Some(coverage) => Some(coverage),
@@ -99,7 +99,7 @@ impl Legacy {
         Ok(Self { numbers, accepted })
     }
 
-    /// Whether the loss of an end was accepted.
+    /// Returns true if the loss of an end was accepted.
     pub fn has_accepted(&self, end: Position) -> bool {
         self.accepted.contains(&end)
     }
@@ -109,20 +109,20 @@ impl Legacy {
         self.accepted.extend(ends);
     }
 
-    /// Raises what comes next over what was used.
+    /// Raises the next numbers above the used ones.
     pub fn raise(&self, coverage: &mut Coverage) {
         if let Some(numbers) = self.numbers {
             coverage.raise_numbers(numbers);
         }
     }
 
-    /// Whether an index that covers nothing is one whose making was interrupted.
+    /// Returns true if an index without coverage is one whose creation was interrupted.
     pub fn is_in(index: &Index) -> Result<bool> {
         Ok(index.get(&keys::NUMBERS)?.is_some())
     }
 
-    /// Enters it into an empty index, with the numbers that come next, and makes it durable, before anything else: a start that stops while the index is
-    /// made anew forgets none of it.
+    /// Writes these facts and the next numbers into an empty index and makes them durable, before anything else: an
+    /// interrupted rebuild forgets none of them.
     pub fn enter(&self, index: &Index, numbers: Coverage) -> Result<()> {
         let mut changes = index.changes();
         changes.put(keys::NUMBERS, numbers.encode());

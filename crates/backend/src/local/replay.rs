@@ -1,7 +1,7 @@
-//! Taking the log into the index: from where the index ends, or from the beginning where it is made
-//! anew. A batch that a crash tore was never acknowledged: all of its records are voided, so that no
-//! later rebuild takes one of them for a whole one. Where a later record says that it had been durable,
-//! the same sight is damage: the record counts, and whoever reads it is told.
+//! Replay of the log into the index: from the end of its coverage, or from the start for a rebuild. A batch torn by a
+//! crash was never acknowledged: all of its records are voided, so that no later rebuild takes one for complete. If a
+//! later record states that it had been durable, the same finding is damage: the record counts, and its readers get
+//! an error.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use super::recovery::Recovery;
 use super::scan::{Item, Scanned, Scanner, read_payload};
 use super::segment::Segment;
 
-/// Entries changed in one batch of a replay.
+/// Changed entries per batch of a replay.
 pub(super) const REPLAY_BATCH: usize = 4096;
 
-/// What has to be known of a piece of log before its records are taken in.
+/// Facts about a part of the log that are needed before its records are applied.
 pub(super) struct Survey {
-    /// Positions that a void names.
+    /// Positions named by voids.
     voided: HashSet<Position>,
-    /// Records of torn batches, and what is left of records there, of which no void speaks yet.
+    /// Records of torn batches, and remains of records there, that no void names yet.
     torn: HashSet<Position>,
     /// Everything before this was durable.
     durable: Position,
-    /// Of each segment, how much of it records call durable.
+    /// The durable end of each segment according to records.
     durable_in: HashMap<u32, u32>,
-    /// Where the last record ends, and the numbers that come next.
+    /// The end of the last record, and the next numbers.
     pub coverage: Coverage,
 }
 
 impl Survey {
-    /// Looks over the log from `coverage` on.
+    /// Surveys the log from `coverage` on.
     pub fn of(log: &Log, coverage: Coverage) -> Result<Self> {
         let durable = coverage.covered;
-        let mut known = Self {
+        let mut survey = Self {
             voided: HashSet::new(),
             torn: HashSet::new(),
             durable,
@@ -51,14 +51,14 @@ impl Survey {
             let mut scanner = Scanner::new(segment, log.salt, start);
             while let Some(item) = scanner.next()? {
                 if let Item::Record(scanned) = item {
-                    known.take(&scanned)?;
+                    survey.take(&scanned)?;
                 }
             }
         }
-        for (segment, start) in log.from(known.durable) {
-            known.find_torn(&segment, Scanner::new(segment.clone(), log.salt, start))?;
+        for (segment, start) in log.from(survey.durable) {
+            survey.find_torn(&segment, Scanner::new(segment.clone(), log.salt, start))?;
         }
-        Ok(known)
+        Ok(survey)
     }
 
     fn take(&mut self, scanned: &Scanned) -> Result<()> {
@@ -67,7 +67,7 @@ impl Survey {
         let until = self.durable_in.entry(durable.segment).or_default();
         *until = (*until).max(durable.offset);
         let coverage = &mut self.coverage;
-        // Of segments that were removed the log may be all that knows; their numbers are not used again.
+        // The log may be the only trace of removed segments; their numbers are not reused.
         coverage.next_segment = coverage.next_segment.max(durable.segment.saturating_add(1));
         coverage.covered = Position::new(scanned.at.segment, scanned.end());
         coverage.next_id = coverage.next_id.max(scanned.header.seq + 1);
@@ -93,38 +93,41 @@ impl Survey {
         Ok(())
     }
 
-    /// Finds what a crash tore behind all that is known to be durable.
+    /// Finds torn batches after everything that is known to be durable.
     fn find_torn(&mut self, segment: &Arc<Segment>, mut scanner: Scanner) -> Result<()> {
-        let mut batch = Found::default();
+        let mut batch = FoundBatch::default();
         while let Some(item) = scanner.next()? {
             match item {
                 Item::Record(scanned) => {
                     let span = span_of(&scanned);
                     if span != batch.span {
-                        self.settle(std::mem::replace(&mut batch, Found { span, ..Found::default() }));
+                        self.finish_batch(std::mem::replace(
+                            &mut batch,
+                            FoundBatch { span, ..FoundBatch::default() },
+                        ));
                     }
                     if read_payload(segment, &scanned)?.is_some() {
                         batch.whole_bytes += scanned.end() - scanned.at.offset;
                     }
-                    // What a void says is true wherever it stands.
+                    // A void holds wherever it is, even in a torn batch.
                     if scanned.header.kind != RecordKind::Void {
                         batch.records.push(scanned.at);
                     }
                 }
                 Item::Gap { from, .. } => {
                     let at = Position::new(segment.number, from);
-                    // Behind the last record of all nothing is said of it, and nothing needs to be.
+                    // After the last record of the log no void is needed.
                     if at < self.coverage.covered {
                         self.tear(at);
                     }
                 }
             }
         }
-        self.settle(batch);
+        self.finish_batch(batch);
         Ok(())
     }
 
-    fn settle(&mut self, batch: Found) {
+    fn finish_batch(&mut self, batch: FoundBatch) {
         if batch.whole_bytes != batch.span.end - batch.span.begin {
             batch.records.into_iter().for_each(|at| self.tear(at));
         }
@@ -136,22 +139,22 @@ impl Survey {
         }
     }
 
-    /// Returns false for a record that is voided, or that a crash tore.
+    /// Returns false for a voided or torn record.
     pub fn counts(&self, at: Position) -> bool {
         !self.voided.contains(&at) && !self.torn.contains(&at)
     }
 
-    /// Whether a void names this position.
+    /// Returns true if a void names this position.
     pub fn is_voided(&self, at: Position) -> bool {
         self.voided.contains(&at)
     }
 
-    /// Each segment that records call durable up to some offset, with that offset.
+    /// The durable end of each segment according to records.
     pub fn durable_ends(&self) -> impl Iterator<Item = (u32, u32)> {
         self.durable_in.iter().map(|(segment, end)| (*segment, *end))
     }
 
-    /// Whether bytes that are no record were one once.
+    /// Returns true if bytes that are not a record once were one.
     fn is_damage(&self, at: Position) -> bool {
         self.durable_in.get(&at.segment).is_some_and(|until| at.offset < *until)
             && !self.voided.contains(&at)
@@ -159,43 +162,43 @@ impl Survey {
     }
 }
 
-/// What was found of a batch.
+/// The records of one batch found so far.
 #[derive(Default)]
-struct Found {
+struct FoundBatch {
     span: BatchSpan,
-    /// Bytes of its records that are whole.
+    /// Bytes of its complete records.
     whole_bytes: u32,
     records: Vec<Position>,
 }
 
 fn span_of(scanned: &Scanned) -> BatchSpan {
     let BatchSpan { begin, end } = scanned.batch;
-    let (at, behind) = (scanned.at.offset, scanned.end());
-    // A record of no batch, or that lies outside of the one that it names, stands alone.
-    if begin <= at && behind <= end { scanned.batch } else { BatchSpan { begin: at, end: behind } }
+    let (at, after) = (scanned.at.offset, scanned.end());
+    // A record without a batch, or outside the one that it names, stands alone.
+    if begin <= at && after <= end { scanned.batch } else { BatchSpan { begin: at, end: after } }
 }
 
-/// How the log is taken in.
+/// The extent of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// From this position on, up to which the index covers the log; the coverage grows with every batch.
     Onward(Position),
-    /// All of it, into an empty index that covers nothing before the end: a stop half way begins anew.
+    /// The whole log, into an empty index without coverage until the end: an interruption starts over.
     Anew,
 }
 
-/// Takes in the log: in [`Mode::Onward`] from `from`, which the index covers, else from the beginning. The log must be
-/// durable. What a crash tore is entered as voided, in the same changes that cover it: the record that says so is still
-/// to be written, however often the store stops before that.
+/// Replays the log: in [`Mode::Onward`] from the index's coverage, otherwise from the start. The log must be durable.
+/// Torn records are entered as voided in the same changes that cover them: the void record is still to be written,
+/// however often the store stops before that.
 pub(super) fn take_log(
     log: &Log,
     index: &Index,
     mode: Mode,
-    known: &Survey,
+    survey: &Survey,
     recovery: &mut Recovery,
 ) -> Result<()> {
     let mut changes = index.changes();
-    let mut reached = known.coverage;
+    let mut reached = survey.coverage;
     let from = match mode {
         Mode::Onward(from) => from,
         Mode::Anew => Position::default(),
@@ -207,10 +210,10 @@ pub(super) fn take_log(
                 Item::Record(scanned) => scanned,
                 Item::Gap { from, to } => {
                     let at = Position::new(segment.number, from);
-                    if known.torn.contains(&at) {
-                        // Records behind it will say that they found everything durable.
+                    if survey.torn.contains(&at) {
+                        // Later records will state that everything before them was durable.
                         void(&mut changes, at);
-                    } else if known.is_damage(at) {
+                    } else if survey.is_damage(at) {
                         tracing::error!(segment = %segment.path.display(), from, to, "the log is damaged");
                         recovery.damaged_bytes += u64::from(to - from);
                     }
@@ -218,15 +221,15 @@ pub(super) fn take_log(
                 }
             };
             reached.covered = Position::new(segment.number, scanned.end());
-            if known.voided.contains(&scanned.at) {
+            if survey.voided.contains(&scanned.at) {
                 continue;
             }
-            if known.torn.contains(&scanned.at) {
+            if survey.torn.contains(&scanned.at) {
                 void(&mut changes, scanned.at);
                 continue;
             }
             let record = scanned.record()?;
-            take_in(&mut changes, &scanned, &record, mode)?;
+            apply_record(&mut changes, &scanned, &record, mode)?;
             recovery.replayed += 1;
             if changes.len() >= REPLAY_BATCH {
                 let batch = std::mem::replace(&mut changes, index.changes());
@@ -238,25 +241,25 @@ pub(super) fn take_log(
         }
     }
     match mode {
-        Mode::Onward(_) => apply_with_coverage(changes, known.coverage)?,
+        Mode::Onward(_) => apply_with_coverage(changes, survey.coverage)?,
         Mode::Anew => changes.apply()?,
     }
     Ok(())
 }
 
-/// Enters that what is at a position never happened, though no record says so yet.
+/// Enters that a position was never a record, although no record states it yet.
 fn void(changes: &mut Changes<'_>, at: Position) {
     changes.put(keys::void(at), NOWHERE.encode());
 }
 
-fn take_in(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: Mode) -> Result<()> {
+fn apply_record(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: Mode) -> Result<()> {
     let places_extents = matches!(mode, Mode::Onward(_)) && !scanned.header.relocated;
     let located =
         Located { header: &scanned.header, record, fields: &scanned.fields, at: scanned.at, places_extents };
     apply(changes, &located)
 }
 
-/// Applies changes together with what is covered then.
+/// Applies changes together with the new coverage.
 pub(super) fn apply_with_coverage(mut changes: Changes<'_>, coverage: Coverage) -> Result<()> {
     changes.put(keys::META, coverage.encode());
     changes.apply()

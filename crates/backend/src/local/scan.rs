@@ -1,5 +1,5 @@
-//! Walking through a segment record by record. What is no record is passed over to the next one that
-//! is: damage never hides its neighbours.
+//! Scanning a segment record by record. Bytes that are not a record are skipped up to the next record: damage never
+//! hides its neighbours.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use super::position::Position;
 use super::record::Record;
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 
-/// The most bytes read at once, where records follow each other closely.
-const READ_BYTES: usize = 1 << 20;
-/// Read at once where payload was passed over: the next head, and little of what is passed over again.
+/// Maximum bytes per read, for closely packed records.
+const MAX_READ_BYTES: usize = 1 << 20;
+/// Bytes per read after skipped payload: the next head and little else.
 const HEAD_READ_BYTES: usize = 4 << 10;
-/// More fields than an extent will ever have, in bytes.
+/// Upper bound of an extent's fields, in bytes.
 const MAX_EXTENT_FIELDS_BYTES: u32 = 1 << 10;
-/// Read at first where one head is wanted.
-const LIKELY_HEAD_BYTES: usize = 512;
+/// First read of a single head.
+const INITIAL_HEAD_BYTES: usize = 512;
 
-/// A record found, its head verified.
+/// A record with a verified head.
 pub(crate) struct Scanned {
     pub at: Position,
     pub header: Header,
@@ -52,17 +52,17 @@ impl Scanned {
     }
 }
 
-/// What stands in a segment.
+/// An item of a segment.
 pub(crate) enum Item {
     Record(Scanned),
-    /// Bytes that are no record: a torn tail, a write that never happened or was given up, or damage.
+    /// Bytes that are not a record: a torn tail, an aborted write, or damage.
     Gap {
         from: u32,
         to: u32,
     },
 }
 
-/// Reads a segment from front to back.
+/// Reads a segment from start to end.
 pub(crate) struct Scanner {
     segment: Arc<Segment>,
     salt: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Begins at `from` (or behind the segment's header).
+    /// Starts at `from`, or after the segment's header.
     pub fn new(segment: Arc<Segment>, salt: u64, from: u32) -> Self {
         let end = segment.end.load(Ordering::Acquire);
         let at = from.max(SEGMENT_HEADER_BYTES);
@@ -123,7 +123,7 @@ impl Scanner {
         }
     }
 
-    /// Bytes from `at`, at least `length` of them; `None` behind the end.
+    /// At least `length` bytes from `at`; `None` beyond the end.
     fn bytes(&mut self, at: u32, length: usize) -> Result<Option<&[u8]>> {
         if length > (self.end - at) as usize {
             return Ok(None);
@@ -132,14 +132,14 @@ impl Scanner {
         if !inside {
             let buffer_end = self.buffer_at as usize + self.buffer.len();
             let is_close = at as usize <= buffer_end + HEAD_READ_BYTES;
-            let wanted = if is_close { (2 * self.buffer.len()).min(READ_BYTES) } else { 0 };
+            let wanted = if is_close { (2 * self.buffer.len()).min(MAX_READ_BYTES) } else { 0 };
             let read = wanted.max(HEAD_READ_BYTES).max(length).min((self.end - at) as usize);
             self.buffer.resize(read, 0);
             self.buffer_at = at;
             let filled = read_up_to(&self.segment, &mut self.buffer, at)?;
             self.buffer.truncate(filled);
             if filled < read {
-                // A write at the end that failed left its place empty.
+                // A failed write at the end left its range empty.
                 #[expect(clippy::cast_possible_truncation, reason = "a segment is shorter than 4 GiB")]
                 let filled = filled as u32;
                 self.end = at + filled;
@@ -149,8 +149,8 @@ impl Scanner {
     }
 }
 
-/// Whether it is worth to read and verify the head that these bytes announce. A bulk segment has bytes of clients
-/// behind no head, where a write was given up: whatever they announce must cost little.
+/// Returns true if the head announced by these bytes is worth reading and verifying. After an aborted write, a bulk
+/// segment has client bytes without a head: whatever they announce must cost little.
 fn may_be_record(kind: SegmentKind, bytes: &[u8]) -> bool {
     kind == SegmentKind::Log
         || Header::peek(bytes).is_ok_and(|header| {
@@ -158,10 +158,10 @@ fn may_be_record(kind: SegmentKind, bytes: &[u8]) -> bool {
         })
 }
 
-/// The record at an offset, its head verified; `None` where none is there.
+/// The record at an offset, with a verified head; `None` if there is none.
 pub(crate) fn record_at(segment: &Arc<Segment>, salt: u64, offset: u32) -> Result<Option<Scanned>> {
     let position = Position::new(segment.number, offset);
-    let mut bytes = vec![0; LIKELY_HEAD_BYTES];
+    let mut bytes = vec![0; INITIAL_HEAD_BYTES];
     loop {
         let filled = read_up_to(segment, &mut bytes, offset)?;
         match Header::decode(salt, position, &bytes[..filled]) {
@@ -172,7 +172,7 @@ pub(crate) fn record_at(segment: &Arc<Segment>, salt: u64, offset: u32) -> Resul
     }
 }
 
-/// Reads until the buffer is full or the file ends. Answers how many bytes there were.
+/// Reads until the buffer is full or the file ends. Returns the number of bytes.
 fn read_up_to(segment: &Segment, buffer: &mut [u8], offset: u32) -> Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -186,7 +186,7 @@ fn read_up_to(segment: &Segment, buffer: &mut [u8], offset: u32) -> Result<usize
     Ok(filled)
 }
 
-/// Reads a record's payload and verifies it; `None` where it is damaged.
+/// Reads and verifies a record's payload; `None` if it is damaged.
 pub(crate) fn read_payload(segment: &Segment, scanned: &Scanned) -> Result<Option<Bytes>> {
     let mut payload = vec![0; scanned.header.payload_bytes as usize];
     #[expect(clippy::cast_possible_truncation, reason = "a record lies within its segment")]
@@ -204,11 +204,12 @@ mod tests {
     use crate::local::frame::RecordKind;
     use crate::local::segment::SegmentKind;
 
-    /// Looking for what lives in a segment of large records does not read what they hold.
+    /// A scan for live records in a segment of large records does not read their payload.
     #[test]
-    fn payload_is_passed_over() {
+    fn scan_skips_payload() {
         let place = tempfile::tempdir().unwrap();
-        for (payload_bytes, records, most) in [(1 << 20, 20, 21 * HEAD_READ_BYTES), (1000, 5000, 6 << 20)] {
+        for (payload_bytes, records, max_read) in [(1 << 20, 20, 21 * HEAD_READ_BYTES), (1000, 5000, 6 << 20)]
+        {
             let number = payload_bytes;
             let segment = Segment::create(place.path(), 7, number, SegmentKind::Bulk).unwrap();
             let header = Header {
@@ -240,14 +241,14 @@ mod tests {
                 }
             }
             assert_eq!(found, records);
-            assert!(read <= most, "{read} bytes read for {records} records of {payload_bytes}");
+            assert!(read <= max_read, "{read} bytes read for {records} records of {payload_bytes}");
         }
     }
 
-    /// Where a write was given up, a bulk segment has bytes of a client behind no head. Whatever heads they announce,
-    /// they cost little, and hide nothing.
+    /// After an aborted write, a bulk segment has client bytes without a head. Whatever heads they announce, they
+    /// cost little and hide nothing.
     #[test]
-    fn bytes_that_announce_large_heads_cost_little() {
+    fn bytes_announcing_large_heads_cost_little() {
         const HOSTILE: usize = 4 << 20;
         let place = tempfile::tempdir().unwrap();
         let header = |kind, fields_bytes| Header {
@@ -263,7 +264,7 @@ mod tests {
             [(RecordKind::Extent, 512 << 10), (RecordKind::Object, 512 << 10), (RecordKind::Object, 12)]
         {
             let announced = header(kind, fields_bytes).encode_open_head(&vec![0; fields_bytes as usize], &[]);
-            // Every 16 bytes it begins again.
+            // It starts again every 16 bytes.
             let hostile = announced[..16].repeat(HOSTILE / 16);
             let at = SEGMENT_HEADER_BYTES + u32::try_from(HOSTILE).unwrap();
             let whole = header(RecordKind::Extent, 12).encode_head(7, Position::new(1, at), &[0; 12], &[]);
@@ -272,14 +273,14 @@ mod tests {
                 .write_all(&[hostile.into(), whole.into(), vec![0; 8].into()], SEGMENT_HEADER_BYTES.into())
                 .unwrap();
             segment.end.store(end, Ordering::Release);
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let mut scanner = Scanner::new(segment.clone(), 7, 0);
             let Some(Item::Gap { from: SEGMENT_HEADER_BYTES, to }) = scanner.next().unwrap() else {
-                panic!("what is no record is a gap")
+                panic!("bytes that are not a record are a gap")
             };
             assert!(to == at && matches!(scanner.next().unwrap(), Some(Item::Record(_))));
             // Verifying what is announced would take minutes.
-            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+            assert!(started.elapsed() < std::time::Duration::from_secs(20), "{:?}", started.elapsed());
         }
     }
 }

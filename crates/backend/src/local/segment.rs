@@ -1,6 +1,6 @@
-//! Segments: the files of the log. A *log* segment holds commit records and small payloads and is
-//! what replay reads; a *bulk* segment holds extents. Each begins with a header that names the store
-//! it belongs to. Each byte of a segment file is written once, and none after a restart.
+//! Segments: the files of the log. A *log* segment holds commit records and small payloads and is what replay reads;
+//! a *bulk* segment holds extents. Each starts with a header that identifies its store. Each byte of a segment file
+//! is written once, and none after a restart.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -19,15 +19,15 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::io::{IoThreads, io_error};
 
-/// Bytes of a segment's header; records begin behind it.
+/// Bytes of a segment's header; records start after it.
 pub(crate) const SEGMENT_HEADER_BYTES: u32 = 32;
 
-/// What the name of a segment ends in until its header is durable.
+/// Extension of a segment's name until its header is durable.
 const UNFINISHED: &str = "new";
 
 const MAGIC: &[u8; 8] = b"TWseg\0\0\x01";
 
-/// What a segment holds.
+/// The contents of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SegmentKind {
     Log,
@@ -43,27 +43,27 @@ impl SegmentKind {
     }
 }
 
-/// What opening a segment found at its beginning.
+/// The state of a segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderState {
     Sound,
-    /// Damaged, or never written: the records, each of which carries its own proof, tell which.
+    /// Damaged or never written: the records tell which, because each has its own checksum.
     Broken,
 }
 
-/// One segment file. Readers that hold it can read on after the file was removed.
+/// One segment file. Readers that hold it can continue after the file was removed.
 pub(crate) struct Segment {
     pub number: u32,
     pub kind: SegmentKind,
     pub file: File,
     pub path: PathBuf,
-    /// Bytes given out to records so far, the header included.
+    /// Bytes allocated to records so far, including the header.
     pub end: AtomicU32,
-    /// No record is added any more.
+    /// No further record is added.
     pub sealed: AtomicBool,
-    /// A live record here is damaged: compaction leaves the segment alone.
+    /// A live record here is damaged: compaction skips the segment.
     pub damaged: AtomicBool,
-    /// Extents begun here by requests that are neither committed nor given up.
+    /// Extents started here that are neither committed nor aborted.
     pub pins: AtomicU32,
     sync: Mutex<SyncQueue>,
     sync_failed: AtomicBool,
@@ -76,18 +76,18 @@ struct SyncQueue {
 }
 
 impl Segment {
-    /// Where a segment's file is.
+    /// The path of a segment's file.
     pub fn path(directory: &Path, number: u32, kind: SegmentKind) -> PathBuf {
         directory.join(format!("{number:08x}.{}", kind.extension()))
     }
 
-    /// Makes a new segment file and makes it durable, the header before the name: no crash leaves a segment that
-    /// begins with what its blocks held before, which may be the header of another store.
+    /// Creates a durable segment file, the header before the name: after a crash no segment starts with the old
+    /// contents of its blocks, which may be the header of another store.
     pub fn create(directory: &Path, salt: u64, number: u32, kind: SegmentKind) -> Result<Arc<Self>> {
         let path = Self::path(directory, number, kind);
         let unfinished = path.with_added_extension(UNFINISHED);
-        let give_up = |error: Error| {
-            // What stays of it a later start removes.
+        let discard = |error: Error| {
+            // A later start removes what remains.
             let _ = std::fs::remove_file(&unfinished);
             error
         };
@@ -101,23 +101,23 @@ impl Segment {
             file.write_all_at(&encode_header(salt, number, kind), 0)?;
             Ok(file)
         };
-        let not_made = |e| give_up(io_error("a segment could not be made", e));
-        let file = make().map_err(not_made)?;
-        file.sync_data().map_err(|e| give_up(sync_failed(Some(e))))?;
-        std::fs::rename(&unfinished, &path).map_err(not_made)?;
+        let creation_failed = |e| discard(io_error("a segment could not be created", e));
+        let file = make().map_err(creation_failed)?;
+        file.sync_data().map_err(|e| discard(sync_failed(Some(e))))?;
+        std::fs::rename(&unfinished, &path).map_err(creation_failed)?;
         sync_directory(directory).map_err(|e| sync_failed(Some(e)))?;
-        Ok(Arc::new(Self::over(number, kind, file, path, SEGMENT_HEADER_BYTES, false)))
+        Ok(Arc::new(Self::from_parts(number, kind, file, path, SEGMENT_HEADER_BYTES, false)))
     }
 
-    /// Opens an existing, sealed segment for reading, whose name says what it is; the header is there to notice a
-    /// file of another store, which is refused. A header that does not check is told to the caller.
+    /// Opens an existing, sealed segment for reading. Its name determines number and kind; the header detects a file
+    /// of another store, which is an error. An invalid header is reported to the caller.
     pub fn open(
         path: &Path,
         (number, kind): (u32, SegmentKind),
         salt: u64,
     ) -> Result<(Arc<Self>, HeaderState)> {
         let open = || -> std::io::Result<(File, u64, [u8; SEGMENT_HEADER_BYTES as usize])> {
-            // Nothing is ever written to it again; it may lie on a file system that takes no writes.
+            // The file is never written again, and may be on a read-only file system.
             let file = File::open(path)?;
             let length = file.metadata()?.len();
             let mut header = [0; SEGMENT_HEADER_BYTES as usize];
@@ -135,7 +135,7 @@ impl Segment {
                 return Err(Error::new(
                     Reason::CorruptData,
                     format!(
-                        "{why} {salt:016x}, but {} has {other:016x}: one of the two is not of this store",
+                        "{why} {salt:016x}, but {} has {other:016x}: one of the two belongs to another store",
                         path.display()
                     ),
                 ));
@@ -148,15 +148,15 @@ impl Segment {
                 format!("segment {} is longer than a segment can be", path.display()),
             )
         })?;
-        Ok((Arc::new(Self::over(number, kind, file, path.to_owned(), end, true)), state))
+        Ok((Arc::new(Self::from_parts(number, kind, file, path.to_owned(), end, true)), state))
     }
 
-    /// Bytes given out to records so far, the header included.
+    /// Bytes allocated to records so far, including the header.
     pub fn bytes(&self) -> u32 {
         self.end.load(Ordering::Acquire)
     }
 
-    fn over(number: u32, kind: SegmentKind, file: File, path: PathBuf, end: u32, sealed: bool) -> Self {
+    fn from_parts(number: u32, kind: SegmentKind, file: File, path: PathBuf, end: u32, sealed: bool) -> Self {
         Self {
             number,
             kind,
@@ -171,7 +171,7 @@ impl Segment {
         }
     }
 
-    /// Writes all pieces one behind the other.
+    /// Writes all pieces consecutively.
     pub fn write_all(&self, pieces: &[Bytes], offset: u64) -> std::io::Result<()> {
         const MAX_SLICES: usize = 1024;
         let mut at = offset;
@@ -196,14 +196,14 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes everything written so far durable. Concurrent callers share one fdatasync. An error is
-    /// final: nobody retries a failed sync, and every later call fails as well.
+    /// Makes everything written so far durable. Concurrent callers share one fdatasync. An error is final: a failed
+    /// sync is not retried, and every later call fails as well.
     pub async fn sync(self: &Arc<Self>, io: &IoThreads) -> Result<()> {
         let answered = self.begin_sync(io);
         answered.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
     }
 
-    /// The same without waiting.
+    /// Like [`sync`](Self::sync), without waiting.
     pub fn begin_sync(self: &Arc<Self>, io: &IoThreads) -> oneshot::Receiver<Result<()>> {
         let (answer, answered) = oneshot::channel();
         let start = {
@@ -212,13 +212,13 @@ impl Segment {
             !std::mem::replace(&mut queue.running, true)
         };
         let segment = self.clone();
-        if start && !io.spawn(move || segment.sync_waiting()) {
+        if start && !io.spawn(move || segment.serve_sync_queue()) {
             *self.sync.lock() = SyncQueue::default();
         }
         answered
     }
 
-    fn sync_waiting(&self) {
+    fn serve_sync_queue(&self) {
         loop {
             let waiting = {
                 let mut queue = self.sync.lock();
@@ -236,14 +236,14 @@ impl Segment {
             }
             let failed = self.sync_failed.load(Ordering::Acquire);
             for waiter in waiting {
-                // A waiter that is gone needs no answer.
+                // The receiver may be gone.
                 let _ = waiter.send(if failed { Err(sync_failed(None)) } else { Ok(()) });
             }
         }
     }
 }
 
-/// Keeps a segment from being compacted while extents in it are neither committed nor given up.
+/// Keeps a segment from being compacted while extents in it are neither committed nor aborted.
 pub(crate) struct Pin(pub Arc<Segment>);
 
 impl Pin {
@@ -259,10 +259,9 @@ impl Drop for Pin {
     }
 }
 
-/// The error of everything that waited for a sync that failed.
+/// The error of every waiter of a failed sync.
 pub(crate) fn sync_failed(cause: Option<std::io::Error>) -> Error {
-    const WHAT: &str =
-        "the device failed to make data durable; the store takes no writes until it is reopened";
+    const WHAT: &str = "the device failed to make data durable; the store is read-only until it is reopened";
     match cause {
         Some(e) => Error::with_source(Reason::ReadOnly, WHAT, e),
         None => Error::new(Reason::ReadOnly, WHAT),
@@ -280,7 +279,7 @@ pub(crate) fn parse_name(path: &Path) -> Option<(u32, SegmentKind)> {
     (stem.len() == 8).then(|| u32::from_str_radix(stem, 16).ok()).flatten().map(|number| (number, kind))
 }
 
-/// Whether this is the name of a segment in the making, and if so the segment's number.
+/// The segment's number if this is the name of an unfinished segment.
 pub(crate) fn parse_unfinished(path: &Path) -> Option<u32> {
     (path.extension()? == UNFINISHED)
         .then(|| parse_name(&path.with_extension("")))
@@ -288,7 +287,7 @@ pub(crate) fn parse_unfinished(path: &Path) -> Option<u32> {
         .map(|(number, _)| number)
 }
 
-/// Salt, number and kind in a header whose checksum is right.
+/// Salt, number and kind of a header with a valid checksum.
 fn decode_header(header: &[u8; SEGMENT_HEADER_BYTES as usize]) -> Option<(u64, u32, SegmentKind)> {
     let kind = match header[20] {
         1 => SegmentKind::Log,
@@ -319,7 +318,7 @@ pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// All segments. Reading it costs no lock; a reader that keeps the map keeps its files readable.
+/// All segments. Reading the map takes no lock; a reader that holds the map keeps its files readable.
 pub(crate) struct Segments {
     map: ArcSwap<HashMap<u32, Arc<Segment>>>,
     removals: AtomicU64,
@@ -345,31 +344,31 @@ impl Segments {
         self.map.load().is_empty()
     }
 
-    /// How often a segment was removed: tells whether two looks at the index and at the segments
-    /// belong together.
+    /// Number of removals so far: equal counts show that a snapshot of the index and one of the segments belong
+    /// together.
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
     pub fn add(&self, segment: Arc<Segment>) {
-        let _one_at_a_time = self.change.lock();
+        let _guard = self.change.lock();
         let mut map = HashMap::clone(&self.map.load());
         map.insert(segment.number, segment);
         self.map.store(Arc::new(map));
     }
 
     fn remove(&self, segments: &[Arc<Segment>]) {
-        let _one_at_a_time = self.change.lock();
+        let _guard = self.change.lock();
         let mut map = HashMap::clone(&self.map.load());
         for segment in segments {
             map.remove(&segment.number);
         }
-        // Counted first: whoever then still sees the old count also sees the segment.
+        // Counted first: a reader that sees the old count also sees the segment.
         self.removals.fetch_add(1, Ordering::AcqRel);
         self.map.store(Arc::new(map));
     }
 
-    /// Removes a segment's file from `directory`. Readers that hold it read on.
+    /// Removes a segment's file from `directory`. Readers that hold it can continue.
     pub fn unlink(&self, directory: &Path, segment: &Arc<Segment>) -> Result<()> {
         self.unlink_all(directory, std::slice::from_ref(segment))
     }

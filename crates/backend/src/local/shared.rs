@@ -1,4 +1,4 @@
-//! What the parts of one open store share.
+//! The shared state of one open store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ pub(crate) struct Shared {
     pub io: Arc<IoThreads>,
     pub buffers: Arc<Buffers>,
     pub manifests: Manifests,
-    /// Bytes that staged writes have gathered and that are not written yet.
+    /// Bytes buffered by staged writes that are not written yet.
     pub gathered: Arc<AtomicUsize>,
     pub hashing: tradewind_digest::Engine,
     pub buckets: RwLock<BTreeMap<String, Bucket>>,
-    /// The next seq, extent or upload number; each is given out once.
+    /// The next seq, extent or upload number; each is allocated once.
     pub next_id: AtomicU64,
     pub next_segment: AtomicU32,
-    /// Held while a segment is made.
+    /// Held while a segment is created.
     pub making: Mutex<()>,
 }
 
@@ -49,11 +49,11 @@ impl Shared {
         self.buckets.read().get(name).cloned().ok_or_else(|| Error::no_such_bucket(name))
     }
 
-    /// Makes a segment and adds it to those that are read.
+    /// Creates a segment and makes it available to readers.
     pub fn create_segment(&self, kind: SegmentKind) -> Result<Arc<Segment>> {
-        // A number that is missing looks to the next start like a segment that was removed: each is taken when
-        // its file has a name, one after the other.
-        let _one_at_a_time = self.making.lock();
+        // To the next start a missing number looks like a removed segment. So each number is taken only when its file
+        // has a name, sequentially.
+        let _guard = self.making.lock();
         let (number, directory) = (self.next_segment.load(Ordering::Acquire), self.layout.segments());
         let made = Segment::create(&directory, self.layout.salt, number, kind);
         if made.is_ok() || Segment::path(&directory, number, kind).exists() {

@@ -1,5 +1,5 @@
-//! Bytes on their way in: hashed once as they pass, and written piece by piece into extents. What stays small
-//! goes into the log with its commit record.
+//! Staged writes: bytes are hashed once as they pass and written piece by piece to extents. Small objects go into the
+//! log with their commit record.
 
 mod digests;
 mod extents;
@@ -24,16 +24,16 @@ use super::frame::BLOCK_BYTES;
 use super::leaf::Local;
 use super::record::{Content, Object, Part, UploadSeq};
 
-/// Buffers shorter than this are joined to larger ones.
-const SHORT_BYTES: usize = 2 << 10;
+/// Shorter buffers are joined.
+const MIN_FRAME_BYTES: usize = 2 << 10;
 
-/// What the bytes will become.
+/// The destination of the bytes.
 pub(crate) enum Target {
     Object { bucket: String, key: String, metadata: Box<Metadata> },
     Part { bucket: String, key: String, upload: UploadSeq, number: u16 },
 }
 
-/// A write that is not committed yet.
+/// An uncommitted write.
 pub(crate) struct LocalStaged {
     local: Arc<Local>,
     context: Context,
@@ -44,12 +44,12 @@ pub(crate) struct LocalStaged {
     gathered: Gathered,
     extents: Extents,
     size: u64,
-    /// The size that was said at the beginning.
-    said: Option<u64>,
+    /// The size declared at the start.
+    declared_size: Option<u64>,
     precondition: Precondition,
-    /// Short buffers, joined: a body in single bytes must not cost a buffer's bookkeeping for each.
+    /// Short buffers, joined: a body of single bytes must not cost a buffer for each.
     short: BytesMut,
-    /// A write failed or was given up half way: its bytes are not all here.
+    /// True if a write failed or was cancelled: some of its bytes are missing.
     is_torn: bool,
 }
 
@@ -69,15 +69,15 @@ impl LocalStaged {
             gathered,
             extents,
             size: 0,
-            said: request.size,
+            declared_size: request.size,
             precondition: request.precondition,
             short: BytesMut::new(),
             is_torn: false,
         }
     }
 
-    /// Hashes and gathers bytes; hands on pieces of extents, and ends each extent that is full.
-    async fn take_in(&mut self, bytes: Bytes) -> Result<()> {
+    /// Hashes and buffers bytes; submits pieces of extents, and ends each full extent.
+    async fn absorb(&mut self, bytes: Bytes) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let gathered = self.gathered.bytes();
@@ -102,42 +102,42 @@ impl LocalStaged {
         Ok(())
     }
 
-    /// What is gathered may wait for more: it may become a small object, or memory is ample.
+    /// Returns true if the buffered bytes may wait for more: they may become a small object, or memory is ample.
     fn may_gather(&self) -> bool {
         self.gathered.bytes() < self.local.shared.options.piece_bytes
             || self.may_be_small()
-            || self.is_ample()
+            || self.memory_is_ample()
     }
 
-    fn is_ample(&self) -> bool {
+    fn memory_is_ample(&self) -> bool {
         self.gathered.everywhere() <= self.local.shared.options.gather_bytes
     }
 
-    /// What is gathered may go into the log, if nothing follows that makes it large.
+    /// Returns true if the buffered bytes may go into the log, provided that the write stays small.
     fn may_be_small(&self) -> bool {
-        let most = self.local.shared.options.inline_bytes;
-        self.is_small() && self.extents.expected().is_none_or(|bytes| bytes <= most as u64)
+        let max_bytes = self.local.shared.options.inline_bytes;
+        self.is_small() && self.extents.expected().is_none_or(|bytes| bytes <= max_bytes as u64)
     }
 
-    /// What is gathered goes into the log if the write ends here.
+    /// Returns true if the buffered bytes go into the log should the write end here.
     fn is_small(&self) -> bool {
         let is_object = matches!(self.target, Target::Object { .. });
         let bytes = self.gathered.bytes();
         is_object && self.extents.is_empty() && bytes <= self.local.shared.options.inline_bytes
     }
 
-    /// Refuses to go on where bytes are missing.
-    fn check_whole(&self) -> Result<()> {
+    /// Rejects further calls if bytes are missing.
+    fn check_complete(&self) -> Result<()> {
         if self.is_torn {
-            let why = "a write before this failed or was given up; stage the object anew";
+            let why = "an earlier write failed or was cancelled; stage the object again";
             return Err(Error::new(Reason::InvalidRequest, why));
         }
         Ok(())
     }
 
-    async fn take_in_short(&mut self) -> Result<()> {
+    async fn absorb_short(&mut self) -> Result<()> {
         let joined = self.short.split().freeze();
-        self.take_in(joined).await
+        self.absorb(joined).await
     }
 
     async fn end_extent(&mut self) -> Result<()> {
@@ -145,7 +145,7 @@ impl LocalStaged {
         self.context.guard(self.extents.end(&self.local, payload, &table)).await?
     }
 
-    /// Makes the extents durable, before any record refers to them.
+    /// Makes the extents durable before any record refers to them.
     async fn sync_extents(&self) -> Result<()> {
         for pin in &self.extents.pins {
             self.local.committer.check()?;
@@ -158,7 +158,7 @@ impl LocalStaged {
         Ok(())
     }
 
-    /// The entity tag; empty where the committer makes it of the MD5.
+    /// The ETag; empty if the committer derives it from the MD5.
     fn etag(&self, md5: FoundMd5) -> ETag {
         match (self.etag, md5) {
             (ETagForm::Md5, FoundMd5::Known(md5)) => ETag::from_md5(&md5),
@@ -175,16 +175,16 @@ impl LocalStaged {
 impl Staged for LocalStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
-        self.check_whole()?;
+        self.check_complete()?;
         self.is_torn = true;
-        if bytes.len() < SHORT_BYTES {
+        if bytes.len() < MIN_FRAME_BYTES {
             self.short.extend_from_slice(&bytes);
             if self.short.len() >= BLOCK_BYTES {
-                self.take_in_short().await?;
+                self.absorb_short().await?;
             }
         } else {
-            self.take_in_short().await?;
-            self.take_in(bytes).await?;
+            self.absorb_short().await?;
+            self.absorb(bytes).await?;
         }
         self.is_torn = false;
         Ok(())
@@ -192,9 +192,9 @@ impl Staged for LocalStaged {
 
     async fn commit(mut self: Box<Self>, mut expected: Expected) -> Result<(Committed, Observation)> {
         self.context.check()?;
-        self.check_whole()?;
-        self.take_in_short().await?;
-        let begun = self.local.shared.clock.now();
+        self.check_complete()?;
+        self.absorb_short().await?;
+        let started = self.local.shared.clock.now();
         let small = self.is_small();
         let digests = std::mem::take(&mut self.digests);
         let (md5, mut checksums) = self.context.guard(digests.finish(small)).await?;
@@ -216,7 +216,7 @@ impl Staged for LocalStaged {
             }),
             FoundMd5::Known(_) | FoundMd5::NotWanted => None,
         };
-        expected.or_size(self.said).verify(self.size, md5.known(), &computed)?;
+        expected.or_size(self.declared_size).verify(self.size, md5.known(), &computed)?;
         if self.keeps_crc64 {
             checksums.push(whole);
         }
@@ -281,7 +281,7 @@ impl Staged for LocalStaged {
             }
         }
         let observation = Observation {
-            first_byte: local.shared.clock.now().saturating_sub(begun),
+            first_byte: local.shared.clock.now().saturating_sub(started),
             wire_bytes: staged.size,
             ..Observation::default()
         };

@@ -1,4 +1,4 @@
-//! The port over an open local store.
+//! The port's implementation by an open local store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,10 +33,10 @@ use super::stage::{LocalStaged, Target};
 use super::upkeep::{self, Upkeep};
 use super::uploads::{format_id, parse_id};
 
-/// The largest object: what S3 allows.
+/// Maximum object size: S3's limit.
 const MAX_OBJECT_BYTES: u64 = 5 << 40;
 
-/// A store in a directory of this machine. Dropping the last handle closes it.
+/// A store in a local directory. Dropping the last handle closes it.
 pub struct LocalStore {
     local: Arc<Local>,
     upkeep: Mutex<Option<Upkeep>>,
@@ -46,8 +46,8 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// Opens the store in `root`, making an empty one where there is none, and starts its upkeep. One
-    /// process at a time can have a directory open. Blocks while the log is replayed.
+    /// Opens the store in `root`, creating an empty one if there is none, and starts its upkeep. Only one process at
+    /// a time can open a directory. Blocks while the log is replayed.
     pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let (local, recovery) = Local::open(root, options, clock)?;
         let upkeep = Upkeep::start(&local)?;
@@ -85,37 +85,37 @@ impl LocalStore {
         })
     }
 
-    /// What opening had to do.
+    /// The actions taken while opening.
     #[must_use]
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// Frees and compacts what is worth it, now and on this thread. Answers how many segments went.
+    /// Runs upkeep now on this thread. Returns the number of segments removed.
     pub fn compact(&self) -> Result<usize> {
         upkeep::run_once(&self.local)
     }
 
-    /// Tells the upkeep thread to work now.
+    /// Wakes the upkeep thread.
     pub fn kick_upkeep(&self) {
         if let Some(upkeep) = &*self.upkeep.lock() {
             upkeep.kick();
         }
     }
 
-    /// Whether a failed sync made the store read-only.
+    /// Returns true if a failed sync made the store read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.local.committer.has_failed()
     }
 
-    /// Bytes read from segments so far: what reads cost the device or the page cache.
+    /// Bytes read from segments so far: the cost of reads for the device or the page cache.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.local.shared.io.read_bytes()
     }
 
-    /// Bytes free on the store's device.
+    /// Free bytes of the store's device.
     pub fn free_bytes(&self) -> Result<u64> {
         self.local.shared.space.free()
     }
@@ -127,7 +127,7 @@ impl LocalStore {
         context.check()
     }
 
-    /// Refuses a write that is known not to fit, before any of it is written.
+    /// Rejects a write that is known not to fit before any of it is written.
     fn check_room(&self, size: Option<u64>) -> Result<()> {
         size.map_or(Ok(()), |bytes| self.local.shared.space.admit_whole(bytes))
     }
@@ -137,8 +137,8 @@ impl LocalStore {
         context.guard(self.local.committer.submit(operation)).await?
     }
 
-    /// Feeds a body into a write. The bytes are copied: what a write gathers would hold the window that the reads
-    /// before it wait for.
+    /// Copies a body into a write. The bytes are copied because buffered bytes would hold the window that the body's
+    /// reads wait for.
     async fn fill(context: &Context, staged: &mut dyn Staged, mut body: Body) -> Result<u64> {
         let mut size = 0;
         while let Some(bytes) = context.guard(body.next()).await? {
@@ -162,7 +162,7 @@ impl Drop for LocalStore {
     }
 }
 
-/// Ends the store's threads; what waits is finished first.
+/// Ends the store's threads after finishing queued work.
 fn shut(upkeep: Option<Upkeep>, local: &Local) {
     drop(upkeep);
     local.committer.close();
@@ -253,9 +253,9 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
         let found = self.get(context, &request.source, get).await?;
-        let kept =
+        let stored =
             (found.info.scope == ChecksumScope::FullObject).then(|| found.info.checksums.first()).flatten();
-        let algorithm = request.algorithm.or(kept.map(|c| c.algorithm()));
+        let algorithm = request.algorithm.or(stored.map(|c| c.algorithm()));
         let mut metadata = request.metadata.unwrap_or_else(|| found.info.metadata.clone());
         metadata.tags = request.tags.unwrap_or_else(|| found.info.metadata.tags.clone());
         let stage = StageRequest {
@@ -276,7 +276,7 @@ impl ObjectStore for LocalStore {
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         self.check_open(context)?;
-        // Of all that try at the same time one wins each round, so that every round brings progress.
+        // One of all concurrent attempts wins each round, so every round makes progress.
         loop {
             let record = self.local.object(context, address, true).await?;
             let mut object = Box::new(Arc::unwrap_or_clone(record.object));
@@ -343,10 +343,10 @@ impl ObjectStore for LocalStore {
     ) -> Result<Box<dyn Staged>> {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
-        let begun = self.local.upload(address, seq)?;
+        let created_upload = self.local.upload(address, seq)?;
         self.check_room(request.size)?;
         let mut request = request;
-        let needed = begun.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
+        let needed = created_upload.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
         if !request.algorithms.contains(&needed) {
             request.algorithms.push(needed);
         }
@@ -369,7 +369,7 @@ impl ObjectStore for LocalStore {
         {
             return Err(Error::of_request(
                 Reason::InvalidRange,
-                "the range reaches behind the end of the source",
+                "the range extends beyond the end of the source",
             ));
         }
         let stage =
@@ -439,7 +439,7 @@ impl ObjectStore for LocalStore {
         }
         let (local, upkeep) = (self.local.clone(), self.upkeep.lock().take());
         let (answer, answered) = tokio::sync::oneshot::channel();
-        // Not on a file thread: upkeep, whose end is waited for, may be waiting for one.
+        // Not on a file thread: the upkeep thread, which is joined here, may be waiting for one.
         let closing = move || {
             shut(upkeep, &local);
             let closed = if local.committer.has_failed() { Ok(()) } else { local.shared.index.checkpoint() };

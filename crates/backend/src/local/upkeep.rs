@@ -1,9 +1,9 @@
-//! What keeps a store tidy while it serves: freeing the extents of superseded objects, moving what is
-//! live out of segments that hold little of it, and removing those segments. One thread, bounded in
-//! the bytes it writes a second as long as there is space.
+//! Background maintenance of a store: frees the extents of superseded objects, moves live data out of segments that
+//! hold little of it, and removes those segments. One thread, limited in bytes written per second while there is
+//! space.
 //!
-//! The order that makes removal safe: the copies are durable; the index is changed only where it still
-//! refers to the original; the index is made durable; then the file goes.
+//! Removal is safe by its order: the copies are durable; the index is changed only where it still refers to the
+//! original; the index is made durable; then the file is removed.
 
 mod about;
 mod compact;
@@ -30,13 +30,13 @@ use super::io::io_error;
 use super::leaf::Local;
 use super::segment::{Segment, SegmentKind};
 
-/// Where there is much to do, the next round comes after this part of the interval.
-const SOON: u32 = 16;
-/// Passes of one round. Each frees what the one before it left behind or was too early for.
-const PASSES: usize = 16;
-/// Segments removed together, and the bytes copied out of them before any of them goes.
-const GROUP: usize = 64;
-const GROUP_BYTES: u64 = 64 << 20;
+/// After a productive round, the next one starts after the interval divided by this.
+const EARLY_ROUND_DIVISOR: u32 = 16;
+/// Maximum passes per round. Each handles what the previous one left or was too early for.
+const MAX_PASSES: usize = 16;
+/// Segments removed together, and the bytes copied before any of them is removed.
+const MAX_GROUP_SEGMENTS: usize = 64;
+const MAX_GROUP_BYTES: u64 = 64 << 20;
 
 /// The upkeep thread.
 pub(crate) struct Upkeep {
@@ -44,7 +44,7 @@ pub(crate) struct Upkeep {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How the thread is told to stop or to work now.
+/// Stop and wake-up signals for the thread.
 #[derive(Default)]
 pub(super) struct Control {
     state: Mutex<State>,
@@ -65,11 +65,11 @@ impl Control {
     /// Sleeps for `time`, or until a stop, a kick, or `is_urgent`, which is checked every `step`. Returns false if the
     /// thread must stop.
     fn rest(&self, time: Duration, step: Duration, is_urgent: impl Fn() -> bool) -> bool {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut state = self.state.lock();
-        while !state.stop && !state.kicked && begun.elapsed() < time {
-            self.changed.wait_for(&mut state, step.min(time.saturating_sub(begun.elapsed())));
-            if begun.elapsed() >= step && is_urgent() {
+        while !state.stop && !state.kicked && started.elapsed() < time {
+            self.changed.wait_for(&mut state, step.min(time.saturating_sub(started.elapsed())));
+            if started.elapsed() >= step && is_urgent() {
                 break;
             }
         }
@@ -92,7 +92,7 @@ impl Upkeep {
         Ok(Self { control, thread: Some(thread) })
     }
 
-    /// Works now instead of at the next interval.
+    /// Starts a round now instead of at the next interval.
     pub fn kick(&self) {
         self.control.state.lock().kicked = true;
         self.control.changed.notify_all();
@@ -113,36 +113,36 @@ impl Drop for Upkeep {
 }
 
 fn run(weak: &Weak<Local>, control: &Control, interval: Duration) {
-    // The first round comes soon: a store that is stopped again and again is kept tidy, too.
-    let soon = interval / SOON;
-    let mut wait = soon;
-    // Who refuses writes, or soon will, must not wait.
+    // The first round comes early: a store that is restarted often is maintained, too.
+    let early = interval / EARLY_ROUND_DIVISOR;
+    let mut wait = early;
+    // A store that rejects writes, or soon will, must not wait.
     let is_short = || weak.upgrade().is_some_and(|local| local.shared.space.shortage() > 0.0);
-    while control.rest(wait, soon, is_short) {
+    while control.rest(wait, early, is_short) {
         let Some(local) = weak.upgrade() else { return };
         wait = interval;
         if local.committer.has_failed() {
             continue;
         }
         match round(&local, control) {
-            // What removed something probably finds more.
-            Ok(removed) if removed > 0 => wait = soon,
+            // A removal probably leads to more.
+            Ok(removed) if removed > 0 => wait = early,
             Ok(_) => {}
             Err(e) if e.reason() == Reason::ShuttingDown => {}
-            Err(e) => tracing::error!(error = ?e, "upkeep failed; it is tried again later"),
+            Err(e) => tracing::error!(error = ?e, "upkeep failed and will be retried later"),
         }
     }
 }
 
-/// One round of upkeep: frees what can be freed, compacts what is worth it. Answers how many segments
-/// were removed. A segment that makes trouble does not keep the others from their turn.
+/// One round of upkeep: frees what can be freed, compacts what is worth it. Returns the number of segments removed. A
+/// failing segment does not block the others.
 pub(super) fn round(local: &Local, control: &Control) -> Result<usize> {
-    let _alone = local.round.lock();
+    let _guard = local.round.lock();
     let wanted = local.shared.space.wanted();
     let mut pace = Pace::new(local.shared.options.compact_bytes_per_second);
     let mut skipped = HashSet::new();
     let mut removed = 0;
-    for _ in 0..PASSES {
+    for _ in 0..MAX_PASSES {
         let passed = pass(local, &mut skipped, (control, &mut pace))?;
         removed += passed;
         if passed == 0 || control.stopped() {
@@ -153,24 +153,24 @@ pub(super) fn round(local: &Local, control: &Control) -> Result<usize> {
     Ok(removed)
 }
 
-/// One round now, on this thread: for commands and tests.
+/// Runs one round on this thread: for commands and tests.
 pub(super) fn run_once(local: &Local) -> Result<usize> {
     round(local, &Control::default())
 }
 
-/// Frees and compacts what is there to free and to compact at its beginning; however much comes meanwhile, it ends.
+/// Frees and compacts what there was at the start; it ends regardless of new work.
 fn pass(local: &Local, skipped: &mut HashSet<u32>, (control, pace): (&Control, &mut Pace)) -> Result<usize> {
     if let Err(e) = local.shared.space.restore() {
-        tracing::warn!(error = ?e, "the store's reserve could not be taken again");
+        tracing::warn!(error = ?e, "the store's reserve could not be allocated again");
     }
     reclaim(local, control)?;
     let plan = Plan::of(local, skipped)?;
     let mut removed = 0;
     let mut is_log_held = !plan.begun.is_empty();
     if is_log_held && plan.begun.iter().all(|segment| !skipped.contains(&segment.number)) {
-        let begun = compact(local, &plan.begun, skipped, (control, pace))?;
-        is_log_held = begun.removed < plan.begun.len();
-        removed += begun.removed;
+        let result = compact(local, &plan.begun, skipped, (control, pace))?;
+        is_log_held = result.removed < plan.begun.len();
+        removed += result.removed;
     }
     let mut group = Group::default();
     for candidate in plan.worth {
@@ -181,7 +181,7 @@ fn pass(local: &Local, skipped: &mut HashSet<u32>, (control, pace): (&Control, &
             removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
         }
         let is_held = is_log_held && candidate.segment.kind == SegmentKind::Log;
-        // What was freed meanwhile may be enough.
+        // What was freed since may be enough.
         let is_worth_it = candidate.share < worth_below(local);
         if !is_held && is_worth_it && local.shared.space.has_room(group.live_bytes + candidate.live_bytes)? {
             group.add(candidate);
@@ -199,11 +199,12 @@ struct Group {
 }
 
 impl Group {
-    /// Those in which nothing lives go first and for themselves: that makes room for the copies of others.
+    /// Segments without live data are grouped separately and go first: that makes room for the copies of others.
     fn takes(&self, candidate: &Candidate) -> bool {
         let is_alike = (self.live_bytes == 0) == (candidate.live_bytes == 0);
         let live_bytes = self.live_bytes + candidate.live_bytes;
-        self.segments.is_empty() || is_alike && self.segments.len() < GROUP && live_bytes <= GROUP_BYTES
+        self.segments.is_empty()
+            || is_alike && self.segments.len() < MAX_GROUP_SEGMENTS && live_bytes <= MAX_GROUP_BYTES
     }
 
     fn add(&mut self, candidate: Candidate) {
@@ -211,7 +212,8 @@ impl Group {
         self.segments.push(candidate.segment);
     }
 
-    /// Compacts what was added and begins anew. No log segment may go any more where one is left half counted.
+    /// Compacts the group and starts a new one. No further log segment may be removed while one is only partly
+    /// uncounted.
     fn compact(
         &mut self,
         local: &Local,
@@ -220,7 +222,7 @@ impl Group {
         (control, pace): (&Control, &mut Pace),
     ) -> Result<usize> {
         let Self { segments, live_bytes } = std::mem::take(self);
-        // The files go only when all of them are copied.
+        // The files are removed only when all of them are copied.
         let Some(_claim) = local.shared.space.claim(live_bytes)? else { return Ok(0) };
         let Compacted { removed, left_begun } = compact(local, &segments, skipped, (control, pace))?;
         *is_log_held |= left_begun;
@@ -228,7 +230,7 @@ impl Group {
     }
 }
 
-/// Whether upkeep cannot go on at all.
+/// Returns true if upkeep cannot continue at all.
 fn is_final(e: &Error) -> bool {
     matches!(e.reason(), Reason::ShuttingDown | Reason::ReadOnly)
 }

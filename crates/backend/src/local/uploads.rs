@@ -1,16 +1,16 @@
-//! The names of uploads outside: the number of their creation in hexadecimal.
+//! External upload ids: the number of the upload's creation in hexadecimal.
 
 use tradewind_core::error::{Error, Result};
 use tradewind_core::multipart::UploadId;
 
 use super::record::UploadSeq;
 
-/// The id that clients see.
+/// The id visible to clients.
 pub(crate) fn format_id(upload: UploadSeq) -> String {
     format!("{upload:016x}")
 }
 
-/// The number in an id; anything else names no upload.
+/// The number in an id; any other text identifies no upload.
 pub(crate) fn parse_id(id: &UploadId) -> Result<UploadSeq> {
     let digits = &id.0;
     let canonical =

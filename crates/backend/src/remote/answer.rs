@@ -1,4 +1,4 @@
-//! An answer: its head is here, its body comes.
+//! A response whose head has arrived and whose body is still to be read.
 
 use std::fmt;
 use std::io::Read as _;
@@ -21,20 +21,20 @@ use tradewind_core::{Body, Checksum, Context, Observation};
 use super::pool::{Connection, Pool};
 use super::waking::Waking;
 
-/// Where less than is worth being woken for comes within this, each byte is.
-const A_MOMENT: Duration = Duration::from_millis(250);
+/// If no data arrives within this time, wake-ups are no longer batched: the reader is woken for each byte.
+const MAX_BATCHED_WAIT: Duration = Duration::from_millis(250);
 
-/// An answer with success or not. Dropping it before its end closes its connection.
+/// A response, of any status. Dropping it before the end of its body closes its connection.
 pub(crate) struct Answer {
     pub head: Parts,
     pub observation: Observation,
     incoming: Incoming,
-    /// Given back at the end of the body.
+    /// Returned to the pool at the end of the body.
     held: Option<(Arc<Pool>, Connection)>,
-    /// The store said that it takes nothing more on this connection.
+    /// The server closes the connection after this response.
     closes: bool,
     stall_time: Duration,
-    /// Of a body that is read in large pieces.
+    /// Set while a body is read with batched wake-ups.
     waking: Option<Arc<Waking>>,
 }
 
@@ -46,32 +46,32 @@ impl Answer {
         observation: Observation,
     ) -> Self {
         let (head, incoming) = response.into_parts();
-        let closes = is_last(&head);
+        let closes = closes_connection(&head);
         Self { head, observation, incoming, held: Some(held), closes, stall_time, waking: None }
     }
 
-    /// A header's text; what is not ASCII counts as absent.
+    /// The header's value; `None` if it is absent or not visible ASCII.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name)?.to_str().ok()
     }
 
-    /// The announced length of the body.
+    /// The value of `Content-Length`, in bytes.
     pub fn length(&self) -> Option<u64> {
         self.header(CONTENT_LENGTH.as_str())?.parse().ok()
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// The next chunk of the body; `None` at its end.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
             let Some(frame) = self.frame().await? else {
                 self.end();
                 return Ok(None);
             };
-            // Trailers say nothing that is acted upon.
+            // Trailers are ignored.
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
             {
-                // Whoever counts bytes does not ask for the end.
+                // A reader that counts bytes never polls for the end, so the connection is released here.
                 if self.incoming.is_end_stream() {
                     self.end();
                 }
@@ -89,10 +89,10 @@ impl Answer {
             }
         });
         let soon = match &self.waking {
-            Some(_) => tokio::time::timeout(A_MOMENT, frame.as_mut()).await.ok(),
+            Some(_) => tokio::time::timeout(MAX_BATCHED_WAIT, frame.as_mut()).await.ok(),
             None => None,
         };
-        let came = match soon {
+        let received = match soon {
             Some(frame) => Ok(frame),
             None => {
                 if let Some(waking) = self.waking.take() {
@@ -101,16 +101,16 @@ impl Answer {
                 tokio::time::timeout(self.stall_time, frame).await
             }
         };
-        let frame = came.map_err(|_| {
+        let frame = received.map_err(|_| {
             let seconds = self.stall_time.as_secs();
             Error::new(
                 Reason::Io,
-                format!("the store sent nothing for {seconds} s in the middle of an answer"),
+                format!("the store sent nothing for {seconds} s in the middle of a response"),
             )
         })?;
-        frame
-            .transpose()
-            .map_err(|e| Error::with_source(Reason::Io, "the store broke off in the middle of an answer", e))
+        frame.transpose().map_err(|e| {
+            Error::with_source(Reason::Io, "the connection closed in the middle of a response", e)
+        })
     }
 
     fn end(&mut self) {
@@ -121,32 +121,32 @@ impl Answer {
         }
     }
 
-    /// The whole body, of at most `most` bytes.
-    pub async fn collect(mut self, most: usize) -> Result<Bytes> {
+    /// Reads the whole body. Fails if it is longer than `max_bytes`.
+    pub async fn collect(mut self, max_bytes: usize) -> Result<Bytes> {
         let mut all = BytesMut::new();
         while let Some(piece) = self.next().await? {
-            if all.len() + piece.len() > most {
-                return Err(too_long(most));
+            if all.len() + piece.len() > max_bytes {
+                return Err(too_long(max_bytes));
             }
             all.extend_from_slice(&piece);
         }
         Ok(all.freeze())
     }
 
-    /// The whole document that was sent, of at most `most` bytes: as it came, or as gzip (RFC 1952), of which it has to
-    /// be asked for.
-    pub async fn document(self, most: usize) -> Result<Bytes> {
-        let is_zipped = is_zipped(&self.head.headers);
-        let bytes = self.collect(most).await?;
-        if is_zipped { unzip(&bytes, most) } else { Ok(bytes) }
+    /// Reads the whole body and decodes gzip (RFC 1952), which the request must have accepted. Fails if the body is
+    /// longer than `max_bytes`, before or after decoding.
+    pub async fn document(self, max_bytes: usize) -> Result<Bytes> {
+        let is_gzip = is_gzip(&self.head.headers);
+        let bytes = self.collect(max_bytes).await?;
+        if is_gzip { gunzip(&bytes, max_bytes) } else { Ok(bytes) }
     }
 
-    /// The body as an object's bytes: `length` of them, compared with `expected` if there is something to compare with.
-    /// The last piece is handed out only if all of them are right. A body of no bytes is compared here, since nobody
-    /// may ask for its end.
+    /// Converts the response into an object's body of `length` bytes, verified against `expected` if given. The last
+    /// chunk is yielded only after the checksum of all bytes matches. An empty body is verified here, because it may
+    /// never be polled.
     ///
     /// # Errors
-    /// [`CorruptData`](Reason::CorruptData) if no bytes were announced and `expected` is not the checksum of nothing.
+    /// [`CorruptData`](Reason::CorruptData) if the body is empty and `expected` is not the checksum of no bytes.
     pub fn into_body(mut self, context: Context, length: u64, expected: Option<Sum>) -> Result<Body> {
         let verifier = expected.map(Verifier::new);
         if length == 0 && self.incoming.is_end_stream() {
@@ -154,11 +154,11 @@ impl Answer {
             self.end();
             return Ok(Body::from_bytes(Bytes::new()));
         }
-        // Only if the length is known: of a chunked body a header may say anything.
+        // Only with an exact length: a chunked body's `Content-Length` proves nothing about the bytes to come.
         if let (Some((_, connection)), Some(bytes)) = (&self.held, self.incoming.size_hint().exact()) {
             self.waking = Some(connection.await_body(bytes));
         }
-        let reading = Reading { answer: self, context, left: length, verifier };
+        let reading = BodyReader { answer: self, context, left: length, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {
             let Some(mut reading) = reading else { return Ok(None) };
             let piece = reading.next().await?;
@@ -168,37 +168,37 @@ impl Answer {
     }
 }
 
-/// Two names of one coding (RFC 9110, 8.4.1.3).
-fn is_zipped(headers: &HeaderMap) -> bool {
+/// Returns true for `gzip` and its alias `x-gzip` (RFC 9110, section 8.4.1.3).
+fn is_gzip(headers: &HeaderMap) -> bool {
     let coding = headers.get(CONTENT_ENCODING).map_or(&b""[..], |coding| coding.as_bytes());
     [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name))
 }
 
-fn unzip(bytes: &[u8], most: usize) -> Result<Bytes> {
+fn gunzip(bytes: &[u8], max_bytes: usize) -> Result<Bytes> {
     let mut all = Vec::new();
-    let mut unzipped = MultiGzDecoder::new(bytes).take(most as u64 + 1);
-    unzipped.read_to_end(&mut all).map_err(|e| {
-        Error::with_source(Reason::Io, "the store's answer is not the gzip that it is said to be", e)
+    let mut decoder = MultiGzDecoder::new(bytes).take(max_bytes as u64 + 1);
+    decoder.read_to_end(&mut all).map_err(|e| {
+        Error::with_source(Reason::Io, "the store's response is declared as gzip but cannot be decoded", e)
     })?;
-    if all.len() > most {
-        return Err(too_long(most));
+    if all.len() > max_bytes {
+        return Err(too_long(max_bytes));
     }
     Ok(all.into())
 }
 
-fn too_long(most: usize) -> Error {
-    Error::new(Reason::Io, format!("the store's answer is longer than {most} bytes"))
+fn too_long(max_bytes: usize) -> Error {
+    Error::new(Reason::Io, format!("the store's response is longer than {max_bytes} bytes"))
 }
 
-/// Whether a connection ends with this answer (RFC 9112, 9.6).
-fn is_last(head: &Parts) -> bool {
+/// Returns true if the server closes the connection after this response (RFC 9112, section 9.6).
+fn closes_connection(head: &Parts) -> bool {
     let says_close = |value: &http::HeaderValue| {
         value.as_bytes().split(|b| *b == b',').any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
     };
     head.version != http::Version::HTTP_11 || head.headers.get_all(CONNECTION).iter().any(says_close)
 }
 
-/// What the bytes of a whole object must have.
+/// The expected digest of a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
     Checksum(Checksum),
@@ -217,7 +217,7 @@ impl fmt::Debug for Sum {
     }
 }
 
-/// Compares bytes with what they must have, while they pass.
+/// Computes the digest of a body as it is read, and compares it with the expected one.
 enum Verifier {
     Checksum(Hasher, Checksum),
     Md5(Md5, [u8; 16]),
@@ -246,23 +246,21 @@ impl Verifier {
         if found == expected {
             return Ok(());
         }
-        let what = format!(
-            "the object's bytes came with another checksum ({found:?}) than the store has of it ({expected:?})"
-        );
+        let what = format!("checksum mismatch: received {found:?}, the store has {expected:?}");
         Err(Error::new(Reason::CorruptData, what))
     }
 }
 
-/// A body that is being read.
-struct Reading {
+/// State of a body stream.
+struct BodyReader {
     answer: Answer,
     context: Context,
-    /// Bytes to come.
+    /// Bytes not yet received.
     left: u64,
     verifier: Option<Verifier>,
 }
 
-impl Reading {
+impl BodyReader {
     async fn next(&mut self) -> Result<Option<Bytes>> {
         let piece = self.context.guard(self.answer.next()).await??;
         match &piece {
@@ -276,7 +274,7 @@ impl Reading {
             None if self.left > 0 => return Err(self.wrong_length("fewer")),
             None => {}
         }
-        // However many pieces there were, none among them.
+        // Also covers an empty body, which has no chunks.
         if self.left == 0
             && let Some(verifier) = self.verifier.take()
         {
@@ -299,33 +297,33 @@ mod tests {
 
     use super::*;
 
-    fn zipped(bytes: &[u8]) -> Vec<u8> {
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
     }
 
     #[test]
-    fn what_was_zipped_comes_out_as_it_was() {
+    fn gunzip_restores_the_bytes_and_rejects_damage() {
         let page = b"<Contents/>".repeat(1000);
-        let sent = zipped(&page);
-        assert_eq!(unzip(&sent, page.len()).unwrap(), page);
-        assert_eq!(unzip(&[zipped(b"one"), zipped(b"two")].concat(), 10).unwrap(), "onetwo");
+        let sent = gzip(&page);
+        assert_eq!(gunzip(&sent, page.len()).unwrap(), page);
+        assert_eq!(gunzip(&[gzip(b"one"), gzip(b"two")].concat(), 10).unwrap(), "onetwo");
         for torn in [0, 5, sent.len() / 2, sent.len() - 1] {
-            let found = unzip(&sent[..torn], page.len());
+            let found = gunzip(&sent[..torn], page.len());
             assert_eq!(found.map_err(|e| e.reason()), Err(Reason::Io), "{torn} bytes of {}", sent.len());
         }
         let mut changed = sent.clone();
         let last = changed.len() - 6;
         changed[last] ^= 1;
-        assert!(unzip(&changed, page.len()).is_err(), "another checksum");
+        assert!(gunzip(&changed, page.len()).is_err(), "the checksum differs");
     }
 
     #[test]
-    fn no_more_is_unzipped_than_may_be() {
-        let sent = zipped(&vec![0; 1 << 20]);
+    fn gunzip_fails_beyond_the_maximum_length() {
+        let sent = gzip(&vec![0; 1 << 20]);
         assert!(sent.len() < 10_000, "{}", sent.len());
-        assert!(unzip(&sent, 1 << 20).is_ok());
-        assert!(unzip(&sent, (1 << 20) - 1).unwrap_err().to_string().contains("longer than"));
+        assert!(gunzip(&sent, 1 << 20).is_ok());
+        assert!(gunzip(&sent, (1 << 20) - 1).unwrap_err().to_string().contains("longer than"));
     }
 }

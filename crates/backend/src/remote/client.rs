@@ -1,5 +1,5 @@
-//! Sends requests to one service over pooled connections, again where that is safe and likely to help. What is rare lies
-//! in boxes of its own: a request's future is made and moved for each request, whatever comes of it.
+//! Sends requests to one service over pooled connections, and retries them where that is safe and likely to help.
+//! Rarely needed futures are boxed, because a request's future is created and moved for every request.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -20,14 +20,14 @@ use super::query::Query;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_wire::sigv4::ChunkSigner;
 
-/// The most of an error's body that is read.
-const MOST_REFUSAL_BYTES: usize = 64 << 10;
-/// Sending a body may take this long per KiB, on top of the time that the answer may take.
-const TIME_PER_KIB: Duration = Duration::from_millis(16);
-/// So much longer may an answer take that the store works for.
-const TIMES_OF_WORK: u32 = 10;
+/// Longest body of an error response that is read.
+const MAX_ERROR_BODY_BYTES: usize = 64 << 10;
+/// Time allowed for sending each KiB of a body, in addition to the response timeout.
+const SEND_TIME_PER_KIB: Duration = Duration::from_millis(16);
+/// The response timeout is multiplied by this for requests that the store works on before it responds.
+const LONG_RUNNING_TIMEOUT_FACTOR: u32 = 10;
 
-/// What was asked for, as far as it explains a refusal that says nothing more.
+/// The kind of resource that a request addresses: it explains an error response without a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     Service,
@@ -36,25 +36,25 @@ pub(crate) enum Subject {
     Upload,
 }
 
-/// A refusal, as the protocol reads it.
+/// An error response, classified by the protocol.
 pub(crate) struct Refused {
     pub error: Error,
-    /// The store may take it later.
+    /// The same request may succeed later.
     pub is_passing: bool,
-    /// It was certainly refused before anything was done.
+    /// The store certainly rejected it before doing anything.
     pub is_before_all: bool,
 }
 
-/// What is one protocol's own.
+/// The parts of a request and its response that are specific to one protocol.
 pub(crate) trait Protocol: Send + Sync + 'static {
-    /// What places in such a service begin with, for people: `s3://`.
+    /// The scheme of this service's URLs in messages: `s3://`.
     fn scheme(&self) -> &'static str;
 
     /// The path and query of a request, and its `Host`.
     fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)>;
 
-    /// Says in the headers who asks. Called anew for each attempt: it may come long after the one before it. Answers
-    /// what signs the body's chunks, where the headers say that they are signed.
+    /// Adds the credentials to the headers. Called for each attempt, since an attempt may start long after the previous
+    /// one. Returns the signer of the body's chunks if the headers declare signed chunks.
     fn authorize(
         &self,
         method: &Method,
@@ -64,7 +64,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Option<ChunkSigner>>;
 
-    /// What an answer without success means. `what` says what was asked for, for people.
+    /// Classifies an error response. `what` describes the request, for messages.
     fn refuse(
         &self,
         status: StatusCode,
@@ -79,15 +79,15 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 #[derive(Clone)]
 pub(crate) struct Client {
     pub protocol: Arc<dyn Protocol>,
-    /// The service's name, as observations say it.
+    /// The service's name in observations and messages.
     pub peer: Arc<str>,
     pub pool: Arc<Pool>,
     pub retries: RetryOptions,
     pub budget: Arc<RetryBudget>,
     pub clock: Arc<dyn Clock>,
-    /// From the last byte of the request to the first of the answer.
+    /// Maximum time from the last byte of the request to the first of the response.
     pub answer_time: Duration,
-    /// Between two pieces of an answer.
+    /// Maximum time between two chunks of a response.
     pub stall_time: Duration,
 }
 
@@ -100,13 +100,13 @@ pub(crate) struct Call<'a> {
     pub query: Query,
     pub headers: HeaderMap,
     pub payload: Held,
-    /// Carrying it out twice is as good as once.
+    /// The request is idempotent: repeating it has no further effect.
     pub may_repeat: bool,
-    /// It is asked while another answer is read.
+    /// Sent while another response is being read, so it does not wait for a connection permit.
     pub holds_one: bool,
-    /// The store works on it before it answers: a copy, a completion.
+    /// The store works on it before it responds: a copy, a completion. The response timeout is longer.
     pub is_work: bool,
-    /// Set where an attempt may have been carried out although its answer did not say so.
+    /// Set if an attempt failed without a response that says whether the store carried it out.
     pub doubt: Arc<AtomicBool>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Call<'a> {
         Self { subject: Subject::Object, key: Some(key), ..Self::bucket(method, bucket) }
     }
 
-    /// A request about something in a place that is no bucket of the port's.
+    /// A request to a container that is not a bucket of the port.
     pub fn within(method: Method, subject: Subject, place: &'a str, key: Option<&'a str>) -> Self {
         Self { subject, bucket: Some(place), key, ..Self::service(method) }
     }
@@ -145,7 +145,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A request that was sent, as far as errors and observations tell of it.
+/// Description of a sent request, for errors and observations.
 pub(crate) struct About {
     scheme: &'static str,
     endpoint: Arc<str>,
@@ -154,16 +154,16 @@ pub(crate) struct About {
     key: Option<Box<str>>,
     subject: Subject,
     is_work: bool,
-    /// Of its body, in bytes.
+    /// Length of its body, in bytes.
     length: u64,
-    /// So many of them may be on their way when the answer begins to be waited for.
+    /// Bytes of the body that may still be unsent when the wait for the response begins.
     pub unseen: u64,
     begun: Duration,
     asked: Duration,
 }
 
 impl About {
-    /// What it asks for, and of whom.
+    /// The request in one line for messages: method, URL and endpoint.
     pub fn what(&self) -> String {
         let bucket = self.bucket.as_deref().unwrap_or_default();
         let key = self.key.as_ref().map(|key| format!("/{key}")).unwrap_or_default();
@@ -171,12 +171,12 @@ impl About {
     }
 }
 
-/// Why an attempt failed.
+/// A failed attempt.
 pub(crate) struct Failed {
     pub error: Error,
-    /// Nothing of it can have been carried out.
+    /// The store cannot have carried out any of it.
     is_unsent: bool,
-    /// It may succeed if it is sent again.
+    /// A retry may succeed.
     is_passing: bool,
 }
 
@@ -188,7 +188,8 @@ impl Failed {
 }
 
 impl Client {
-    /// Sends a request until it is answered with success, refused for good, or not worth another attempt.
+    /// Sends a request, with retries, until it succeeds, fails permanently, or the retry budget or number of attempts
+    /// is exhausted.
     pub async fn send(&self, context: &Context, call: &Call<'_>) -> Result<Answer> {
         let begun = self.clock.now();
         let mut attempt = 1;
@@ -210,7 +211,7 @@ impl Client {
         }
     }
 
-    /// Waits before another attempt, or fails where there is to be none.
+    /// Waits before the next attempt, or returns the error if no retry is allowed.
     pub(super) async fn wait(
         &self,
         context: &Context,
@@ -225,11 +226,11 @@ impl Client {
         if attempt >= self.retries.attempts || !self.budget.spend() {
             return Err(failed.error.after_retries());
         }
-        tracing::debug!(error = %failed.error, attempt, "a request is sent again");
+        tracing::debug!(error = %failed.error, attempt, "retrying a request");
         self.rest(context, attempt + 1).await
     }
 
-    /// Waits as long as is proper before an attempt, the first of which is number 1.
+    /// Sleeps for the backoff delay before the given attempt; the first attempt is number 1.
     pub async fn rest(&self, context: &Context, attempt: u32) -> Result<()> {
         let delay = self.retries.delay(attempt, random::for_delay());
         context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
@@ -271,7 +272,7 @@ impl Client {
         }
     }
 
-    /// Waits for an answer, and reads it where it is a refusal.
+    /// Waits for the response; the body of an error response is read and classified.
     pub async fn answered(
         &self,
         about: &About,
@@ -279,13 +280,14 @@ impl Client {
         mut connection: Connection,
     ) -> Result<Answer, Failed> {
         let kib = u32::try_from(about.unseen >> 10).unwrap_or(u32::MAX);
-        let patience = self.answer_time.saturating_add(TIME_PER_KIB.saturating_mul(kib));
-        let patience = if about.is_work { patience.saturating_mul(TIMES_OF_WORK) } else { patience };
+        let timeout = self.answer_time.saturating_add(SEND_TIME_PER_KIB.saturating_mul(kib));
+        let timeout =
+            if about.is_work { timeout.saturating_mul(LONG_RUNNING_TIMEOUT_FACTOR) } else { timeout };
         let lost = |error| Failed { error, is_unsent: false, is_passing: true };
-        let answered = tokio::time::timeout(patience, connection.drive(answered));
+        let answered = tokio::time::timeout(timeout, connection.drive(answered));
         let answered = answered.await.map_err(|_| {
-            let (what, seconds) = (about.what(), patience.as_secs());
-            lost(Error::new(Reason::Io, format!("{what}: no answer within {seconds} s")))
+            let (what, seconds) = (about.what(), timeout.as_secs());
+            lost(Error::new(Reason::Io, format!("{what}: no response within {seconds} s")))
         })?;
         let response = answered.map_err(|e| {
             let what = format!("{}: the connection failed: {e}", about.what());
@@ -307,8 +309,8 @@ impl Client {
 
     async fn refused(&self, about: &About, answer: Answer) -> Failed {
         let (status, headers) = (answer.head.status, answer.head.headers.clone());
-        // A body that cannot be read says no less than none.
-        let body = answer.document(MOST_REFUSAL_BYTES).await.unwrap_or_default();
+        // An unreadable body is treated like an empty one: the status remains.
+        let body = answer.document(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
         let Refused { error, is_passing, is_before_all } =
             self.protocol.refuse(status, &headers, &body, about.subject, &about.what());
         Failed { error, is_unsent: is_before_all, is_passing }
@@ -323,7 +325,7 @@ impl Client {
         let (uri, host) = self.protocol.address(call)?;
         let mut headers = call.headers.clone();
         headers.insert(HOST, host);
-        // Without a length the body goes out in chunks, whose last one ends it.
+        // Without a length the body uses chunked transfer encoding, which marks its own end.
         if let Some(length) = length
             && (length > 0 || matches!(call.method, Method::PUT | Method::POST))
         {

@@ -1,39 +1,40 @@
-//! The headers that both protocols write and read alike.
+//! Headers that S3 and Swift share: how they are written into requests and parsed from responses.
 
 use http::header::{CONTENT_RANGE, ETAG};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{ByteRange, ETag, Generation, Span, Timestamp};
 
-/// Text as a header's value: any UTF-8 but control characters.
+/// Converts text to a header value. Any UTF-8 is allowed except control characters.
 pub(crate) fn value(text: &str) -> Result<HeaderValue> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
         Error::with_source(Reason::InvalidArgument, format!("{text:?} cannot be sent in a header"), e)
     })
 }
 
-/// A header's value as text.
+/// The header value as UTF-8 text.
 pub(crate) fn text(value: &HeaderValue) -> Result<String> {
     String::from_utf8(value.as_bytes().to_vec())
-        .map_err(|e| Error::with_source(Reason::Io, "the store answered a header that is not UTF-8", e))
+        .map_err(|e| Error::with_source(Reason::Io, "the store sent a header that is not UTF-8", e))
 }
 
-/// The entity tag.
+/// The `ETag` header. Fails if it is absent.
 pub(crate) fn etag(headers: &HeaderMap) -> Result<ETag> {
     let tag = headers.get(ETAG).map(text).transpose()?;
-    let tag = tag.ok_or_else(|| Error::new(Reason::Io, "the store's answer has no entity tag"))?;
+    let tag = tag.ok_or_else(|| Error::new(Reason::Io, "the store's response has no ETag"))?;
     Ok(ETag::from_text(&tag))
 }
 
-/// A header that holds a date.
+/// Parses a header that holds an HTTP date.
 pub(crate) fn date(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Timestamp>> {
     let Some(value) = headers.get(name).map(text).transpose()? else { return Ok(None) };
-    let time = httpdate::parse_http_date(&value)
-        .map_err(|e| Error::with_source(Reason::Io, format!("the store answered {value:?} as a date"), e))?;
+    let time = httpdate::parse_http_date(&value).map_err(|e| {
+        Error::with_source(Reason::Io, format!("the store sent {name}: {value:?}, which is not a date"), e)
+    })?;
     Ok(Some(Timestamp::from(time)))
 }
 
-/// A range, as a request asks for it.
+/// The value of a request's `Range` header.
 pub(crate) fn range(range: ByteRange) -> HeaderValue {
     let text = match range {
         ByteRange::Inclusive { first, last } => format!("bytes={first}-{last}"),
@@ -43,7 +44,7 @@ pub(crate) fn range(range: ByteRange) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// `bytes first-last/size`: what an answer holds, and of how much.
+/// Parses `Content-Range: bytes first-last/size`: the span in the response and the size of the whole object.
 pub(crate) fn content_range(headers: &HeaderMap) -> Result<Option<(Span, u64)>> {
     let Some(value) = headers.get(CONTENT_RANGE) else { return Ok(None) };
     let read = || {
@@ -54,11 +55,13 @@ pub(crate) fn content_range(headers: &HeaderMap) -> Result<Option<(Span, u64)>> 
         Some((Span { offset: first, length }, size.parse().ok()?))
     };
     let found = read();
-    found.map(Some).ok_or_else(|| Error::new(Reason::Io, format!("the store answered {value:?} as a range")))
+    found.map(Some).ok_or_else(|| {
+        Error::new(Reason::Io, format!("the store sent Content-Range: {value:?}, which is invalid"))
+    })
 }
 
-/// Which write this is, as far as a service says that keeps times to the second: equal for equal tags and times. It
-/// grows with time at that grain only; `Capabilities::generations` says so.
+/// Identifies a write to a service whose timestamps have a resolution of one second: the seconds, then 24 bits of the
+/// ETag's CRC. Ordered by time at that resolution only; see `Capabilities::generations`.
 pub(crate) fn generation(modified: Timestamp, etag: &str) -> Generation {
     let seconds = u64::try_from(modified.seconds()).unwrap_or(0);
     Generation(seconds << 24 | tradewind_core::checksum::crc64nvme(etag.as_bytes()) >> 40)
@@ -69,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_answers() {
+    fn content_range_parses_or_fails_with_io() {
         let read = |text| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_RANGE, HeaderValue::from_static(text));

@@ -1,5 +1,4 @@
-//! The body of a request: buffers that are at hand, so that it can be sent again, or bytes that are handed over while
-//! it is sent.
+//! The body of a request: buffers in memory, which can be sent again, or bytes that are supplied while it is sent.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tradewind_wire::sigv4::Sha256;
 
-/// Buffers that are at hand, sent one after the other.
+/// A body in memory: buffers that are sent in order. Cloning it is cheap.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
     pieces: VecDeque<Bytes>,
@@ -19,19 +18,19 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What these buffers hold.
+    /// Builds a body from buffers; empty ones are dropped.
     pub fn of(pieces: impl IntoIterator<Item = Bytes>) -> Self {
         let pieces: VecDeque<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         let left = pieces.iter().map(|piece| piece.len() as u64).sum();
         Self { pieces, left }
     }
 
-    /// Bytes in all.
+    /// Total length, in bytes.
     pub const fn length(&self) -> u64 {
         self.left
     }
 
-    /// The SHA-256 of them.
+    /// The SHA-256 of the whole body.
     pub fn sha256(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         self.pieces.iter().for_each(|piece| hash.update(piece));
@@ -39,18 +38,18 @@ impl Held {
     }
 }
 
-/// Bytes that are handed over while the request is under way. Where their number is not known, an empty buffer ends
-/// them.
+/// A body that is supplied while the request is in flight. If its length is unknown, an empty buffer ends it.
 #[derive(Debug)]
 pub(crate) struct Fed {
     pieces: mpsc::Receiver<Bytes>,
-    /// `None`: nobody said how many.
+    /// Bytes not yet sent; `None` if the length is unknown.
     left: Option<u64>,
     is_ended: bool,
 }
 
 impl Fed {
-    /// A body of `length` bytes, and where they are handed over. Dropping that before the end breaks the request off.
+    /// Returns a body of `length` bytes and the sender for its buffers. Dropping the sender before the end aborts the
+    /// request.
     pub fn new(length: Option<u64>) -> (mpsc::Sender<Bytes>, Self) {
         let (feed, pieces) = mpsc::channel(1);
         (feed, Self { pieces, left: length, is_ended: length == Some(0) })
@@ -64,7 +63,7 @@ impl Fed {
         }
         let piece = match self.pieces.poll_recv(cx) {
             Poll::Pending => return Poll::Pending,
-            // Half a body would be an object to nobody: the connection ends instead.
+            // The sender was dropped early. An error closes the connection, so the store discards the partial body.
             Poll::Ready(None) => return Poll::Ready(Some(Err(io::ErrorKind::BrokenPipe.into()))),
             Poll::Ready(Some(piece)) => piece,
         };

@@ -1,4 +1,4 @@
-//! Where a service answers.
+//! The network address of a service.
 
 use std::fmt;
 
@@ -6,38 +6,38 @@ use http::Uri;
 use http::uri::Scheme;
 use tradewind_core::error::{Error, Reason, Result};
 
-/// A service's host and port, and whether TLS is spoken with it.
+/// A service's host and port, and whether it uses TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Whether TLS is spoken.
+    /// True for https.
     pub is_tls: bool,
-    /// A name or an address; of version 6 without brackets.
+    /// A host name or IP address; an IPv6 address is without brackets.
     pub host: String,
-    /// The port.
+    /// The TCP port.
     pub port: u16,
 }
 
 impl Peer {
-    /// Reads `http://host[:port][/path]` or the same with `https`; answers the path too, without a slash at its end.
+    /// Parses `http://host[:port][/path]` or `https://…`. Also returns the path, without trailing slashes.
     pub fn parse(url: &str) -> Result<(Self, String)> {
-        let refuse = |why: &str| {
+        let reject = |why: &str| {
             Err(Error::new(
                 Reason::InvalidArgument,
                 format!("endpoint {url:?} {why}; write it as https://HOST or http://HOST:PORT"),
             ))
         };
-        let Ok(uri) = url.parse::<Uri>() else { return refuse("is no URL") };
+        let Ok(uri) = url.parse::<Uri>() else { return reject("is not a URL") };
         let is_tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
-            _ => return refuse("is neither http nor https"),
+            _ => return reject("is neither http nor https"),
         };
         if uri.query().is_some() {
-            return refuse("has a query");
+            return reject("has a query");
         }
-        let Some(authority) = uri.authority() else { return refuse("names no host") };
+        let Some(authority) = uri.authority() else { return reject("has no host") };
         if authority.as_str().contains('@') {
-            return refuse("holds a user; credentials are given apart");
+            return reject("contains a user; give credentials separately");
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -46,7 +46,7 @@ impl Peer {
 }
 
 impl fmt::Display for Peer {
-    /// Host and, unless it is the scheme's own, port.
+    /// Writes the host, and the port unless it is the scheme's default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]", self.host)?;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
+    fn parse_reads_urls_and_rejects_others() {
         let read =
             |url| Peer::parse(url).map(|(peer, path)| (peer.is_tls, peer.to_string(), peer.port, path));
         let plain = (false, "127.0.0.1:9000".to_owned(), 9000, String::new());

@@ -1,6 +1,6 @@
-//! Connections to one store: at most so many at a time, the last one used taken first, so that those that are not
-//! needed grow old and are closed. Whoever asks is given one that its own runtime made: another would have to wake it for
-//! whatever arrives.
+//! A pool of connections to one store, with a maximum number in use. The most recently used connection is reused first,
+//! so that surplus ones become idle and are closed. A connection is reused only in the runtime that created it:
+//! otherwise every arriving byte would wake one runtime from the other.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -28,87 +28,86 @@ use super::peer::Peer;
 use super::socket::{Counted, Socket};
 use super::waking::Waking;
 
-/// A connection that waited longer than this may be closed by the store the moment it is used.
-const MOST_IDLE: Duration = Duration::from_secs(20);
+/// Longest time that a connection stays idle. After that, the store may close it at the moment it is used.
+const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
 
-/// What a connection reads at once, in bytes, if nobody says otherwise. With half of it twice as many pieces are written,
-/// and the kernel lets one at a time into a file.
+/// Default read buffer of a connection. Half of it doubles the number of chunks written to a file, and the kernel
+/// serializes the writes to one file.
 pub(crate) const READ_BYTES: usize = 256 << 10;
-/// And at the least: an answer's head must fit.
-const LEAST_READ_BYTES: usize = 32 << 10;
+/// Smallest read buffer: a response head must fit.
+const MIN_READ_BYTES: usize = 32 << 10;
 
-/// How the connections of a pool are.
+/// Settings of a pool.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolOptions {
-    /// The most at a time.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// How long connecting may take.
+    /// Maximum time to connect.
     pub connect_time: Duration,
-    /// What one reads at once, in bytes, and holds of what nobody has taken.
+    /// Read buffer of one connection, in bytes.
     pub read_bytes: usize,
-    /// None serves a second request.
+    /// No connection is reused.
     pub is_fresh: bool,
-    /// What they carry is counted here.
+    /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
 }
 
-/// The pool.
+/// Connections to one peer.
 pub(crate) struct Pool {
     peer: Peer,
     tls: Option<Arc<ClientConfig>>,
     options: PoolOptions,
     idle: Mutex<Vec<Idle>>,
-    /// Connections that are being made before anybody asks, those that are taken first last.
-    coming: Mutex<Vec<Coming>>,
+    /// Connections opened in advance by [`Pool::expect`], oldest first; the oldest is taken first.
+    coming: Mutex<Vec<PendingConnection>>,
     permits: Arc<Semaphore>,
-    /// The least that connecting took, in nanoseconds.
-    round_trip: AtomicU64,
+    /// Lowest time that a TCP connect took, in nanoseconds.
+    min_rtt_nanos: AtomicU64,
     clock: Arc<dyn Clock>,
 }
 
-/// Nothing was connected to yet.
-const UNKNOWN: u64 = u64::MAX;
+/// No RTT has been measured yet.
+const NO_RTT: u64 = u64::MAX;
 
 struct Idle {
     link: Link,
     since: Duration,
 }
 
-/// A connection that a task makes. Dropped, it is not made.
-struct Coming {
+/// A connection that a task is opening, or has opened. Dropping it aborts the task.
+struct PendingConnection {
     link: AbortOnDropHandle<Result<Link>>,
     since: Duration,
     home: Option<Id>,
 }
 
-/// The runtime that a task runs in.
+/// The id of the current runtime; `None` outside one.
 fn here() -> Option<Id> {
     Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
-/// A connection for one request. Dropping it closes it, unless it is given back.
+/// A connection for one request. Dropping it closes the connection, unless it is returned by [`Pool::give_back`].
 pub(crate) struct Connection {
     link: Link,
-    /// It served a request before: the store may have closed it meanwhile.
+    /// It was opened earlier, so the store may have closed it since.
     pub is_reused: bool,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send + Sync>>;
 
-/// The two halves of a connection: where requests go in, and what carries bytes.
+/// The two halves of an HTTP connection: the request sender and the driver, the future that does the socket I/O.
 struct Link {
     sender: SendRequest<Payload>,
-    /// `None` where a task of its own has it, or where it has ended.
+    /// `None` if a separate task drives the connection, or after it has ended.
     driver: Option<Driver>,
     waking: Arc<Waking>,
-    /// The runtime that it was made in.
+    /// The runtime that opened it.
     home: Option<Id>,
 }
 
 impl Link {
-    /// Waits for what the connection brings about, and carries its bytes meanwhile: in the task of whoever waits, which
-    /// costs no wake-up of another.
+    /// Polls `what` and the connection's driver in the calling task, which saves the wake-up of a separate task.
     async fn drive<T>(&mut self, mut what: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|cx| {
             if let Poll::Ready(done) = what.as_mut().poll(cx) {
@@ -122,7 +121,7 @@ impl Link {
         .await
     }
 
-    /// Carries what can be carried now; `false` where a task of its own does.
+    /// Polls the driver once. Returns false if a separate task drives the connection.
     fn turn(&mut self, cx: &mut std::task::Context<'_>) -> bool {
         let Some(driver) = &mut self.driver else { return false };
         if let Poll::Ready(ended) = driver.as_mut().poll(cx) {
@@ -132,9 +131,9 @@ impl Link {
         true
     }
 
-    /// Whether another request may be sent: not where the store closed it meanwhile.
+    /// Waits until another request can be sent. Returns false if the store has closed the connection.
     async fn is_ready(&mut self) -> bool {
-        // Only who looks hears of it.
+        // A close is noticed only when the driver is polled.
         poll_fn(|cx| Poll::Ready(self.turn(cx))).await;
         poll_fn(|cx| {
             if let Poll::Ready(ready) = self.sender.poll_ready(cx) {
@@ -152,39 +151,40 @@ impl Connection {
         Self { link, is_reused, _permit: permit }
     }
 
-    /// Waits for what the connection brings about. Nothing happens on it unless somebody waits, or it is driven apart.
+    /// Waits for `what`, and drives the connection meanwhile. The connection makes no progress unless it is driven here
+    /// or by a separate task.
     pub async fn drive<T>(&mut self, what: Pin<&mut impl Future<Output = T>>) -> T {
         self.link.drive(what).await
     }
 
-    /// Lets a task of its own carry the bytes: whoever sends does other things between two pieces.
+    /// Moves the driver to a separate task, so that the sender of a body can do other work between two buffers.
     pub fn drive_apart(&mut self) {
         if let Some(driver) = self.link.driver.take() {
             tokio::spawn(async move { log(driver.await) });
         }
     }
 
-    /// The answer has a body of so many bytes, which are to be read in large pieces.
+    /// Announces a response body of `bytes` bytes and batches its wake-ups.
     pub(super) fn await_body(&self, bytes: u64) -> Arc<Waking> {
         self.link.waking.expect(bytes);
         self.link.waking.clone()
     }
 
-    /// Where requests go in.
+    /// The sender of requests.
     pub const fn sender(&mut self) -> &mut SendRequest<Payload> {
         &mut self.link.sender
     }
 }
 
-/// Whoever waits for an answer gets it as an error of its own.
+/// Logs a failed connection. The request that waits for a response receives the error separately.
 fn log(ended: hyper::Result<()>) {
     if let Err(e) = ended {
-        tracing::debug!(error = %e, "a connection ended");
+        tracing::debug!(error = %e, "a connection failed");
     }
 }
 
 impl Pool {
-    /// A pool without a connection yet.
+    /// Creates a pool without connections.
     pub fn new(
         peer: Peer,
         tls: Option<Arc<ClientConfig>>,
@@ -192,16 +192,16 @@ impl Pool {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(options.connections.clamp(1, Semaphore::MAX_PERMITS)));
-        let (idle, coming, round_trip) = (Mutex::default(), Mutex::default(), AtomicU64::new(UNKNOWN));
-        Self { peer, tls, options, idle, coming, permits, round_trip, clock }
+        let (idle, coming, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
+        Self { peer, tls, options, idle, coming, permits, min_rtt_nanos, clock }
     }
 
-    /// A pool of connections to another peer, with room of its own.
+    /// Creates a pool with the same settings for another peer; it has its own limit.
     pub fn to(&self, peer: Peer) -> Self {
         Self::new(peer, self.tls.clone(), self.options.clone(), self.clock.clone())
     }
 
-    /// An error where the pool is closed.
+    /// Fails if the pool is closed.
     pub fn check(&self) -> Result<()> {
         if self.permits.is_closed() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closed"));
@@ -209,8 +209,8 @@ impl Pool {
         Ok(())
     }
 
-    /// A connection, an idle one where there is one; waits where all are in use, unless whoever asks `holds_one`: those
-    /// that hold one and wait for another would wait for each other.
+    /// Returns an idle or a new connection; waits while the maximum is in use. A caller that `holds_one` does not wait:
+    /// requests that hold a connection and wait for another would deadlock.
     pub async fn take(&self, holds_one: bool) -> Result<Connection> {
         let closed = |e| Error::with_source(Reason::ShuttingDown, "the store is closed", e);
         let permit = match holds_one {
@@ -219,7 +219,7 @@ impl Pool {
         };
         self.forget_old();
         while let Some(mut link) = self.pop() {
-            // At once, unless what it answered last has not been read off the wire to its end.
+            // Ready at once, unless the end of its last response is still unread.
             let ready = tokio::time::timeout(self.options.connect_time, link.is_ready()).await;
             if ready.unwrap_or(false) {
                 return Ok(Connection::new(link, true, permit));
@@ -229,14 +229,15 @@ impl Pool {
             && let Ok(Ok(Ok(mut link))) = tokio::time::timeout(self.options.connect_time, coming).await
             && link.is_ready().await
         {
-            // It may have lain there for a while.
+            // It may have been idle for a while, so it counts as reused.
             return Ok(Connection::new(link, true, permit));
         }
         let link = self.connect_in_time().await?;
         Ok(Connection::new(link, false, permit))
     }
 
-    /// So many will be asked for soon: those that are missing are connected meanwhile.
+    /// Opens connections in the background, up to `connections` in this runtime and up to the pool's maximum. Returns
+    /// at once.
     pub fn expect(self: &Arc<Self>, connections: usize) {
         let Ok(runtime) = Handle::try_current() else { return };
         if self.options.is_fresh || self.permits.is_closed() {
@@ -244,39 +245,39 @@ impl Pool {
         }
         let (now, home) = (self.clock.now(), Some(runtime.id()));
         let mut coming = self.coming.lock();
-        coming.retain(|each| each.since + MOST_IDLE >= now);
+        coming.retain(|each| each.since + MAX_IDLE_TIME >= now);
         let (all, own) = {
             let idle = self.idle.lock();
             (idle.len(), idle.iter().filter(|each| each.link.home == home).count())
         };
         let there = own + coming.iter().filter(|each| each.home == home).count();
-        // Of those that may be, some are in use, idle or coming.
+        // Connections in use, idle and being opened all count towards the maximum.
         let room = self.permits.available_permits().saturating_sub(all + coming.len());
         for _ in 0..connections.saturating_sub(there).min(room) {
             let pool = self.clone();
             let link = runtime.spawn(async move { pool.connect_in_time().await });
-            coming.push(Coming { link: AbortOnDropHandle::new(link), since: now, home });
+            coming.push(PendingConnection { link: AbortOnDropHandle::new(link), since: now, home });
         }
-        // It may have been closed since.
+        // The pool may have been closed concurrently.
         if self.permits.is_closed() {
             coming.clear();
         }
     }
 
-    /// Closes those that were made and nobody came for.
+    /// Closes connections that were opened in advance and not used in time.
     fn forget_old(&self) {
         let now = self.clock.now();
         let mut coming = self.coming.lock();
-        if coming.first().is_some_and(|each| each.since + MOST_IDLE < now) {
-            coming.retain(|each| each.since + MOST_IDLE >= now);
+        if coming.first().is_some_and(|each| each.since + MAX_IDLE_TIME < now) {
+            coming.retain(|each| each.since + MAX_IDLE_TIME >= now);
         }
     }
 
-    /// A connection that is being made, or was: the one that was begun first.
+    /// Takes this runtime's oldest connection opened in advance, finished or not.
     fn pop_coming(&self) -> Option<AbortOnDropHandle<Result<Link>>> {
         let mut coming = self.coming.lock();
-        let place = coming.iter().position(|each| each.home == here())?;
-        Some(coming.remove(place).link)
+        let index = coming.iter().position(|each| each.home == here())?;
+        Some(coming.remove(index).link)
     }
 
     async fn connect_in_time(&self) -> Result<Link> {
@@ -284,32 +285,32 @@ impl Pool {
         connected.map_err(|_| {
             let address = &self.peer;
             let seconds = self.options.connect_time.as_secs();
-            Error::new(Reason::Io, format!("{address} did not answer within {seconds} s of connecting to it"))
+            Error::new(Reason::Io, format!("connecting to {address} timed out after {seconds} s"))
         })?
     }
 
-    /// Connecting to there took so long. What is on this machine may be the near end of a tunnel.
+    /// Records the time that a connect took. Loopback is ignored: it may be the near end of a tunnel.
     fn connected(&self, to: SocketAddr, took: Duration) {
         if !to.ip().to_canonical().is_loopback() {
-            let took = u64::try_from(took.as_nanos()).unwrap_or(UNKNOWN);
-            self.round_trip.fetch_min(took, Ordering::Relaxed);
+            let took = u64::try_from(took.as_nanos()).unwrap_or(NO_RTT);
+            self.min_rtt_nanos.fetch_min(took, Ordering::Relaxed);
         }
     }
 
-    /// How long a round trip takes, the least that connecting took.
+    /// The lowest RTT observed, measured by TCP connects; `None` if unknown.
     pub fn round_trip(&self) -> Option<Duration> {
-        let least = self.round_trip.load(Ordering::Relaxed);
-        (least != UNKNOWN).then(|| Duration::from_nanos(least))
+        let nanos = self.min_rtt_nanos.load(Ordering::Relaxed);
+        (nanos != NO_RTT).then(|| Duration::from_nanos(nanos))
     }
 
-    /// Takes a connection back whose last answer was read to its end.
+    /// Returns a connection to the pool. Its last response must have been read to the end.
     pub fn give_back(&self, connection: Connection) {
         if !self.options.is_fresh && !connection.link.sender.is_closed() && !self.permits.is_closed() {
             self.idle.lock().push(Idle { link: connection.link, since: self.clock.now() });
         }
     }
 
-    /// Closes what is idle; nothing is connected any more.
+    /// Closes idle connections and rejects further requests. Connections in use are not affected.
     pub fn close(&self) {
         self.permits.close();
         self.idle.lock().clear();
@@ -319,14 +320,14 @@ impl Pool {
     fn pop(&self) -> Option<Link> {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
-        // They lie in order of age.
-        let old = idle.partition_point(|each| each.since + MOST_IDLE < now);
+        // Sorted by age, oldest first.
+        let old = idle.partition_point(|each| each.since + MAX_IDLE_TIME < now);
         idle.drain(..old);
         let here = here();
-        if let Some(place) = idle.iter().rposition(|each| each.link.home == here) {
-            return Some(idle.remove(place).link);
+        if let Some(index) = idle.iter().rposition(|each| each.link.home == here) {
+            return Some(idle.remove(index).link);
         }
-        // One is made; where there may be no more, it has the place of the oldest.
+        // The caller opens a new connection. At the maximum, the oldest idle one is closed to make room.
         let used = self.options.connections.saturating_sub(self.permits.available_permits());
         if !idle.is_empty() && idle.len() + used > self.options.connections {
             idle.remove(0);
@@ -349,7 +350,7 @@ impl Pool {
         let socket = Counted::new(socket, self.options.traffic.clone(), waking.clone());
         let (sender, driver) = match &self.tls {
             None => self.speak(Socket::new(socket)).await?,
-            // Boxed: where there is none, no connection pays for its room.
+            // Boxed, so that plain connections do not pay for the size of this future.
             Some(tls) => Box::pin(self.secure(tls, socket)).await?,
         };
         Ok(Link { sender, driver: Some(driver), waking, home })
@@ -362,7 +363,7 @@ impl Pool {
     ) -> Result<(SendRequest<Payload>, Driver)> {
         let host = &self.peer.host;
         let name = ServerName::try_from(host.clone()).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, format!("{host:?} is no host name"), e)
+            Error::with_source(Reason::InvalidArgument, format!("{host:?} is not a host name"), e)
         })?;
         let secured = TlsConnector::from(tls.clone()).connect(name, socket).await;
         let secured = secured.map_err(|e| self.failed("TLS with", e))?;
@@ -378,11 +379,12 @@ impl Pool {
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + Sync + 'static,
     {
         let handshake = http1::Builder::new()
-            .max_buf_size(self.options.read_bytes.max(LEAST_READ_BYTES))
+            .max_buf_size(self.options.read_bytes.max(MIN_READ_BYTES))
             .handshake(io)
             .await;
-        let (sender, connection) = handshake
-            .map_err(|e| Error::with_source(Reason::Io, format!("speaking with {} failed", self.peer), e))?;
+        let (sender, connection) = handshake.map_err(|e| {
+            Error::with_source(Reason::Io, format!("the HTTP handshake with {} failed", self.peer), e)
+        })?;
         Ok((sender, Box::pin(connection)))
     }
 }
@@ -395,8 +397,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_is_given_what_its_own_runtime_made() {
-        // Nobody accepts: the kernel does.
+    fn take_reuses_connections_of_its_own_runtime_only() {
+        // The kernel completes the handshakes; nothing calls accept.
         let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let peer =
             Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
@@ -404,13 +406,13 @@ mod tests {
         let (one, other) = (runtime(), runtime());
         let (few, more) = (pool(1), pool(2));
         assert_eq!([&one, &one, &other, &other].map(|home| reuses(&few, home)), [false, true, false, true]);
-        assert_eq!(few.idle.lock().len(), 1, "the other's took the place of the first");
+        assert_eq!(few.idle.lock().len(), 1, "the other runtime's connection replaced the first");
         assert_eq!([&one, &other, &one, &other].map(|home| reuses(&more, home)), [false, false, true, true]);
         drop(other);
         assert_eq!(
             [&one, &one].map(|home| reuses(&few, home)),
             [false, true],
-            "nobody hears of what it made"
+            "connections of a dropped runtime are not reused"
         );
     }
 
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_is_the_least_that_connecting_took() {
+    fn round_trip_is_the_lowest_connect_time_beyond_loopback() {
         let pool = pool(&Peer { is_tls: false, host: "far".to_owned(), port: 80 }, 1);
         let [here, far] = ["[::ffff:127.0.0.1]:80", "10.1.2.3:80"].map(|address| address.parse().unwrap());
         let at = Duration::from_millis;
@@ -432,16 +434,16 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_expected_are_there_when_they_are_asked_for() {
+    fn expect_opens_missing_connections_up_to_the_maximum() {
         let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let peer =
             Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
         let (home, pool) = (runtime(), pool(&peer, 3));
         home.block_on(async {
             let held = pool.take(false).await.unwrap();
-            assert_eq!(pool.round_trip(), None, "that is this machine");
+            assert_eq!(pool.round_trip(), None, "loopback has no RTT");
             pool.expect(2);
-            // What is there already counts, and no more are made than there may be.
+            // Existing connections count, and the maximum is not exceeded.
             pool.expect(2);
             assert_eq!(pool.coming.lock().len(), 2);
             pool.expect(100);
@@ -454,7 +456,7 @@ mod tests {
             pool.close();
             assert!(pool.coming.lock().is_empty() && pool.take(false).await.is_err());
         });
-        // Where nobody answers, whoever asks hears of it.
+        // A failure to connect in advance is reported to the next caller.
         drop(store);
         let pool = self::pool(&peer, 2);
         home.block_on(async {
@@ -467,7 +469,7 @@ mod tests {
         Builder::new_current_thread().enable_all().build().unwrap()
     }
 
-    /// Whether a task of a runtime is given a connection that was used before.
+    /// Returns true if `take` in the given runtime returns a reused connection.
     fn reuses(pool: &Pool, home: &Runtime) -> bool {
         home.block_on(async {
             let connection = pool.take(false).await.unwrap();

@@ -1,19 +1,19 @@
-//! The query of a request.
+//! The query string of a request.
 
 use tradewind_wire::sigv4::encode_query;
 
-/// A query, percent-encoded as signatures need it.
+/// A query string, percent-encoded as SigV4 requires.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Query(Vec<u8>);
 
 impl Query {
-    /// A parameter that has no value, as `uploads`.
+    /// Adds a parameter without a value, such as `uploads`.
     pub fn flag(mut self, name: &str) -> Self {
         self.begin(name);
         self
     }
 
-    /// A parameter with its value.
+    /// Adds a parameter with a value.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.begin(name);
         self.0.push(b'=');
@@ -21,7 +21,7 @@ impl Query {
         self
     }
 
-    /// The same where there is a value.
+    /// Adds a parameter if it has a value.
     pub fn with_some(self, name: &str, value: Option<&str>) -> Self {
         match value {
             Some(value) => self.with(name, value),
@@ -29,7 +29,7 @@ impl Query {
         }
     }
 
-    /// What stands behind the question mark; empty where there is none.
+    /// The encoded query, without the question mark; empty without parameters.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

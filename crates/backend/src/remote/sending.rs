@@ -1,4 +1,4 @@
-//! A request that is under way while its body is handed over. It goes out once: what was sent of it is gone.
+//! A request whose body is supplied while it is in flight. It is not retried, since the bytes sent are not kept.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -19,29 +19,29 @@ use super::client::{About, Call, Client, Failed};
 use super::payload::{Fed, Payload};
 use super::pool::Connection;
 
-/// So much of a body that was handed over may still lie in this machine, in bytes: no more than that is waited for.
-const MOST_UNSEEN: u64 = 4 << 20;
+/// Upper bound of the body's bytes that may still be in local socket buffers when the wait for the response begins.
+const MAX_UNSENT_BYTES: u64 = 4 << 20;
 
-type Answered = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
 
-/// The request. Dropping it breaks it off: a store that has not all of a body commits nothing of it.
+/// A request in flight. Dropping it aborts the request: a store commits nothing of an incomplete body.
 pub(crate) struct Sending {
     client: Arc<Client>,
     context: Context,
     about: Box<About>,
     feed: mpsc::Sender<Bytes>,
-    /// Nobody said how long the body is: an empty piece ends it.
+    /// The body's length is unknown: an empty buffer ends it.
     needs_end: bool,
-    /// What signs the chunks of the body, where they are signed.
+    /// Signs the chunks of the body, if they are signed.
     signer: Option<ChunkSigner>,
-    /// Comes where the service says that it wants the body, where it was asked to say so.
+    /// Notified by `100 Continue`, if the request has an `Expect` header.
     invitation: Option<Arc<Notify>>,
-    under_way: Option<(Answered, Connection)>,
+    under_way: Option<(ResponseFuture, Connection)>,
 }
 
 impl Client {
-    /// Begins a request whose body is handed over while it is sent: once. `length` is that of the body on the wire, in
-    /// bytes, where it is known. Where the request expects to be told to go on, see [`Sending::invited`].
+    /// Starts a request whose body is supplied while it is sent. Only connecting is retried. `length` is the length of
+    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see [`Sending::invited`].
     pub async fn begin(
         self: &Arc<Self>,
         context: &Context,
@@ -62,12 +62,12 @@ impl Client {
         let (mut request, signer) = self.request(call, Payload::Fed(fed), length)?;
         let invitation = request.headers().contains_key(EXPECT).then(|| {
             let invitation = Arc::new(Notify::new());
-            let told = invitation.clone();
-            hyper::ext::on_informational(&mut request, move |_| told.notify_one());
+            let notified = invitation.clone();
+            hyper::ext::on_informational(&mut request, move |_| notified.notify_one());
             invitation
         });
         let mut about = Box::new(self.about(call, begun, length.unwrap_or_default()));
-        about.unseen = about.unseen.min(MOST_UNSEEN);
+        about.unseen = about.unseen.min(MAX_UNSENT_BYTES);
         let answered = connection.sender().send_request(request);
         connection.drive_apart();
         Ok(Sending::new(
@@ -95,7 +95,7 @@ impl Sending {
             Connection,
         ),
     ) -> Self {
-        let answered: Answered = Box::pin(answered);
+        let answered: ResponseFuture = Box::pin(answered);
         Self {
             client,
             context,
@@ -108,13 +108,13 @@ impl Sending {
         }
     }
 
-    /// What signs the chunks of the body, where they are signed. Once.
+    /// Takes the signer of the body's chunks; `None` if they are not signed, or on a second call.
     pub fn take_signer(&mut self) -> Option<ChunkSigner> {
         self.signer.take()
     }
 
-    /// Waits until the service wants the body, before any of it is handed over; the error is its refusal. Whether it
-    /// said so within `time`: some services, and some proxies before them, never do, and take the body nevertheless.
+    /// Waits for `100 Continue` before the body is sent. Returns false if it does not arrive within `time`: some
+    /// services and proxies never send it but accept the body. Fails with the service's error response.
     pub async fn invited(&mut self, time: Duration) -> Result<bool> {
         let Some(invitation) = self.invitation.take() else { return Ok(true) };
         let Some((answered, _)) = &mut self.under_way else { return Err(self.ended_early()) };
@@ -134,8 +134,8 @@ impl Sending {
         Err(self.ended_early())
     }
 
-    /// Hands over a piece, and waits until there is room for the next. A store that answers before it has everything
-    /// refuses it: that is the error then.
+    /// Sends a buffer, and waits until there is room for the next one. Fails with the store's error if it responds
+    /// before it has received the whole body.
     pub async fn write(&mut self, piece: Bytes) -> Result<()> {
         let Some((answered, _)) = &mut self.under_way else { return Err(self.ended_early()) };
         let feed = &self.feed;
@@ -147,12 +147,12 @@ impl Sending {
         };
         let stalled = |_| {
             let (what, seconds) = (self.about.what(), self.client.stall_time.as_secs());
-            Error::new(Reason::Io, format!("{what}: the store took no bytes for {seconds} s"))
+            Error::new(Reason::Io, format!("{what}: the store accepted no bytes for {seconds} s"))
         };
         let sent = tokio::time::timeout(self.client.stall_time, sent);
         let early = match self.context.guard(sent).await?.map_err(stalled)? {
             Ok(true) => return Ok(()),
-            // The connection took no more; why, its answer says.
+            // The connection was closed; the response says why.
             Ok(false) => None,
             Err(early) => Some(early),
         };
@@ -169,7 +169,7 @@ impl Sending {
         }
     }
 
-    /// Waits for the answer once all has been handed over.
+    /// Ends the body and waits for the response.
     pub async fn finish(mut self) -> Result<Answer> {
         if self.needs_end {
             self.write(Bytes::new()).await?;
@@ -190,6 +190,6 @@ impl Sending {
 
     fn ended_early(&self) -> Error {
         let what = self.about.what();
-        Error::new(Reason::Io, format!("{what}: the store took no more before it had all of the body"))
+        Error::new(Reason::Io, format!("{what}: the store ended the request before it had the whole body"))
     }
 }

@@ -1,6 +1,6 @@
-//! Connections as hyper and TLS see them: what they carry is counted, and without TLS they are closed without being shut
-//! down before, which would say the same in one more system call: some services close every connection behind its first
-//! answer.
+//! Sockets as hyper and TLS see them. [`Counted`] counts bytes and sets the wake-up threshold. [`Socket`], for plain
+//! HTTP, skips `shutdown`: the drop that follows closes the connection anyway, and some services use a connection for
+//! one response only, so that the extra system call would be paid per request.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tradewind_core::Traffic;
 
 use super::waking::{Told, Waking};
 
-/// A connection that counts what it carries.
+/// A TCP stream that counts the bytes in each direction and applies the wake-up threshold.
 pub(super) struct Counted {
     stream: TcpStream,
     traffic: Option<Arc<Traffic>>,
@@ -47,14 +47,14 @@ impl AsyncRead for Counted {
     ) -> Poll<Result<()>> {
         let Self { stream, traffic, waking, told } = &mut *self;
         if let Err(e) = told.tell(stream, waking, cx) {
-            tracing::debug!(error = %e, "a connection wakes for each packet");
+            tracing::debug!(error = %e, "cannot set SO_RCVLOWAT: the reader is woken for each packet");
         }
         let before = buffer.filled().len();
         let read = ready!(Pin::new(stream).poll_read(cx, buffer));
-        let came = buffer.filled().len() - before;
-        waking.received(came);
+        let bytes = buffer.filled().len() - before;
+        waking.received(bytes);
         if let Some(traffic) = traffic {
-            traffic.received(came);
+            traffic.received(bytes);
         }
         Poll::Ready(read)
     }
@@ -116,7 +116,7 @@ impl Write for Socket {
         self.inner().poll_flush(cx)
     }
 
-    /// Whoever asks for it drops the connection next.
+    /// Does nothing: hyper drops the connection next.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
         Poll::Ready(Ok(()))
     }

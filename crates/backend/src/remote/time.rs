@@ -1,9 +1,9 @@
-//! The times in S3's XML: RFC 3339 in UTC.
+//! Timestamps in S3's XML: RFC 3339 in UTC.
 
 use tradewind_core::Timestamp;
 use tradewind_wire::sigv4::AmzDate;
 
-/// Reads `2026-01-02T03:04:05.678Z`, with or without a fraction.
+/// Parses `2026-01-02T03:04:05.678Z`, with or without a fraction; further digits than milliseconds are ignored.
 pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
     let (whole, fraction) = match text.strip_suffix('Z')?.split_once('.') {
         Some((whole, fraction)) => (whole, fraction),
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn with_and_without_a_fraction() {
+    fn parse_time_accepts_an_optional_fraction() {
         let millis = |text| parse_time(text).map(Timestamp::millis);
         assert_eq!(millis("1970-01-01T00:00:01Z"), Some(1000));
         assert_eq!(millis("1970-01-01T00:00:01.5Z"), Some(1500));

@@ -1,8 +1,8 @@
-//! When a connection wakes whoever reads a body: not for each packet of it. A client that is faster than its line would be
-//! woken, read and write for every few kilobytes, which costs a weak one a third of its processor.
+//! Raises `SO_RCVLOWAT` while a response body is read, so that the reader is woken per 32 KiB rather than per packet.
+//! A client that is faster than its link would otherwise wake, read and write for every few KiB, which costs a weak CPU
+//! much of its time.
 //!
-//! The kernel is told how many bytes are worth waking for (`SO_RCVLOWAT`), for as long as more than that is to come for certain: a
-//! connection never waits for bytes that nobody sends.
+//! The threshold never exceeds the bytes still expected, so a read cannot block on data that will not arrive.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -11,38 +11,38 @@ use std::task::Context;
 
 use futures::task::AtomicWaker;
 
-/// So many bytes are worth being woken for. Twice that is the least that a connection may have on its way without being
-/// told to send more.
-const WORTH: u32 = 32 << 10;
-/// What the kernel does of its own.
-const FIRST: u32 = 1;
+/// Threshold while at least this much is expected. It is half of the initial receive window of a new connection
+/// (64 KiB), so that the window is reopened before the sender has filled it.
+const WAKE_THRESHOLD_BYTES: u32 = 32 << 10;
+/// The kernel's default threshold: every byte wakes the reader.
+const DEFAULT_THRESHOLD_BYTES: u32 = 1;
 
-/// What is known of the bytes that are still to come on a connection.
+/// Tracks how many bytes are still expected on a connection. Shared by the socket and the response's reader.
 #[derive(Debug, Default)]
 pub(super) struct Waking {
-    /// Bytes that came, of all answers, with heads and what TLS adds.
+    /// Bytes received on the connection since it was opened, including response heads and TLS overhead.
     received: AtomicU64,
-    /// How many there were when the request under way was begun.
+    /// `received` when the current request was sent.
     begun: AtomicU64,
-    /// There will be so many for certain.
+    /// Lower bound of `received` at the end of the current body; 0 disables the threshold.
     until: AtomicU64,
-    /// Who waits for them, be it whoever reads or a task of the connection's own.
+    /// The task that polls the socket: the body's reader or the connection's own task.
     waiting: AtomicWaker,
 }
 
 impl Waking {
-    /// A request is to be sent: all that was asked for before is here.
+    /// Starts a request: all earlier responses have been received in full.
     pub fn begin(&self) {
         self.until.store(0, Ordering::Relaxed);
         self.begun.store(self.received.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// The answer has a body of so many bytes. Some are here, and others with them: they count as if they were the body's.
+    /// Announces a body of `bytes` bytes. The response's head and TLS bytes count towards it, so the bound is low.
     pub fn expect(&self, bytes: u64) {
         self.until.store(self.begun.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
     }
 
-    /// From now on each byte is worth it. Whoever waits tells the kernel so.
+    /// Disables the threshold for this response and wakes the polling task, which resets the socket option.
     pub fn hurry(&self) {
         self.until.store(0, Ordering::Relaxed);
         self.waiting.wake();
@@ -52,45 +52,49 @@ impl Waking {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// How many bytes whoever waits now is to be woken for, where it was so many before.
+    /// The threshold to set now, given the current one. It is raised only to the full [`WAKE_THRESHOLD_BYTES`], and
+    /// lowered as the end of the body comes closer.
     fn worth(&self, before: u32) -> u32 {
         let to_come =
             self.until.load(Ordering::Relaxed).saturating_sub(self.received.load(Ordering::Relaxed));
-        if before == FIRST && to_come < u64::from(WORTH) {
-            return FIRST;
+        if before == DEFAULT_THRESHOLD_BYTES && to_come < u64::from(WAKE_THRESHOLD_BYTES) {
+            return DEFAULT_THRESHOLD_BYTES;
         }
-        u32::try_from(to_come).unwrap_or(WORTH).clamp(FIRST, WORTH)
+        u32::try_from(to_come)
+            .unwrap_or(WAKE_THRESHOLD_BYTES)
+            .clamp(DEFAULT_THRESHOLD_BYTES, WAKE_THRESHOLD_BYTES)
     }
 }
 
-/// What the kernel was told of a connection.
+/// The threshold that is set on a socket.
 #[derive(Debug)]
 pub(super) struct Told(u32);
 
 impl Told {
-    /// Nothing yet.
-    pub const NOTHING: Self = Self(FIRST);
+    /// The kernel's default.
+    pub const NOTHING: Self = Self(DEFAULT_THRESHOLD_BYTES);
 
-    /// Tells it what is worth waking for, before the connection is waited for. Where it takes that from nobody, each byte is.
+    /// Sets the socket's threshold; called before each poll. If the kernel rejects it, the threshold stays disabled for
+    /// this response.
     pub fn tell(&mut self, socket: &impl AsFd, waking: &Waking, cx: &Context<'_>) -> io::Result<()> {
         if waking.until.load(Ordering::Relaxed) > 0 {
-            // Before it is looked at again: whoever hurries in between is heard.
+            // Registered before the threshold is computed, so that a concurrent `hurry` is not missed.
             waking.waiting.register(cx.waker());
         }
         let worth = waking.worth(self.0);
         if worth != self.0 {
-            wake_for(socket, worth).inspect_err(|_| waking.hurry())?;
+            set_rcv_lowat(socket, worth).inspect_err(|_| waking.hurry())?;
             self.0 = worth;
         }
         Ok(())
     }
 }
 
-fn wake_for(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+fn set_rcv_lowat(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let length = size_of_val(&value) as libc::socklen_t;
     let number = socket.as_fd().as_raw_fd();
-    // SAFETY: the value lives for the call, and its length is what is said.
+    // SAFETY: `value` outlives the call, and `length` is its size.
     let set = unsafe {
         libc::setsockopt(number, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const value).cast(), length)
     };
@@ -102,32 +106,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_for_more_than_is_to_come() {
+    fn threshold_never_exceeds_the_bytes_expected() {
         let waking = Waking::default();
-        assert_eq!(waking.worth(FIRST), FIRST);
+        assert_eq!(waking.worth(DEFAULT_THRESHOLD_BYTES), DEFAULT_THRESHOLD_BYTES);
         waking.received(5000);
         waking.begin();
         waking.received(10_000);
         waking.expect(1 << 20);
         assert_eq!(waking.until.load(Ordering::Relaxed), 5000 + (1 << 20));
-        // The head is one of these: more is to come than is counted on.
+        // The response head counts too: more bytes follow than the bound says.
         waking.received(20_000);
-        assert_eq!(waking.worth(FIRST), WORTH);
-        let leave = |left: u64| {
-            let came = waking.until.load(Ordering::Relaxed) - received(&waking) - left;
-            waking.received(usize::try_from(came).unwrap());
+        assert_eq!(waking.worth(DEFAULT_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
+        let receive_all_but = |left: u64| {
+            let arrived = waking.until.load(Ordering::Relaxed) - received(&waking) - left;
+            waking.received(usize::try_from(arrived).unwrap());
         };
-        leave(40_000);
-        assert_eq!(waking.worth(WORTH), WORTH);
-        leave(20_000);
-        assert_eq!((waking.worth(FIRST), waking.worth(WORTH)), (FIRST, 20_000));
+        receive_all_but(40_000);
+        assert_eq!(waking.worth(WAKE_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
+        receive_all_but(20_000);
+        assert_eq!(
+            (waking.worth(DEFAULT_THRESHOLD_BYTES), waking.worth(WAKE_THRESHOLD_BYTES)),
+            (DEFAULT_THRESHOLD_BYTES, 20_000)
+        );
         waking.received(1 << 20);
-        assert_eq!(waking.worth(20_000), FIRST);
+        assert_eq!(waking.worth(20_000), DEFAULT_THRESHOLD_BYTES);
         waking.begin();
-        waking.expect(u64::from(WORTH));
-        assert_eq!(waking.worth(FIRST), WORTH);
+        waking.expect(u64::from(WAKE_THRESHOLD_BYTES));
+        assert_eq!(waking.worth(DEFAULT_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
         waking.hurry();
-        assert_eq!(waking.worth(WORTH), FIRST);
+        assert_eq!(waking.worth(WAKE_THRESHOLD_BYTES), DEFAULT_THRESHOLD_BYTES);
     }
 
     fn received(waking: &Waking) -> u64 {

@@ -1,35 +1,35 @@
-//! Uploads that were begun or seen here: which checksum their parts carry, their tags, and what their parts have. All of it
-//! can be asked of the service again or done without, so that it is forgotten when there is too much of it.
+//! A bounded cache of multipart uploads: the checksum algorithm of their parts, their tags, and the checksums of the
+//! parts stored here. Everything in it can be requested from the service again or is optional, so it may be dropped.
 
 use std::collections::{BTreeMap, HashMap};
 
 use tradewind_core::multipart::{CompletePart, CompleteUpload, PartNumber, UploadId};
 use tradewind_core::{Algorithm, Checksum, ChecksumScope, ETag, Tags};
 
-/// Uploads that are remembered.
+/// Maximum number of cached uploads.
 const MAX_UPLOADS: usize = 4096;
-/// Parts that are remembered, of all uploads together: some 5 MiB of them.
+/// Maximum number of cached parts of all uploads together: about 5 MiB.
 const MAX_PARTS: usize = 32 << 10;
 
-/// All of them.
+/// The cached uploads.
 #[derive(Default)]
 pub(super) struct BegunUploads {
     uploads: HashMap<UploadId, BegunUpload>,
-    /// Of all uploads.
+    /// Number of cached parts of all uploads.
     part_count: usize,
 }
 
-/// One of them.
+/// A cached upload.
 #[derive(Default)]
 pub(super) struct BegunUpload {
     /// The checksum that its parts must carry.
     pub algorithm: Option<Algorithm>,
-    /// Its tags, if it was begun here: radosgw forgets them.
+    /// Its tags, if it was created here: radosgw drops them.
     pub tags: Tags,
     parts: BTreeMap<PartNumber, StoredPart>,
 }
 
-/// A part that was stored here, with the checksum of its bytes.
+/// A part stored by this process, with the checksum of its bytes.
 pub(super) struct StoredPart {
     pub etag: ETag,
     pub size: u64,
@@ -42,7 +42,7 @@ impl BegunUploads {
     }
 
     pub fn insert(&mut self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
-        // Some are never ended here.
+        // Uploads that are never completed here would otherwise accumulate.
         if self.uploads.len() >= MAX_UPLOADS {
             *self = Self::default();
         }
@@ -56,7 +56,7 @@ impl BegunUploads {
         Some(removed)
     }
 
-    /// Remembers a part in place of an earlier one of its number, unless its upload is forgotten.
+    /// Caches a part, replacing an earlier one of its number. Does nothing if its upload is not cached.
     pub fn insert_part(&mut self, upload: &UploadId, number: PartNumber, part: StoredPart) {
         if self.part_count >= MAX_PARTS {
             self.uploads.values_mut().for_each(|upload| upload.parts.clear());
@@ -68,7 +68,7 @@ impl BegunUploads {
         }
     }
 
-    /// The checksum that an object of these parts must have; `None` if the checksum of a part is not known.
+    /// The checksum that an object made of these parts must have; `None` if the checksum of a part is unknown.
     pub fn checksum_of(
         &self,
         upload: &UploadId,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_of_all_kinds_follow_from_parts() {
+    fn checksum_of_computes_every_algorithm_and_scope() {
         for algorithm in Algorithm::ALL {
             let (all, id, order) = begun(algorithm);
             let of_parts = PARTS.map(|bytes| Checksum::of(algorithm, bytes));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_was_replaced_elsewhere_is_not_known() {
+    fn checksum_of_ignores_a_part_replaced_elsewhere() {
         let (algorithm, scope) = (Algorithm::Crc32, ChecksumScope::FullObject);
         let (mut all, id, mut order) = begun(algorithm);
         order.parts[1].etag = ETag::from_tag("another");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_forgotten_when_there_are_too_many() {
+    fn insert_part_drops_all_parts_at_the_maximum() {
         let (mut all, id, _) = begun(Algorithm::Crc32);
         for n in 0..MAX_PARTS {
             let other = UploadId(format!("{}", n / 10_000));

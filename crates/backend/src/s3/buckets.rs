@@ -1,4 +1,4 @@
-//! Buckets.
+//! Bucket operations.
 
 use bytes::Bytes;
 use http::Method;
@@ -12,43 +12,43 @@ use crate::remote::client::Call;
 use crate::remote::payload::Held;
 use crate::remote::time::parse_time;
 
-/// A list of buckets is no longer than this: ten thousand names.
-const MOST_BUCKETS_BYTES: usize = 4 << 20;
+/// Longest list of buckets: 10,000 names.
+const MAX_BUCKET_LIST_BYTES: usize = 4 << 20;
 const BUCKETS: DocumentKind = DocumentKind { name: "a list of buckets", roots: &["ListAllMyBucketsResult"] };
 
 impl S3Store {
     /// CreateBucket, in the store's region.
     pub(super) async fn make_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        // Amazon's first region and radosgw tell whoever has it already that they made it.
+        // us-east-1 and radosgw report success to the owner of an existing bucket.
         match self.find_bucket(context, bucket).await {
             Ok(()) => {
                 return Err(Error::new(
                     Reason::BucketExists,
-                    format!("bucket {:?} exists already", bucket.as_str()),
+                    format!("bucket {:?} already exists", bucket.as_str()),
                 ));
             }
-            // Somebody else's; who may not look may still make one.
+            // AccessDenied: it may belong to another account, or HeadBucket is denied and CreateBucket is not.
             Err(e) if matches!(e.reason(), Reason::NoSuchBucket | Reason::AccessDenied) => {}
             Err(e) => return Err(e),
         }
         let mut call = Call::bucket(Method::PUT, bucket);
-        // Amazon's first region is the one that may not be named.
+        // S3 rejects us-east-1 as a location constraint.
         if self.region != "us-east-1" {
             let mut document = "<CreateBucketConfiguration><LocationConstraint>".to_owned();
             xml::escape(&self.region, &mut document);
             document.push_str("</LocationConstraint></CreateBucketConfiguration>");
             call.payload = Held::of([Bytes::from(document)]);
         }
-        // Sent twice it would find its own bucket.
+        // A retry would find the bucket that the first attempt created.
         call.may_repeat = false;
-        self.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
+        self.send(context, &call).await?.collect(MAX_BUCKET_LIST_BYTES).await.map(drop)
     }
 
     /// DeleteBucket.
     pub(super) async fn remove_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::DELETE, bucket);
         call.may_repeat = false;
-        self.send(context, &call).await?.collect(MOST_BUCKETS_BYTES).await.map(drop)
+        self.send(context, &call).await?.collect(MAX_BUCKET_LIST_BYTES).await.map(drop)
     }
 
     /// HeadBucket.
@@ -57,10 +57,10 @@ impl S3Store {
         answer.collect(0).await.map(drop)
     }
 
-    /// ListBuckets. Names that break S3's own rules are passed over: nothing of ours can address them.
+    /// ListBuckets. Names that violate S3's naming rules are skipped, since the port cannot address them.
     pub(super) async fn all_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
         let document = self.send(context, &Call::service(Method::GET)).await?;
-        let document = document.collect(MOST_BUCKETS_BYTES).await?;
+        let document = document.collect(MAX_BUCKET_LIST_BYTES).await?;
         let (mut found, mut name, mut created) = (Vec::new(), String::new(), None);
         BUCKETS.leaves(&document, |path, text| match path {
             [.., "Bucket", "Name"] => name = text.to_owned(),

@@ -1,4 +1,4 @@
-//! The framing of a body (`aws-chunked`): with an unsigned checksum behind it, or with a signature for each chunk.
+//! The `aws-chunked` framing of a body: unsigned chunks with a trailing checksum, or a signature for each chunk.
 //! <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html> and
 //! <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html>.
 
@@ -6,25 +6,25 @@ use bytes::{Bytes, BytesMut};
 use tradewind_core::Checksum;
 use tradewind_wire::sigv4::{ChunkSigner, sha256};
 
-/// Bytes in each chunk but the last. MinIO takes no more than 16 MiB; Amazon no less than 8 KiB.
+/// Size of each unsigned chunk except the last. MinIO allows at most 16 MiB, Amazon S3 at least 8 KiB.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// The same where each is signed: its bytes must be at hand before the first of them goes out.
-/// Small enough that a slow line fills one before a store loses patience.
-const SIGNED_BYTES: usize = 16 << 10;
-/// What stands between the size of a chunk and its signature.
-const SIGNATURE: &str = ";chunk-signature=";
+/// Size of each signed chunk except the last. A whole chunk must be in memory before its first byte is sent, so it is
+/// small: a slow source fills it before the store times out.
+const SIGNED_CHUNK_BYTES: usize = 16 << 10;
+/// Separator between the size of a chunk and its signature.
+const SIGNATURE_EXTENSION: &str = ";chunk-signature=";
 
-/// The frame around a body.
+/// The encoder of a framed body.
 #[derive(Debug)]
 pub(super) enum Frame {
-    /// A checksum follows.
+    /// With a trailing checksum.
     Trailing(Chunks),
     /// Each chunk is signed.
     Signed(SignedChunks),
 }
 
 impl Frame {
-    /// The next bytes of the body, framed; there are as many as was said at the most.
+    /// Frames the next bytes of the body. All calls together must not exceed the declared length.
     pub fn frame(&mut self, bytes: Bytes) -> Vec<Bytes> {
         match self {
             Self::Trailing(chunks) => chunks.frame(bytes),
@@ -32,7 +32,7 @@ impl Frame {
         }
     }
 
-    /// What ends the body.
+    /// The bytes that end the body: the last chunk and the trailer.
     pub fn end(&mut self, checksum: &Checksum) -> Bytes {
         match self {
             Self::Trailing(_) => trailer(checksum).into(),
@@ -41,22 +41,22 @@ impl Frame {
     }
 }
 
-/// Puts the frame around the bytes of a body, which it hands on as they are.
+/// Encoder of unsigned chunks. The bytes of the body are not copied.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// Bytes of the body to come.
+    /// Bytes of the body not yet framed.
     left: u64,
-    /// Bytes of the chunk to come.
+    /// Bytes missing in the current chunk.
     in_chunk: u64,
 }
 
 impl Chunks {
-    /// Of a body of `length` bytes.
+    /// Creates an encoder for a body of `length` bytes.
     pub const fn new(length: u64) -> Self {
         Self { left: length, in_chunk: 0 }
     }
 
-    /// What the body is on the wire, in bytes, with a trailer for a checksum like this one.
+    /// Length of the framed body in bytes, with a trailing checksum of the same algorithm as `like`.
     pub fn length(length: u64, like: &Checksum) -> u64 {
         let framed = |size: u64| format!("{size:x}\r\n\r\n").len() as u64 + size;
         let (full, rest) = (length / CHUNK_BYTES, length % CHUNK_BYTES);
@@ -84,36 +84,36 @@ impl Chunks {
     }
 }
 
-/// What ends the body.
+/// The last chunk and the trailing checksum.
 fn trailer(checksum: &Checksum) -> String {
     format!("0\r\n{}:{}\r\n\r\n", checksum.algorithm().header(), checksum.to_base64())
 }
 
-/// Signs the chunks of a body, which it hands on as they are, but for what is left of one that came in pieces.
+/// Encoder of signed chunks. The bytes of the body are copied only if a chunk arrives in several buffers.
 #[derive(Debug)]
 pub(super) struct SignedChunks {
     signer: ChunkSigner,
-    /// Bytes of each chunk but the last.
+    /// Size of each chunk except the last, in bytes.
     size: usize,
-    /// Bytes of the body to come.
+    /// Bytes of the body not yet received.
     left: u64,
-    /// The beginning of the next chunk. Copied, so that what it came in is free for what follows.
+    /// The beginning of the next chunk. Copied, so that the caller's buffer can be reused.
     begun: BytesMut,
 }
 
 impl SignedChunks {
-    /// Of a body of `length` bytes.
+    /// Creates an encoder for a body of `length` bytes.
     pub fn new(length: u64, signer: ChunkSigner) -> Self {
-        Self { signer, size: SIGNED_BYTES, left: length, begun: BytesMut::new() }
+        Self { signer, size: SIGNED_CHUNK_BYTES, left: length, begun: BytesMut::new() }
     }
 
-    /// What the body is on the wire, in bytes.
+    /// Length of the framed body in bytes.
     pub fn length(length: u64) -> u64 {
-        Self::length_in(length, SIGNED_BYTES as u64)
+        Self::length_in(length, SIGNED_CHUNK_BYTES as u64)
     }
 
     fn length_in(length: u64, size: u64) -> u64 {
-        let framed = |size: u64| (format!("{size:x}{SIGNATURE}").len() + 64 + 4) as u64 + size;
+        let framed = |size: u64| (format!("{size:x}{SIGNATURE_EXTENSION}").len() + 64 + 4) as u64 + size;
         let (full, rest) = (length / size, length % size);
         full * framed(size) + if rest > 0 { framed(rest) } else { 0 } + framed(0)
     }
@@ -146,7 +146,7 @@ impl SignedChunks {
 
     fn head(&mut self, chunk: &[u8]) -> Bytes {
         let signature = self.signer.sign(&sha256(chunk));
-        [format!("{:x}{SIGNATURE}", chunk.len()).as_bytes(), &signature, b"\r\n"].concat().into()
+        [format!("{:x}{SIGNATURE_EXTENSION}", chunk.len()).as_bytes(), &signature, b"\r\n"].concat().into()
     }
 
     fn end(&mut self) -> Bytes {
@@ -164,7 +164,7 @@ mod tests {
     use tradewind_wire::sigv4::{AmzDate, SigningKey};
 
     #[test]
-    fn a_short_body() {
+    fn chunks_frame_a_short_body() {
         let checksum = Checksum::of(Algorithm::Crc32, b"hello");
         let mut chunks = Chunks::new(5);
         let framed = [chunks.frame("he".into()), chunks.frame("llo".into())].concat().concat();
@@ -181,9 +181,9 @@ mod tests {
         ChunkSigner::new(Arc::new(key), &date, scope, &from_hex(seed.as_bytes()).unwrap())
     }
 
-    /// The example in Amazon's description, however its bytes come.
+    /// The example in Amazon's documentation, with the body in buffers of several sizes.
     #[test]
-    fn signed_chunks_of_the_documentation() {
+    fn signed_chunks_match_the_documented_example() {
         let expected = [
             b"10000;chunk-signature=ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648\r\n"
                 .as_slice(),
@@ -200,13 +200,13 @@ mod tests {
             let mut framed: Vec<Bytes> =
                 whole.chunks(piece).flat_map(|piece| chunks.frame(whole.slice_ref(piece))).collect();
             framed.push(chunks.end());
-            assert!(framed.concat() == expected, "in pieces of {piece}");
+            assert!(framed.concat() == expected, "in buffers of {piece} bytes");
         }
     }
 
     proptest! {
         #[test]
-        fn the_length_of_signed_chunks(length in 0_usize..300_000, piece in 1_usize..100_000) {
+        fn signed_length_equals_the_bytes_framed(length in 0_usize..300_000, piece in 1_usize..100_000) {
             let (bytes, mut chunks) = (Bytes::from(vec![7; length]), SignedChunks::new(length as u64, signer()));
             let framed: usize =
                 bytes.chunks(piece).flat_map(|piece| chunks.frame(bytes.slice_ref(piece))).map(|piece| piece.len()).sum();
@@ -214,7 +214,7 @@ mod tests {
         }
 
         #[test]
-        fn the_length_is_known_beforehand(length in 0_usize..3_000_000, piece in 1_usize..300_000) {
+        fn unsigned_length_equals_the_bytes_framed(length in 0_usize..3_000_000, piece in 1_usize..300_000) {
             let (bytes, checksum) = (Bytes::from(vec![7; length]), Checksum::of(Algorithm::Crc64Nvme, b""));
             let mut chunks = Chunks::new(length as u64);
             let framed: u64 = bytes.chunks(piece)

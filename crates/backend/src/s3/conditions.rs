@@ -1,5 +1,5 @@
-//! Conditions where a service does not judge them as S3's documentation says: what it would pass over is refused or
-//! judged here, and what was judged here is pinned to the object that was looked at.
+//! Conditional requests to services that deviate from S3's documentation. A condition that the service would ignore is
+//! rejected, or evaluated here; the request is then pinned to the ETag of the object that was evaluated.
 
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
@@ -9,15 +9,16 @@ use tradewind_core::{Address, Context, ETag, ObjectInfo, Precondition, ReadCondi
 use super::S3Store;
 
 impl S3Store {
-    /// Refuses a condition on a write that the service would pass over.
+    /// Rejects a write condition that the service would ignore.
     pub(super) async fn check_condition(&self, context: &Context, precondition: &Precondition) -> Result<()> {
         if *precondition != Precondition::None && self.is_ceph(context).await? {
-            return Err(Error::unsupported("write under a condition: radosgw passes over some of them"));
+            return Err(Error::unsupported("make conditional writes: radosgw ignores some conditions"));
         }
         Ok(())
     }
 
-    /// The conditions of a read, as the service judges them rightly: radosgw compares one entity tag, and dates.
+    /// Converts the conditions of a read to ones that the service evaluates correctly: radosgw supports a single ETag,
+    /// and dates.
     pub(super) async fn settle(
         &self,
         context: &Context,
@@ -30,20 +31,20 @@ impl S3Store {
         Ok(pinned_to(&self.judge(context, address, conditions).await?.etag))
     }
 
-    /// Looks at an object, and judges the conditions by what is there.
+    /// Requests the head of an object and evaluates the conditions against it.
     pub(super) async fn judge(
         &self,
         context: &Context,
         address: &Address,
         conditions: &ReadConditions,
     ) -> Result<ObjectInfo> {
-        // Boxed, since looking at an object may come here first: without conditions it does not.
-        let looked = Box::pin(self.read_head(context, address, &GetRequest::default())).await?;
-        conditions.check(&looked.info.etag, looked.info.modified)?;
-        Ok(looked.info)
+        // Boxed, because `read_head` may call this function; without conditions it does not.
+        let found = Box::pin(self.read_head(context, address, &GetRequest::default())).await?;
+        conditions.check(&found.info.etag, found.info.modified)?;
+        Ok(found.info)
     }
 
-    /// Refuses what the service would answer with the whole object: one of its parts.
+    /// Rejects the selection of a part if the service would return the whole object.
     pub(super) async fn settle_select(
         &self,
         context: &Context,
@@ -56,14 +57,16 @@ impl S3Store {
         }
         let info = self.judge(context, address, &request.conditions).await?;
         match info.parts {
-            Some(_) => Err(Error::unsupported("select one part of an object: radosgw answers the whole")),
+            Some(_) => {
+                Err(Error::unsupported("select one part of an object: radosgw returns the whole object"))
+            }
             None if number.get() == 1 => Ok(Select::Whole),
-            None => Err(Error::new(Reason::InvalidRange, "an object without parts has part 1 alone")),
+            None => Err(Error::new(Reason::InvalidRange, "an object without parts has only part 1")),
         }
     }
 }
 
-/// Whether every condition is one tag or a date.
+/// Returns true if every condition is a single ETag or a date.
 fn has_no_list(conditions: &ReadConditions) -> bool {
     let is_one = |tags: &Option<ETagMatch>| match tags {
         None => true,
@@ -73,7 +76,7 @@ fn has_no_list(conditions: &ReadConditions) -> bool {
     is_one(&conditions.if_match) && is_one(&conditions.if_none_match)
 }
 
-/// It must be this object.
+/// The condition that the object has this ETag.
 pub(super) fn pinned_to(etag: &ETag) -> ReadConditions {
     ReadConditions { if_match: Some(ETagMatch::OneOf(vec![etag.clone()])), ..ReadConditions::default() }
 }
@@ -83,13 +86,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_stars_are_not_left_to_radosgw() {
-        let of = |if_match: Option<&str>, if_none_match: Option<&str>| ReadConditions {
+    fn has_no_list_rejects_lists_and_wildcards() {
+        let conditions = |if_match: Option<&str>, if_none_match: Option<&str>| ReadConditions {
             if_match: if_match.map(ETagMatch::parse),
             if_none_match: if_none_match.map(ETagMatch::parse),
             ..ReadConditions::default()
         };
-        assert!(has_no_list(&of(None, None)) && has_no_list(&of(Some("\"a\""), Some("\"b\""))));
-        assert!(!has_no_list(&of(Some("*"), None)) && !has_no_list(&of(None, Some("\"a\", \"b\""))));
+        assert!(
+            has_no_list(&conditions(None, None)) && has_no_list(&conditions(Some("\"a\""), Some("\"b\"")))
+        );
+        assert!(
+            !has_no_list(&conditions(Some("*"), None))
+                && !has_no_list(&conditions(None, Some("\"a\", \"b\"")))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Copies within the store, of objects and into parts.
+//! Server-side copies of objects, and of ranges into parts.
 
 use http::{HeaderMap, HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
@@ -19,7 +19,8 @@ use crate::remote::fields::generation;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
-const MOST_ANSWER_BYTES: usize = 64 << 10;
+/// Longest response document of a copy.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl S3Store {
     /// CopyObject.
@@ -27,23 +28,27 @@ impl S3Store {
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
         call.is_work = true;
-        write_source(&request.source, &mut call.headers)?;
+        write_copy_source(&request.source, &mut call.headers)?;
         self.check_condition(context, &request.precondition).await?;
         let is_ceph = self.is_ceph(context).await?;
-        let looked = match is_ceph {
+        let source_info = match is_ceph {
             true => Some(self.judge(context, &request.source, &request.source_conditions).await?),
             false => None,
         };
-        match &looked {
-            Some(looked) => {
-                headers::write_conditions(&pinned_to(&looked.etag), Whose::CephSource, &mut call.headers)?;
+        match &source_info {
+            Some(source_info) => {
+                headers::write_conditions(
+                    &pinned_to(&source_info.etag),
+                    Whose::CephSource,
+                    &mut call.headers,
+                )?;
             }
             None => headers::write_conditions(&request.source_conditions, Whose::Source, &mut call.headers)?,
         }
         headers::write_precondition(&request.precondition, &mut call.headers)?;
         let mut metadata = request.metadata;
         if metadata.is_none() && request.tags.is_none() && request.source == *to {
-            // S3 refuses a copy that changes nothing: it replaces the metadata by what it was.
+            // S3 rejects a copy onto itself that changes nothing: this replaces the metadata with the same metadata.
             metadata = Some(self.read_head(context, to, &GetRequest::default()).await?.info.metadata);
         }
         let metadata_is_new = metadata.is_some();
@@ -53,10 +58,10 @@ impl S3Store {
             headers::write_absent_classes(&metadata.classes, &mut call.headers);
             call.headers.insert("x-amz-metadata-directive", HeaderValue::from_static("REPLACE"));
         }
-        // Of radosgw's copies tags get lost where there are new ones, or new metadata: they are set behind.
-        let later = looked.and_then(|looked| match (metadata_is_new, &request.tags) {
+        // radosgw loses the tags of a copy with new tags or new metadata: they are set by a separate request.
+        let later = source_info.and_then(|source_info| match (metadata_is_new, &request.tags) {
             (_, Some(tags)) => Some(tags.clone()),
-            (true, None) => Some(looked.metadata.tags).filter(|tags| !tags.is_empty()),
+            (true, None) => Some(source_info.metadata.tags).filter(|tags| !tags.is_empty()),
             (false, None) => None,
         });
         if let Some(tags) = request.tags.as_ref().filter(|_| !is_ceph) {
@@ -73,10 +78,10 @@ impl S3Store {
         }
         let found = self.read_head(context, to, &GetRequest::default()).await?.info;
         if found.etag != copied.etag {
-            // Somebody wrote it meanwhile: what was copied has the size that the answer does not say.
+            // Another client has overwritten it. The copy's response has no size, so it cannot be reported.
             return Err(Error::new(
                 Reason::Conflict,
-                format!("key {:?} was changed meanwhile", to.key.as_str()),
+                format!("key {:?} was overwritten during the copy", to.key.as_str()),
             ));
         }
         Ok(Committed { size: found.size, ..copied })
@@ -95,42 +100,42 @@ impl S3Store {
             .with("partNumber", &request.number.get().to_string())
             .with("uploadId", &request.upload.0);
         call.is_work = true;
-        write_source(&request.source, &mut call.headers)?;
+        write_copy_source(&request.source, &mut call.headers)?;
         headers::write_conditions(&request.source_conditions, Whose::Source, &mut call.headers)?;
-        let looked = self.read_head(context, &request.source, &GetRequest::default()).await?.info;
-        let size = looked.size;
-        // radosgw passes over conditions on the source of a part: they are judged here, before and behind.
+        let source_info = self.read_head(context, &request.source, &GetRequest::default()).await?.info;
+        let size = source_info.size;
+        // radosgw ignores conditions on the source of a part: they are evaluated here, before and after the copy.
         let is_judged = !request.source_conditions.is_empty() && self.is_ceph(context).await?;
         if is_judged {
-            request.source_conditions.check(&looked.etag, looked.modified)?;
+            request.source_conditions.check(&source_info.etag, source_info.modified)?;
         }
         let span = match request.range {
             None => tradewind_core::Span::whole(size),
             Some(range) => range.resolve(size)?,
         };
         if let Some(range) = request.range {
-            // S3 refuses what reaches behind the end, and so does the port.
+            // S3 rejects a range beyond the end of the source, and so does the port.
             if matches!(range, ByteRange::Inclusive { last, .. } if last >= size) {
-                return Err(Error::new(Reason::InvalidRange, "the range must lie within the source"));
+                return Err(Error::new(Reason::InvalidRange, "the range must be within the source object"));
             }
             let text = format!("bytes={}-{}", span.offset, span.end() - 1);
             call.headers.insert("x-amz-copy-source-range", fields::value(&text)?);
         }
         let copied = self.copied(context, &call).await?;
         if is_judged {
-            self.judge(context, &request.source, &pinned_to(&looked.etag)).await?;
+            self.judge(context, &request.source, &pinned_to(&source_info.etag)).await?;
         }
         let copied = Committed { size: span.length, ..copied };
         self.remember_part(&request.upload, request.number, &copied);
         Ok(copied)
     }
 
-    /// Sends a copy and reads what it became, but its size. The answer may begin with success and still hold a
-    /// refusal.
+    /// Sends a copy and parses the response; the size in the result is 0. A response of status 200 may still contain an
+    /// error.
     async fn copied(&self, context: &Context, call: &Call<'_>) -> Result<Committed> {
         let answer = self.send(context, call).await?;
         let status = answer.head.status;
-        let document = answer.collect(MOST_ANSWER_BYTES).await?;
+        let document = answer.collect(MAX_RESPONSE_BYTES).await?;
         let (mut etag, mut modified) = (None, None);
         let (mut answered, mut is_refused) = (AnsweredChecksums::default(), false);
         xml::leaves(&document, |path, text| match path {
@@ -144,7 +149,7 @@ impl S3Store {
             return Err(Refusal::read(&document).into_error(status, call.subject, "copying"));
         }
         let etag =
-            etag.ok_or_else(|| Error::new(Reason::Io, "the store copied and did not say what came of it"))?;
+            etag.ok_or_else(|| Error::new(Reason::Io, "the store's response to the copy has no ETag"))?;
         let modified: Timestamp = modified.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
         let (checksums, scope) = answered.finish();
@@ -152,13 +157,13 @@ impl S3Store {
     }
 }
 
-fn write_source(source: &Address, headers: &mut HeaderMap) -> Result<()> {
+fn write_copy_source(source: &Address, headers: &mut HeaderMap) -> Result<()> {
     let mut text = format!("/{}/", source.bucket).into_bytes();
     encode_path(source.key.as_str(), &mut text);
     headers.insert(
         "x-amz-copy-source",
         HeaderValue::from_bytes(&text).map_err(|e| {
-            Error::with_source(Reason::InvalidKey, "the source cannot be named in a header", e)
+            Error::with_source(Reason::InvalidKey, "the source's key cannot be sent in a header", e)
         })?,
     );
     Ok(())

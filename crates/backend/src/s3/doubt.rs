@@ -1,6 +1,6 @@
-//! Conditional writes whose answer was lost. Sent again, such a write fails on what the first attempt did: so it carries a
-//! name of its own, by which it is known again. Bytes alone would not tell it from somebody else's who wrote the same.
-//! See `docs/decisions/0016-the-s3-leaf-and-other-stores.md`.
+//! Conditional writes whose response was lost. A retry may fail because the first attempt succeeded. Each such write
+//! therefore stores a random id in the object's metadata, by which it is recognized. The bytes alone are not enough:
+//! another client may have written the same ones. See `docs/decisions/0016-the-s3-leaf-and-other-stores.md`.
 
 use std::sync::atomic::Ordering;
 
@@ -14,10 +14,10 @@ use super::S3Store;
 use super::headers::{self, Answered, WRITE};
 use crate::remote::client::Call;
 
-/// The length of such a name.
-const NAME_BYTES: usize = 32;
+/// Length of a write id, in characters.
+const WRITE_ID_CHARS: usize = 32;
 
-/// A conditional write that can be known again.
+/// A conditional write with an id by which it can be recognized.
 #[derive(Debug, Clone)]
 pub(super) struct Named {
     name: HeaderValue,
@@ -26,32 +26,34 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Names the write in its request, where it has a condition. Answers whether the request may be sent again: not where
-    /// the metadata has no room left for the name.
+    /// Adds an id to the request if it has a condition. Returns true if the request may be retried: false if the
+    /// metadata has no room for the id.
     pub fn write(precondition: &Precondition, metadata: &Metadata, headers: &mut HeaderMap) -> Result<bool> {
         if *precondition == Precondition::None {
             return Ok(true);
         }
         let taken: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
-        if taken + WRITE.as_str().len() + NAME_BYTES > MAX_USER_METADATA_BYTES {
+        if taken + WRITE.as_str().len() + WRITE_ID_CHARS > MAX_USER_METADATA_BYTES {
             return Ok(false);
         }
         let name = || Some([getrandom::u64().ok()?, getrandom::u64().ok()?]);
-        let [high, low] = name().ok_or_else(|| Error::new(Reason::Io, "the system gives no random bytes"))?;
+        let [high, low] =
+            name().ok_or_else(|| Error::new(Reason::Io, "the system's random number generator failed"))?;
         let name = HeaderValue::try_from(format!("{high:016x}{low:016x}"))
-            .map_err(|e| Error::with_source(Reason::Defect, "a number is no header", e))?;
+            .map_err(|e| Error::with_source(Reason::Defect, "a write id is not a valid header value", e))?;
         headers.insert(WRITE, name);
         Ok(true)
     }
 
-    /// The write that these headers name, if any, with what it writes.
+    /// The write with the id in these headers, if any, and its size and checksum.
     pub fn read(headers: &HeaderMap, size: u64, checksum: Checksum) -> Option<Self> {
         Some(Self { name: headers.get(WRITE)?.clone(), size, checksum })
     }
 }
 
 impl S3Store {
-    /// Sends a write again where that is safe, and where nobody knows whether it was carried out, finds out.
+    /// Handles a failed write: if its outcome is unknown and it has an id, the store is queried. Otherwise returns
+    /// `error`.
     pub(super) async fn settle_call(
         &self,
         context: &Context,
@@ -66,7 +68,8 @@ impl S3Store {
         }
     }
 
-    /// What became of a write that failed with `error` and may have been carried out.
+    /// Finds out whether a write that failed with `error` was carried out: if so, returns its response headers,
+    /// otherwise `error`.
     pub(super) async fn settle_write(
         &self,
         context: &Context,
@@ -82,7 +85,7 @@ impl S3Store {
         let answer = match self.ask(context, address, &GetRequest::default(), Method::HEAD).await {
             Ok(answer) => answer,
             Err(e) => {
-                tracing::debug!(error = %e, "what became of a write could not be found out");
+                tracing::debug!(error = %e, "cannot determine whether a write took effect");
                 return Err(error);
             }
         };

@@ -1,4 +1,4 @@
-//! Where a store answers, and how buckets and keys are written into its URLs.
+//! A service's address, and how buckets and keys are written into its URLs.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use tradewind_wire::sigv4::encode_path;
 use crate::remote::Peer;
 use crate::remote::query::Query;
 
-/// Where the bucket stands.
+/// The position of the bucket in a URL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Style {
-    /// In the path: `https://host/bucket/key`. Every store but some of Amazon's regions takes it.
+    /// In the path: `https://host/bucket/key`. Supported by every service except some regions of Amazon.
     #[default]
     Path,
     /// In the host's name: `https://bucket.host/key`.
@@ -24,41 +24,41 @@ pub enum Style {
 pub struct Endpoint {
     /// Host and port.
     pub peer: Peer,
-    /// Where the bucket stands.
+    /// The position of the bucket in a URL.
     pub style: Style,
-    /// The domain, where the host is made of a region and of it; buckets of other regions are then asked for at other
+    /// The domain, if the host is derived from a region and this domain. Buckets of other regions then have other
     /// hosts.
     pub domain: Option<String>,
 }
 
 impl fmt::Display for Endpoint {
-    /// Host and, unless it is the scheme's own, port.
+    /// Writes the host, and the port unless it is the scheme's default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.peer.fmt(f)
     }
 }
 
 impl Endpoint {
-    /// Reads `http://host[:port]` or `https://host[:port]`.
+    /// Parses `http://host[:port]` or `https://host[:port]`.
     pub fn parse(url: &str, style: Style) -> Result<Self> {
         let (peer, path) = Peer::parse(url)?;
         if !path.is_empty() {
             let why = format!(
-                "endpoint {url:?} has a path; the bucket is not part of it; write it as https://HOST or http://HOST:PORT"
+                "endpoint {url:?} has a path; write it without the bucket, as https://HOST or http://HOST:PORT"
             );
             return Err(Error::new(Reason::InvalidArgument, why));
         }
         Ok(Self { peer, style, domain: None })
     }
 
-    /// Amazon's, of a region: `s3.REGION.DOMAIN`.
+    /// Amazon's endpoint of a region: `s3.REGION.DOMAIN`.
     #[must_use]
     pub fn of_region(region: &str, domain: &str, style: Style) -> Self {
         let peer = Peer { is_tls: true, host: format!("s3.{region}.{domain}"), port: 443 };
         Self { peer, style, domain: Some(domain.to_owned()) }
     }
 
-    /// Where the buckets of a region are asked for. An endpoint that somebody named stays what it is.
+    /// The endpoint for buckets of the given region. An explicitly configured endpoint stays the same.
     pub(super) fn in_region(&self, region: &str) -> Self {
         match &self.domain {
             Some(domain) => Self::of_region(region, domain, self.style),
@@ -72,8 +72,9 @@ impl Endpoint {
             Some(bucket) => format!("{bucket}.{}", self.peer),
             None => self.peer.to_string(),
         };
-        HeaderValue::try_from(host)
-            .map_err(|e| Error::with_source(Reason::InvalidArgument, "the endpoint is no host name", e))
+        HeaderValue::try_from(host).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, "the endpoint is not a valid host name", e)
+        })
     }
 
     /// The path and query of a request.
@@ -83,15 +84,16 @@ impl Endpoint {
             target.push(b'/');
             target.extend_from_slice(bucket.as_bytes());
         }
-        // A bucket itself has a slash behind it: some stores take the path without one for something else.
+        // A bucket has a trailing slash: some services interpret the path without it differently.
         target.push(b'/');
         encode_path(key.unwrap_or_default(), &mut target);
         if !query.as_bytes().is_empty() {
             target.push(b'?');
             target.extend_from_slice(query.as_bytes());
         }
-        Uri::try_from(target)
-            .map_err(|e| Error::with_source(Reason::InvalidArgument, "the key makes no legal URL", e))
+        Uri::try_from(target).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, "the key cannot be written into a URL", e)
+        })
     }
 }
 
@@ -100,14 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_is_no_part_of_an_endpoint() {
+    fn parse_rejects_an_endpoint_with_a_bucket() {
         for bad in ["http://host/bucket", "host"] {
             assert_eq!(Endpoint::parse(bad, Style::Path).unwrap_err().reason(), Reason::InvalidArgument);
         }
     }
 
     #[test]
-    fn other_regions_have_other_hosts_where_nobody_named_one() {
+    fn in_region_changes_only_hosts_derived_from_a_region() {
         let amazon = Endpoint::of_region("us-east-1", "amazonaws.com", Style::VirtualHost);
         let there = amazon.in_region("eu-west-3");
         assert_eq!(there.to_string(), "s3.eu-west-3.amazonaws.com");
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_and_keys_in_both_styles() {
+    fn target_and_host_follow_the_style() {
         let bucket = "photos";
         let query = Query::default().flag("tagging").with("versionId", "a/b c");
         let mut endpoint = Endpoint::parse("https://s3.example.com", Style::Path).unwrap();

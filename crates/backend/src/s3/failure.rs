@@ -1,4 +1,4 @@
-//! What a store's refusal means in the port's words, and what a person can do about it. S3's error codes:
+//! Translates S3 error responses into the port's errors, with advice for the user. S3's error codes:
 //! <https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html>.
 
 use std::error::Error as _;
@@ -11,13 +11,13 @@ use super::dialect::Dialect;
 use super::xml;
 use crate::remote::client::Subject;
 
-/// A refusal: the code and message of its body where it had one, and what its head says of the service. It is the
-/// source of the port's error, so that whoever gets that can find out more.
+/// An error response: code and message of its body, if any, and what its head says about the service. It is the source
+/// of the port's error, so that callers can inspect it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub code: String,
     pub message: String,
-    /// Where the bucket is, as far as the store says.
+    /// The bucket's region, if the service returns it.
     pub region: Option<String>,
     pub status: StatusCode,
     pub dialect: Option<Dialect>,
@@ -32,12 +32,12 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The refusal that an error is made of, if any.
+    /// The error response that is the source of an error, if any.
     pub fn of(error: &Error) -> Option<&Self> {
         error.source()?.downcast_ref()
     }
 
-    /// Reads an answer's head and body.
+    /// Parses the head and body of a response.
     pub fn read_all(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let mut refusal = Self::read(body);
         refusal.status = status;
@@ -47,7 +47,7 @@ impl Refusal {
         refusal
     }
 
-    /// Reads a body. What is no S3 error (a proxy's page) says nothing.
+    /// Parses a body. One that is not an S3 error, such as a proxy's page, gives an empty refusal.
     pub fn read(body: &[u8]) -> Self {
         let mut refusal = Self::default();
         let read = xml::leaves(body, |path, text| match path {
@@ -59,14 +59,15 @@ impl Refusal {
         if read.is_ok() { refusal } else { Self::default() }
     }
 
-    /// The region that the request is to be signed for, and sent to, instead. An answer to HEAD has no code to say it.
+    /// The region that the request must be signed for and sent to instead. A response to HEAD has no code; its status
+    /// decides.
     pub fn moved_to(&self) -> Option<&str> {
         let is_moved = match self.code.as_str() {
             "" => matches!(self.status.as_u16(), 301 | 307 | 400),
             "AuthorizationHeaderMalformed" | "PermanentRedirect" | "TemporaryRedirect" | "Redirect" => true,
             _ => false,
         };
-        // It becomes a part of a host's name.
+        // It becomes part of a host name.
         let is_legal = |region: &&str| {
             let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
             (1..64).contains(&region.len()) && region.bytes().all(is_plain)
@@ -74,7 +75,7 @@ impl Refusal {
         self.region.as_deref().filter(|_| is_moved).filter(is_legal)
     }
 
-    /// Whether the credentials were good and are not any more. An answer to HEAD has no code to say it.
+    /// Returns true if the credentials have expired. A response to HEAD has no code; its status decides.
     pub fn is_expired(&self) -> bool {
         match self.code.as_str() {
             "" => self.status == StatusCode::BAD_REQUEST,
@@ -82,25 +83,25 @@ impl Refusal {
         }
     }
 
-    /// Whether the store may take it later.
+    /// Returns true if the same request may succeed later.
     pub fn is_passing(&self, status: StatusCode) -> bool {
         matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504)
             || matches!(self.code.as_str(), "RequestTimeout" | "SlowDown" | "OperationAborted")
     }
 
-    /// Whether it was certainly refused before anything was done: by the store itself, for being one too many. A
-    /// 503 that does not say so may be a proxy's that lost the answer.
+    /// Returns true if the service certainly rejected the request before doing anything, because of a rate limit. A 503
+    /// without such a code may come from a proxy that lost the response.
     pub fn is_before_all(&self, status: StatusCode) -> bool {
         status == StatusCode::TOO_MANY_REQUESTS
             || matches!(self.code.as_str(), "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "TooManyRequests")
     }
 
-    /// The port's error.
+    /// Converts into the port's error. `what` describes the request.
     pub fn into_error(self, status: StatusCode, subject: Subject, what: &str) -> Error {
         let reason = reason_of_code(&self.code).unwrap_or_else(|| reason_of_status(status, subject));
-        let said = match (self.code.is_empty(), self.message.is_empty()) {
+        let message = match (self.code.is_empty(), self.message.is_empty()) {
             (true, _) => match reason {
-                // Answers to HEAD have no body to say it in.
+                // Responses to HEAD have no body with a message.
                 Reason::NoSuchKey => format!("there is no such object ({status})"),
                 Reason::NoSuchBucket => format!("there is no such bucket ({status})"),
                 Reason::AccessDenied => format!("access is denied ({status})"),
@@ -111,11 +112,11 @@ impl Refusal {
         };
         let advice = self.advice();
         let is_about_caller = self.is_about_caller();
-        let error = Error::with_source(reason, format!("{what}: {said}{advice}"), self);
+        let error = Error::with_source(reason, format!("{what}: {message}{advice}"), self);
         if is_about_caller { error.for_all() } else { error }
     }
 
-    /// Whether it was the caller that was refused, not what was asked for.
+    /// Returns true if the caller's credentials or clock were rejected, so that every request would fail.
     fn is_about_caller(&self) -> bool {
         matches!(
             self.code.as_str(),
@@ -221,7 +222,7 @@ mod tests {
         <Message>It &amp; that do not match.</Message><Resource>/b/k</Resource></Error>";
 
     #[test]
-    fn a_body_is_read_and_says_what_to_do() {
+    fn into_error_has_message_code_and_advice() {
         let error = Refusal::read(DENIED).into_error(StatusCode::FORBIDDEN, Subject::Object, "reading k");
         assert_eq!(error.reason(), Reason::AccessDenied);
         assert_eq!(
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_body_is_judged_by_what_was_asked_for() {
+    fn into_error_without_a_code_uses_status_and_subject() {
         for (status, subject, reason) in [
             (404, Subject::Object, Reason::NoSuchKey),
             (404, Subject::Bucket, Reason::NoSuchBucket),
@@ -249,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn where_a_bucket_is() {
-        let of = |status: u16, header: Option<&'static str>, body: &str| {
+    fn moved_to_is_the_region_of_a_redirect() {
+        let moved = |status: u16, header: Option<&'static str>, body: &str| {
             let mut headers = HeaderMap::new();
             if let Some(region) = header {
                 headers.insert("x-amz-bucket-region", HeaderValue::from_static(region));
@@ -261,22 +262,22 @@ mod tests {
         let error = |code: &str, more: &str| format!("<Error><Code>{code}</Code>{more}</Error>");
         let there = Some("eu-west-1".to_owned());
         let region = "<Region>eu-west-1</Region>";
-        assert_eq!(of(400, None, &error("AuthorizationHeaderMalformed", region)), there);
-        assert_eq!(of(301, Some("eu-west-1"), &error("PermanentRedirect", "")), there);
-        assert_eq!(of(307, Some("eu-west-1"), &error("TemporaryRedirect", "")), there);
-        assert_eq!(of(301, Some("eu-west-1"), ""), there);
-        assert_eq!(of(400, Some("eu-west-1"), ""), there);
-        // A refusal for other reasons may say where the bucket is, too.
-        assert_eq!(of(403, Some("eu-west-1"), &error("AccessDenied", "")), None);
-        assert_eq!(of(404, Some("eu-west-1"), ""), None);
-        assert_eq!(of(301, None, &error("PermanentRedirect", "")), None);
+        assert_eq!(moved(400, None, &error("AuthorizationHeaderMalformed", region)), there);
+        assert_eq!(moved(301, Some("eu-west-1"), &error("PermanentRedirect", "")), there);
+        assert_eq!(moved(307, Some("eu-west-1"), &error("TemporaryRedirect", "")), there);
+        assert_eq!(moved(301, Some("eu-west-1"), ""), there);
+        assert_eq!(moved(400, Some("eu-west-1"), ""), there);
+        // An unrelated error may name the region too.
+        assert_eq!(moved(403, Some("eu-west-1"), &error("AccessDenied", "")), None);
+        assert_eq!(moved(404, Some("eu-west-1"), ""), None);
+        assert_eq!(moved(301, None, &error("PermanentRedirect", "")), None);
         for bad in ["<Region>a.b/c</Region>", "<Region></Region>", "<Region>EU</Region>"] {
-            assert_eq!(of(400, None, &error("AuthorizationHeaderMalformed", bad)), None, "{bad}");
+            assert_eq!(moved(400, None, &error("AuthorizationHeaderMalformed", bad)), None, "{bad}");
         }
     }
 
     #[test]
-    fn what_passes() {
+    fn is_passing_depends_on_code_and_status() {
         let refusal = |code: &str| Refusal { code: code.to_owned(), ..Refusal::default() };
         assert!(refusal("RequestTimeout").is_passing(StatusCode::BAD_REQUEST));
         assert!(refusal("").is_passing(StatusCode::BAD_GATEWAY));

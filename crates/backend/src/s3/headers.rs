@@ -1,5 +1,5 @@
-//! What an object carries besides its bytes, as headers say it: written into requests and read from answers. Both
-//! ways stand here, so that they go by the same names.
+//! Object metadata, checksums and conditions as headers: written into requests and parsed from responses. Both
+//! directions are in one module, so that they use the same names.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -20,13 +20,13 @@ use tradewind_wire::sigv4::encode_query;
 use super::dialect::Dialect;
 use crate::remote::fields::{date, text, value};
 
-/// The name of a conditional write, as metadata of what it wrote.
+/// The id of a conditional write, stored in the metadata of the object.
 pub(super) const WRITE: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
 
-/// The headers of an answer that says nothing more.
+/// The headers of a response without a body, and its observation.
 pub(super) type Answered = (HeaderMap, Observation);
 
-/// Writes an object's metadata into the request that makes it.
+/// Writes an object's metadata into the request that creates it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
     for (name, text) in SYSTEM.into_iter().zip(metadata.headers.values()) {
         if let Some(text) = text {
@@ -51,7 +51,7 @@ pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Re
     Ok(())
 }
 
-/// Says that there are no classes where there are none: a copy keeps those that it is not told about.
+/// Writes empty class headers for absent classes: a copy keeps the classes whose headers are missing.
 pub(super) fn write_absent_classes(classes: &Classes, headers: &mut HeaderMap) {
     if classes.object.is_none() {
         headers.insert(OBJECT_CLASS, HeaderValue::from_static(""));
@@ -75,11 +75,11 @@ pub(super) fn tagging(tags: &Tags) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// Reads what an answer says of an object, but its tags, of which it has the number only.
+/// Parses an object's metadata from a response. Tags are omitted: the headers have only their number.
 pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     let mut metadata = Metadata::default();
-    for (name, place) in SYSTEM.into_iter().zip(metadata.headers.values_mut()) {
-        *place = headers.get(name).map(text).transpose()?;
+    for (name, value) in SYSTEM.into_iter().zip(metadata.headers.values_mut()) {
+        *value = headers.get(name).map(text).transpose()?;
     }
     let system = &mut metadata.headers;
     system.content_type = system.content_type.take().filter(|kind| kind != DEFAULT_TYPE);
@@ -100,25 +100,26 @@ pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     Ok(metadata)
 }
 
-/// Whether an object has tags.
+/// Returns true if the object has tags.
 pub(super) fn has_tags(headers: &HeaderMap) -> bool {
     headers.get(TAGGING_COUNT).is_some_and(|count| count != "0")
 }
 
-/// When the object was written, to the second.
+/// The object's modification time, with a resolution of one second.
 pub(super) fn modified(headers: &HeaderMap) -> Result<Timestamp> {
-    date(headers, &LAST_MODIFIED)?.ok_or_else(|| Error::new(Reason::Io, "the store's answer says no time"))
+    date(headers, &LAST_MODIFIED)?
+        .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))
 }
 
-/// The checksums of an answer, and what they are of.
+/// The checksums in a response, and their scope.
 pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumScope)> {
-    let said = headers.get(CHECKSUM_TYPE).and_then(|scope| scope.to_str().ok()?.parse().ok());
-    let mut scope = said.unwrap_or(ChecksumScope::FullObject);
+    let declared = headers.get(CHECKSUM_TYPE).and_then(|scope| scope.to_str().ok()?.parse().ok());
+    let mut scope = declared.unwrap_or(ChecksumScope::FullObject);
     let mut found = Vec::new();
     for algorithm in Algorithm::ALL {
         if let Some(value) = headers.get(algorithm.header()) {
             let text = text(value)?;
-            // A composite value may have the number of its parts behind it.
+            // A composite value may end in a hyphen and the number of parts.
             let (value, parts) = text.split_once('-').unwrap_or((&text, ""));
             if !parts.is_empty() {
                 scope = ChecksumScope::Composite;
@@ -129,8 +130,8 @@ pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumS
     Ok((found, scope))
 }
 
-/// The checksum of the part that was asked for. Only those of objects with a composite checksum are known to be of the
-/// part: they name no number of parts.
+/// The checksum of the requested part; `None` if unknown. Only with composite checksums, and only for a value without a
+/// number of parts, is it certain that the value belongs to the part.
 pub(super) fn checksum_of_part(headers: &HeaderMap) -> Result<Option<Checksum>> {
     let is_composite =
         headers.get(CHECKSUM_TYPE).is_some_and(|scope| scope == ChecksumScope::Composite.name());
@@ -143,14 +144,13 @@ pub(super) fn checksum_of_part(headers: &HeaderMap) -> Result<Option<Checksum>> 
     Ok(None)
 }
 
-/// A checksum that the store answered. One that cannot be read is the store's fault, not the request's.
+/// Parses a checksum in a response. An invalid one is reported as an error of the store, not of the request.
 fn answered_checksum(algorithm: Algorithm, text: &str) -> Result<Checksum> {
-    Checksum::from_base64(algorithm, text).map_err(|e| {
-        Error::with_source(Reason::Io, format!("the store answered a checksum that is none: {e}"), e)
-    })
+    Checksum::from_base64(algorithm, text)
+        .map_err(|e| Error::with_source(Reason::Io, format!("the store sent an invalid checksum: {e}"), e))
 }
 
-/// Checksums for the store to compare with what arrives.
+/// Writes the checksums that the store verifies the body against.
 pub(super) fn write_promises(
     checksum: Option<Checksum>,
     md5: Option<[u8; 16]>,
@@ -165,28 +165,28 @@ pub(super) fn write_promises(
     Ok(())
 }
 
-/// The checksum in an element of this name, as `ChecksumCRC32`.
+/// The checksum in an XML element named like `ChecksumCRC32`; `None` for other elements.
 pub(super) fn checksum_element(name: &str, text: &str) -> Option<Checksum> {
     let algorithm = name.strip_prefix("Checksum")?.parse().ok()?;
     Checksum::from_base64(algorithm, without_parts(text)).ok()
 }
 
-/// A value without the number of parts behind a composite one.
+/// Strips the number of parts from a composite value.
 fn without_parts(text: &str) -> &str {
     text.split_once('-').map_or(text, |(value, _)| value)
 }
 
-/// The checksums in the document that a copy or a completion is answered with, while it is read.
+/// Collects the checksums in the response document of a copy or a completion.
 #[derive(Default)]
 pub(super) struct AnsweredChecksums {
     checksums: Vec<Checksum>,
     scope: Option<ChecksumScope>,
-    /// A value has the number of its parts behind it.
+    /// A value ends in the number of parts.
     names_parts: bool,
 }
 
 impl AnsweredChecksums {
-    /// Reads an element, whatever it is.
+    /// Reads an element; others than checksums are ignored.
     pub fn read(&mut self, name: &str, text: &str) {
         if name == "ChecksumType" {
             self.scope = text.parse().ok();
@@ -196,10 +196,10 @@ impl AnsweredChecksums {
         }
     }
 
-    /// The checksums, and what they are of.
+    /// The checksums, and their scope.
     pub fn finish(self) -> (Vec<Checksum>, ChecksumScope) {
-        let said = if self.names_parts { ChecksumScope::Composite } else { ChecksumScope::FullObject };
-        (self.checksums, self.scope.unwrap_or(said))
+        let inferred = if self.names_parts { ChecksumScope::Composite } else { ChecksumScope::FullObject };
+        (self.checksums, self.scope.unwrap_or(inferred))
     }
 }
 
@@ -215,14 +215,14 @@ pub(super) fn write_precondition(precondition: &Precondition, headers: &mut Head
     Ok(())
 }
 
-/// Which object conditions are of.
+/// The object that conditions apply to, which selects the header names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The one that is asked for.
+    /// The requested object.
     Own,
     /// The source of a copy.
     Source,
-    /// The source of a copy, as radosgw names it.
+    /// The source of a copy, with radosgw's header names.
     CephSource,
 }
 
@@ -264,7 +264,7 @@ mod tests {
     use tradewind_core::SystemHeaders;
 
     #[test]
-    fn metadata_comes_back() {
+    fn metadata_round_trips_through_headers() {
         let metadata = Metadata {
             headers: SystemHeaders {
                 content_type: Some("text/plain".to_owned()),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composite_checksum_may_name_its_parts() {
+    fn checksums_accept_a_composite_with_a_part_count() {
         let mut headers = HeaderMap::new();
         headers.insert("x-amz-checksum-crc32", HeaderValue::from_static("y/Q5Jg==-2"));
         let (found, scope) = checksums(&headers).unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_any_time_can_be_sent() {
+    fn write_conditions_clamps_extreme_times() {
         for (millis, date) in
             [(i64::MIN, "Thu, 01 Jan 1970 00:00:00 GMT"), (i64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT")]
         {

@@ -14,15 +14,15 @@ use crate::remote::fields::generation;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
-/// The most entries of a page that S3 gives.
-const MOST_ENTRIES: usize = 1000;
-/// A page is no longer than this: a thousand keys of a thousand bytes, each of which takes three characters.
-const MOST_PAGE_BYTES: usize = 8 << 20;
+/// Maximum number of entries in a page of S3.
+const MAX_PAGE_ENTRIES: usize = 1000;
+/// Longest page: 1000 keys of 1000 bytes, each byte percent-encoded in three characters.
+const MAX_PAGE_BYTES: usize = 8 << 20;
 const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBucketResult"] };
 
-/// A line in the making.
+/// An entry that is being parsed.
 #[derive(Default)]
-struct Line {
+struct PartialEntry {
     key: String,
     size: u64,
     etag: String,
@@ -32,7 +32,7 @@ struct Line {
 }
 
 impl S3Store {
-    /// One page. It may hold fewer entries than were asked for and still have a next one.
+    /// Lists one page. It may have fewer entries than requested even if another page follows.
     pub(super) async fn list_page(
         &self,
         context: &Context,
@@ -51,23 +51,23 @@ impl S3Store {
         let mut token: Option<String> = None;
         loop {
             let (mut page, next_token) = self.list_once(context, bucket, request, token.as_deref()).await?;
-            let stands_still =
-                || Error::new(Reason::Io, format!("the store's listing does not get on from {after:?}"));
+            let no_progress =
+                || Error::new(Reason::Io, format!("the store's listing makes no progress after {after:?}"));
             if page.entries.iter().any(|entry| matches!(entry, ListEntry::Key(key, _) if &**key <= after)) {
-                return Err(stands_still());
+                return Err(no_progress());
             }
-            // S3 rolls up what is behind a key into a common prefix that is not.
+            // S3 rolls up keys after `after` into a common prefix that sorts before it.
             page.entries.retain(|entry| entry.name() > after);
             if !page.entries.is_empty() || page.next.is_none() {
                 return Ok(page);
             }
-            // There is one such prefix at the most.
-            token = Some(next_token.filter(|_| token.is_none()).ok_or_else(stands_still)?);
+            // There is at most one such prefix.
+            token = Some(next_token.filter(|_| token.is_none()).ok_or_else(no_progress)?);
         }
     }
 
-    /// A page of a listing that is rolled up here. radosgw finds a delimiter of several characters where a part of it
-    /// is the prefix's, and passes over what it takes for a common prefix.
+    /// Lists one page, with common prefixes computed here. radosgw matches a delimiter of several characters also where
+    /// it overlaps the prefix, and skips keys under what it takes for a common prefix.
     async fn roll_up(
         &self,
         context: &Context,
@@ -75,11 +75,11 @@ impl S3Store {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
         let mut request = request.clone();
-        let mut flat = ListRequest { delimiter: None, limit: MOST_ENTRIES, ..request.clone() };
+        let mut flat = ListRequest { delimiter: None, limit: MAX_PAGE_ENTRIES, ..request.clone() };
         let mut entries = Vec::new();
         loop {
             let (page, _) = self.list_once(context, bucket, &flat, None).await?;
-            let rolled = listing::page(&mut Keys { entries: &page.entries, at: 0 }, &request)?;
+            let rolled = listing::page(&mut PageCursor { entries: &page.entries, at: 0 }, &request)?;
             request.limit -= rolled.entries.len();
             entries.extend(rolled.entries);
             request.after = entries.last().map(|entry: &ListEntry<_>| entry.name().to_owned());
@@ -104,27 +104,27 @@ impl S3Store {
         let mut call = Call::bucket(Method::GET, bucket);
         call.query = Query::default()
             .with("list-type", "2")
-            // Keys may hold what XML cannot say.
+            // Keys may contain characters that XML cannot represent.
             .with("encoding-type", "url")
-            .with("max-keys", &request.limit.min(MOST_ENTRIES).to_string())
+            .with("max-keys", &request.limit.min(MAX_PAGE_ENTRIES).to_string())
             .with_some("prefix", Some(request.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
             .with_some("delimiter", request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()))
             .with_some("start-after", after)
             .with_some("continuation-token", token);
-        // What has a tenth of the bytes takes a new connection two to four round trips fewer.
+        // A tenth of the bytes saves a new connection, in slow start, two to four round trips.
         call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-        let document = self.send(context, &call).await?.document(MOST_PAGE_BYTES).await?;
+        let document = self.send(context, &call).await?.document(MAX_PAGE_BYTES).await?;
         read_page(&document)
     }
 }
 
-/// The keys of a page, as the roll-up goes through them.
-struct Keys<'a> {
+/// A cursor over the keys of a page, for the roll-up.
+struct PageCursor<'a> {
     entries: &'a [ListEntry<ObjectSummary>],
     at: usize,
 }
 
-impl KeyCursor for Keys<'_> {
+impl KeyCursor for PageCursor<'_> {
     type Item = ObjectSummary;
 
     fn seek(&mut self, bytes: &[u8]) -> Result<()> {
@@ -139,25 +139,25 @@ impl KeyCursor for Keys<'_> {
     }
 }
 
-/// A page, and the token of the next one.
+/// Parses a page. Also returns the continuation token.
 fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
     let (mut entries, mut token) = (Vec::new(), None);
     let (mut is_encoded, mut is_truncated) = (false, false);
-    let mut line = Line::default();
+    let mut entry = PartialEntry::default();
     let mut failure = None;
     LISTING.leaves(document, |path, text| match path {
         [_, "EncodingType"] => is_encoded = text == "url",
         [_, "IsTruncated"] => is_truncated = text == "true",
         [_, "NextContinuationToken"] => token = Some(text.to_owned()),
-        [_, "Contents", "Key"] => line.key = text.to_owned(),
-        [_, "Contents", "Size"] => line.size = text.parse().unwrap_or_default(),
-        [_, "Contents", "ETag"] => line.etag = text.to_owned(),
-        [_, "Contents", "LastModified"] => line.modified = parse_time(text),
-        [_, "Contents", "ChecksumAlgorithm"] => line.algorithm = text.parse().ok(),
-        [_, "Contents", "ChecksumType"] => line.scope = text.parse().ok(),
-        [_, "Contents"] => match std::mem::take(&mut line).into_entry() {
+        [_, "Contents", "Key"] => entry.key = text.to_owned(),
+        [_, "Contents", "Size"] => entry.size = text.parse().unwrap_or_default(),
+        [_, "Contents", "ETag"] => entry.etag = text.to_owned(),
+        [_, "Contents", "LastModified"] => entry.modified = parse_time(text),
+        [_, "Contents", "ChecksumAlgorithm"] => entry.algorithm = text.parse().ok(),
+        [_, "Contents", "ChecksumType"] => entry.scope = text.parse().ok(),
+        [_, "Contents"] => match std::mem::take(&mut entry).into_entry() {
             Some(entry) => entries.push(entry),
-            None => failure = Some("a line of the store's listing lacks its key or its time"),
+            None => failure = Some("an entry of the store's listing has no key or no LastModified"),
         },
         [_, "CommonPrefixes", "Prefix"] => entries.push(ListEntry::CommonPrefix(text.to_owned())),
         _ => {}
@@ -171,22 +171,19 @@ fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>
     if is_truncated && !is_ordered(&entries) {
         return Err(Error::new(
             Reason::Io,
-            "the store lists keys out of order: what is behind a page is not known",
+            "the store lists keys out of order: the listing cannot be continued",
         ));
     }
-    // Keys come first and common prefixes after them; a page of the port has both in one order.
+    // S3 lists keys first, then common prefixes; a page of the port has both in one order.
     entries.sort_by(|a, b| a.name().cmp(b.name()));
     let next = entries.last().map(|entry| entry.name().to_owned()).filter(|_| is_truncated);
     if is_truncated && next.is_none() {
-        return Err(Error::new(
-            Reason::Io,
-            "the store answered a page of a listing without an entry and more to come",
-        ));
+        return Err(Error::new(Reason::Io, "the store sent a page of a listing that is truncated but empty"));
     }
     Ok((ListPage { entries, next }, token))
 }
 
-/// Whether keys, and prefixes, come in the order of their bytes.
+/// Returns true if the keys, and separately the prefixes, are in the order of their bytes.
 fn is_ordered(entries: &[ListEntry<ObjectSummary>]) -> bool {
     let is_key = |entry: &&ListEntry<_>| matches!(entry, ListEntry::Key(..));
     let keys = entries.iter().filter(is_key).map(ListEntry::name);
@@ -194,9 +191,9 @@ fn is_ordered(entries: &[ListEntry<ObjectSummary>]) -> bool {
     keys.is_sorted() && prefixes.is_sorted()
 }
 
-impl Line {
+impl PartialEntry {
     fn into_entry(self) -> Option<ListEntry<ObjectSummary>> {
-        // To the second, as an object's head has it.
+        // Truncated to seconds, like `Last-Modified` of the object's head.
         let modified = Timestamp::from_millis(self.modified?.seconds() * 1000);
         if self.key.is_empty() {
             return None;
@@ -217,7 +214,7 @@ fn decode(entry: &mut ListEntry<ObjectSummary>) -> Result<()> {
     Ok(())
 }
 
-/// A key as `encoding-type=url` writes it: like a form, where a plus is a blank.
+/// Decodes a key of a response with `encoding-type=url`: percent-encoding as in a form, with a plus for a space.
 pub(super) fn decode_key(text: &str) -> Result<String> {
     let text = text.replace('+', " ");
     let decoded = percent_decode_str(&text).decode_utf8().map_err(|e| {
@@ -231,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_keys_and_prefixes_in_one_order() {
+    fn read_page_merges_keys_and_prefixes_in_order() {
         let page = read_page(
             b"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
             <Contents><Key>a+b%2Fc%26</Key><Size>5</Size><ETag>&quot;x-2&quot;</ETag>\
@@ -244,13 +241,13 @@ mod tests {
         let names: Vec<&str> = page.entries.iter().map(ListEntry::name).collect();
         assert_eq!(names, ["a b/c&", "m/", "z"]);
         assert_eq!(page.next.as_deref(), Some("z"));
-        let ListEntry::Key(_, first) = &page.entries[0] else { panic!("it is a key") };
+        let ListEntry::Key(_, first) = &page.entries[0] else { panic!("the first entry is not a key") };
         assert_eq!((first.size, first.etag.as_str(), first.modified.millis()), (5, "x-2", 1_767_323_045_000));
         assert_eq!(first.checksum, Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject)));
     }
 
     #[test]
-    fn a_page_that_leads_nowhere_is_refused() {
+    fn read_page_fails_on_incomplete_or_unordered_pages() {
         for bad in [
             "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             "<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",

@@ -1,5 +1,5 @@
-//! Who asks: credentials that may end. They are renewed before they do, and once they are refused as expired; by one
-//! request, while the others wait for it.
+//! Credentials that may expire. They are renewed before they do, and when the service rejects them as expired. One
+//! request renews them while the others wait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Clock, Context, Timestamp};
 use tradewind_wire::sigv4::{Credentials, Signer};
 
-/// Credentials are renewed this long before they end, or after nine tenths of their life where that is later.
+/// Credentials are renewed this long before they expire, or after 90 % of their lifetime if that is later.
 const RENEW_BEFORE_MILLIS: i64 = 300_000;
-/// Where that failed, the next try comes this much later, as long as they are good.
+/// Delay before the next attempt after a failed renewal, while the credentials are still valid.
 const RETRY_MILLIS: i64 = 10_000;
 
-/// Credentials, and from when on they are refused, where that is known.
+/// Credentials, and when they expire, if known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
     /// The credentials.
     pub credentials: Credentials,
-    /// Their end.
+    /// When they expire; `None` if unknown or never.
     pub expires: Option<Timestamp>,
 }
 
-/// Issues credentials anew. It may take its time: nothing waits for it that need not.
+/// Issues new credentials. It may be slow: only requests without valid credentials wait for it.
 #[async_trait]
 pub trait Issuer: fmt::Debug + Send + Sync {
-    /// Those of now. The same as before say that there are no others.
+    /// Returns the current credentials. If they equal the previous ones, no others are available.
     async fn issue(&self) -> Result<Issued>;
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Login {
     pub signer: Signer,
     issuer: Option<Arc<dyn Issuer>>,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
-    /// Whose turn it is to ask for others.
+    state: Mutex<LoginState>,
+    /// Held by the request that renews the credentials.
     turn: Semaphore,
 }
 
-struct State {
-    /// How often they were renewed.
+struct LoginState {
+    /// Number of renewals.
     generation: u64,
     credentials: Credentials,
     renew_at: Option<Timestamp>,
@@ -52,7 +52,7 @@ struct State {
 }
 
 impl Login {
-    /// Signs for `region` where a request's bucket is not known to be elsewhere.
+    /// Creates a login that signs for `region` by default.
     pub fn new(
         issued: Issued,
         issuer: Option<Arc<dyn Issuer>>,
@@ -60,11 +60,11 @@ impl Login {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let signer = Signer::new(issued.credentials.clone(), region);
-        let state = Mutex::new(State::new(0, issued, clock.wall()));
+        let state = Mutex::new(LoginState::new(0, issued, clock.wall()));
         Self { signer, issuer, clock, state, turn: Semaphore::new(1) }
     }
 
-    /// Sees to it that the credentials are good, as far as is known. Answers which they are.
+    /// Renews the credentials if necessary. Returns their generation.
     pub async fn ready(&self, context: &Context) -> Result<u64> {
         if let Some(generation) = self.good() {
             return Ok(generation);
@@ -72,7 +72,7 @@ impl Login {
         let Some(issuer) = &self.issuer else { return Ok(self.state.lock().generation) };
         let turn = context.guard(self.turn.acquire()).await?;
         let _turn = turn.map_err(|e| Error::with_source(Reason::ShuttingDown, "the store is closed", e))?;
-        // Somebody else may have renewed them meanwhile.
+        // Another request may have renewed them meanwhile.
         if let Some(generation) = self.good() {
             return Ok(generation);
         }
@@ -81,18 +81,18 @@ impl Login {
         let mut state = self.state.lock();
         match issued {
             Ok(issued) if state.is_rejected && issued.credentials == state.credentials => {
-                // There are no others: whoever was refused is refused.
+                // No others are available: rejected requests fail.
                 state.is_rejected = false;
                 state.renew_at = state.renew_at.map(|_| Timestamp::from_millis(now.millis() + RETRY_MILLIS));
                 Ok(state.generation)
             }
             Ok(issued) => {
                 self.signer.renew(issued.credentials.clone());
-                *state = State::new(state.generation + 1, issued, now);
+                *state = LoginState::new(state.generation + 1, issued, now);
                 Ok(state.generation)
             }
             Err(e) if !state.is_rejected && state.expires.is_none_or(|end| now < end) => {
-                tracing::warn!(error = %e, "the credentials could not be renewed; they are still good");
+                tracing::warn!(error = %e, "cannot renew the credentials; the current ones are still valid");
                 state.renew_at = Some(Timestamp::from_millis(now.millis() + RETRY_MILLIS));
                 Ok(state.generation)
             }
@@ -100,7 +100,8 @@ impl Login {
         }
     }
 
-    /// Says that the credentials of this generation were refused as expired. Answers whether there may be others.
+    /// Records that the service rejected the credentials of this generation as expired. Returns true if others may be
+    /// available.
     pub fn reject(&self, generation: u64) -> bool {
         let mut state = self.state.lock();
         if state.generation == generation {
@@ -109,6 +110,7 @@ impl Login {
         self.issuer.is_some()
     }
 
+    /// The generation of the credentials, if they need no renewal.
     fn good(&self) -> Option<u64> {
         let state = self.state.lock();
         let is_good = !state.is_rejected && state.renew_at.is_none_or(|at| self.clock.wall() < at);
@@ -116,7 +118,7 @@ impl Login {
     }
 }
 
-impl State {
+impl LoginState {
     fn new(generation: u64, issued: Issued, now: Timestamp) -> Self {
         let Issued { credentials, expires } = issued;
         let renew_at = expires.map(|end| {

@@ -13,14 +13,15 @@ use crate::remote::client::Call;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
-/// A page, and what it holds at the most.
-const MOST_PAGE_BYTES: usize = 8 << 20;
-const MOST_ENTRIES: usize = 1000;
+/// Longest page.
+const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Maximum number of entries in a page.
+const MAX_PAGE_ENTRIES: usize = 1000;
 const UPLOADS: DocumentKind =
     DocumentKind { name: "a list of uploads", roots: &["ListMultipartUploadsResult"] };
 
 impl S3Store {
-    /// One page. It may hold fewer entries than were asked for and still have a next one.
+    /// Lists one page. It may have fewer entries than requested even if another page follows.
     pub(super) async fn uploads_page(
         &self,
         context: &Context,
@@ -37,16 +38,16 @@ impl S3Store {
         self.uploads_once(context, bucket, request).await
     }
 
-    /// A page that is rolled up here: radosgw leaves out what is behind a delimiter, and gives the uploads of a key once
-    /// more where the key alone says where to go on.
+    /// Lists one page, with common prefixes computed here. radosgw omits uploads below a delimiter, and repeats the
+    /// uploads of a key if only a key marker is given.
     async fn roll_up_uploads(
         &self,
         context: &Context,
         bucket: &BucketName,
         request: &ListUploads,
     ) -> Result<UploadsPage> {
-        let mut flat = ListUploads { delimiter: None, limit: MOST_ENTRIES, ..request.clone() };
-        let passed = request.after_key.as_deref().filter(|_| request.after_upload.is_none());
+        let mut flat = ListUploads { delimiter: None, limit: MAX_PAGE_ENTRIES, ..request.clone() };
+        let skip_to = request.after_key.as_deref().filter(|_| request.after_upload.is_none());
         let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
         let mut next = None;
         loop {
@@ -58,8 +59,8 @@ impl S3Store {
                     None => ListEntry::Key(key, upload),
                 };
                 let is_prefix = matches!(entry, ListEntry::CommonPrefix(_));
-                let is_told = is_prefix && entries.last().is_some_and(|last| last.name() == entry.name());
-                if is_told || passed.is_some_and(|passed| entry.name() <= passed) {
+                let is_listed = is_prefix && entries.last().is_some_and(|last| last.name() == entry.name());
+                if is_listed || skip_to.is_some_and(|skip_to| entry.name() <= skip_to) {
                     continue;
                 }
                 if entries.len() == request.limit {
@@ -88,12 +89,12 @@ impl S3Store {
         call.query = Query::default()
             .flag("uploads")
             .with("encoding-type", "url")
-            .with("max-uploads", &request.limit.min(MOST_ENTRIES).to_string())
+            .with("max-uploads", &request.limit.min(MAX_PAGE_ENTRIES).to_string())
             .with_some("prefix", Some(request.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
             .with_some("delimiter", request.delimiter.as_deref())
             .with_some("key-marker", request.after_key.as_deref())
             .with_some("upload-id-marker", request.after_upload.as_ref().map(|upload| upload.0.as_str()));
-        let document = self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await?;
+        let document = self.send(context, &call).await?.collect(MAX_PAGE_BYTES).await?;
         let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
         let (mut key, mut id, mut initiated) = (String::new(), String::new(), None);
         let (mut algorithm, mut scope) = (None, None);
@@ -127,7 +128,7 @@ impl S3Store {
         if is_encoded {
             next_key = decode_key(&next_key)?;
         }
-        // radosgw encodes the keys that it lists and does not say so; the next page's it does not encode.
+        // radosgw encodes the listed keys without declaring it; it does not encode the next key marker.
         if is_encoded || self.is_ceph(context).await? {
             for entry in &mut entries {
                 match entry {
@@ -139,14 +140,14 @@ impl S3Store {
                 }
             }
         }
-        // Of one key as they came.
+        // A stable sort: uploads of one key keep their order.
         entries.sort_by(|a, b| a.name().cmp(b.name()));
         let upload = Some(UploadId(next_upload)).filter(|upload| !upload.0.is_empty());
         Ok(UploadsPage { entries, next: is_truncated.then_some((next_key, upload)) })
     }
 }
 
-/// What a key is rolled up into, if anything.
+/// The common prefix that a key is rolled up into; `None` if it is listed itself.
 fn common_prefix<'a>(key: &'a str, request: &ListUploads) -> Option<&'a str> {
     let delimiter = request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty())?;
     let at = key.strip_prefix(&request.prefix)?.find(delimiter)?;

@@ -1,5 +1,5 @@
-//! A write of a size that nobody said: it is gathered part by part in memory of the store's own, so that each part
-//! can be sent again, and becomes an upload where it has more than one.
+//! A write of unknown size. It is buffered part by part, so that each part can be retried. With more than one part it
+//! becomes a multipart upload.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::remote::fields;
 use crate::remote::payload::Held;
 use crate::remote::query::Query;
 
-/// The parts.
+/// A write that is sent in parts.
 pub(super) struct Parts {
     upload: Upload,
     metadata: Metadata,
@@ -32,7 +32,7 @@ pub(super) struct Parts {
     size: u64,
 }
 
-/// Bytes that wait until they are sent, in memory of the store's own.
+/// Buffered bytes, copied into memory that is accounted to the store's budget.
 #[derive(Default)]
 pub(super) struct Gathered {
     bytes: Vec<u8>,
@@ -40,13 +40,14 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Copies more of them, up to a part's size.
+    /// Copies bytes into the buffer; its total must not exceed the part size. Fails with
+    /// [`Overloaded`](Reason::Overloaded) if the budget is exhausted.
     pub fn add(&mut self, store: &S3Store, bytes: &[u8]) -> Result<()> {
         let needed = self.bytes.len() + bytes.len();
         if needed > self.bytes.capacity() {
             let grown = needed.next_power_of_two().min(store.part_bytes);
             let more = store.gathering.try_reserve(grown - self.bytes.capacity()).ok_or_else(|| {
-                let why = "too many writes wait for the rest of a part; retry later";
+                let why = "too many writes are buffering a part; retry later";
                 Error::new(Reason::Overloaded, why)
             })?;
             self.bytes.reserve_exact(grown - self.bytes.len());
@@ -56,13 +57,13 @@ impl Gathered {
         Ok(())
     }
 
-    /// All of them. Their memory stays reserved until this is dropped or cleared.
+    /// Takes all bytes. Their memory stays reserved until `memory` is cleared or dropped.
     pub fn take(&mut self) -> Bytes {
         Bytes::from(std::mem::take(&mut self.bytes))
     }
 }
 
-/// A multipart upload of this write's own. Dropping it gives it up.
+/// The multipart upload of this write. Dropping it aborts the upload in the background.
 struct Upload {
     store: Arc<S3Store>,
     context: Context,
@@ -78,7 +79,7 @@ impl Drop for Upload {
         let (store, context, address) = (self.store.clone(), self.context.clone(), self.address.clone());
         tokio::spawn(async move {
             if let Err(e) = store.give_up(&context, &address, &id).await {
-                tracing::warn!(error = %e, upload = %id, "an upload that was given up is left in the store");
+                tracing::warn!(error = %e, upload = %id, "cannot abort an upload: its parts remain in the store");
             }
         });
     }
@@ -96,7 +97,7 @@ impl Parts {
         }
     }
 
-    /// Gathers bytes, and sends each part that is full where more comes behind it.
+    /// Buffers bytes, and sends each full part once more bytes follow it.
     pub async fn take_in(&mut self, mut bytes: Bytes) -> Result<()> {
         self.size += bytes.len() as u64;
         let part_bytes = self.upload.store.part_bytes;
@@ -108,14 +109,14 @@ impl Parts {
         self.gathered.add(&self.upload.store, &bytes)
     }
 
-    /// Sends what is gathered as the next part.
+    /// Sends the buffered bytes as the next part.
     async fn send(&mut self) -> Result<()> {
         let Upload { store, context, address, id, parts } = &mut self.upload;
         let id = match id {
             Some(id) => id,
             None => {
                 let algorithm = self.algorithm;
-                // A SHA of the whole cannot be made of its parts'.
+                // The SHA of the whole cannot be computed from those of its parts.
                 let scope =
                     if algorithm.is_crc() { ChecksumScope::FullObject } else { ChecksumScope::Composite };
                 let metadata = self.metadata.clone();
@@ -136,7 +137,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Ends as one object: of one request, or of the upload's parts.
+    /// Commits the object: by one PUT if nothing was sent yet, otherwise by completing the upload.
     pub async fn commit(
         mut self,
         precondition: Precondition,
@@ -150,7 +151,7 @@ impl Parts {
             self.send().await?;
         }
         let upload = &mut self.upload;
-        let Some(id) = upload.id.take() else { unreachable!("it was there above") };
+        let Some(id) = upload.id.take() else { unreachable!("the upload id was checked above") };
         let order = CompleteUpload {
             parts: std::mem::take(&mut upload.parts),
             precondition,
@@ -159,7 +160,7 @@ impl Parts {
         };
         let completed = upload.store.end_upload(&upload.context, &upload.address, &id, order).await;
         if completed.is_err() {
-            // It is still there, unless the completion was carried out after all; then giving it up is refused.
+            // The upload still exists, unless the completion succeeded after all; then the store rejects the abort.
             upload.id = Some(id);
         }
         Ok((completed?, Observation::default()))
@@ -184,7 +185,7 @@ impl Parts {
     }
 }
 
-/// Which part of which upload.
+/// The query of a part's upload.
 pub(super) fn part_query(upload: &UploadId, number: PartNumber) -> Query {
     Query::default().with("partNumber", &number.get().to_string()).with("uploadId", &upload.0)
 }

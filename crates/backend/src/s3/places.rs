@@ -1,5 +1,5 @@
-//! Sending requests to where their buckets are, with credentials that are good. What an answer teaches of either is
-//! remembered, and the request goes once more: to the region that a bucket is in, or with other credentials.
+//! Sends each request to the region of its bucket, with valid credentials. If an error response shows that either is
+//! wrong, the new region is cached or the credentials are renewed, and the request is sent once more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::remote::answer::Answer;
 use crate::remote::client::{Call, Client};
 use crate::remote::sending::Sending;
 
-/// Buckets whose region is remembered, and regions that are asked.
-const MOST_BUCKETS: usize = 4096;
-const MOST_REGIONS: usize = 64;
+/// Maximum number of buckets whose region is cached.
+const MAX_CACHED_BUCKETS: usize = 4096;
+/// Maximum number of regions with a client.
+const MAX_REGIONS: usize = 64;
 
-/// Buckets that are in another region than the store's, and the clients of those.
+/// Buckets in other regions than the store's, and the clients of those regions.
 #[derive(Default)]
 pub(super) struct Places {
     regions: HashMap<Box<str>, Box<str>>,
@@ -33,24 +34,24 @@ impl Places {
     }
 }
 
-/// What a request was sent with.
+/// The assumptions under which a request was sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
-    /// Of the credentials; `None` without any.
+    /// Generation of the credentials; `None` without any.
     generation: Option<u64>,
-    /// The bucket was known to be in another region than the store's.
+    /// The bucket was cached as being in another region than the store's.
     is_abroad: bool,
 }
 
-/// What makes a request go through that was refused.
+/// A correction after which a rejected request may succeed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lesson {
+enum Correction {
     Region,
     Credentials,
 }
 
 impl S3Store {
-    /// Sends a request, and looks at what comes back for what it says of the service.
+    /// Sends a request. Learns the service's dialect from the response, and corrects region and credentials.
     pub(super) async fn send(&self, context: &Context, call: &Call<'_>) -> Result<Answer> {
         self.check_key(call)?;
         let mut learned = Vec::new();
@@ -58,12 +59,12 @@ impl S3Store {
             let sent = self.ready(context, call.bucket).await?;
             match self.client_of(call.bucket).send(context, call).await {
                 Ok(answer) => {
-                    // A service that gives no names to requests is no radosgw.
+                    // A service without request ids is not radosgw.
                     self.heed(Dialect::of(&answer.head.headers).or(Some(Dialect::Plain)));
                     return Ok(answer);
                 }
                 Err(e) => match Box::pin(self.learn(context, call.bucket, sent, &e)).await? {
-                    // Nothing is learned twice from one request.
+                    // Each correction is tried once per request.
                     Some(lesson) if !learned.contains(&lesson) => learned.push(lesson),
                     _ => return Err(e),
                 },
@@ -71,8 +72,7 @@ impl S3Store {
         }
     }
 
-    /// Begins a request whose body comes while it is sent. Its bytes are gone where it fails: see
-    /// [`Self::explain`].
+    /// Starts a request whose body is supplied while it is sent. It cannot be retried here: see [`Self::explain`].
     pub(super) async fn begin(
         &self,
         context: &Context,
@@ -84,7 +84,8 @@ impl S3Store {
         Ok((self.client_of(call.bucket).begin(context, call, Some(length)).await?, sent))
     }
 
-    /// What the failure of a request means whose bytes are gone: it may pass, where something was learned from it.
+    /// Converts the error of a request that cannot be retried here: it becomes retryable if the region or the
+    /// credentials were corrected.
     pub(super) async fn explain(&self, context: &Context, bucket: &str, sent: Sent, error: Error) -> Error {
         match self.learn(context, Some(bucket), sent, &error).await {
             Ok(None) => error,
@@ -93,6 +94,7 @@ impl S3Store {
         }
     }
 
+    /// Ensures valid credentials. Returns the assumptions for [`Self::learn`].
     async fn ready(&self, context: &Context, bucket: Option<&str>) -> Result<Sent> {
         let generation = match &self.shared.login {
             Some(login) => Some(login.ready(context).await?),
@@ -102,45 +104,46 @@ impl S3Store {
         Ok(Sent { generation, is_abroad })
     }
 
+    /// Evaluates an error response; returns a correction if the request is worth sending once more.
     async fn learn(
         &self,
         context: &Context,
         bucket: Option<&str>,
         sent: Sent,
         error: &Error,
-    ) -> Result<Option<Lesson>> {
+    ) -> Result<Option<Correction>> {
         let Some(refusal) = Refusal::of(error) else { return Ok(None) };
         self.heed(refusal.dialect);
         if let (Some(bucket), Some(region)) = (bucket, refusal.moved_to())
             && self.move_to(bucket, region, sent)
         {
             tracing::debug!(bucket, region, "a bucket is in another region");
-            return Ok(Some(Lesson::Region));
+            return Ok(Some(Correction::Region));
         }
         if let (true, Some(login), Some(generation)) =
             (refusal.is_expired(), &self.shared.login, sent.generation)
             && login.reject(generation)
             && login.ready(context).await? != generation
         {
-            return Ok(Some(Lesson::Credentials));
+            return Ok(Some(Correction::Credentials));
         }
         Ok(None)
     }
 
-    /// Remembers where a bucket is, and says whether what was sent goes there now. Once: a store that sends from one region to the next
-    /// is not followed.
+    /// Caches the region of a bucket. Returns true if the request would now be sent elsewhere. Only the first redirect
+    /// is followed, so that regions that redirect to each other cause no loop.
     fn move_to(&self, bucket: &str, region: &str, sent: Sent) -> bool {
         let mut places = self.places.lock();
         if let Some(known) = places.regions.get(bucket) {
-            // Another request was answered so while this one was under way.
+            // Another request received the same redirect while this one was in flight.
             return !sent.is_abroad && **known == *region;
         }
         if region == self.region
-            || (!places.clients.contains_key(region) && places.clients.len() == MOST_REGIONS)
+            || (!places.clients.contains_key(region) && places.clients.len() == MAX_REGIONS)
         {
             return false;
         }
-        if places.regions.len() == MOST_BUCKETS {
+        if places.regions.len() == MAX_CACHED_BUCKETS {
             places.regions.clear();
         }
         places.regions.insert(bucket.into(), region.into());
@@ -148,7 +151,7 @@ impl S3Store {
         true
     }
 
-    /// The client of the region that a bucket is in, as far as that is known.
+    /// The client of the bucket's region; the store's own region if unknown.
     pub(super) fn client_of(&self, bucket: Option<&str>) -> Arc<Client> {
         let places = self.places.lock();
         let abroad = bucket.and_then(|bucket| places.clients.get(places.regions.get(bucket)?));

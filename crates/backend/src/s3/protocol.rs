@@ -1,4 +1,4 @@
-//! What is S3's own of sending a request: its URLs, its signature, its refusals.
+//! The S3-specific parts of a request: URLs, signatures and error classification.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,26 +14,26 @@ use super::login::Login;
 use crate::remote::client::{Call, Protocol, Refused, Subject};
 use crate::remote::payload::Payload;
 
-/// Says that a checksum follows the body.
+/// Header that names the trailing checksum of a body.
 pub(super) const TRAILER: &str = "x-amz-trailer";
 
-/// Says how long a body is within its frame, and so that it has one.
+/// Header with the length of an `aws-chunked` body before framing; its presence marks the framing.
 pub(super) const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
 
-/// What is known of a service, wherever it is asked.
+/// State of a service that the clients of all its regions share.
 pub(super) struct Shared {
-    /// `None` asks without a signature.
+    /// `None` sends unsigned requests.
     pub login: Option<Login>,
-    /// The store has answered a checksum that it was told: it compares them.
+    /// The service has returned a checksum, so it verifies them.
     pub compares: AtomicBool,
 }
 
-/// Where to ask, and as whom.
+/// The S3 protocol for one endpoint and region.
 pub(super) struct S3 {
     endpoint: Endpoint,
-    /// The `Host` of every request whose bucket stands in the path; `None` where it cannot be written.
+    /// The `Host` of every path-style request; `None` if it is not a valid header value.
     host: Option<HeaderValue>,
-    /// The region that signatures name, where it is another than the usual one.
+    /// The region for signatures, if not the store's default.
     region: Option<String>,
     shared: Arc<Shared>,
 }
@@ -44,8 +44,8 @@ impl S3 {
         Self { endpoint, host, region, shared }
     }
 
-    /// What the signature says of a body. What TLS does not protect is signed, or the store compares it with a checksum
-    /// that is signed.
+    /// How the signature covers a body. Without TLS, the body is signed, or the store verifies it against a signed
+    /// checksum.
     fn payload(&self, headers: &HeaderMap, body: &Payload) -> SignedBody {
         let has_checksum = headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
         let is_protected =

@@ -1,4 +1,4 @@
-//! Reading: head, get, and what both say of an object.
+//! HeadObject, GetObject and GetObjectAttributes.
 
 use http::header::RANGE;
 use http::{HeaderValue, Method, StatusCode};
@@ -15,15 +15,16 @@ use crate::remote::client::Call;
 use crate::remote::fields;
 use crate::remote::query::Query;
 
-/// Parts on a page, at the most, and the size of a page as XML.
-const MOST_PARTS: usize = 1000;
-const MOST_PARTS_BYTES: usize = 1 << 20;
-/// Under the name that Amazon sends, and the one in its documentation.
+/// Maximum number of parts in a page.
+const MAX_PAGE_PARTS: usize = 1000;
+/// Longest page of parts, as XML.
+const MAX_PARTS_PAGE_BYTES: usize = 1 << 20;
+/// The root that Amazon S3 sends, and the one in its documentation.
 const ATTRIBUTES: DocumentKind = DocumentKind {
     name: "attributes of an object",
     roots: &["GetObjectAttributesResponse", "GetObjectAttributesOutput"],
 };
-const MD5_OF_NOTHING: [u8; 16] = 0xd41d_8cd9_8f00_b204_e980_0998_ecf8_427e_u128.to_be_bytes();
+const MD5_OF_EMPTY: [u8; 16] = 0xd41d_8cd9_8f00_b204_e980_0998_ecf8_427e_u128.to_be_bytes();
 
 impl S3Store {
     /// HeadObject.
@@ -34,7 +35,7 @@ impl S3Store {
         request: &GetRequest,
     ) -> Result<Found<()>> {
         let answer = match self.ask(context, address, request, Method::HEAD).await {
-            // An answer to HEAD has no body to say which of the two is not there.
+            // A response to HEAD has no body that says whether the bucket or the key is missing.
             Err(e) if e.reason() == Reason::NoSuchKey => {
                 self.send(context, &Call::bucket(Method::HEAD, &address.bucket)).await?;
                 return Err(e);
@@ -46,7 +47,7 @@ impl S3Store {
             range.resolve(info.size)?;
         }
         let observation = answer.observation.clone();
-        // Reads the end of nothing, so that the connection is free for others.
+        // Reads the end of the empty body, so that the connection can be reused.
         answer.collect(0).await?;
         Ok(Found { info, span, body: (), observation })
     }
@@ -60,12 +61,13 @@ impl S3Store {
     ) -> Result<Found<Body>> {
         let answer = self.ask(context, address, request, Method::GET).await?;
         let (info, span) = self.describe(context, address, request, &answer).await?;
-        let length =
-            answer.length().ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
+        let length = answer
+            .length()
+            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
         if length != span.length {
             return Err(Error::new(
                 Reason::Io,
-                format!("the store answered {length} bytes where {} were asked for", span.length),
+                format!("the store sent {length} bytes instead of the {} requested", span.length),
             ));
         }
         let is_whole = span == Span::whole(info.size) && info.scope == ChecksumScope::FullObject;
@@ -81,12 +83,12 @@ impl S3Store {
         Ok(Found { info, span, body, observation })
     }
 
-    /// Looks at the object's head where an answer without bytes carries no checksum of them: a body that got lost on the
-    /// way looks the same. The tag that is the MD5 of nothing is proof enough.
+    /// Confirms an empty response without a checksum by requesting the object's head: a response whose body was lost
+    /// looks the same. An ETag that is the MD5 of no bytes is sufficient proof.
     ///
     /// # Errors
-    /// [`Io`](Reason::Io) if the object has bytes, [`InvalidRange`](Reason::InvalidRange) if it has none and a range was
-    /// asked for.
+    /// [`Io`](Reason::Io) if the object is not empty, [`InvalidRange`](Reason::InvalidRange) if it is empty and a range
+    /// was requested.
     async fn confirm_empty(
         &self,
         context: &Context,
@@ -94,7 +96,7 @@ impl S3Store {
         request: &GetRequest,
         info: &ObjectInfo,
     ) -> Result<()> {
-        if request.select == Select::Whole && info.etag.md5() == Some(MD5_OF_NOTHING) {
+        if request.select == Select::Whole && info.etag.md5() == Some(MD5_OF_EMPTY) {
             return Ok(());
         }
         let select = match request.select {
@@ -102,10 +104,10 @@ impl S3Store {
             select => select,
         };
         let head = GetRequest { select, ..GetRequest::default() };
-        // Boxed: it is hardly ever asked.
-        let there = Box::pin(self.read_head(context, address, &head)).await?.span.length;
-        if there > 0 {
-            return Err(Error::new(Reason::Io, format!("the store answered no bytes of {there}")));
+        // Boxed, because it is rarely needed.
+        let actual = Box::pin(self.read_head(context, address, &head)).await?.span.length;
+        if actual > 0 {
+            return Err(Error::new(Reason::Io, format!("the store sent 0 of {actual} bytes")));
         }
         match request.select {
             Select::Range(range) => range.resolve(0).map(drop),
@@ -113,6 +115,7 @@ impl S3Store {
         }
     }
 
+    /// Sends a GET or HEAD with the request's conditions and selection.
     pub(super) async fn ask(
         &self,
         context: &Context,
@@ -121,7 +124,7 @@ impl S3Store {
         method: Method,
     ) -> Result<Answer> {
         if request.select == Select::Range(ByteRange::Suffix(0)) {
-            // Not all stores find it unsatisfiable: radosgw answers the whole.
+            // Not all services reject it: radosgw returns the whole object.
             self.judge(context, address, &request.conditions).await?;
             return Err(Error::new(Reason::InvalidRange, "a range of no bytes cannot be satisfied"));
         }
@@ -140,7 +143,8 @@ impl S3Store {
         self.send(context, &call).await
     }
 
-    /// What an answer says of its object, and which bytes of it were selected.
+    /// Parses the object's description from a response, and the span that the response contains. Fails if that is not
+    /// what was requested.
     async fn describe(
         &self,
         context: &Context,
@@ -149,14 +153,15 @@ impl S3Store {
         answer: &Answer,
     ) -> Result<(ObjectInfo, Span)> {
         let answered = &answer.head.headers;
-        let length =
-            answer.length().ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
+        let length = answer
+            .length()
+            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
         let is_partial = answer.head.status == StatusCode::PARTIAL_CONTENT;
         let (span, size) = match fields::content_range(answered)? {
             Some(found) if is_partial => found,
-            // Without a place its length would be taken for the object's.
+            // Without a range its length would be taken for the object's.
             None if is_partial => {
-                let why = "the store answered a part of the object and did not say which";
+                let why = "the store sent a partial response without Content-Range";
                 return Err(Error::new(Reason::Io, why));
             }
             _ => (Span::whole(length), length),
@@ -170,27 +175,26 @@ impl S3Store {
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
         let is_asked_for = match request.select {
             Select::Whole => span == Span::whole(size),
-            // Of nothing there is no range; some services answer one nevertheless.
+            // An empty object has no valid range; some services accept one nevertheless.
             Select::Range(range) => size == 0 || range.resolve(size).is_ok_and(|asked| asked == span),
             Select::Part(_) => is_partial || size == 0 || parts.is_none_or(|parts: u32| parts <= 1),
         };
         if !is_asked_for {
             let (select, Span { offset, length }) = (request.select, span);
-            let why = format!(
-                "the store answered {length} bytes at {offset} of {size} where {select:?} was asked for"
-            );
+            let why =
+                format!("the store sent {length} bytes at {offset} of {size}, but {select:?} was requested");
             return Err(Error::new(Reason::Io, why));
         }
         if matches!(request.select, Select::Part(_)) && parts.is_some() {
-            // They are the part's.
+            // They are the part's checksums, not the object's.
             checksums.clear();
         }
         let generation = fields::generation(modified, etag.as_str());
         Ok((ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }, span))
     }
 
-    /// The parts in GetObjectAttributes: their numbers, sizes and checksums, as far as the store tells. Amazon names
-    /// only those of objects with a composite checksum.
+    /// GetObjectAttributes: numbers, sizes and checksums of the parts, and whether more follow. Amazon S3 lists parts
+    /// only for objects with a composite checksum.
     pub(super) async fn parts_of_object(
         &self,
         context: &Context,
@@ -199,18 +203,18 @@ impl S3Store {
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
         if self.is_ceph(context).await? {
-            // It knows no attributes, and would answer the object.
+            // It has no attributes, and would return the object.
             self.read_head(context, address, &GetRequest::default()).await?;
             return Ok((Vec::new(), false));
         }
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("attributes");
         call.headers.insert("x-amz-object-attributes", HeaderValue::from_static("ObjectParts"));
-        call.headers.insert("x-amz-max-parts", limit.clamp(1, MOST_PARTS).into());
+        call.headers.insert("x-amz-max-parts", limit.clamp(1, MAX_PAGE_PARTS).into());
         if let Some(after) = after {
             call.headers.insert("x-amz-part-number-marker", after.get().into());
         }
-        let document = self.send(context, &call).await?.collect(MOST_PARTS_BYTES).await?;
+        let document = self.send(context, &call).await?.collect(MAX_PARTS_PAGE_BYTES).await?;
         let (mut parts, mut is_truncated) = (Vec::new(), false);
         let (mut number, mut size, mut checksums) = (0, 0, Vec::new());
         ATTRIBUTES.leaves(&document, |path, text| match path {

@@ -1,6 +1,6 @@
-//! Writing. What is small, or of a size that nobody said, is gathered: it ends as one request that can be sent again,
-//! or becomes parts of an upload. Of what is larger the request is under way while bytes come, and its last bytes wait
-//! for the commit.
+//! Staged writes. A body that is small or of unknown size is buffered: it becomes one request that can be retried, or
+//! the parts of an upload. A larger body is streamed: its request is in flight while bytes arrive, and the last buffer
+//! is held back until the commit.
 
 use std::sync::Arc;
 
@@ -30,55 +30,55 @@ use crate::remote::fields::generation;
 use crate::remote::payload::Held;
 use crate::remote::sending::Sending;
 
-/// An answer that says nothing but headers.
-const MOST_ANSWER_BYTES: usize = 64 << 10;
-/// Objects and parts up to this size are gathered, so that they can be sent again.
-const MOST_GATHERED: u64 = 256 << 10;
-/// S3 takes no larger object in one request.
-const MOST_PUT: u64 = 5 << 30;
+/// Longest body of a response of which only the headers matter.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
+/// Objects and parts up to this size are buffered, so that they can be retried.
+const MAX_BUFFERED_BYTES: u64 = 256 << 10;
+/// S3's maximum size of an object in one request.
+const MAX_PUT_BYTES: u64 = 5 << 30;
 
-/// What a write becomes.
+/// The destination of a write.
 pub(super) enum Target {
     Object,
-    /// With the checksum that the upload's parts carry.
+    /// A part, with the checksum algorithm of its upload, if any.
     Part(UploadId, PartNumber, Option<Algorithm>),
 }
 
-/// A write that is not committed.
+/// A write that is not committed yet.
 pub(super) struct StagedWrite {
     store: Arc<S3Store>,
     context: Context,
     address: Address,
     target: Target,
     request: StageRequest,
-    /// Of the whole, the one that the store keeps first.
+    /// Hashers of the whole body; the first is for the checksum that the store verifies.
     hashers: Vec<Hasher>,
     md5: Option<Md5>,
-    /// Bytes so far.
+    /// Bytes written so far.
     size: u64,
-    way: Way,
-    /// A write before failed or was given up: bytes are missing.
+    way: WriteMode,
+    /// An earlier write failed or was cancelled: bytes are missing.
     is_torn: bool,
 }
 
-/// The way that bytes take.
-enum Way {
-    /// They wait for the commit.
+/// How the bytes of a write are handled until the commit.
+enum WriteMode {
+    /// Buffered until the commit.
     Gathered(Vec<Bytes>),
-    /// The same, copied, so that what they came in is free for those that follow.
+    /// Like `Gathered`, but copied, so that the caller's buffers can be reused.
     Copied(Gathered),
-    /// They are sent as they come, from the first one on; the latest waits.
+    /// Streamed: the request starts with the first buffer; the latest buffer is held back.
     Sent(Option<Streaming>, Bytes),
-    /// They are sent part by part.
+    /// Sent part by part.
     Parts(Parts),
 }
 
-/// A request under way, with the frame around its body where a checksum follows it.
+/// A request in flight, with the framing of its body, if any.
 struct Streaming {
     sending: Sending,
     sent: Sent,
     frame: Option<Frame>,
-    /// Its headers, as far as a name of it is in them.
+    /// Its headers, if they contain a write id.
     named: Option<HeaderMap>,
 }
 
@@ -124,25 +124,25 @@ impl StagedWrite {
         let may_tell = !matches!(target, Target::Part(_, _, None));
         let is_whole = store.framing(may_tell) == Framing::Whole;
         let way = match (request.size, &target) {
-            (Some(size), _) if size <= MOST_GATHERED => Way::Gathered(Vec::new()),
+            (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Gathered(Vec::new()),
             (_, Target::Object) if is_whole => {
-                Way::Parts(Parts::new(store.clone(), context, address, &request))
+                WriteMode::Parts(Parts::new(store.clone(), context, address, &request))
             }
             (Some(size), Target::Part(..)) if is_whole && size > store.part_bytes as u64 => {
-                let (size, most) = (size >> 20, store.part_bytes >> 20);
+                let (size, max_mib) = (size >> 20, store.part_bytes >> 20);
                 let why = format!(
-                    "the store takes no signed chunks, and a part of {size} MiB would go unsigned over plain HTTP; \
-                     use https, or parts of at most {most} MiB"
+                    "the store does not support signed chunks, so a part of {size} MiB would be sent unsigned over \
+                     plain HTTP; use https, or parts of at most {max_mib} MiB"
                 );
                 return Err(Error::new(Reason::EntityTooLarge, why));
             }
-            (Some(_), Target::Part(..)) if is_whole => Way::Copied(Gathered::default()),
-            (Some(size), _) if size <= MOST_PUT => Way::Sent(None, Bytes::new()),
+            (Some(_), Target::Part(..)) if is_whole => WriteMode::Copied(Gathered::default()),
+            (Some(size), _) if size <= MAX_PUT_BYTES => WriteMode::Sent(None, Bytes::new()),
             (Some(_), Target::Part(..)) => {
-                return Err(Error::new(Reason::EntityTooLarge, "S3 takes parts of at most 5 GiB"));
+                return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
             }
-            (None, Target::Part(..)) => Way::Gathered(Vec::new()),
-            (_, Target::Object) => Way::Parts(Parts::new(store.clone(), context, address, &request)),
+            (None, Target::Part(..)) => WriteMode::Gathered(Vec::new()),
+            (_, Target::Object) => WriteMode::Parts(Parts::new(store.clone(), context, address, &request)),
         };
         Ok(Self {
             store,
@@ -160,11 +160,11 @@ impl StagedWrite {
 
     async fn take_in(&mut self, bytes: Bytes) -> Result<()> {
         self.size += bytes.len() as u64;
-        if self.request.size.is_some_and(|said| self.size > said) {
-            let (size, said) = (self.size, self.request.size.unwrap_or_default());
+        if self.request.size.is_some_and(|declared| self.size > declared) {
+            let (size, declared) = (self.size, self.request.size.unwrap_or_default());
             return Err(Error::new(
                 Reason::InvalidRequest,
-                format!("the body has {size} bytes or more, not {said}"),
+                format!("the body has at least {size} bytes, but {declared} were declared"),
             ));
         }
         self.hashers.iter_mut().for_each(|hasher| hasher.update(&bytes));
@@ -175,29 +175,28 @@ impl StagedWrite {
             return Ok(());
         }
         match &mut self.way {
-            Way::Gathered(pieces) => {
+            WriteMode::Gathered(pieces) => {
                 if self.size > self.store.part_bytes as u64 {
-                    let most = self.store.part_bytes >> 20;
-                    let why =
-                        format!("of a part whose size is not said beforehand at most {most} MiB are taken");
+                    let max_mib = self.store.part_bytes >> 20;
+                    let why = format!("a part of unknown length is limited to {max_mib} MiB");
                     return Err(Error::new(Reason::EntityTooLarge, why));
                 }
                 pieces.push(bytes);
             }
-            Way::Copied(gathered) => gathered.add(&self.store, &bytes)?,
-            Way::Parts(parts) => parts.take_in(bytes).await?,
-            Way::Sent(..) => self.send(bytes).await?,
+            WriteMode::Copied(gathered) => gathered.add(&self.store, &bytes)?,
+            WriteMode::Parts(parts) => parts.take_in(bytes).await?,
+            WriteMode::Sent(..) => self.send(bytes).await?,
         }
         Ok(())
     }
 
-    /// Sends what waited, and lets these bytes wait.
+    /// Sends the held-back buffer, and holds back this one.
     async fn send(&mut self, bytes: Bytes) -> Result<()> {
-        if let Way::Sent(None, _) = &self.way {
+        if let WriteMode::Sent(None, _) = &self.way {
             let streaming = self.begin().await?;
-            self.way = Way::Sent(Some(streaming), Bytes::new());
+            self.way = WriteMode::Sent(Some(streaming), Bytes::new());
         }
-        if let Way::Sent(Some(streaming), waiting) = &mut self.way {
+        if let WriteMode::Sent(Some(streaming), waiting) = &mut self.way {
             let (sent, framing) = (streaming.sent, streaming.framing());
             if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
                 return Err(self.explain(sent, framing, e).await);
@@ -206,12 +205,12 @@ impl StagedWrite {
         Ok(())
     }
 
-    /// The checksum that the store is told, before it is known: for its algorithm and its length.
+    /// A placeholder for the checksum sent to the store, with its algorithm and length.
     fn told(&self) -> Checksum {
         Checksum::of(self.hashers.first().map_or(Algorithm::Crc64Nvme, Hasher::algorithm), b"")
     }
 
-    /// The request, but its body and its checksum.
+    /// The request without its body and checksum.
     fn call(&self) -> Result<Call<'_>> {
         let mut call = Call::object(Method::PUT, &self.address.bucket, self.address.key.as_str());
         match &self.target {
@@ -229,11 +228,14 @@ impl StagedWrite {
         Ok(call)
     }
 
+    /// Starts a streamed request.
     async fn begin(&mut self) -> Result<Streaming> {
         let length = self.request.size.unwrap_or_default();
         let mut call = self.call()?;
-        let said =
-            self.request.checksum.filter(|said| self.tells() && said.algorithm() == self.told().algorithm());
+        let declared = self
+            .request
+            .checksum
+            .filter(|declared| self.tells() && declared.algorithm() == self.told().algorithm());
         let framing = self.store.framing(self.tells());
         let on_wire = match framing {
             Framing::Trailer => {
@@ -242,16 +244,17 @@ impl StagedWrite {
                 Chunks::length(length, &told)
             }
             Framing::SignedChunks => {
-                headers::write_promises(said, None, &mut call.headers)?;
+                headers::write_promises(declared, None, &mut call.headers)?;
                 SignedChunks::length(length)
             }
             Framing::Bare => {
-                headers::write_promises(said, None, &mut call.headers)?;
+                headers::write_promises(declared, None, &mut call.headers)?;
                 length
             }
-            // Another request was refused since this one was staged, which would go unsigned now. Staged again it goes whole.
+            // Signed chunks were rejected since this write was staged, so it would be sent unsigned. A retry is sent
+            // whole.
             Framing::Whole => {
-                let why = "the store was found meanwhile to take no signed chunks";
+                let why = "the store does not support signed chunks; retry";
                 return Err(Error::new(Reason::Io, why));
             }
         };
@@ -276,7 +279,7 @@ impl StagedWrite {
         Ok(Streaming { sending, sent, frame, named })
     }
 
-    /// The rest of a request that is under way.
+    /// Finishes a streamed request: sends the held-back buffer and the end of the framing, and reads the response.
     async fn end(streaming: Streaming, waiting: Bytes, checksum: &Checksum) -> Result<Answered> {
         let mut streaming = streaming;
         streaming.write(waiting).await?;
@@ -287,10 +290,11 @@ impl StagedWrite {
         let mut answer = streaming.sending.finish().await?;
         let headers = std::mem::take(&mut answer.head.headers);
         let observation = answer.observation.clone();
-        answer.collect(MOST_ANSWER_BYTES).await?;
+        answer.collect(MAX_RESPONSE_BYTES).await?;
         Ok((headers, observation))
     }
 
+    /// Sends a buffered body as one request.
     async fn end_gathered(
         &mut self,
         pieces: Vec<Bytes>,
@@ -304,19 +308,19 @@ impl StagedWrite {
         let answered =
             self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await?;
         if told.is_none() {
-            // It may have computed one by itself.
+            // The store may have computed one itself.
             self.store.learn_by_answer(&answered.0, checksum, false)?;
         }
         Ok(answered)
     }
 
-    /// What the failure of a request means whose bytes are gone.
+    /// Converts the error of a streamed request, which cannot be retried here.
     async fn explain(&mut self, sent: Sent, framing: Framing, error: Error) -> Error {
         let error = self.store.learn_framing(framing, error);
         self.store.explain(&self.context, self.address.bucket.as_str(), sent, error).await
     }
 
-    /// Whether the store is told a checksum: not of a part whose upload carries none.
+    /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums.
     fn tells(&self) -> bool {
         !matches!(self.target, Target::Part(_, _, None))
     }
@@ -343,14 +347,19 @@ impl Staged for StagedWrite {
         let mut expected = expected;
         expected.checksums.extend(self.request.checksum);
         expected.verify(self.size, md5, &computed)?;
-        let Some(checksum) = computed.first().copied() else { unreachable!("there is one at least") };
-        let (answered, observation) = match std::mem::replace(&mut self.way, Way::Gathered(Vec::new())) {
-            Way::Parts(parts) => return parts.commit(self.request.precondition, checksum, computed).await,
-            Way::Gathered(pieces) => self.end_gathered(pieces, &checksum, &expected).await?,
-            Way::Copied(mut gathered) => {
+        let Some(checksum) = computed.first().copied() else {
+            unreachable!("`new` adds at least one algorithm")
+        };
+        let (answered, observation) = match std::mem::replace(&mut self.way, WriteMode::Gathered(Vec::new()))
+        {
+            WriteMode::Parts(parts) => {
+                return parts.commit(self.request.precondition, checksum, computed).await;
+            }
+            WriteMode::Gathered(pieces) => self.end_gathered(pieces, &checksum, &expected).await?,
+            WriteMode::Copied(mut gathered) => {
                 self.end_gathered(vec![gathered.take()], &checksum, &expected).await?
             }
-            Way::Sent(Some(mut streaming), waiting) => {
+            WriteMode::Sent(Some(mut streaming), waiting) => {
                 let (sent, framing) = (streaming.sent, streaming.framing());
                 let named = streaming.named.take();
                 let named = named.and_then(|headers| Named::read(&headers, self.size, checksum));
@@ -371,7 +380,9 @@ impl Staged for StagedWrite {
                 self.store.learn_by_answer(&answered.0, &checksum, was_told)?;
                 answered
             }
-            Way::Sent(None, _) => unreachable!("there are more bytes than are gathered"),
+            WriteMode::Sent(None, _) => {
+                unreachable!("a streamed body has more than `MAX_BUFFERED_BYTES` bytes")
+            }
         };
         let committed = self.store.committed(&answered, self.size, computed)?;
         if let Target::Part(upload, number, _) = &self.target {
@@ -384,7 +395,7 @@ impl Staged for StagedWrite {
 impl StagedWrite {
     fn check_whole(&self) -> Result<()> {
         if self.is_torn {
-            let why = "a write before this failed or was given up; stage the object anew";
+            let why = "an earlier write failed or was cancelled; stage the object again";
             return Err(Error::new(Reason::InvalidRequest, why));
         }
         Ok(())
@@ -392,8 +403,7 @@ impl StagedWrite {
 }
 
 impl S3Store {
-    /// Sends a PUT whose body is at hand, with what the store is to compare it with: a checksum, and an MD5. Answers the
-    /// headers.
+    /// Sends a PUT with a buffered body and the checksum and MD5 that the store verifies. Returns the response headers.
     pub(super) async fn put(
         &self,
         context: &Context,
@@ -409,14 +419,14 @@ impl S3Store {
         };
         let headers = std::mem::take(&mut answer.head.headers);
         let observation = answer.observation.clone();
-        answer.collect(MOST_ANSWER_BYTES).await?;
+        answer.collect(MAX_RESPONSE_BYTES).await?;
         if let Some(checksum) = checksum {
             self.learn_by_answer(&headers, &checksum, true)?;
         }
         Ok((headers, observation))
     }
 
-    /// What a write became. S3 does not say when it was written: the time of the answer is close to it.
+    /// Builds the result of a write. S3 does not return the modification time; the response's `Date` is close to it.
     pub(super) fn committed(
         &self,
         answered: &HeaderMap,

@@ -1,4 +1,4 @@
-//! Tags of an object, by requests of their own.
+//! PutObjectTagging, GetObjectTagging and DeleteObjectTagging.
 
 use bytes::Bytes;
 use http::Method;
@@ -11,12 +11,12 @@ use crate::remote::client::Call;
 use crate::remote::payload::Held;
 use crate::remote::query::Query;
 
-/// An answer without anything to read, and an object's tags as XML.
-const MOST_BYTES: usize = 64 << 10;
+/// Longest response: an object's tags as XML.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const TAGS: DocumentKind = DocumentKind { name: "tags", roots: &["Tagging"] };
 
 impl S3Store {
-    /// PutObjectTagging, and DeleteObjectTagging where there are none.
+    /// PutObjectTagging, or DeleteObjectTagging for no tags.
     pub(super) async fn write_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         let method = if tags.is_empty() { Method::DELETE } else { Method::PUT };
         let mut call = Call::object(method, &address.bucket, address.key.as_str());
@@ -33,7 +33,7 @@ impl S3Store {
             document.push_str("</TagSet></Tagging>");
             call.payload = Held::of([Bytes::from(document)]);
         }
-        self.send(context, &call).await?.collect(MOST_BYTES).await.map(drop)
+        self.send(context, &call).await?.collect(MAX_RESPONSE_BYTES).await.map(drop)
     }
 
     /// GetObjectTagging.
@@ -41,7 +41,7 @@ impl S3Store {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("tagging");
         call.holds_one = true;
-        let document = self.send(context, &call).await?.collect(MOST_BYTES).await?;
+        let document = self.send(context, &call).await?.collect(MAX_RESPONSE_BYTES).await?;
         let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
         TAGS.leaves(&document, |path, text| match path {
             [.., "Tag", "Key"] => key = text.to_owned(),

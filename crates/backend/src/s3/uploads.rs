@@ -1,4 +1,4 @@
-//! Multipart uploads: beginning, listing, completing and giving them up.
+//! Multipart uploads: creating, completing and aborting them, and listing their parts.
 
 use std::fmt::Write as _;
 
@@ -29,11 +29,12 @@ use crate::remote::payload::Held;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
-/// A page of parts or uploads, or the answer to a completion.
-const MOST_PAGE_BYTES: usize = 8 << 20;
-const MOST_ENTRIES: usize = 1000;
+/// Longest page of parts, or response to another request on uploads.
+const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Maximum number of parts in a page.
+const MAX_PAGE_ENTRIES: usize = 1000;
 const COMPLETION: DocumentKind =
-    DocumentKind { name: "the end of an upload", roots: &["CompleteMultipartUploadResult", "Error"] };
+    DocumentKind { name: "a completed upload", roots: &["CompleteMultipartUploadResult", "Error"] };
 const PARTS: DocumentKind = DocumentKind { name: "a list of parts", roots: &["ListPartsResult"] };
 
 impl S3Store {
@@ -47,7 +48,7 @@ impl S3Store {
         request.check()?;
         let mut call = Call::object(Method::POST, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("uploads");
-        // A second one would be an upload that nobody knows of: worth less than an error.
+        // A retry could leave an orphaned upload in the store, which is worse than an error.
         call.may_repeat = false;
         headers::write_metadata(&request.metadata, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
@@ -58,7 +59,7 @@ impl S3Store {
         if request.checksum.is_some() {
             self.learn_trailers(answer.header("x-amz-checksum-algorithm").is_some());
         }
-        let document = answer.collect(MOST_PAGE_BYTES).await?;
+        let document = answer.collect(MAX_PAGE_BYTES).await?;
         let mut id = String::new();
         xml::leaves(&document, |path, text| {
             if let [_, "UploadId"] = path {
@@ -66,23 +67,23 @@ impl S3Store {
             }
         })?;
         if id.is_empty() {
-            return Err(Error::new(Reason::Io, "the store began an upload and did not name it"));
+            return Err(Error::new(Reason::Io, "the store created an upload without an UploadId"));
         }
         let id = UploadId(id);
         self.remember(&id, request.checksum.map(|(algorithm, _)| algorithm), request.metadata.tags);
         Ok(id)
     }
 
-    /// The checksum that an upload's parts must carry: a part with another one is refused.
+    /// The checksum algorithm of an upload's parts; S3 rejects a part with another one.
     pub(super) async fn checksum_of_parts(
         &self,
         context: &Context,
         address: &Address,
         upload: &UploadId,
     ) -> Result<Option<Algorithm>> {
-        let known = self.uploads.lock().get(upload).map(|begun| begun.algorithm);
-        if let Some(known) = known {
-            return Ok(known);
+        let cached = self.uploads.lock().get(upload).map(|begun| begun.algorithm);
+        if let Some(cached) = cached {
+            return Ok(cached);
         }
         let page = self.parts_page(context, address, upload, None, 1).await?;
         let algorithm = page.upload.checksum.map(|(algorithm, _)| algorithm);
@@ -94,7 +95,7 @@ impl S3Store {
         self.uploads.lock().insert(upload, algorithm, tags);
     }
 
-    /// Remembers what a part became, to compare its object's checksum with.
+    /// Caches a stored part, to verify the checksum of the completed object.
     pub(super) fn remember_part(&self, upload: &UploadId, number: PartNumber, part: &Committed) {
         let Some(checksum) = part.checksums.first().copied() else { return };
         let part = StoredPart { etag: part.etag.clone(), size: part.size, checksum };
@@ -110,11 +111,11 @@ impl S3Store {
     ) -> Result<()> {
         self.uploads.lock().remove(upload);
         let call = upload_call(Method::DELETE, address, upload, Query::default());
-        self.send(context, &call).await?.collect(MOST_PAGE_BYTES).await.map(drop)
+        self.send(context, &call).await?.collect(MAX_PAGE_BYTES).await.map(drop)
     }
 
-    /// Completes an upload. Where nobody knows what became of it, since the answer was lost, the store is asked: the
-    /// upload is gone and the object is what its parts make, or it failed.
+    /// Completes an upload. If the response is lost, the store is queried: the completion succeeded if the upload is
+    /// gone and the object matches its parts.
     pub(super) async fn end_upload(
         &self,
         context: &Context,
@@ -140,8 +141,8 @@ impl S3Store {
         Ok(ended)
     }
 
-    /// Completes an upload, once nobody else is at it any more: radosgw refuses that meanwhile, and answers the same of an
-    /// upload that is not there.
+    /// Completes an upload, and waits while another request completes it: radosgw rejects concurrent completions, with
+    /// the same error as for an upload that does not exist.
     async fn complete_once_free(
         &self,
         context: &Context,
@@ -152,7 +153,7 @@ impl S3Store {
         let mut attempt = 1;
         loop {
             match self.complete(context, address, upload, order).await {
-                Err(e) if is_under_way(&e) && attempt < self.client.retries.attempts => {
+                Err(e) if is_being_completed(&e) && attempt < self.client.retries.attempts => {
                     match self.parts_page(context, address, upload, None, 1).await {
                         Err(gone) if gone.reason() == Reason::NoSuchUpload => {
                             return self.find_completed(context, address, upload, order).await.ok_or(gone);
@@ -166,7 +167,7 @@ impl S3Store {
         }
     }
 
-    /// Refuses what not every service looks at: parts out of order and, of radosgw, a size that they do not have.
+    /// Checks what not every service checks: the order of the parts and, for radosgw, their total size.
     async fn check_order(
         &self,
         context: &Context,
@@ -175,9 +176,9 @@ impl S3Store {
         order: &CompleteUpload,
     ) -> Result<()> {
         if !order.parts.is_sorted_by(|one, next| one.number < next.number) {
-            // What is not there is told first.
+            // A missing upload takes precedence.
             self.parts_page(context, address, upload, None, 1).await?;
-            return Err(Error::new(Reason::InvalidPartOrder, "parts must be named in ascending order"));
+            return Err(Error::new(Reason::InvalidPartOrder, "parts must be listed in ascending order"));
         }
         let Some(expected) = order.expected_size else { return Ok(()) };
         if !self.is_ceph(context).await? {
@@ -185,7 +186,7 @@ impl S3Store {
         }
         let (mut size, mut after) = (0, None);
         loop {
-            let page = self.parts_page(context, address, upload, after, MOST_ENTRIES).await?;
+            let page = self.parts_page(context, address, upload, after, MAX_PAGE_ENTRIES).await?;
             let is_named = |part: &&PartInfo| {
                 order.parts.binary_search_by_key(&part.number, |named| named.number).is_ok()
             };
@@ -202,7 +203,7 @@ impl S3Store {
         Ok(())
     }
 
-    /// The object, where it is certain that this upload became it.
+    /// The object, if it was certainly created by this upload.
     async fn find_completed(
         &self,
         context: &Context,
@@ -230,7 +231,7 @@ impl S3Store {
         })
     }
 
-    /// CompleteMultipartUpload. Its answer may begin with success and still hold a refusal.
+    /// CompleteMultipartUpload. A response of status 200 may still contain an error.
     async fn complete(
         &self,
         context: &Context,
@@ -239,9 +240,9 @@ impl S3Store {
         order: &CompleteUpload,
     ) -> Result<Committed> {
         if order.parts.is_empty() {
-            // What is not there is told first.
+            // A missing upload takes precedence.
             self.parts_page(context, address, upload, None, 1).await?;
-            return Err(Error::new(Reason::InvalidRequest, "a completion must name at least one part"));
+            return Err(Error::new(Reason::InvalidRequest, "a completion must list at least one part"));
         }
         let mut document = "<CompleteMultipartUpload>".to_owned();
         for part in &order.parts {
@@ -268,7 +269,7 @@ impl S3Store {
         }
         let answer = self.send(context, &call).await?;
         let (status, date) = (answer.head.status, fields::date(&answer.head.headers, &DATE)?);
-        let document = answer.collect(MOST_PAGE_BYTES).await?;
+        let document = answer.collect(MAX_PAGE_BYTES).await?;
         let (mut etag, mut answered) = (None, AnsweredChecksums::default());
         let mut is_refused = false;
         COMPLETION.leaves(&document, |path, text| match path {
@@ -286,7 +287,7 @@ impl S3Store {
         let modified = date.unwrap_or_else(|| self.client.clock.wall());
         let (etag, size) = match (etag.filter(|etag| !etag.as_str().is_empty()), order.expected_size) {
             (Some(etag), Some(size)) => (etag, size),
-            // radosgw says nothing of what became of it.
+            // radosgw's response does not describe the object.
             (etag, _) => {
                 let info = self.read_head(context, address, &Default::default()).await?.info;
                 (etag.unwrap_or(info.etag), info.size)
@@ -296,8 +297,10 @@ impl S3Store {
         Ok(Committed { etag, size, modified, generation, checksums, scope })
     }
 
-    /// Compares what the store made of an upload's parts with what was made of their checksums here. The object is in place
-    /// already: whoever completed it is told that it is not what was sent.
+    /// Verifies the completed object's checksums against those of its parts.
+    ///
+    /// # Errors
+    /// [`CorruptData`](Reason::CorruptData) if one differs. The object exists already, but is not what was sent.
     fn compare_completed(
         &self,
         upload: &UploadId,
@@ -311,7 +314,7 @@ impl S3Store {
             if let Some(expected) = expected.filter(|expected| expected != found) {
                 let scope = scope.name();
                 let why = format!(
-                    "the store made an object with {found:?} of parts that make {expected:?} ({scope})"
+                    "checksum mismatch: the completed object has {found:?}, its parts give {expected:?} ({scope})"
                 );
                 return Err(Error::new(Reason::CorruptData, why));
             }
@@ -330,15 +333,15 @@ impl S3Store {
     ) -> Result<PartsPage> {
         let after = after.map(|number| number.get().to_string());
         let query = Query::default()
-            .with("max-parts", &limit.clamp(1, MOST_ENTRIES).to_string())
+            .with("max-parts", &limit.clamp(1, MAX_PAGE_ENTRIES).to_string())
             .with_some("part-number-marker", after.as_deref());
         let call = upload_call(Method::GET, address, upload, query);
         let document = match self.send(context, &call).await {
             Err(e) if e.reason() == Reason::NoSuchKey => {
-                // radosgw's word for an upload that is not there.
+                // radosgw's error for an upload that does not exist.
                 return Err(Error::no_such_upload(&upload.0));
             }
-            answered => answered?.collect(MOST_PAGE_BYTES).await?,
+            answered => answered?.collect(MAX_PAGE_BYTES).await?,
         };
         let mut page = PartsPage {
             upload: UploadInfo {
@@ -351,7 +354,7 @@ impl S3Store {
             parts: Vec::new(),
             next: None,
         };
-        let (mut part, mut is_truncated) = (Part::default(), false);
+        let (mut part, mut is_truncated) = (PartialPart::default(), false);
         let (mut algorithm, mut scope) = (None, None);
         PARTS.leaves(&document, |path, text| match path {
             [_, "IsTruncated"] => is_truncated = text == "true",
@@ -378,9 +381,9 @@ impl S3Store {
     }
 }
 
-/// A part of a page in the making.
+/// A part that is being parsed.
 #[derive(Default)]
-struct Part {
+struct PartialPart {
     number: i64,
     size: u64,
     etag: Option<ETag>,
@@ -388,7 +391,7 @@ struct Part {
     checksums: Vec<Checksum>,
 }
 
-impl Part {
+impl PartialPart {
     fn into_info(self) -> Option<PartInfo> {
         Some(PartInfo {
             number: PartNumber::new(self.number).ok()?,
@@ -400,14 +403,14 @@ impl Part {
     }
 }
 
-/// The tag that an object of these parts has, where each of theirs is an MD5.
+/// The ETag of an object made of these parts; `None` unless every part's ETag is an MD5.
 fn tag_of_parts(parts: &[CompletePart]) -> Option<ETag> {
     let tags: Option<Vec<[u8; 16]>> = parts.iter().map(|part| part.etag.md5()).collect();
     Some(ETag::from_parts(&Md5::digest(tags?.concat()).into(), parts.len()))
 }
 
-/// What radosgw answers to the completion of an upload that is being completed, and of one that is not there.
-fn is_under_way(error: &Error) -> bool {
+/// Returns true for radosgw's error if the upload is being completed concurrently, or does not exist.
+fn is_being_completed(error: &Error) -> bool {
     Refusal::of(error).is_some_and(|refusal| {
         refusal.dialect == Some(Dialect::Ceph)
             && refusal.code == "InternalError"

@@ -1,4 +1,5 @@
-//! Reading a store's XML. Namespaces and attributes are passed over: nothing that S3 answers depends on them.
+//! Parses the XML of responses and escapes text for requests. Namespaces and attributes are ignored: no response of S3
+//! depends on them.
 
 use std::borrow::Cow;
 
@@ -8,20 +9,20 @@ use quick_xml::escape::resolve_xml_entity;
 use quick_xml::events::Event;
 use tradewind_core::error::{Error, Reason, Result};
 
-/// How deep S3's answers are nested at the most, and a little more.
-const MOST_DEPTH: usize = 16;
+/// Maximum nesting depth: slightly more than any response of S3 has.
+const MAX_DEPTH: usize = 16;
 
-/// A document that a request is answered with.
+/// The expected kind of a response document.
 pub(super) struct DocumentKind {
-    /// What it is, for people.
+    /// Its name in messages.
     pub name: &'static str,
-    /// The names that its root may have, in whatever case.
+    /// The accepted root elements, compared case-insensitively.
     pub roots: &'static [&'static str],
 }
 
 impl DocumentKind {
-    /// Like [`leaves`], for a document of this kind. Another one, or none at all, is an error: it must not be taken for
-    /// an answer that holds nothing.
+    /// Like [`leaves`], but fails if the document is empty or of another kind: it must not be taken for an empty
+    /// response.
     pub fn leaves(&self, document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
         let mut is_answer = false;
         leaves(document, |path, text| {
@@ -32,21 +33,21 @@ impl DocumentKind {
         if is_answer {
             return Ok(());
         }
-        Err(Error::new(Reason::Io, format!("the store answered something else than {}", self.name)))
+        Err(Error::new(Reason::Io, format!("the store's response is not {}", self.name)))
     }
 }
 
-/// Calls `take` for each element's end with the names that lead to it and its text, in the order of the document.
-/// An element that holds others comes after them; its text is what stands before the first of them.
+/// Calls `take` at the end of each element, with the path of names and its text, in document order. A parent therefore
+/// comes after its children; its text is the text directly inside it.
 pub(super) fn leaves(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
     let text = std::str::from_utf8(document).map_err(|e| malformed(Some(Box::new(e))))?;
     let mut reader = Reader::from_str(text);
-    let mut open: Vec<(String, String)> = Vec::with_capacity(MOST_DEPTH);
+    let mut open: Vec<(String, String)> = Vec::with_capacity(MAX_DEPTH);
     loop {
         let event = reader.read_event().map_err(|e| malformed(Some(Box::new(e))))?;
         match event {
             Event::Start(start) => {
-                if open.len() == MOST_DEPTH {
+                if open.len() == MAX_DEPTH {
                     return Err(malformed(None));
                 }
                 open.push((name(start.local_name().as_ref())?, String::new()));
@@ -104,14 +105,14 @@ fn name(bytes: &[u8]) -> Result<String> {
 }
 
 fn malformed(cause: Option<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    const WHAT: &str = "the store answered XML that cannot be read";
+    const WHAT: &str = "the store sent invalid XML";
     match cause {
         Some(cause) => Error::with_source(Reason::Io, WHAT, cause),
         None => Error::new(Reason::Io, WHAT),
     }
 }
 
-/// Writes text into a document.
+/// Appends text to a document, with special characters escaped.
 pub(super) fn escape(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {
@@ -119,7 +120,7 @@ pub(super) fn escape(text: &str, out: &mut String) {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
-            // Read back as a line's end or a blank otherwise.
+            // Unescaped, a parser would normalize it to a newline or a space.
             '\r' => out.push_str("&#13;"),
             c => out.push(c),
         }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn names_texts_and_ends() {
+    fn leaves_yields_paths_and_unescaped_text() {
         let text = "<?xml version=\"1.0\"?><a xmlns=\"http://x/\"><b>1 &lt;&#x41;<![CDATA[<&]]></b><!-- c --><e/><b> 2</b></a>";
         let found = all(text).unwrap();
         let expected = [("a/b", "1 <A<&"), ("a/e", ""), ("a/b", " 2"), ("a", "")];
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_is_refused() {
+    fn leaves_rejects_malformed_documents() {
         for bad in ["<a>", "<a></b>", "<a>&unknown;</a>", "</a>", &"<a>".repeat(100)] {
             assert_eq!(all(bad).unwrap_err().reason(), Reason::Io, "{bad}");
         }
@@ -155,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_escaped_reads_back(text in "[^\u{0}-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{fffe}\u{ffff}]*") {
+        fn escape_round_trips(text in "[^\u{0}-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{fffe}\u{ffff}]*") {
             let mut document = "<a>".to_owned();
             escape(&text, &mut document);
             document.push_str("</a>");
@@ -163,7 +164,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text(text in ".*") {
+        fn leaves_never_panics(text in ".*") {
             let _ = all(&text);
         }
     }

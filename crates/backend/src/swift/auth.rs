@@ -1,4 +1,4 @@
-//! Who asks, and how a token is got for it: Swift's own way (v1, as tempauth speaks it) and Keystone's third version:
+//! Credentials, and how they are exchanged for a token: Swift's v1 authentication (tempauth) and Keystone v3.
 //! <https://docs.openstack.org/swift/latest/overview_auth.html>,
 //! <https://docs.openstack.org/api-ref/identity/v3/#password-authentication-with-scoped-authorization>.
 
@@ -18,13 +18,13 @@ use crate::remote::fields::value;
 use crate::remote::payload::Held;
 use crate::remote::time::parse_time;
 
-/// A token with its catalog is no longer than this.
-const MOST_ANSWER_BYTES: usize = 1 << 20;
+/// Longest response with a token and its catalog.
+const MAX_TOKEN_RESPONSE_BYTES: usize = 1 << 20;
 
-/// Who asks.
+/// Credentials, and the service that issues tokens for them.
 #[derive(Clone)]
 pub enum Auth {
-    /// Swift's own: `GET` of a URL like `http://host/auth/v1.0`.
+    /// Swift's v1 authentication: `GET` of a URL like `http://host/auth/v1.0`.
     V1 {
         /// The URL.
         url: String,
@@ -37,19 +37,19 @@ pub enum Auth {
     Keystone {
         /// The URL.
         url: String,
-        /// Who asks there.
+        /// The credentials.
         login: Login,
-        /// The region of the catalog's endpoint; `None` takes the first one.
+        /// The region of the endpoint in the catalog; `None` selects the first one.
         region: Option<String>,
-        /// Which of the catalog's endpoints: `public`, `internal` or `admin`.
+        /// The interface of the endpoint in the catalog: `public`, `internal` or `admin`.
         interface: String,
     },
 }
 
-/// Who asks Keystone.
+/// Credentials for Keystone.
 #[derive(Clone)]
 pub enum Login {
-    /// A user, for the project whose account is spoken with.
+    /// A user, scoped to the project that owns the account.
     Password {
         /// The user.
         user: Party,
@@ -58,7 +58,7 @@ pub enum Login {
         /// The project.
         project: Party,
     },
-    /// An application credential, which is for one project.
+    /// An application credential, which is bound to one project.
     ApplicationCredential {
         /// Its id.
         id: String,
@@ -67,16 +67,16 @@ pub enum Login {
     },
 }
 
-/// A user or a project of Keystone's.
+/// A user or a project in Keystone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
     /// By its id.
     Id(String),
-    /// By a name, which means something within a domain.
+    /// By its name, which is unique within a domain.
     Named(String, Domain),
 }
 
-/// A domain of Keystone's.
+/// A domain in Keystone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Domain {
     /// By its id.
@@ -114,7 +114,7 @@ impl fmt::Display for Login {
 }
 
 impl fmt::Display for Auth {
-    /// Who asks and where, without secrets: what tells one account's store from another's.
+    /// Writes user and service without secrets. The text distinguishes the stores of different accounts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::V1 { url, user, .. } => write!(f, "{user} at {url}"),
@@ -127,21 +127,21 @@ impl fmt::Display for Auth {
 }
 
 impl fmt::Debug for Auth {
-    /// Says everything but secrets.
+    /// Omits secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Auth({self})")
     }
 }
 
 impl Auth {
-    /// Where it is asked.
+    /// The URL of the service that issues tokens.
     pub(super) fn url(&self) -> &str {
         match self {
             Self::V1 { url, .. } | Self::Keystone { url, .. } => url,
         }
     }
 
-    /// Gets a token.
+    /// Requests a token.
     pub(super) async fn ask(&self, context: &Context, client: &Client) -> Result<Grant> {
         match self {
             Self::V1 { user, key, .. } => {
@@ -149,13 +149,13 @@ impl Auth {
                 call.headers.insert("x-auth-user", value(user)?);
                 call.headers.insert("x-auth-key", secret(key)?);
                 let answer = client.send(context, &call).await?;
-                let said = |name: &str| answer.header(name).map(str::to_owned);
-                let token = said("x-auth-token").or_else(|| said("x-storage-token"));
-                let (Some(token), Some(url)) = (token, said("x-storage-url")) else {
-                    return Err(Error::new(Reason::Io, "the service answered no token or no account's URL"));
+                let header = |name: &str| answer.header(name).map(str::to_owned);
+                let token = header("x-auth-token").or_else(|| header("x-storage-token"));
+                let (Some(token), Some(url)) = (token, header("x-storage-url")) else {
+                    return Err(Error::new(Reason::Io, "the service returned no token or no storage URL"));
                 };
-                let life = said("x-auth-token-expires").and_then(|seconds| seconds.parse().ok());
-                answer.collect(MOST_ANSWER_BYTES).await?;
+                let life = header("x-auth-token-expires").and_then(|seconds| seconds.parse().ok());
+                answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
                 Ok(Grant { token: secret(&token)?, url, life: life.map(Duration::from_secs) })
             }
             Self::Keystone { url, login, region, interface } => {
@@ -163,14 +163,14 @@ impl Auth {
                 call.key = Some("auth/tokens");
                 call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 call.payload = Held::of([Bytes::from(login.request().to_string())]);
-                // Asked twice it gives two tokens, of which one is used.
+                // A retry issues a second token, which does no harm.
                 call.may_repeat = true;
                 let answer = client.send(context, &call).await.map_err(|e| login.refused(url, e))?;
                 let token = answer.header("x-subject-token").map(secret).transpose()?;
-                let token = token.ok_or_else(|| Error::new(Reason::Io, "Keystone answered no token"))?;
-                let document = answer.collect(MOST_ANSWER_BYTES).await?;
+                let token = token.ok_or_else(|| Error::new(Reason::Io, "Keystone returned no token"))?;
+                let document = answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
                 let document: Json = serde_json::from_slice(&document)
-                    .map_err(|e| Error::with_source(Reason::Io, "Keystone answered no JSON", e))?;
+                    .map_err(|e| Error::with_source(Reason::Io, "Keystone's response is not JSON", e))?;
                 let url = endpoint(&document, region.as_deref(), interface)?;
                 let expires = document["token"]["expires_at"].as_str().and_then(parse_time);
                 let life = expires.map(|at| at.millis().saturating_sub(client.clock.wall().millis()));
@@ -182,7 +182,8 @@ impl Auth {
 }
 
 impl Login {
-    /// What Keystone's refusal means: it says the same of all of these, so that nobody learns who is known there.
+    /// Adds advice to Keystone's 401. Keystone does not say which part of the credentials is wrong, so that it does not
+    /// disclose its users.
     fn refused(&self, url: &str, error: Error) -> Error {
         if !is_unauthorized(&error) {
             return error;
@@ -193,11 +194,11 @@ impl Login {
             }
             Self::ApplicationCredential { .. } => "check its id and its secret, and whether it has expired",
         };
-        let message = format!("Keystone at {url} refuses {self} (401 Unauthorized); {check}");
+        let message = format!("Keystone at {url} rejects {self} (401 Unauthorized); {check}");
         Error::with_source(Reason::AccessDenied, message, Unauthorized).for_all()
     }
 
-    /// The document that asks for a token.
+    /// The body of a token request.
     fn request(&self) -> Json {
         match self {
             Self::Password { user, password, project } => {
@@ -208,7 +209,7 @@ impl Login {
                     "scope": {"project": project.json()},
                 }})
             }
-            // Its scope is its own.
+            // An application credential determines the scope itself.
             Self::ApplicationCredential { id, secret } => json!({"auth": {"identity": {
                 "methods": ["application_credential"],
                 "application_credential": {"id": id, "secret": secret},
@@ -217,16 +218,16 @@ impl Login {
     }
 }
 
-/// What was got.
+/// An issued token.
 pub(super) struct Grant {
     pub token: HeaderValue,
     /// The account's URL.
     pub url: String,
-    /// How long the token is good for, where that was said.
+    /// Remaining lifetime of the token, if known.
     pub life: Option<Duration>,
 }
 
-/// A header's value that no log shows.
+/// A header value that is marked as sensitive, so that logs omit it.
 fn secret(text: &str) -> Result<HeaderValue> {
     let mut secret = HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
         Error::with_source(Reason::InvalidArgument, "the key or the token cannot be sent in a header", e)
@@ -260,7 +261,7 @@ fn endpoint(document: &Json, region: Option<&str>, interface: &str) -> Result<St
         Some(region) if !regions.is_empty() => {
             regions.sort_unstable();
             format!(
-                "Keystone knows no {interface} object store in region {region:?}, only in {}",
+                "Keystone's catalog has no {interface} object store in region {region:?}, only in {}",
                 regions.join(", ")
             )
         }
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_of_the_region_and_the_interface() {
+    fn endpoint_matches_region_and_interface() {
         let find =
             |region, interface| endpoint(&catalog(), region, interface).map_err(|e| e.message().to_owned());
         assert_eq!(find(Some("two"), "public").unwrap(), "http://public.two/v1/AUTH_p");
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn display_and_debug_omit_secrets() {
         let keystone = |login| Auth::Keystone {
             url: "http://k/v3".to_owned(),
             login,
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keystone_is_asked() {
+    fn token_requests_match_keystone_v3() {
         let user = Party::Named("u".to_owned(), Domain::Id("default".to_owned()));
         let project = Party::Id("4711".to_owned());
         let asked = Login::Password { user, password: "w".to_owned(), project }.request();

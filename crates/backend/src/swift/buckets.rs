@@ -1,4 +1,4 @@
-//! Buckets: containers, each with a companion where it holds anything that needs one.
+//! Bucket operations. A bucket is a container, with a companion container once an object needs one.
 
 use http::{Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
@@ -12,22 +12,22 @@ use crate::remote::client::{Call, Subject};
 use crate::remote::query::Query;
 
 impl SwiftStore {
-    /// Makes the container. Swift makes one that is there already again, and says so; of several at once, which each
-    /// ask the container's servers, more than one may be told that it was the first.
+    /// Creates the container. Swift accepts the creation of an existing container, with status 202. Of several
+    /// concurrent requests, more than one may be reported as the first.
     pub(super) async fn make_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::PUT, bucket);
-        // Sent twice it would find its own container.
+        // A retry would find the container that the first attempt created.
         call.may_repeat = false;
         if self.send_and_drain(context, &call).await?.status == StatusCode::ACCEPTED {
-            return Err(Error::new(Reason::BucketExists, format!("bucket {bucket} exists already")));
+            return Err(Error::new(Reason::BucketExists, format!("bucket {bucket} already exists")));
         }
-        // What a removal left that was broken off.
+        // Left behind by an interrupted removal.
         self.forget_companion(bucket);
         self.empty_companion(context, bucket).await
     }
 
-    /// Removes the container, then what the companion held of unfinished uploads. In the other order a refused removal
-    /// would have cost the uploads.
+    /// Removes the container, then the companion with its unfinished uploads. In the other order, a rejected removal
+    /// would lose the uploads.
     pub(super) async fn remove_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::DELETE, bucket);
         call.may_repeat = false;
@@ -42,25 +42,25 @@ impl SwiftStore {
             let companion = names::companion(bucket);
             let call = Call::within(Method::DELETE, Subject::Bucket, &companion, None);
             match self.send_and_drain(context, &call).await {
-                // It was never made; or the bucket is made anew and used already.
+                // The companion never existed, or the bucket has been created again and is in use.
                 Err(e) if matches!(e.reason(), Reason::NoSuchBucket | Reason::Conflict) => Ok(()),
                 other => other.map(drop),
             }
         };
         if let Err(e) = emptied.await {
-            // The bucket is gone: whoever makes it again empties the companion first.
-            tracing::warn!(error = %e, bucket = %bucket, "unfinished uploads of a removed bucket are left in the store");
+            // The bucket is gone; creating it again empties the companion first.
+            tracing::warn!(error = %e, bucket = %bucket, "cannot delete the unfinished uploads of a removed bucket");
         }
         Ok(())
     }
 
-    /// Whether the container is there.
+    /// Fails with [`NoSuchBucket`](Reason::NoSuchBucket) if the container does not exist.
     pub(super) async fn find_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.send_and_drain(context, &Call::bucket(Method::HEAD, bucket)).await.map(drop)
     }
 
-    /// The account's containers. Names that break S3's rules are passed over: nothing of ours can address them, and
-    /// companions have such names.
+    /// Lists the account's containers. Names that violate S3's naming rules are skipped, since the port cannot address
+    /// them; names of companions are among these.
     pub(super) async fn all_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
         let (mut found, mut marker) = (Vec::new(), None::<String>);
         loop {
@@ -85,7 +85,7 @@ impl SwiftStore {
         }
     }
 
-    /// Deletes everything in a bucket's companion, where there is one.
+    /// Deletes everything in a bucket's companion, if it exists.
     async fn empty_companion(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let companion = names::companion(bucket);
         match self.all_lines(context, &companion, "").await {

@@ -1,4 +1,4 @@
-//! Copies: by Swift itself where it needs not look at the bytes, through here where a checksum is to be made of them.
+//! Copies: server-side if all checksums are known, otherwise through this process, which computes them.
 
 use futures::StreamExt as _;
 use http::header::IF_MATCH;
@@ -17,7 +17,7 @@ use crate::remote::client::Call;
 use crate::remote::fields;
 
 impl SwiftStore {
-    /// Copies an object. What becomes of it is one Swift object, or of more than 5 GiB one of segments.
+    /// Copies an object. The copy is one Swift object up to 5 GiB, and has segments beyond.
     pub(super) async fn copy_object(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         context.check()?;
         refuse_condition(&request.precondition)?;
@@ -33,9 +33,9 @@ impl SwiftStore {
         let metadata =
             Metadata { tags, ..request.metadata.clone().unwrap_or_else(|| source.metadata.clone()) };
         metadata.check()?;
-        let known = source.checksums.iter().find(|checksum| checksum.algorithm() == algorithm);
-        let known = known.filter(|_| source.scope == ChecksumScope::FullObject);
-        if let Some(checksum) = known.copied()
+        let available = source.checksums.iter().find(|checksum| checksum.algorithm() == algorithm);
+        let available = available.filter(|_| source.scope == ChecksumScope::FullObject);
+        if let Some(checksum) = available.copied()
             && source.size <= MOST_OBJECT_BYTES
         {
             let kept = Kept { metadata: metadata.clone(), checksums: vec![checksum], ..Kept::default() };
@@ -43,7 +43,7 @@ impl SwiftStore {
                 return Ok(copied);
             }
         }
-        // The same object, or none: its tag is a condition now.
+        // The source may have been overwritten since the HEAD; its ETag is compared below.
         let found = self.read_bytes(context, &request.source, &head).await?;
         let size = Some(found.info.size);
         let staged = StageRequest { metadata, size, algorithms: vec![algorithm], ..StageRequest::default() };
@@ -58,8 +58,8 @@ impl SwiftStore {
         Ok(staged.commit(Expected::default()).await?.0)
     }
 
-    /// Lets Swift copy. `None` where it takes the source for another than it answers: of a copy of a static large object
-    /// it compares the tag that the large one had.
+    /// Copies server-side. Returns `None` if Swift's `If-Match` fails although the ETag is current: for a copy of a
+    /// static large object, Swift compares the ETag of the original.
     async fn copy_there(
         &self,
         context: &Context,
@@ -70,18 +70,18 @@ impl SwiftStore {
         let (from, to) = (&request.source, &request.destination);
         let old = self.held_by(context, to).await?;
         let from_name = names::object(from.key.as_str())?;
-        // Swift compares its own tag, which is the source's where that was not said apart.
+        // Swift compares its native ETag, which is the object's ETag unless the metadata has another one.
         let native =
             self.send_and_drain(context, &Call::object(Method::HEAD, &from.bucket, &from_name)).await?;
-        let seen = Kept::read(&native.headers, Some(b"{}"))?;
+        let current = Kept::read(&native.headers, Some(b"{}"))?;
         let native = fields::etag(&native.headers)?;
-        if seen.etag.as_ref().unwrap_or(&native) != &source.etag {
+        if current.etag.as_ref().unwrap_or(&native) != &source.etag {
             return Err(changed(from));
         }
-        let mut written = kept.write()?;
+        let mut written = kept.encode()?;
         if written.aside.is_some() {
             kept.write = Some(names::unique(self.clock().wall())?);
-            written = kept.write()?;
+            written = kept.encode()?;
         }
         if let (Some(aside), Some(write)) = (written.aside, &kept.write) {
             let companion = self.need_companion(context, &to.bucket).await?;
@@ -93,7 +93,7 @@ impl SwiftStore {
         let mut path = Vec::new();
         encode_path(&format!("/{}/{from_name}", from.bucket), &mut path);
         let path = HeaderValue::from_bytes(&path).map_err(|e| {
-            Error::with_source(Reason::InvalidKey, "the source cannot be named in a header", e)
+            Error::with_source(Reason::InvalidKey, "the source's key cannot be sent in a header", e)
         })?;
         call.headers.insert("x-copy-from", path);
         call.headers.insert("x-fresh-metadata", HeaderValue::from_static("true"));
@@ -111,7 +111,7 @@ impl SwiftStore {
         };
         let etag = fields::etag(&headers)?;
         if source.etag.md5().is_some() && etag != source.etag {
-            let why = format!("the store copied bytes with the MD5 {} and got {etag}", source.etag);
+            let why = format!("checksum mismatch: the copy has MD5 {etag}, the source has {}", source.etag);
             return Err(Error::new(Reason::BadDigest, why));
         }
         if let Some(old) = old.filter(|old| Some(old) != kept.write.as_ref()) {
@@ -128,7 +128,7 @@ impl SwiftStore {
         }))
     }
 
-    /// Copies into a part. The bytes come through here: the part needs checksums of its own.
+    /// Copies into a part, through this process: the part needs its own checksums.
     pub(super) async fn copy_to_part(
         &self,
         context: &Context,
@@ -139,7 +139,7 @@ impl SwiftStore {
         let head = GetRequest { select: Select::Whole, conditions: source_conditions };
         let size = self.read_head(context, &source, &head).await?.info.size;
         if range.is_some_and(|range| matches!(range, ByteRange::Inclusive { last, .. } if last >= size)) {
-            return Err(Error::new(Reason::InvalidRange, "the range must lie within the source"));
+            return Err(Error::new(Reason::InvalidRange, "the range must be within the source object"));
         }
         let select = range.map_or(Select::Whole, Select::Range);
         let found = self.read_bytes(context, &source, &GetRequest { select, ..head }).await?;
@@ -154,5 +154,5 @@ impl SwiftStore {
 }
 
 fn changed(source: &tradewind_core::Address) -> Error {
-    Error::new(Reason::Conflict, format!("key {:?} was changed meanwhile", source.key.as_str()))
+    Error::new(Reason::Conflict, format!("key {:?} was overwritten during the copy", source.key.as_str()))
 }

@@ -1,5 +1,5 @@
-//! What a refusal of Swift means in the port's words. Swift says it with the status alone; a body, where it is plain
-//! text, tells people more: <https://docs.openstack.org/api-ref/object-store/>.
+//! Translates Swift's error responses into the port's errors. Only the status is significant; a plain-text body is
+//! added to the message. <https://docs.openstack.org/api-ref/object-store/>
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,10 +10,10 @@ use tradewind_core::error::{Error, Reason};
 
 use crate::remote::client::{Refused, Subject};
 
-/// The most characters of a body that an error repeats.
-const MOST_SAID: usize = 200;
+/// Maximum number of characters of a body in an error message.
+const MAX_QUOTED_CHARS: usize = 200;
 
-/// The token was not accepted: the cause of an error that a new token may cure.
+/// The source of an error caused by a rejected token; a retry with a new token may succeed.
 #[derive(Debug)]
 pub(super) struct Unauthorized;
 
@@ -25,12 +25,12 @@ impl fmt::Display for Unauthorized {
 
 impl StdError for Unauthorized {}
 
-/// Whether an error says that the token was not accepted.
+/// Returns true if the error was caused by a rejected token.
 pub(super) fn is_unauthorized(error: &Error) -> bool {
     error.source().is_some_and(|source| source.is::<Unauthorized>())
 }
 
-/// Reads a refusal.
+/// Classifies an error response.
 pub(super) fn refuse(
     status: StatusCode,
     headers: &HeaderMap,
@@ -39,14 +39,14 @@ pub(super) fn refuse(
     what: &str,
 ) -> Refused {
     let is_text = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
-    let said: String = match std::str::from_utf8(body) {
+    let text: String = match std::str::from_utf8(body) {
         Ok(text) if is_text => {
-            text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MOST_SAID).collect()
+            text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_QUOTED_CHARS).collect()
         }
         _ => String::new(),
     };
-    let said = if said.is_empty() { said } else { format!(" ({said})") };
-    let message = format!("{what}: the store answered {status}{said}");
+    let text = if text.is_empty() { text } else { format!(" ({text})") };
+    let message = format!("{what}: the store answered {status}{text}");
     let error = match status {
         StatusCode::UNAUTHORIZED => {
             let message = format!("{message}; check the user, the key and the account");
@@ -61,7 +61,7 @@ pub(super) fn refuse(
     Refused {
         error,
         is_passing: matches!(status.as_u16(), 408 | 429 | 498 | 500 | 502 | 503 | 504),
-        // Swift's limiters: one of before it, and its own.
+        // Sent by rate limiters: 429 by one in front of Swift, 498 by Swift's own.
         is_before_all: matches!(status.as_u16(), 429 | 498),
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn a_status_says_it_and_plain_text_tells_more() {
+    fn refuse_classifies_by_status_and_quotes_plain_text() {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         let read = |status: u16, subject| {
@@ -105,8 +105,8 @@ mod tests {
             )
         };
         let refused = read(400, Subject::Object);
-        let said = "x: the store answered 400 Bad Request (Errors: /c/o, 404 Not Found)";
-        assert_eq!((refused.error.reason(), refused.error.message()), (Reason::InvalidRequest, said));
+        let message = "x: the store answered 400 Bad Request (Errors: /c/o, 404 Not Found)";
+        assert_eq!((refused.error.reason(), refused.error.message()), (Reason::InvalidRequest, message));
         assert_eq!(read(404, Subject::Bucket).error.reason(), Reason::NoSuchBucket);
         assert!(read(503, Subject::Object).is_passing && !read(503, Subject::Object).is_before_all);
         assert!(read(498, Subject::Object).is_before_all);

@@ -1,13 +1,13 @@
-//! What an object carries besides its bytes, as Swift keeps it.
+//! Object metadata as Swift stores it.
 //!
-//! Swift keeps content headers and `X-Object-Meta-*`. Of the latter it takes names of 128 bytes, values of 256, 90 of
-//! them and 4096 bytes in all (<https://docs.openstack.org/swift/latest/api/object_api_v1_overview.html>), answers names
-//! in another case, joins `a_b` and `a-b`, and cuts blanks. What goes through that unharmed is a header, for other
-//! clients to see; everything else goes as JSON in Base64 into as many headers as it takes (`X-Object-Meta-Tradewind-More-N`),
-//! and where all of it is too much, into an object of the companion.
+//! Swift stores content headers and `X-Object-Meta-*`. The latter are limited to names of 128 bytes, values of 256, 90
+//! headers and 4096 bytes in total (<https://docs.openstack.org/swift/latest/api/object_api_v1_overview.html>). Swift
+//! changes the case of names, merges `a_b` with `a-b`, and trims blanks. Metadata that survives this is a header,
+//! visible to other clients. The rest is JSON, in Base64, in the headers `X-Object-Meta-Tradewind-More-N`; if it
+//! exceeds the limits, it is an object in the companion.
 //!
-//! Our own: `-ETag` where it is not Swift's own, `-Checksums` and `-Later-Checksums`, `-Scope`, `-Parts`, and `-Write`, the name under which
-//! the companion holds something of the object.
+//! Further headers under `X-Object-Meta-Tradewind`: `-ETag` if it is not Swift's, `-Checksums` and `-Later-Checksums`,
+//! `-Scope`, `-Parts`, and `-Write`, the id under which the companion has segments or metadata of the object.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -21,85 +21,89 @@ use tradewind_wire::headers::{DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM};
 
 use crate::remote::fields::value;
 
-const USER: &str = "x-object-meta-";
-const OWN: &str = "tradewind-";
-/// A listing shows no metadata but the type: there the tag stands where it is not the MD5 that Swift lists.
-const LISTED_ETAG: &str = ";tradewind-etag=";
+const USER_PREFIX: &str = "x-object-meta-";
+const OWN_PREFIX: &str = "tradewind-";
+/// Suffix of the content type with the ETag, if that is not the MD5 that Swift lists. The content type is the only
+/// metadata in a listing.
+const ETAG_SUFFIX: &str = ";tradewind-etag=";
 
 /// Swift's `max_meta_value_length`.
-const MOST_VALUE_BYTES: usize = 256;
-/// Of `max_meta_name_length`, what is left to be sure.
-const MOST_NAME_BYTES: usize = 100;
-/// Of `max_meta_overall_size` and `max_meta_count`, the same.
-const MOST_BYTES: usize = 3900;
-const MOST_COUNT: usize = 85;
-/// Longer classes of ranges are kept, but do not pass through as a header: a line of Swift's `max_header_size` (8 KiB) is
-/// refused.
-const MOST_PASSED_BYTES: usize = 4 << 10;
+const MAX_VALUE_BYTES: usize = 256;
+/// Below Swift's `max_meta_name_length`, with a margin.
+const MAX_NAME_BYTES: usize = 100;
+/// Below Swift's `max_meta_overall_size`, with a margin.
+const MAX_TOTAL_BYTES: usize = 3900;
+/// Below Swift's `max_meta_count`, with a margin.
+const MAX_COUNT: usize = 85;
+/// Longer range classes are stored, but not sent as a header of their own: Swift rejects header lines over
+/// `max_header_size` (8 KiB).
+const MAX_RANGE_CLASS_BYTES: usize = 4 << 10;
 
-/// The headers of checksums, and whether they hold later algorithms: programs that do not know those refuse them in the
-/// first header, and pass over the second.
+/// The headers of checksums, and whether they contain algorithms added later. Older versions of this program reject
+/// unknown algorithms in the first header, and ignore the second.
 const CHECKSUMS: [(&str, bool); 2] = [("checksums", false), ("later-checksums", true)];
 
-/// What is kept of an object.
+/// The stored description of an object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Kept {
     pub metadata: Metadata,
-    /// `None`: it is Swift's own.
+    /// `None` if it is Swift's native ETag.
     pub etag: Option<ETag>,
     pub checksums: Vec<Checksum>,
     pub scope: Option<ChecksumScope>,
-    /// Of how many parts it was made.
+    /// Number of parts; `None` if it is not a multipart object.
     pub parts: Option<u32>,
-    /// What it has in the companion goes by this name.
+    /// The id of its segments and metadata in the companion, if any.
     pub write: Option<String>,
 }
 
-/// Headers, and what did not find room in them.
+/// Headers, and the metadata that does not fit into them.
 pub(super) struct Written {
     pub headers: HeaderMap,
     pub aside: Option<Bytes>,
 }
 
 impl Kept {
-    /// What the request that makes the object says.
-    pub fn write(&self) -> Result<Written> {
+    /// Encodes the description for the request that creates the object.
+    pub fn encode(&self) -> Result<Written> {
         let (mut headers, user) = (self.own_headers()?, self.user_headers()?);
         let mut more = self.rest(false);
-        let (mut bytes, mut count) = weigh(&headers);
-        let (user_bytes, user_count) = weigh(&user);
+        let (mut bytes, mut count) = metadata_size(&headers);
+        let (user_bytes, user_count) = metadata_size(&user);
         (bytes, count) = (bytes + user_bytes, count + user_count);
         let coded =
-            |more: &Json| if more_is_empty(more) { String::new() } else { BASE64.encode(more.to_string()) };
+            |more: &Json| if is_empty_json(more) { String::new() } else { BASE64.encode(more.to_string()) };
         let mut text = coded(&more);
-        let chunks = text.len().div_ceil(MOST_VALUE_BYTES);
-        if bytes + text.len() + chunks * (OWN.len() + 8) > MOST_BYTES || count + chunks > MOST_COUNT {
+        let chunks = text.len().div_ceil(MAX_VALUE_BYTES);
+        if bytes + text.len() + chunks * (OWN_PREFIX.len() + 8) > MAX_TOTAL_BYTES
+            || count + chunks > MAX_COUNT
+        {
             more = self.rest(true);
             text.clear();
             headers.insert(own("aside"), HeaderValue::from_static("1"));
             return Ok(Written { headers, aside: Some(Bytes::from(more.to_string())) });
         }
         headers.extend(user);
-        for (n, chunk) in text.as_bytes().chunks(MOST_VALUE_BYTES).enumerate() {
+        for (n, chunk) in text.as_bytes().chunks(MAX_VALUE_BYTES).enumerate() {
             let chunk = HeaderValue::from_bytes(chunk)
-                .map_err(|e| Error::with_source(Reason::Defect, "Base64 is no header's value", e))?;
+                .map_err(|e| Error::with_source(Reason::Defect, "Base64 is not a valid header value", e))?;
             headers.insert(own(&format!("more-{n}")), chunk);
         }
         Ok(Written { headers, aside: None })
     }
 
-    /// What stands in headers whatever happens.
+    /// The headers that are always sent.
     fn own_headers(&self) -> Result<HeaderMap> {
         let system = &self.metadata.headers;
         let mut headers = HeaderMap::new();
-        // Swift guesses a type from the name where none is said.
+        // Without a content type, Swift guesses one from the name.
         let mut kind = system
             .content_type
             .clone()
-            .filter(|kind| is_plain(kind))
+            .filter(|kind| is_preserved_value(kind))
             .unwrap_or_else(|| DEFAULT_TYPE.to_owned());
         if let Some(etag) = &self.etag {
-            kind.push_str(LISTED_ETAG);
+            kind.push_str(ETAG_SUFFIX);
             kind.push_str(etag.as_str());
             headers.insert(own("etag"), value(etag.as_str())?);
         }
@@ -107,14 +111,14 @@ impl Kept {
         for (name, text) in
             [(CONTENT_ENCODING, &system.content_encoding), (CONTENT_DISPOSITION, &system.content_disposition)]
         {
-            if let Some(text) = text.as_ref().filter(|text| is_plain(text)) {
+            if let Some(text) = text.as_ref().filter(|text| is_preserved_value(text)) {
                 headers.insert(name, value(text)?);
             }
         }
         for (name, is_later) in CHECKSUMS {
-            let said = |sum: &Checksum| format!("{}={}", sum.algorithm().name(), sum.to_base64());
-            let sums = self.checksums.iter().filter(|sum| is_of_later(sum.algorithm()) == is_later);
-            let all: Vec<String> = sums.map(said).collect();
+            let format = |sum: &Checksum| format!("{}={}", sum.algorithm().name(), sum.to_base64());
+            let sums = self.checksums.iter().filter(|sum| is_later_algorithm(sum.algorithm()) == is_later);
+            let all: Vec<String> = sums.map(format).collect();
             if !all.is_empty() {
                 headers.insert(own(name), value(&all.join(" "))?);
             }
@@ -128,24 +132,24 @@ impl Kept {
         if let Some(write) = &self.write {
             headers.insert(own("write"), value(write)?);
         }
-        // The classes pass through to whatever acts upon them on the way, and are kept: the object servers drop what
-        // they do not know.
+        // The class headers are for components on the way that act upon them. Object servers drop unknown headers, so
+        // the classes are stored separately.
         let classes = &self.metadata.classes;
         if let Some(class) = classes.object {
             headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
             headers.insert(own("object-class"), u16::from(class.value()).into());
         }
-        if let Some(ranges) = classes.format_ranges().filter(|ranges| ranges.len() <= MOST_PASSED_BYTES) {
+        if let Some(ranges) = classes.format_ranges().filter(|ranges| ranges.len() <= MAX_RANGE_CLASS_BYTES) {
             headers.insert(RANGE_CLASS, value(&ranges)?);
         }
         Ok(headers)
     }
 
-    /// The user's metadata that goes through Swift unharmed.
+    /// The user metadata that Swift preserves unchanged.
     fn user_headers(&self) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
-        for (name, text) in self.metadata.user.iter().filter(|(name, text)| is_visible(name, text)) {
-            let name = HeaderName::try_from(format!("{USER}{name}")).map_err(|e| {
+        for (name, text) in self.metadata.user.iter().filter(|(name, text)| is_preserved_pair(name, text)) {
+            let name = HeaderName::try_from(format!("{USER_PREFIX}{name}")).map_err(|e| {
                 Error::with_source(
                     Reason::InvalidArgument,
                     format!("metadata name {name:?} cannot be sent"),
@@ -157,18 +161,18 @@ impl Kept {
         Ok(headers)
     }
 
-    /// What does not stand in headers of its own; with `all` none of the user's metadata does.
+    /// The metadata without a header of its own; with `all`, this includes all user metadata.
     fn rest(&self, all: bool) -> Json {
         let metadata = &self.metadata;
         let is_native = |name: &HeaderName, text: &str| {
             (*name == CONTENT_TYPE || *name == CONTENT_ENCODING || *name == CONTENT_DISPOSITION)
-                && is_plain(text)
+                && is_preserved_value(text)
         };
         let system = SYSTEM.into_iter().zip(metadata.headers.values()).filter_map(|(name, text)| {
             let text = text.as_ref().filter(|text| !is_native(&name, text))?;
             Some((name.to_string(), Json::from(text.as_str())))
         });
-        let user = metadata.user.iter().filter(|(name, text)| all || !is_visible(name, text));
+        let user = metadata.user.iter().filter(|(name, text)| all || !is_preserved_pair(name, text));
         json!({
             "headers": system.collect::<serde_json::Map<_, _>>(),
             "user": user.collect::<Vec<_>>(),
@@ -177,63 +181,69 @@ impl Kept {
         })
     }
 
-    /// The name under which the companion holds something of the object.
+    /// The id under which the companion has data of the object, if any.
     pub fn write_of(headers: &HeaderMap) -> Option<String> {
         headers.get(own("write")).map(lossy)
     }
 
-    /// Whether an answer's headers refer to metadata in the companion; then its name there.
+    /// The id of the object's metadata in the companion; `None` if the headers contain all of it.
     pub fn aside(headers: &HeaderMap) -> Option<&str> {
         headers.get(own("aside"))?;
         headers.get(own("write"))?.to_str().ok()
     }
 
-    /// Reads what an answer says, with what lies in the companion where something does.
+    /// Decodes the headers of a response, and the metadata in the companion, if any.
     pub fn read(headers: &HeaderMap, aside: Option<&[u8]>) -> Result<Self> {
         let mut kept = Self::default();
         let text = |name: &str| headers.get(own(name)).map(lossy);
         kept.etag = text("etag").map(|tag| ETag::from_tag(&tag));
         for (name, is_later) in CHECKSUMS {
             for sum in text(name).iter().flat_map(|all| all.split(' ')) {
-                let (algorithm, sum) = sum.split_once('=').ok_or_else(|| broken("a checksum"))?;
+                let (algorithm, sum) = sum.split_once('=').ok_or_else(|| invalid_metadata("a checksum"))?;
                 match algorithm.parse::<Algorithm>() {
                     Ok(algorithm) => {
-                        let sum = Checksum::from_base64(algorithm, sum).map_err(|_| broken("a checksum"))?;
+                        let sum = Checksum::from_base64(algorithm, sum)
+                            .map_err(|_| invalid_metadata("a checksum"))?;
                         kept.checksums.push(sum);
                     }
-                    // Of a later program.
+                    // Written by a newer version of this program.
                     Err(_) if is_later => {}
-                    Err(_) => return Err(broken("a checksum")),
+                    Err(_) => return Err(invalid_metadata("a checksum")),
                 }
             }
         }
-        kept.scope = text("scope").map(|scope| scope.parse().map_err(|_| broken("a scope"))).transpose()?;
-        kept.parts =
-            text("parts").map(|parts| parts.parse().map_err(|_| broken("a number of parts"))).transpose()?;
+        kept.scope =
+            text("scope").map(|scope| scope.parse().map_err(|_| invalid_metadata("a scope"))).transpose()?;
+        kept.parts = text("parts")
+            .map(|parts| parts.parse().map_err(|_| invalid_metadata("a number of parts")))
+            .transpose()?;
         kept.write = Self::write_of(headers);
         let classes = &mut kept.metadata.classes;
         classes.object = text("object-class").map(|class| Classes::parse_object(&class)).transpose()?;
-        for (name, place) in SYSTEM.iter().zip(kept.metadata.headers.values_mut()) {
-            *place = headers.get(name).map(lossy).filter(|text| !text.is_empty());
+        for (name, value) in SYSTEM.iter().zip(kept.metadata.headers.values_mut()) {
+            *value = headers.get(name).map(lossy).filter(|text| !text.is_empty());
         }
         if let Some(kind) = kept.metadata.headers.content_type.take() {
             let kind = listed_etag(&kind).0;
             kept.metadata.headers.content_type = Some(kind.to_owned()).filter(|kind| kind != DEFAULT_TYPE);
         }
         for (name, value) in headers {
-            match name.as_str().strip_prefix(USER) {
-                Some(short) if !short.starts_with(OWN) => {
+            match name.as_str().strip_prefix(USER_PREFIX) {
+                Some(short) if !short.starts_with(OWN_PREFIX) => {
                     kept.metadata.user.push((short.to_owned(), lossy(value)));
                 }
                 _ => {}
             }
         }
         let mut more = String::new();
-        while let Some(chunk) = headers.get(own(&format!("more-{}", more.len().div_ceil(MOST_VALUE_BYTES)))) {
+        while let Some(chunk) = headers.get(own(&format!("more-{}", more.len().div_ceil(MAX_VALUE_BYTES)))) {
             more.push_str(&lossy(chunk));
         }
-        let decoded =
-            if more.is_empty() { None } else { Some(BASE64.decode(more).map_err(|_| broken("metadata"))?) };
+        let decoded = if more.is_empty() {
+            None
+        } else {
+            Some(BASE64.decode(more).map_err(|_| invalid_metadata("metadata"))?)
+        };
         if let Some(document) = aside.or(decoded.as_deref()) {
             kept.read_rest(document)?;
         }
@@ -242,11 +252,11 @@ impl Kept {
     }
 
     fn read_rest(&mut self, document: &[u8]) -> Result<()> {
-        let rest: Json = serde_json::from_slice(document).map_err(|_| broken("metadata"))?;
+        let rest: Json = serde_json::from_slice(document).map_err(|_| invalid_metadata("metadata"))?;
         let metadata = &mut self.metadata;
-        for (name, place) in SYSTEM.iter().zip(metadata.headers.values_mut()) {
+        for (name, value) in SYSTEM.iter().zip(metadata.headers.values_mut()) {
             if let Some(text) = rest["headers"][name.as_str()].as_str() {
-                *place = Some(text.to_owned());
+                *value = Some(text.to_owned());
             }
         }
         metadata.user.extend(pairs(&rest["user"])?);
@@ -257,7 +267,7 @@ impl Kept {
         Ok(())
     }
 
-    /// All of the metadata, as the marker of an upload keeps it.
+    /// All of the metadata as JSON, for the marker of an upload.
     pub fn to_json(&self) -> Json {
         let mut rest = self.rest(true);
         let kind = &self.metadata.headers.content_type;
@@ -269,7 +279,7 @@ impl Kept {
         rest
     }
 
-    /// Reads it back.
+    /// Parses the result of [`Self::to_json`].
     pub fn from_json(document: &Json) -> Result<Self> {
         let mut kept = Self::default();
         kept.read_rest(document.to_string().as_bytes())?;
@@ -280,31 +290,31 @@ impl Kept {
     }
 }
 
-/// A type as a listing or an answer has it: the type, and the tag that stands behind it.
+/// Splits a stored content type into the type and the ETag after it, if any.
 pub(super) fn listed_etag(kind: &str) -> (&str, Option<ETag>) {
-    match kind.rsplit_once(LISTED_ETAG) {
+    match kind.rsplit_once(ETAG_SUFFIX) {
         Some((kind, tag)) => (kind, Some(ETag::from_tag(tag))),
         None => (kind, None),
     }
 }
 
-/// The tag of an object that Swift makes of others, where nobody said another: the MD5 of its bytes it is not.
+/// The ETag of a large object without an own ETag: Swift's, with a suffix, because it is not the MD5 of the bytes.
 pub(super) fn assembled_etag(tag: &str) -> ETag {
     ETag::from_tag(&format!("{}-slo", ETag::from_text(tag).as_str()))
 }
 
 fn own(name: &str) -> HeaderName {
-    HeaderName::try_from(format!("{USER}{OWN}{name}"))
+    HeaderName::try_from(format!("{USER_PREFIX}{OWN_PREFIX}{name}"))
         .unwrap_or(HeaderName::from_static("x-object-meta-tradewind"))
 }
 
-fn weigh(headers: &HeaderMap) -> (usize, usize) {
+fn metadata_size(headers: &HeaderMap) -> (usize, usize) {
     let metadata =
-        headers.iter().filter_map(|(name, value)| Some((name.as_str().strip_prefix(USER)?, value)));
+        headers.iter().filter_map(|(name, value)| Some((name.as_str().strip_prefix(USER_PREFIX)?, value)));
     metadata.fold((0, 0), |(bytes, count), (name, value)| (bytes + name.len() + value.len(), count + 1))
 }
 
-fn more_is_empty(more: &Json) -> bool {
+fn is_empty_json(more: &Json) -> bool {
     let is_empty = |value: &Json| match value {
         Json::Object(map) => map.is_empty(),
         Json::Array(list) => list.is_empty(),
@@ -313,20 +323,21 @@ fn more_is_empty(more: &Json) -> bool {
     more.as_object().is_none_or(|fields| fields.values().all(is_empty))
 }
 
-/// Whether text goes through a header unharmed.
-fn is_plain(text: &str) -> bool {
+/// Returns true if Swift preserves the text of a header unchanged.
+fn is_preserved_value(text: &str) -> bool {
     let is_printable = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     is_printable
         && text.trim() == text
         && !text.is_empty()
-        && text.len() <= MOST_VALUE_BYTES
-        && !text.contains(LISTED_ETAG)
+        && text.len() <= MAX_VALUE_BYTES
+        && !text.contains(ETAG_SUFFIX)
 }
 
-fn is_visible(name: &str, text: &str) -> bool {
-    let is_kept = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    let is_name = name.bytes().all(is_kept) && !name.is_empty() && name.len() <= MOST_NAME_BYTES;
-    is_name && !name.starts_with(OWN) && is_plain(text)
+/// Returns true if Swift preserves this user metadata unchanged.
+fn is_preserved_pair(name: &str, text: &str) -> bool {
+    let is_preserved = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let is_name = name.bytes().all(is_preserved) && !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+    is_name && !name.starts_with(OWN_PREFIX) && is_preserved_value(text)
 }
 
 fn lossy(value: &HeaderValue) -> String {
@@ -337,19 +348,22 @@ fn pairs(list: &Json) -> Result<Vec<(String, String)>> {
     let pair = |pair: &Json| Some((pair[0].as_str()?.to_owned(), pair[1].as_str()?.to_owned()));
     let all: Option<Vec<_>> =
         list.as_array().map_or(Some(Vec::new()), |list| list.iter().map(pair).collect());
-    all.ok_or_else(|| broken("metadata"))
+    all.ok_or_else(|| invalid_metadata("metadata"))
 }
 
-/// Whether there are programs that keep objects so and do not know the algorithm.
-const fn is_of_later(algorithm: Algorithm) -> bool {
+/// Returns true for algorithms that older versions of this program do not support.
+const fn is_later_algorithm(algorithm: Algorithm) -> bool {
     !matches!(
         algorithm,
         Algorithm::Crc32 | Algorithm::Crc32c | Algorithm::Crc64Nvme | Algorithm::Sha1 | Algorithm::Sha256
     )
 }
 
-fn broken(what: &str) -> Error {
-    Error::new(Reason::CorruptData, format!("the store answered {what} of an object that nobody wrote so"))
+fn invalid_metadata(what: &str) -> Error {
+    Error::new(
+        Reason::CorruptData,
+        format!("the object's stored metadata is corrupt: {what} cannot be parsed"),
+    )
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Swift's listings, of an account and of a container.
+//! Parses Swift's JSON listings of an account and of a container.
 
 use http::StatusCode;
 use serde_json::Value as Json;
@@ -7,16 +7,15 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::remote::time::parse_time;
 
-/// A page is no longer than this: a thousand names of a thousand bytes, each of which takes six characters, with types
-/// of as many.
+/// Longest page: 1000 names of 1000 bytes, each byte escaped in six characters, and content types of the same length.
 pub(super) const MOST_PAGE_BYTES: usize = 24 << 20;
-/// The most entries that are asked for at a time; Swift gives ten times as many.
+/// Maximum number of entries requested per page; Swift's limit is 10,000.
 pub(super) const MOST_ENTRIES: usize = 1000;
 
-/// A line of a container's listing.
+/// An entry of a container's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line {
-    /// Names rolled up at the delimiter.
+    /// A common prefix.
     Prefix(String),
     Object(Listed),
 }
@@ -30,25 +29,25 @@ impl Line {
     }
 }
 
-/// What a container lists of an object.
+/// An object in a container's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub name: String,
     pub size: u64,
     pub hash: String,
     pub kind: String,
-    /// The tag of a static large object.
+    /// The ETag of a static large object.
     pub slo_etag: Option<String>,
-    /// As HTTP says it: the next full second.
+    /// Rounded up to the next full second, like `Last-Modified`.
     pub modified: Timestamp,
 }
 
-/// A page of a container.
+/// Parses a page of a container.
 pub(super) fn lines(status: StatusCode, document: &[u8]) -> Result<Vec<Line>> {
     entries(status, document)?.iter().map(|entry| line(entry).ok_or_else(malformed)).collect()
 }
 
-/// A page of an account: names and times.
+/// Parses a page of an account: names and times of containers.
 pub(super) fn containers(status: StatusCode, document: &[u8]) -> Result<Vec<(String, Timestamp)>> {
     let container = |entry: &Json| {
         let time = entry["last_modified"].as_str().and_then(time).unwrap_or_default();
@@ -58,14 +57,14 @@ pub(super) fn containers(status: StatusCode, document: &[u8]) -> Result<Vec<(Str
 }
 
 fn entries(status: StatusCode, document: &[u8]) -> Result<Vec<Json>> {
-    // Of nothing Swift may answer nothing, and then says so: a page that got lost on the way looks empty, too.
+    // An empty listing may have no body only with status 204. Otherwise a lost body would look like an empty listing.
     if document.is_empty() && status == StatusCode::NO_CONTENT {
         return Ok(Vec::new());
     }
     match serde_json::from_slice(document) {
         Ok(Json::Array(entries)) => Ok(entries),
         Ok(_) => Err(malformed()),
-        Err(e) => Err(Error::with_source(Reason::Io, "the store answered a listing that is no JSON", e)),
+        Err(e) => Err(Error::with_source(Reason::Io, "the store's listing is not JSON", e)),
     }
 }
 
@@ -84,7 +83,7 @@ fn line(entry: &Json) -> Option<Line> {
     }))
 }
 
-/// `2026-11-22T02:58:54.632770` in UTC, as `Last-Modified` says it: rounded up to the second.
+/// Parses `2026-11-22T02:58:54.632770` in UTC, and rounds it up to a full second, like `Last-Modified`.
 fn time(text: &str) -> Option<Timestamp> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let whole = parse_time(&format!("{seconds}Z"))?;
@@ -93,7 +92,7 @@ fn time(text: &str) -> Option<Timestamp> {
 }
 
 fn malformed() -> Error {
-    Error::new(Reason::Io, "the store answered something else than a listing")
+    Error::new(Reason::Io, "the store's response is not a listing")
 }
 
 #[cfg(test)]
@@ -102,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn lines_of_a_page() {
+    fn lines_parses_prefixes_and_objects() {
         let page =
             br#"[{"subdir": "a\u0001/"}, {"bytes": 7, "hash": "5112", "name": "\u00e9", "content_type": "x",
             "last_modified": "2026-11-22T02:58:54.000010", "slo_etag": "\"94b7\""}]"#;
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_http() {
+    fn time_rounds_up_to_seconds() {
         let seconds = |text| time(text).map(|time| time.millis());
         assert_eq!(seconds("1970-01-01T00:00:01.000000"), Some(1000));
         assert_eq!(seconds("1970-01-01T00:00:01"), Some(1000));
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_refused() {
+    fn lines_rejects_other_documents() {
         for bad in [&b""[..], b"<html>", b"{}", b"[{}]", b"[1]", b"[{\"name\": \"a\"}]"] {
             assert_eq!(lines(StatusCode::OK, bad).unwrap_err().reason(), Reason::Io);
         }
@@ -139,13 +138,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_document(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn parsers_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = lines(StatusCode::OK, &bytes);
             let _ = containers(StatusCode::OK, &bytes);
         }
 
         #[test]
-        fn any_name_comes_back(name in ".*") {
+        fn lines_preserves_any_name(name in ".*") {
             let page = serde_json::json!([{"subdir": name}]).to_string();
             prop_assert_eq!(lines(StatusCode::OK, page.as_bytes()).unwrap(), [Line::Prefix(name)]);
         }

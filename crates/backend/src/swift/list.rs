@@ -1,7 +1,8 @@
-//! Listing a container.
+//! Lists containers.
 //!
-//! Swift's marker is a name, and what it rolls up is compared with the marker only where both are equal: behind a marker
-//! within a common prefix that prefix comes again. The port's page is of what is behind `after`, rolled up or not.
+//! Swift's marker is a name, and a common prefix is skipped only if it equals the marker: after a marker inside a
+//! common prefix, that prefix is listed again. A page of the port contains only entries after `after`, prefixes
+//! included.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +19,14 @@ use crate::remote::client::{Call, Subject};
 use crate::remote::fields::generation;
 use crate::remote::query::Query;
 
-/// Behind a common prefix, it is behind all names under it but for those that begin with this character there; these
-/// are rolled up into the same prefix, which is passed over.
-const LAST: char = '\u{10ffff}';
-/// Swift looks for what begins with a prefix up to the prefix with its last character counted up. Behind these there
-/// is none, and it fails.
-const UNCOUNTABLE: [char; 2] = ['\u{d7ff}', LAST];
+/// Appended to a common prefix, it sorts after all names under the prefix, except names that continue with this
+/// character. Those are rolled up into the same prefix, which is skipped.
+const LAST_CHAR: char = '\u{10ffff}';
+/// Characters without a successor. Swift computes the end of a prefix by incrementing its last character, and fails for
+/// these.
+const WITHOUT_SUCCESSOR: [char; 2] = ['\u{d7ff}', LAST_CHAR];
 
-/// What to list of a container, in names.
+/// The parameters of a container listing, in escaped names.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Names<'a> {
     pub prefix: &'a str,
@@ -35,7 +36,7 @@ pub(super) struct Names<'a> {
 }
 
 impl SwiftStore {
-    /// One page. It may hold fewer entries than were asked for and still have a next one.
+    /// Lists one page. It may have fewer entries than requested even if another page follows.
     pub(super) async fn list_page(
         &self,
         context: &Context,
@@ -50,20 +51,20 @@ impl SwiftStore {
         let delimiter =
             request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()).map(names::escape);
         let after = request.after.as_deref().map(names::escape).unwrap_or_default();
-        let mut marker = begin(&after, &prefix, delimiter.as_deref());
+        let mut marker = first_marker(&after, &prefix, delimiter.as_deref());
         let limit = request.limit.min(MOST_ENTRIES);
-        if [Some(&*prefix), delimiter.as_deref()].into_iter().flatten().any(ends_badly) {
+        if [Some(&*prefix), delimiter.as_deref()].into_iter().flatten().any(ends_without_successor) {
             return self.rolled_up_here(context, bucket, request, &prefix).await;
         }
         loop {
-            let asked = Names {
+            let request = Names {
                 prefix: &prefix,
                 delimiter: delimiter.as_deref(),
                 marker: Some(marker.as_str()).filter(|marker| !marker.is_empty()),
-                // One more than needed tells whether there is more.
+                // One more than needed, to know whether more follow.
                 limit: limit + 1,
             };
-            let mut lines = self.lines(context, bucket.as_str(), asked).await?;
+            let mut lines = self.lines(context, bucket.as_str(), request).await?;
             let is_last = lines.len() <= limit;
             lines.truncate(limit);
             let last = lines.last().map(|line| line.name().to_owned());
@@ -78,8 +79,8 @@ impl SwiftStore {
         }
     }
 
-    /// A page under a prefix or with a delimiter that Swift cannot count up: everything under as much of the prefix as
-    /// it can is read, and the page is made here.
+    /// Lists one page for a prefix or delimiter that Swift cannot increment. Reads everything under the longest prefix
+    /// that Swift supports, and builds the page here.
     async fn rolled_up_here(
         &self,
         context: &Context,
@@ -87,22 +88,22 @@ impl SwiftStore {
         request: &ListRequest,
         prefix: &str,
     ) -> Result<ListPage<ObjectSummary>> {
-        let sent = prefix.trim_end_matches(UNCOUNTABLE);
-        let lines = self.all_lines(context, bucket.as_str(), sent).await?;
+        let supported = prefix.trim_end_matches(WITHOUT_SUCCESSOR);
+        let lines = self.all_lines(context, bucket.as_str(), supported).await?;
         let entries = lines.into_iter().map(|object| (names::unescape(&object.name), summary(object)));
-        page(&mut Sorted { entries: entries.collect(), at: Vec::new() }, request)
+        page(&mut SortedEntries { entries: entries.collect(), at: Vec::new() }, request)
     }
 
-    /// Whether a container lists an object. One whose name ends in a character that Swift cannot count up is looked for
-    /// among its neighbours, and not found behind another.
+    /// Returns true if a container lists an object. For a name that ends in a character that Swift cannot increment, a
+    /// shorter prefix is used; the object is then not found if another name with that prefix sorts before it.
     pub(super) async fn is_listed(&self, context: &Context, bucket: &BucketName, name: &str) -> Result<bool> {
-        let prefix = name.trim_end_matches(UNCOUNTABLE);
+        let prefix = name.trim_end_matches(WITHOUT_SUCCESSOR);
         let first = Names { prefix, limit: 1, ..Names::default() };
         let lines = self.lines(context, bucket.as_str(), first).await?;
         Ok(lines.iter().any(|line| line.name() == name))
     }
 
-    /// One page of a container, as Swift gives it. A container that is not there is a bucket that is not.
+    /// Fetches one page of a container. A missing container is reported as a missing bucket.
     pub(super) async fn lines(
         &self,
         context: &Context,
@@ -121,7 +122,7 @@ impl SwiftStore {
         json::lines(status, &answer.collect(MOST_PAGE_BYTES).await?)
     }
 
-    /// Every object of a container whose name begins with `prefix`, behind `marker`.
+    /// Lists all objects of a container whose names begin with `prefix`.
     pub(super) async fn all_lines(
         &self,
         context: &Context,
@@ -145,11 +146,11 @@ impl SwiftStore {
     }
 }
 
-/// The marker of the first page: behind all of the common prefix that `after` is in.
-fn begin(after: &str, prefix: &str, delimiter: Option<&str>) -> String {
+/// The marker of the first page: past the common prefix that contains `after`, if any.
+fn first_marker(after: &str, prefix: &str, delimiter: Option<&str>) -> String {
     let within = |delimiter: &str| {
         let at = after.strip_prefix(prefix)?.find(delimiter)?;
-        Some(format!("{}{LAST}", &after[..prefix.len() + at + delimiter.len()]))
+        Some(format!("{}{LAST_CHAR}", &after[..prefix.len() + at + delimiter.len()]))
     };
     delimiter.and_then(within).unwrap_or_else(|| after.to_owned())
 }
@@ -172,17 +173,17 @@ fn summary(object: Listed) -> ObjectSummary {
     ObjectSummary { size: object.size, etag, modified: object.modified, generation, checksum: None }
 }
 
-fn ends_badly(text: &str) -> bool {
-    text.ends_with(UNCOUNTABLE)
+fn ends_without_successor(text: &str) -> bool {
+    text.ends_with(WITHOUT_SUCCESSOR)
 }
 
-/// Names that were read.
-struct Sorted {
+/// A cursor over entries in memory.
+struct SortedEntries {
     entries: BTreeMap<String, ObjectSummary>,
     at: Vec<u8>,
 }
 
-impl KeyCursor for Sorted {
+impl KeyCursor for SortedEntries {
     type Item = ObjectSummary;
 
     fn seek(&mut self, bytes: &[u8]) -> Result<()> {
@@ -207,10 +208,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_begins_behind_the_prefix_that_its_marker_is_in() {
-        assert_eq!(begin("a/b", "", None), "a/b");
-        assert_eq!(begin("a/b", "", Some("/")), "a/\u{10ffff}");
-        assert_eq!(begin("a/b", "a/", Some("/")), "a/b");
-        assert_eq!(begin("b", "a/", Some("/")), "b");
+    fn begin_skips_the_common_prefix_of_the_marker() {
+        assert_eq!(first_marker("a/b", "", None), "a/b");
+        assert_eq!(first_marker("a/b", "", Some("/")), "a/\u{10ffff}");
+        assert_eq!(first_marker("a/b", "a/", Some("/")), "a/b");
+        assert_eq!(first_marker("b", "a/", Some("/")), "b");
     }
 }

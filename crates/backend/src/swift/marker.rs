@@ -1,4 +1,4 @@
-//! The marker of an upload: an object of the companion that says what it will become.
+//! The marker of a multipart upload: an object in the companion with the key, metadata and checksum algorithm.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -10,10 +10,10 @@ use tradewind_core::{Algorithm, ChecksumScope, Metadata, Timestamp};
 use super::headers::Kept;
 use super::json::Listed;
 
-const KIND: &str = "application/x-tradewind-upload;key=";
-const SUM: &str = ";checksum=";
+const CONTENT_TYPE_PREFIX: &str = "application/x-tradewind-upload;key=";
+const CHECKSUM_PARAMETER: &str = ";checksum=";
 
-/// What is kept of an upload.
+/// The stored description of an upload.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Marker {
     pub key: String,
@@ -22,12 +22,12 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// The checksum that the whole will be made of.
+    /// The checksum algorithm of the parts, from which the object's checksum is computed.
     pub fn algorithm(&self) -> Algorithm {
         self.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm)
     }
 
-    /// What is listed of the upload.
+    /// The upload's entry in a listing.
     pub fn info(&self, id: &UploadId) -> UploadInfo {
         UploadInfo {
             id: id.clone(),
@@ -38,14 +38,14 @@ impl Marker {
         }
     }
 
-    /// What the marker holds.
+    /// The marker's content.
     pub fn document(&self) -> Bytes {
         let kept = Kept { metadata: self.metadata.clone(), ..Kept::default() };
         let checksum = self.checksum.map(|(algorithm, scope)| (algorithm.name(), scope.name()));
         Bytes::from(json!({"key": self.key, "metadata": kept.to_json(), "checksum": checksum}).to_string())
     }
 
-    /// Reads it back.
+    /// Parses the result of [`Self::document`].
     pub fn read(document: &[u8]) -> Option<Self> {
         let all: Json = serde_json::from_slice(document).ok()?;
         let checksum = match all["checksum"].as_array() {
@@ -56,18 +56,20 @@ impl Marker {
         Some(Self { key: all["key"].as_str()?.to_owned(), metadata, checksum })
     }
 
-    /// Key and checksum, as the marker's type: that is listed.
+    /// The marker's content type, which encodes key and checksum, because only the content type is listed.
     pub fn kind(&self) -> String {
-        let sum =
-            self.checksum.map(|(algorithm, scope)| format!("{SUM}{}.{}", algorithm.name(), scope.name()));
-        format!("{KIND}{}{}", BASE64.encode(&self.key), sum.unwrap_or_default())
+        let sum = self
+            .checksum
+            .map(|(algorithm, scope)| format!("{CHECKSUM_PARAMETER}{}.{}", algorithm.name(), scope.name()));
+        format!("{CONTENT_TYPE_PREFIX}{}{}", BASE64.encode(&self.key), sum.unwrap_or_default())
     }
 
-    /// What a listing says of an upload.
+    /// Parses an upload from an entry of the companion's listing.
     pub fn listed(listed: &Listed) -> Option<UploadInfo> {
         let id = UploadId(listed.name.strip_prefix("u/")?.to_owned());
-        let rest = listed.kind.strip_prefix(KIND)?;
-        let (key, sum) = rest.split_once(SUM).map_or((rest, None), |(key, sum)| (key, Some(sum)));
+        let rest = listed.kind.strip_prefix(CONTENT_TYPE_PREFIX)?;
+        let (key, sum) =
+            rest.split_once(CHECKSUM_PARAMETER).map_or((rest, None), |(key, sum)| (key, Some(sum)));
         let checksum = match sum {
             Some(sum) => {
                 let (algorithm, scope) = sum.split_once('.')?;
@@ -80,7 +82,7 @@ impl Marker {
     }
 }
 
-/// The time is part of the name.
+/// The start time, which is part of the id.
 fn initiated(id: &UploadId) -> Timestamp {
     let millis = id.0.get(..12).and_then(|digits| i64::from_str_radix(digits, 16).ok());
     Timestamp::from_millis(millis.unwrap_or_default())
@@ -92,7 +94,7 @@ mod tests {
     use crate::swift::names;
 
     #[test]
-    fn a_marker_comes_back() {
+    fn marker_round_trips() {
         let sums = [None, Some((Algorithm::Sha1, ChecksumScope::Composite))];
         for (checksum, key) in sums.into_iter().zip(["a/b", "\0;key=ü"]) {
             let user = vec![("Name".to_owned(), "ü".to_owned())];

@@ -1,14 +1,14 @@
-//! How things are called in Swift: a bucket is a container of its name, and what its objects need besides lies in a
-//! second one, the *companion*. No bucket can be called like a companion: names of buckets hold no plus.
+//! Names in Swift. A bucket is a container of the same name; additional data of its objects is in a second container,
+//! the *companion*. No bucket can have the name of a companion, because bucket names contain no plus.
 //!
-//! | in the companion | what |
+//! | in the companion | content |
 //! |---|---|
-//! | `u/ID` | an upload that is under way |
-//! | `p/ID/NUMBER` | what is known of one of its parts |
-//! | `d/ID/...` | bytes of an object or a part (its *segments*), and metadata that fits no header |
+//! | `u/ID` | marker of an unfinished upload |
+//! | `p/ID/NUMBER` | record of a part of an upload |
+//! | `d/ID/...` | bytes of an object or a part (its *segments*), and metadata that does not fit into headers |
 //!
-//! Swift takes no NUL in a name. NUL and U+0001 are written as two characters, so that order and prefixes stay what
-//! they are; all other keys are names as they stand.
+//! Swift does not allow NUL in a name. NUL and U+0001 are escaped as two characters, which preserves order and
+//! prefixes; other characters are unchanged.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Timestamp};
 
-/// The longest name that Swift takes, in bytes: `max_object_name_length`.
-const MOST_NAME_BYTES: usize = 1024;
+/// Maximum length of a name: Swift's `max_object_name_length`.
+const MAX_NAME_BYTES: usize = 1024;
 
-/// The name of a key, or of the beginning of one.
+/// The escaped form of a key, or of a prefix of one.
 pub(super) fn escape(key: &str) -> Cow<'_, str> {
     if !key.contains(['\0', '\u{1}']) {
         return key.into();
@@ -35,18 +35,18 @@ pub(super) fn escape(key: &str) -> Cow<'_, str> {
     name.into()
 }
 
-/// The name of an object.
+/// The name of an object. Fails if it is too long.
 pub(super) fn object(key: &str) -> Result<Cow<'_, str>> {
     let name = escape(key);
-    if name.len() > MOST_NAME_BYTES {
+    if name.len() > MAX_NAME_BYTES {
         let why =
-            format!("the key has {} bytes as Swift's name for it; it takes {MOST_NAME_BYTES}", name.len());
+            format!("the key's name in Swift has {} bytes; at most {MAX_NAME_BYTES} are allowed", name.len());
         return Err(Error::new(Reason::KeyTooLong, why));
     }
     Ok(name)
 }
 
-/// The key of a name. A name that no key has is taken as it stands.
+/// The key of a name. Invalid escapes are kept unchanged.
 pub(super) fn unescape(name: &str) -> String {
     let mut key = String::with_capacity(name.len());
     let mut characters = name.chars();
@@ -68,22 +68,22 @@ pub(super) fn unescape(name: &str) -> String {
     key
 }
 
-/// The companion of a bucket.
+/// The name of a bucket's companion.
 pub(super) fn companion(bucket: &BucketName) -> String {
     format!("{bucket}+segments")
 }
 
-/// A name for a write or an upload that nothing else has; names made here sort in the order of their making.
+/// A unique id for a write or an upload. Ids created by one process sort in the order of creation.
 pub(super) fn unique(now: Timestamp) -> Result<String> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let random = getrandom::u64()
-        .map_err(|e| Error::new(Reason::Io, format!("the system gives no random bytes: {e}")))?;
+        .map_err(|e| Error::new(Reason::Io, format!("the system's random number generator failed: {e}")))?;
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    // Twelve digits, whatever the clock says.
+    // Clamped to the calendar, so that it always has twelve digits.
     Ok(format!("{:012x}{count:08x}-{random:016x}", now.within_calendar().millis()))
 }
 
-/// Whether an upload of this name can be one of ours.
+/// Returns true if the text has the form of an id from [`unique`].
 pub(super) fn is_unique(id: &str) -> bool {
     id.len() == 37 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_of_writes_sort_and_differ() {
+    fn unique_ids_are_distinct_and_sorted() {
         let now = Timestamp::from_millis(1_795_316_334_000);
         let ids: Vec<String> = (0..100).map(|_| unique(now).unwrap()).collect();
         assert!(ids.is_sorted() && ids.iter().all(|id| is_unique(id)));
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_come_back_and_keep_order_and_prefixes(a in "[\0-\u{3}ab]{0,6}", b in "[\0-\u{3}ab]{0,6}") {
+        fn escape_is_reversible_and_keeps_order_and_prefixes(a in "[\0-\u{3}ab]{0,6}", b in "[\0-\u{3}ab]{0,6}") {
             let (name_a, name_b) = (escape(&a), escape(&b));
             prop_assert!(!name_a.contains('\0'));
             prop_assert_eq!(&unescape(&name_a), &a);

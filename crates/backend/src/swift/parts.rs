@@ -1,7 +1,7 @@
-//! What is known of an upload's parts: one small object each, written when the part is committed. A part of the same
-//! number that is committed later takes its place, whichever began first.
+//! Records of an upload's parts: one small object per part, written when the part is committed. Of two parts with the
+//! same number, the one committed last counts.
 //!
-//! All of it stands in the record's type, which a listing shows: a page of parts is one request.
+//! The record is encoded in the object's content type, which is part of a listing: a page of parts is one request.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -19,16 +19,16 @@ use super::{SwiftStore, names};
 use crate::remote::client::{Call, Subject};
 use crate::remote::fields::value;
 
-const KIND: &str = "application/x-tradewind-part;v=";
+const CONTENT_TYPE_PREFIX: &str = "application/x-tradewind-part;v=";
 
-/// A part.
+/// The record of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub number: PartNumber,
     pub size: u64,
     pub md5: [u8; 16],
     pub checksums: Vec<Checksum>,
-    /// Where its bytes are; nowhere where there are none.
+    /// The segment with its bytes; `None` for an empty part.
     pub segment: Option<String>,
 }
 
@@ -37,12 +37,12 @@ impl Record {
         let sums = self.checksums.iter().map(|sum| (sum.algorithm().name(), sum.to_base64()));
         let all =
             json!([self.size, ETag::from_md5(&self.md5).as_str(), self.segment, sums.collect::<Vec<_>>()]);
-        format!("{KIND}{}", BASE64.encode(all.to_string()))
+        format!("{CONTENT_TYPE_PREFIX}{}", BASE64.encode(all.to_string()))
     }
 
     fn read(listed: &Listed) -> Option<(Self, Timestamp)> {
         let number = listed.name.rsplit('/').next()?.parse().ok()?;
-        let document = BASE64.decode(listed.kind.strip_prefix(KIND)?).ok()?;
+        let document = BASE64.decode(listed.kind.strip_prefix(CONTENT_TYPE_PREFIX)?).ok()?;
         let all: Json = serde_json::from_slice(&document).ok()?;
         let sum = |sum: &Json| {
             let algorithm: Algorithm = sum[0].as_str()?.parse().ok()?;
@@ -58,7 +58,7 @@ impl Record {
         Some((record, listed.modified))
     }
 
-    /// What the port says of it.
+    /// The port's description of the part.
     pub fn info(&self, modified: Timestamp) -> PartInfo {
         PartInfo {
             number: self.number,
@@ -69,21 +69,21 @@ impl Record {
         }
     }
 
-    /// Its bytes, as a manifest names them.
+    /// The manifest entry of its bytes; `None` for an empty part.
     pub fn into_segment(self) -> Option<Segment> {
         let etag = ETag::from_md5(&self.md5).as_str().to_owned();
         Some(Segment { name: self.segment?, size: self.size, etag })
     }
 }
 
-/// The number of the part whose bytes have this name.
+/// The part number in a segment's name; `None` if it is not the segment of a part.
 pub(super) fn number_of(name: &str) -> Option<PartNumber> {
     let number = name.splitn(3, '/').nth(2)?.split('-').next()?;
     PartNumber::new(number.parse().ok()?).ok()
 }
 
 impl SwiftStore {
-    /// Makes a part one of its upload, where that is there still; answers the time.
+    /// Writes the record of a part, if its upload still exists. Returns the modification time.
     pub(super) async fn put_record(
         &self,
         context: &Context,
@@ -101,7 +101,7 @@ impl SwiftStore {
         self.modified(&head.headers)
     }
 
-    /// All parts of an upload, in order.
+    /// All records of an upload, in the order of part numbers.
     pub(super) async fn all_records(
         &self,
         context: &Context,
@@ -110,10 +110,10 @@ impl SwiftStore {
     ) -> Result<Vec<(Record, Timestamp)>> {
         let companion = names::companion(&address.bucket);
         let lines = self.all_lines(context, &companion, &names::parts(&upload.0)).await?;
-        lines.iter().map(|listed| Record::read(listed).ok_or_else(|| broken(listed))).collect()
+        lines.iter().map(|listed| Record::read(listed).ok_or_else(|| corrupt_record(listed))).collect()
     }
 
-    /// A page of an upload's parts.
+    /// Lists one page of an upload's parts.
     pub(super) async fn parts_page(
         &self,
         context: &Context,
@@ -130,12 +130,12 @@ impl SwiftStore {
         let (companion, prefix) = (names::companion(&address.bucket), names::parts(&upload.0));
         let after = after.map(|number| names::part(&upload.0, number.get()));
         let limit = limit.min(MOST_ENTRIES);
-        let asked = Names { prefix: &prefix, delimiter: None, marker: after.as_deref(), limit: limit + 1 };
-        let lines = self.lines(context, &companion, asked).await?;
+        let request = Names { prefix: &prefix, delimiter: None, marker: after.as_deref(), limit: limit + 1 };
+        let lines = self.lines(context, &companion, request).await?;
         let is_last = lines.len() <= limit;
         for line in lines.into_iter().take(limit) {
             let Line::Object(listed) = line else { continue };
-            let (record, modified) = Record::read(&listed).ok_or_else(|| broken(&listed))?;
+            let (record, modified) = Record::read(&listed).ok_or_else(|| corrupt_record(&listed))?;
             page.parts.push(record.info(modified));
         }
         page.next = page.parts.last().map(|part| part.number).filter(|_| !is_last);
@@ -143,8 +143,8 @@ impl SwiftStore {
     }
 }
 
-fn broken(listed: &Listed) -> Error {
-    Error::new(Reason::CorruptData, format!("the store lists {:?}, which nobody wrote so", listed.name))
+fn corrupt_record(listed: &Listed) -> Error {
+    Error::new(Reason::CorruptData, format!("the record of part {:?} is corrupt", listed.name))
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_comes_back() {
+    fn record_round_trips() {
         for segment in [None, Some("d/x/00007-y-000000".to_owned())] {
             let record = Record {
                 number: PartNumber::new(7).unwrap(),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_the_number() {
+    fn number_of_reads_segment_names() {
         assert_eq!(number_of("d/x/00007-y-000000").map(PartNumber::get), Some(7));
         assert_eq!(
             (number_of("d/x/manifest-0000"), number_of("d/x/000000"), number_of("d")),

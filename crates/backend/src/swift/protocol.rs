@@ -1,4 +1,4 @@
-//! What is Swift's own of sending a request: its URLs and its tokens.
+//! The Swift-specific parts of a request: URLs, tokens and error classification.
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use tradewind_core::Timestamp;
@@ -10,19 +10,20 @@ use crate::remote::Peer;
 use crate::remote::client::{Call, Protocol, Refused, Subject};
 use crate::remote::payload::Payload;
 
-/// One base of URLs, and what shows that we may ask there.
+/// The Swift protocol for one base URL and token.
 pub(super) struct Swift {
     host: HeaderValue,
-    /// The path of the account, or of the service that gives tokens.
+    /// The path of the account, or of the service that issues tokens.
     path: String,
     token: Option<HeaderValue>,
 }
 
 impl Swift {
-    /// Requests below `path`.
+    /// Creates a protocol whose URLs begin with `path`.
     pub fn new(peer: &Peer, path: String, token: Option<HeaderValue>) -> Result<Self> {
-        let host = HeaderValue::try_from(peer.to_string())
-            .map_err(|e| Error::with_source(Reason::InvalidArgument, "the endpoint is no host name", e))?;
+        let host = HeaderValue::try_from(peer.to_string()).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, "the endpoint is not a valid host name", e)
+        })?;
         Ok(Self { host, path, token })
     }
 }
@@ -42,8 +43,9 @@ impl Protocol for Swift {
             target.push(b'?');
             target.extend_from_slice(call.query.as_bytes());
         }
-        let uri = Uri::try_from(target)
-            .map_err(|e| Error::with_source(Reason::InvalidArgument, "the key makes no legal URL", e))?;
+        let uri = Uri::try_from(target).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, "the key cannot be written into a URL", e)
+        })?;
         Ok((uri, self.host.clone()))
     }
 

@@ -1,4 +1,4 @@
-//! Reading: head, get, and what both say of an object.
+//! Reads of objects and their metadata.
 
 use bytes::Bytes;
 use http::header::{ETAG, IF_NONE_MATCH, LAST_MODIFIED, RANGE};
@@ -17,14 +17,15 @@ use crate::remote::client::{Call, Subject};
 use crate::remote::fields::{self, value};
 use crate::remote::query::Query;
 
-/// Metadata that lies in the companion is no longer than this.
-const MOST_ASIDE_BYTES: usize = 256 << 10;
-/// A manifest is no longer than this: Swift's `max_manifest_size`, and a little more.
-const MOST_MANIFEST_BYTES: usize = 16 << 20;
-/// So often an object that changes while it is looked up is looked at.
-const MOST_TRIES: usize = 5;
+/// Longest metadata in the companion.
+const MAX_METADATA_BYTES: usize = 256 << 10;
+/// Longest manifest: slightly more than Swift's `max_manifest_size`.
+const MAX_MANIFEST_BYTES: usize = 16 << 20;
+/// Maximum number of attempts to read an object that changes meanwhile.
+const MAX_ATTEMPTS: usize = 5;
 
 impl SwiftStore {
+    /// Reads an object's description.
     pub(super) async fn read_head(
         &self,
         context: &Context,
@@ -44,13 +45,14 @@ impl SwiftStore {
         Ok(Found { info, span, body: (), observation })
     }
 
+    /// Reads an object's bytes.
     pub(super) async fn read_bytes(
         &self,
         context: &Context,
         address: &Address,
         request: &GetRequest,
     ) -> Result<Found<Body>> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let (range, of_write) = match request.select {
                 Select::Whole => (None, None),
                 Select::Range(range) => (Some(range), None),
@@ -63,13 +65,16 @@ impl SwiftStore {
                 }
             };
             let found = self.read_range(context, address, request, range).await?;
-            // The parts were those of an object that is not there any more.
+            // The object was overwritten, so the part's span is outdated.
             if of_write.is_some_and(|write| write != found.info.generation) {
                 continue;
             }
             return Ok(found);
         }
-        Err(Error::new(Reason::Conflict, format!("key {:?} is changed all the time", address.key.as_str())))
+        Err(Error::new(
+            Reason::Conflict,
+            format!("key {:?} changes too often to be read", address.key.as_str()),
+        ))
     }
 
     async fn read_range(
@@ -81,7 +86,7 @@ impl SwiftStore {
     ) -> Result<Found<Body>> {
         let answer = match self.ask(context, address, request, Method::GET, range).await {
             Err(e) if e.reason() == Reason::InvalidRange => {
-                // Conditions come before ranges; what is refused says nothing of the object.
+                // Conditions take precedence over ranges, and the error response does not describe the object.
                 let head = GetRequest { conditions: request.conditions.clone(), ..GetRequest::default() };
                 self.read_head(context, address, &head).await?;
                 return Err(e);
@@ -94,19 +99,19 @@ impl SwiftStore {
             Some((span, _)) if answer.head.status == StatusCode::PARTIAL_CONTENT => span,
             _ => Span::whole(info.size),
         };
-        // Of nothing there is no range: whether it is nothing is looked at below.
-        let asked = match range {
+        // An empty object has no valid range; emptiness is confirmed below.
+        let requested = match range {
             Some(range) if info.size > 0 => range.resolve(info.size)?,
             _ => Span::whole(info.size),
         };
         let length = answer.length();
-        if span != asked || length != Some(span.length) {
+        if span != requested || length != Some(span.length) {
             return Err(Error::new(
                 Reason::Io,
-                format!("the store answered {span:?}, {length:?} bytes long, where {asked:?} was asked for"),
+                format!("the store sent {span:?} in {length:?} bytes, but {requested:?} was requested"),
             ));
         }
-        let sum = if span == Span::whole(info.size) { whole_sum(&info) } else { None };
+        let sum = if span == Span::whole(info.size) { expected_digest(&info) } else { None };
         let observation = answer.observation.clone();
         let body = answer.into_body(context.clone(), span.length, sum)?;
         if span.length == 0 && (sum.is_none() || range.is_some()) {
@@ -115,30 +120,30 @@ impl SwiftStore {
         Ok(Found { info, span, body, observation })
     }
 
-    /// Looks at the object's head where an answer without bytes carries nothing to compare them with: a body that got
-    /// lost on the way looks the same.
+    /// Confirms an empty response without a checksum by requesting the object's head: a response whose body was lost
+    /// looks the same.
     ///
     /// # Errors
-    /// [`Io`](Reason::Io) if the object has bytes, [`InvalidRange`](Reason::InvalidRange) if it has none and a range was
-    /// asked for.
+    /// [`Io`](Reason::Io) if the object is not empty, [`InvalidRange`](Reason::InvalidRange) if it is empty and a range
+    /// was requested.
     async fn confirm_empty(
         &self,
         context: &Context,
         address: &Address,
         range: Option<ByteRange>,
     ) -> Result<()> {
-        // Boxed: it is hardly ever asked.
-        let looked = Box::pin(self.read_head(context, address, &GetRequest::default())).await?;
-        let size = looked.info.size;
+        // Boxed, because it is rarely needed.
+        let head = Box::pin(self.read_head(context, address, &GetRequest::default())).await?;
+        let size = head.info.size;
         if size > 0 {
-            let why = format!("the store answered no bytes of an object that has {size}");
+            let why = format!("the store sent 0 of {size} bytes");
             return Err(Error::new(Reason::Io, why));
         }
         range.map_or(Ok(()), |range| range.resolve(0).map(drop))
     }
 
-    /// Sends a read. Of the conditions only one goes along: what Swift compares is its own tag, which is not that of a
-    /// large object; but where it says that nothing changed, nothing did.
+    /// Sends a read. Of the conditions only `If-None-Match` is sent. Swift compares its native ETag, which differs from
+    /// the ETag of a large object; if it nevertheless responds "not modified", that is correct.
     async fn ask(
         &self,
         context: &Context,
@@ -162,12 +167,12 @@ impl SwiftStore {
         if let Some(range) = range {
             call.headers.insert(RANGE, fields::range(range));
         }
-        for _ in 1..MOST_TRIES {
+        for _ in 1..MAX_ATTEMPTS {
             match self.send(context, &call).await {
-                // An object server looks for the name of the file and opens it: where the object is replaced between
-                // the two, and no other replica answers, what was there all the time is not found.
+                // An object server looks up the name of the file, then opens it. If the object is replaced in between,
+                // and no other replica responds, an object that existed all the time is not found.
                 Err(e) if e.reason() == Reason::NoSuchKey => {
-                    // This tells, too, whether it is the bucket that is not there.
+                    // This also fails with the right error if the bucket is missing.
                     if !self.is_listed(context, &address.bucket, &name).await? {
                         return Err(e);
                     }
@@ -178,7 +183,7 @@ impl SwiftStore {
         self.send(context, &call).await
     }
 
-    /// What an answer says of its object.
+    /// Parses the object's description from a response. Also reads metadata in the companion.
     async fn describe(
         &self,
         context: &Context,
@@ -190,13 +195,14 @@ impl SwiftStore {
             Some((_, size)) => Some(size),
             None => answer.length(),
         };
-        let size = size.ok_or_else(|| Error::new(Reason::Io, "the store's answer has no length"))?;
+        let size =
+            size.ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
         let aside = match Kept::aside(headers) {
             Some(write) => {
                 let found = self.read_aside(context, address, &names::metadata(write), true).await;
                 Some(found.map_err(|e| match e.reason() {
                     Reason::NoSuchUpload => {
-                        Error::new(Reason::Io, "the object was replaced while it was looked at")
+                        Error::new(Reason::Io, "the object was replaced while it was read; retry")
                     }
                     _ => e,
                 })?)
@@ -206,7 +212,8 @@ impl SwiftStore {
         let kept = Kept::read(headers, aside.as_deref())?;
         let etag = kept.etag.clone().map_or_else(|| etag_of(headers), Ok)?;
         let modified = fields::date(headers, &LAST_MODIFIED)?;
-        let modified = modified.ok_or_else(|| Error::new(Reason::Io, "the store's answer says no time"))?;
+        let modified =
+            modified.ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))?;
         let info = ObjectInfo {
             size,
             modified,
@@ -220,7 +227,7 @@ impl SwiftStore {
         Ok((info, kept))
     }
 
-    /// A small object of the companion; whoever asks may hold the answer that refers to it meanwhile.
+    /// Reads a small object of the companion. `holds_one`: the caller holds the connection of another response.
     pub(super) async fn read_aside(
         &self,
         context: &Context,
@@ -234,10 +241,10 @@ impl SwiftStore {
         if self.newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
-        self.send(context, &call).await?.collect(MOST_ASIDE_BYTES).await
+        self.send(context, &call).await?.collect(MAX_METADATA_BYTES).await
     }
 
-    /// The bytes of a part, by the number it had.
+    /// The span of a part in an object, by its part number.
     async fn part_span(
         &self,
         context: &Context,
@@ -251,10 +258,10 @@ impl SwiftStore {
             return if number.get() == 1 { Ok(Span::whole(info.size)) } else { Err(missing()) };
         }
         let mut offset = 0;
-        let mut to_read =
+        let mut pending =
             vec![(address.bucket.to_string(), names::object(address.key.as_str())?.into_owned())];
-        // A manifest of manifests is read in order, the first one first.
-        while let Some((container, name)) = to_read.pop() {
+        // Nested manifests are read in order: the stack has the next one on top.
+        while let Some((container, name)) = pending.pop() {
             let mut inner = Vec::new();
             for (path, size, is_manifest) in self.manifest_of(context, &container, &name).await? {
                 let (container, name) = path.trim_start_matches('/').split_once('/').ok_or_else(missing)?;
@@ -267,12 +274,13 @@ impl SwiftStore {
                 }
                 offset += size;
             }
-            to_read.extend(inner.into_iter().rev());
+            pending.extend(inner.into_iter().rev());
         }
         Err(missing())
     }
 
-    /// The segments of a manifest: their paths, their sizes, and whether they are manifests.
+    /// The entries of a manifest: path, size, and whether the entry is a manifest itself. Empty if the object has no
+    /// segments.
     async fn manifest_of(
         &self,
         context: &Context,
@@ -285,25 +293,24 @@ impl SwiftStore {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
         let answer = self.send(context, &call).await?;
-        // An object of empty parts only is none of segments.
+        // An object with only empty parts has no segments.
         if answer.header("x-static-large-object").is_none() {
             return Ok(Vec::new());
         }
-        let document = answer.collect(MOST_MANIFEST_BYTES).await?;
-        let manifest: serde_json::Value = serde_json::from_slice(&document).map_err(|e| {
-            Error::with_source(Reason::Io, "the store answered a manifest that is no JSON", e)
-        })?;
+        let document = answer.collect(MAX_MANIFEST_BYTES).await?;
+        let manifest: serde_json::Value = serde_json::from_slice(&document)
+            .map_err(|e| Error::with_source(Reason::Io, "the store's manifest is not JSON", e))?;
         let segment = |entry: &serde_json::Value| {
             let is_manifest = entry["sub_slo"].as_bool().unwrap_or(false);
             Some((entry["name"].as_str()?.to_owned(), entry["bytes"].as_u64()?, is_manifest))
         };
         let all: Option<Vec<_>> =
             manifest.as_array().and_then(|entries| entries.iter().map(segment).collect());
-        all.ok_or_else(|| Error::new(Reason::Io, "the store answered something else than a manifest"))
+        all.ok_or_else(|| Error::new(Reason::Io, "the store's response is not a manifest"))
     }
 }
 
-/// The tag of an object that nobody gave another.
+/// The ETag of an object without an ETag in its metadata.
 fn etag_of(headers: &HeaderMap) -> Result<ETag> {
     let is_assembled =
         headers.contains_key("x-static-large-object") || headers.contains_key("x-object-manifest");
@@ -313,8 +320,8 @@ fn etag_of(headers: &HeaderMap) -> Result<ETag> {
     }
 }
 
-/// What the bytes of the whole object must have: a checksum that came with them, or else the MD5 that Swift made.
-fn whole_sum(info: &ObjectInfo) -> Option<Sum> {
+/// The expected digest of the whole object: a checksum in its metadata, otherwise Swift's MD5, if any.
+fn expected_digest(info: &ObjectInfo) -> Option<Sum> {
     if info.scope == ChecksumScope::FullObject
         && let Some(checksum) = info.checksums.first()
     {

@@ -1,12 +1,12 @@
-//! Writing and deleting what a key names, and what becomes of the segments of what it named before.
+//! Replaces and deletes objects, and frees the segments of the previous object.
 //!
-//! The order is the same everywhere: segments first, then the one request that changes what the key names, then what
-//! nothing refers to any more. A break in between leaves segments that nobody needs; in any other order it would leave
-//! an object without its bytes. Therefore nothing is ever deleted with `multipart-manifest=delete`, which takes the
-//! segments first.
+//! The order is always: write new segments, then the one request that changes the key, then delete unreferenced
+//! segments. An interruption leaves orphaned segments; any other order could leave an object without its bytes.
+//! Therefore `multipart-manifest=delete` is never used: it deletes the segments first.
 //!
-//! Whoever replaces an object asks before what it is and frees its segments after. Two at once may find the same old
-//! object: the segments of the one that was visible in between are left. They cost room, and nothing else.
+//! The previous object is looked up before the replacement, and its segments are freed afterwards. Two concurrent
+//! replacements may find the same previous object; the segments of the one visible in between are then orphaned. They
+//! only occupy space.
 
 use std::time::Duration;
 
@@ -26,29 +26,29 @@ use crate::remote::fields::value;
 use crate::remote::payload::Held;
 use crate::remote::query::Query;
 
-/// That a bucket has no companion is believed so long: until then a write of somebody else's may leave its segments.
-const ABSENT_FOR: Duration = Duration::from_secs(60);
-/// So many requests at a time free segments.
-const AT_A_TIME: usize = 8;
-/// The most segments of one manifest: the default of Swift's `max_manifest_segments`.
-const MOST_SEGMENTS: usize = 1000;
+/// How long the absence of a companion is cached. Until then, segments written by another process may be orphaned.
+const ABSENCE_CACHE_TIME: Duration = Duration::from_secs(60);
+/// Maximum number of concurrent requests that free segments.
+const FREE_CONCURRENCY: usize = 8;
+/// Maximum number of segments in a manifest: the default of Swift's `max_manifest_segments`.
+const MAX_MANIFEST_SEGMENTS: usize = 1000;
 
-/// Whether a bucket has a companion.
+/// The cached existence of a bucket's companion.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Companions {
     There,
-    /// Not, at this time by the store's clock.
+    /// It did not exist at this time of the store's clock.
     Absent(Duration),
 }
 
-/// What a key is to name.
+/// The new content of a key.
 pub(super) enum Content {
     Bytes(Vec<Bytes>),
     Segments(Vec<Segment>),
 }
 
 impl SwiftStore {
-    /// Makes the companion of a bucket that is there, unless that was done.
+    /// Creates the companion of an existing bucket, unless it is cached as existing. Returns its name.
     pub(super) async fn need_companion(&self, context: &Context, bucket: &BucketName) -> Result<String> {
         let companion = names::companion(bucket);
         if !matches!(self.companions.lock().get(bucket), Some(Companions::There)) {
@@ -67,7 +67,9 @@ impl SwiftStore {
     async fn has_companion(&self, context: &Context, bucket: &BucketName) -> Result<bool> {
         match self.companions.lock().get(bucket) {
             Some(Companions::There) => return Ok(true),
-            Some(Companions::Absent(at)) if self.clock().now() < *at + ABSENT_FOR => return Ok(false),
+            Some(Companions::Absent(at)) if self.clock().now() < *at + ABSENCE_CACHE_TIME => {
+                return Ok(false);
+            }
             _ => {}
         }
         let companion = names::companion(bucket);
@@ -81,7 +83,7 @@ impl SwiftStore {
         Ok(matches!(found, Companions::There))
     }
 
-    /// The name under which the companion holds something of what a key names now.
+    /// The id under which the companion has data of the key's current object, if any.
     pub(super) async fn held_by(&self, context: &Context, address: &Address) -> Result<Option<String>> {
         if !self.has_companion(context, &address.bucket).await? {
             return Ok(None);
@@ -96,7 +98,7 @@ impl SwiftStore {
         }
     }
 
-    /// Makes the key name something else; answers the headers.
+    /// Replaces the object of a key, and frees the segments of the previous one. Returns the response headers.
     pub(super) async fn put(
         &self,
         context: &Context,
@@ -105,10 +107,10 @@ impl SwiftStore {
         content: Content,
     ) -> Result<(HeaderMap, Observation)> {
         let old = self.held_by(context, address).await?;
-        let mut written = kept.write()?;
+        let mut written = kept.encode()?;
         if written.aside.is_some() && kept.write.is_none() {
             kept.write = Some(names::unique(self.clock().wall())?);
-            written = kept.write()?;
+            written = kept.encode()?;
         }
         if let (Some(aside), Some(write)) = (written.aside, &kept.write) {
             let companion = self.need_companion(context, &address.bucket).await?;
@@ -116,7 +118,7 @@ impl SwiftStore {
         }
         let name = names::object(address.key.as_str())?;
         let mut call = Call::object(Method::PUT, &address.bucket, &name);
-        // There is nothing but the container that could be missing.
+        // A 404 can only mean that the container is missing.
         call.subject = Subject::Bucket;
         call.headers = written.headers;
         match content {
@@ -148,7 +150,7 @@ impl SwiftStore {
         Ok((headers, observation))
     }
 
-    /// Deletes what a key names. What is not there is none of an error.
+    /// Deletes the object of a key, and frees its segments. A missing object is not an error.
     pub(super) async fn remove(&self, context: &Context, address: &Address) -> Result<()> {
         let old = self.held_by(context, address).await?;
         let name = names::object(address.key.as_str())?;
@@ -163,22 +165,22 @@ impl SwiftStore {
         Ok(())
     }
 
-    /// Frees what the companion holds of a write that no key names any more. The write that ended it is done: where
-    /// this fails, room is lost.
+    /// Frees the companion's data of a write that no key refers to any more. The replacement has succeeded already, so
+    /// a failure is only logged: it leaves orphaned segments.
     pub(super) async fn retire(&self, context: &Context, bucket: &BucketName, write: &str) {
         let companion = names::companion(bucket);
         let retired = async {
-            // Were it an upload whose completion was broken off, nobody could complete it again.
+            // If it was an upload whose completion was interrupted, it can no longer be completed.
             self.delete_all(context, &companion, [names::upload(write)]).await?;
             let lines = self.all_lines(context, &companion, &names::data(write)).await?;
             self.expire_all(context, &companion, lines.into_iter().map(|line| line.name)).await
         };
         if let Err(e) = retired.await {
-            tracing::warn!(error = %e, bucket = %bucket, write, "segments of what was replaced are left in the store");
+            tracing::warn!(error = %e, bucket = %bucket, write, "cannot free the segments of a replaced object");
         }
     }
 
-    /// Lets objects of a companion go after the time of grace.
+    /// Lets objects of a companion expire after the grace period.
     async fn expire_all(
         &self,
         context: &Context,
@@ -193,7 +195,7 @@ impl SwiftStore {
         self.each(context, companion, Method::POST, &headers, all).await
     }
 
-    /// Deletes objects of a companion. Those that are not there are deleted.
+    /// Deletes objects of a companion. Missing objects are not an error.
     pub(super) async fn delete_all(
         &self,
         context: &Context,
@@ -203,6 +205,7 @@ impl SwiftStore {
         self.each(context, companion, Method::DELETE, &HeaderMap::new(), all).await
     }
 
+    /// Sends one request per object of a companion, concurrently.
     async fn each(
         &self,
         context: &Context,
@@ -222,9 +225,9 @@ impl SwiftStore {
                 }
             }
         };
-        // One that fails does not keep the others.
+        // All requests are sent even if one fails.
         let done: Vec<Result<()>> =
-            futures::stream::iter(all).map(one).buffer_unordered(AT_A_TIME).collect().await;
+            futures::stream::iter(all).map(one).buffer_unordered(FREE_CONCURRENCY).collect().await;
         done.into_iter().collect()
     }
 
@@ -243,7 +246,7 @@ impl SwiftStore {
         self.send_and_drain(context, &call).await.map(drop)
     }
 
-    /// The manifest of segments; of more than one holds, those that it is made of are written.
+    /// Builds the manifest of segments. With more segments than one manifest allows, writes second-level manifests.
     async fn manifest(
         &self,
         context: &Context,
@@ -251,18 +254,18 @@ impl SwiftStore {
         kept: &Kept,
         segments: Vec<Segment>,
     ) -> Result<Bytes> {
-        if segments.len() <= MOST_SEGMENTS {
+        if segments.len() <= MAX_MANIFEST_SEGMENTS {
             return Ok(Segment::manifest(companion, &segments));
         }
-        if segments.len() > MOST_SEGMENTS * MOST_SEGMENTS {
+        if segments.len() > MAX_MANIFEST_SEGMENTS * MAX_MANIFEST_SEGMENTS {
             return Err(Error::new(
                 Reason::EntityTooLarge,
-                "Swift takes no object of more than a million segments",
+                "the object needs more than a million segments; use larger segments",
             ));
         }
         let write = kept.write.as_deref().unwrap_or_default();
         let mut groups = Vec::new();
-        for (n, group) in segments.chunks(MOST_SEGMENTS).enumerate() {
+        for (n, group) in segments.chunks(MAX_MANIFEST_SEGMENTS).enumerate() {
             let name = format!("{}manifest-{n:04}", names::data(write));
             let mut call = Call::within(Method::PUT, Subject::Bucket, companion, Some(&name));
             call.query = Query::default().with("multipart-manifest", "put");

@@ -1,5 +1,5 @@
-//! Bytes on their way into segments: requests that are under way while their bytes come, one after the other, compared
-//! with the MD5 that Swift answers of each.
+//! Writes bytes into segments, one after another. Each segment is a streamed request, verified against the MD5 that
+//! Swift returns.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use crate::remote::client::{Call, Subject};
 use crate::remote::fields;
 use crate::remote::sending::Sending;
 
-/// A segment that is there.
+/// A stored segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// In the companion.
+    /// Its name in the companion.
     pub name: String,
     pub size: u64,
-    /// As Swift answered it.
+    /// The ETag that Swift returned.
     pub etag: String,
 }
 
 impl Segment {
-    /// What a static large object is made of:
-    /// <https://docs.openstack.org/swift/latest/overview_large_objects.html#static-large-objects>. Swift compares each
-    /// with what is there, and refuses the manifest where they differ.
+    /// Builds the manifest of a static large object:
+    /// <https://docs.openstack.org/swift/latest/overview_large_objects.html#static-large-objects>. Swift verifies each
+    /// entry against the stored segment, and rejects the manifest if one differs.
     pub fn manifest(companion: &str, segments: &[Self]) -> Bytes {
         let entry = |segment: &Self| {
             json!({
@@ -41,34 +41,34 @@ impl Segment {
     }
 }
 
-/// Segments in the making. Dropping them deletes them.
+/// A writer of segments. Dropping it deletes them in the background.
 pub(super) struct Segments {
     store: Arc<SwiftStore>,
     context: Context,
     bucket: BucketName,
-    /// What their names begin with.
+    /// The prefix of their names.
     prefix: String,
-    /// The most bytes of one.
+    /// Maximum size of a segment, in bytes.
     most: u64,
-    /// Bytes to come, where that was said.
+    /// Bytes not yet written, if the total is known.
     left: Option<u64>,
     done: Vec<Segment>,
     current: Option<Current>,
 }
 
-/// The segment that is under way.
+/// The segment that is being written.
 struct Current {
     sending: Sending,
     name: String,
-    /// Bytes that it takes still.
+    /// Bytes that still fit into it.
     room: u64,
     size: u64,
-    /// `None` of the first one: then the hash of the whole is its own.
+    /// `None` for the first segment, whose MD5 is that of all bytes so far.
     md5: Option<Md5>,
 }
 
 impl Segments {
-    /// None yet, of `length` bytes in all where that is known.
+    /// Creates a writer of segments of at most `most` bytes. `length` is the total, if known.
     pub fn new(
         store: Arc<SwiftStore>,
         context: &Context,
@@ -81,7 +81,7 @@ impl Segments {
         Self { store, context, bucket, prefix, most, left: length, done: Vec::new(), current: None }
     }
 
-    /// Sends bytes. `before` is the MD5 of everything before them.
+    /// Writes bytes. `before` is the MD5 of all earlier bytes.
     pub async fn write(&mut self, mut bytes: Bytes, before: &Md5) -> Result<()> {
         let mut before = before.clone();
         while !bytes.is_empty() {
@@ -96,12 +96,12 @@ impl Segments {
             let piece = bytes.split_to(fits);
             match &mut current.md5 {
                 Some(md5) => md5.update(&piece),
-                // Only where a segment ends within these bytes.
+                // Needed only if a segment ends within these bytes.
                 None if !bytes.is_empty() => before.update(&piece),
                 None => {}
             }
             let size = piece.len() as u64;
-            // A write that is given up here must find the segment under way when it is dropped.
+            // If this future is cancelled here, dropping the writer must find the current segment.
             let current = self.current.insert(current);
             current.sending.write(piece).await?;
             (current.room, current.size) = (current.room - size, current.size + size);
@@ -110,7 +110,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Waits until all of them are there. `whole` is the MD5 of everything.
+    /// Waits until all segments are stored. `whole` is the MD5 of all bytes.
     pub async fn finish(mut self, whole: &Md5) -> Result<Whole> {
         self.end(whole).await?;
         Ok(Whole { segments: self })
@@ -126,10 +126,10 @@ impl Segments {
         Ok(Current { sending, name, room: length.unwrap_or(self.most), size: 0, md5 })
     }
 
-    /// Ends the segment that is under way.
+    /// Finishes the current segment and verifies its MD5.
     async fn end(&mut self, whole: &Md5) -> Result<()> {
         let Some(Current { sending, name, size, md5, .. }) = self.current.take() else { return Ok(()) };
-        // It is there as soon as the request ends, answered or not.
+        // It may be stored as soon as the request ends, even if the response is lost.
         self.done.push(Segment { name, size, etag: String::new() });
         let mut answer = sending.finish().await.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
@@ -143,7 +143,7 @@ impl Segments {
         if found != expected {
             return Err(Error::new(
                 Reason::BadDigest,
-                format!("the store took bytes with the MD5 {found} where {expected} was sent"),
+                format!("checksum mismatch: the store received MD5 {found}, {expected} was sent"),
             ));
         }
         if let Some(segment) = self.done.last_mut() {
@@ -156,7 +156,7 @@ impl Segments {
 impl Drop for Segments {
     fn drop(&mut self) {
         let mut names: Vec<String> = self.done.drain(..).map(|segment| segment.name).collect();
-        // What is broken off is not kept; but it may have been all just now.
+        // Swift discards an incomplete segment, but the current one may just have become complete.
         names.extend(self.current.take().map(|current| current.name));
         if names.is_empty() {
             return;
@@ -165,19 +165,19 @@ impl Drop for Segments {
         let companion = super::names::companion(&self.bucket);
         tokio::spawn(async move {
             if let Err(e) = store.delete_all(&context, &companion, names).await {
-                tracing::warn!(error = %e, "segments of a write that was given up are left in the store");
+                tracing::warn!(error = %e, "cannot delete the segments of an abandoned write");
             }
         });
     }
 }
 
-/// Segments that are all there. Dropping them deletes them.
+/// A complete set of stored segments. Dropping it deletes them.
 pub(super) struct Whole {
     segments: Segments,
 }
 
 impl Whole {
-    /// The segments, which nothing deletes from here on: something is about to refer to them.
+    /// Takes the segments, so that they are no longer deleted: a manifest is about to refer to them.
     pub fn keep(mut self) -> Vec<Segment> {
         std::mem::take(&mut self.segments.done)
     }

@@ -1,5 +1,5 @@
-//! Tokens: got when they are first needed, renewed before they expire and when one is not accepted; by one request,
-//! while the others wait for it.
+//! Tokens. They are requested when first needed, and renewed before they expire and when one is rejected. One request
+//! renews a token while the others wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,21 +19,22 @@ use crate::remote::client::Client;
 use crate::remote::pool::{Pool, PoolOptions};
 use tradewind_model::retry::RetryBudget;
 
-/// A token is renewed this long before it expires, or after nine tenths of its life where that is later.
+/// A token is renewed this long before it expires, or after 90 % of its lifetime if that is later.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
-/// A token, and the client that shows it.
+/// A token, and the client that sends it.
 pub(super) struct Session {
     pub client: Arc<Client>,
     peer: Peer,
-    /// By the store's clock, as is the next.
+    /// When to renew the token, by the store's clock.
     renew_at: Option<Duration>,
+    /// When the token expires, by the store's clock.
     expires_at: Option<Duration>,
     is_rejected: AtomicBool,
 }
 
 impl Session {
-    /// The token was not accepted: the next request gets another one.
+    /// Records that the token was rejected: the next request gets a new one.
     pub fn reject(&self) {
         self.is_rejected.store(true, Ordering::Release);
     }
@@ -43,31 +44,31 @@ impl Session {
     }
 }
 
-/// All sessions, one after the other.
+/// The current session, and how to open a new one.
 pub(super) struct Sessions {
     auth: Auth,
-    /// Asks for tokens.
+    /// Client of the service that issues tokens.
     login: Client,
-    /// Takes the place of the URL that comes with a token.
+    /// Overrides the URL returned with a token.
     account_url: Option<String>,
     tls: Option<Arc<ClientConfig>>,
-    /// Of the connections to the account.
+    /// Settings of the connections to the account.
     pool: PoolOptions,
     current: Mutex<Option<Arc<Session>>>,
-    /// Whose turn it is to ask for a token.
+    /// Held by the request that gets a token.
     turn: Semaphore,
 }
 
 impl Sessions {
-    /// Nothing is sent yet.
+    /// Validates the options. Sends nothing.
     pub fn new(options: &SwiftOptions, clock: Arc<dyn Clock>) -> Result<Self> {
         let (peer, path) = Peer::parse(options.auth.url())?;
         let tls = tls_of(&peer, options.tls.as_ref())?;
         let SwiftOptions { connections, connect_time, read_bytes, is_fresh, .. } = *options;
         let traffic = options.traffic.clone();
         let account = PoolOptions { connections, connect_time, read_bytes, is_fresh, traffic };
-        let few = PoolOptions { connections: 2, ..account.clone() };
-        let pool = Pool::new(peer.clone(), tls, few, clock.clone());
+        let login_options = PoolOptions { connections: 2, ..account.clone() };
+        let pool = Pool::new(peer.clone(), tls, login_options, clock.clone());
         let login = Client {
             protocol: Arc::new(Swift::new(&peer, path, None)?),
             peer: peer.to_string().into(),
@@ -97,7 +98,7 @@ impl Sessions {
         &self.login.clock
     }
 
-    /// Whose account is spoken with.
+    /// The account in one line, without secrets.
     pub fn account(&self) -> String {
         match &self.account_url {
             Some(url) => format!("{url} as {}", self.auth),
@@ -105,12 +106,12 @@ impl Sessions {
         }
     }
 
-    /// An error where the store is closed.
+    /// Fails if the store is closed.
     pub fn check(&self) -> Result<()> {
         self.login.pool.check()
     }
 
-    /// A session whose token is good, as far as is known.
+    /// Returns a session whose token has neither expired nor been rejected. Requests a token if necessary.
     pub async fn current(&self, context: &Context) -> Result<Arc<Session>> {
         self.check()?;
         context.check()?;
@@ -119,23 +120,23 @@ impl Sessions {
         }
         let turn = context.guard(self.turn.acquire()).await?;
         let _turn = turn.map_err(|e| Error::with_source(Reason::ShuttingDown, "the store is closed", e))?;
-        // Somebody else may have renewed it meanwhile.
+        // Another request may have renewed it meanwhile.
         if let Some(session) = self.fresh() {
             return Ok(session);
         }
         let old = self.current.lock().clone();
-        let asked =
+        let opened =
             self.auth.ask(context, &self.login).await.and_then(|grant| self.open(grant, old.as_deref()));
-        match (asked, old) {
+        match (opened, old) {
             (Ok(session), _) => {
                 let session = Arc::new(session);
                 *self.current.lock() = Some(session.clone());
-                // Closed meanwhile: nobody else closes these connections.
+                // If the store was closed meanwhile, nothing else closes these connections.
                 self.check().inspect_err(|_| session.client.pool.close())?;
                 Ok(session)
             }
             (Err(e), Some(old)) if old.is_good(old.expires_at, self.login.clock.now()) => {
-                tracing::warn!(error = %e, "the token could not be renewed; it is still good");
+                tracing::warn!(error = %e, "cannot renew the token; the current one is still valid");
                 Ok(old)
             }
             (Err(e), _) => Err(e),
@@ -156,7 +157,7 @@ impl Sessions {
         self.current.lock().clone().filter(|session| session.is_good(session.renew_at, now))
     }
 
-    /// The client of a new token; connections stay where the account does.
+    /// Creates the session of a new token. Connections are kept if the account's address is the same.
     fn open(&self, grant: Grant, old: Option<&Session>) -> Result<Session> {
         let (peer, path) = Peer::parse(self.account_url.as_ref().unwrap_or(&grant.url))?;
         let now = self.login.clock.now();
@@ -184,7 +185,7 @@ impl Sessions {
 
 fn tls_of(peer: &Peer, tls: Option<&Arc<ClientConfig>>) -> Result<Option<Arc<ClientConfig>>> {
     if peer.is_tls && tls.is_none() {
-        return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs to know what to trust"));
+        return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
     }
     Ok(tls.filter(|_| peer.is_tls).cloned())
 }

@@ -1,5 +1,5 @@
-//! Writing. What is small is gathered and becomes one object with the commit. Of what is larger the bytes go into
-//! segments while they come; what names them waits for the commit.
+//! Staged writes. A small body is buffered, and becomes one object with the commit. A larger body is written into
+//! segments as it arrives; the manifest is written with the commit.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use super::segments::{Segment, Segments};
 use super::{MOST_OBJECT_BYTES, SwiftStore, names};
 use crate::remote::fields::{date, generation};
 
-/// Objects and parts up to this size are gathered, so that they can be sent again.
-const MOST_GATHERED: u64 = 256 << 10;
+/// Objects and parts up to this size are buffered, so that they can be retried.
+const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 
-/// What a write becomes.
+/// The destination of a write.
 pub(super) enum Target {
     Object,
-    /// With the checksum that the whole will be made of.
+    /// A part, with the checksum algorithm of its upload.
     Part {
         upload: UploadId,
         number: PartNumber,
@@ -37,31 +37,31 @@ pub(super) enum Target {
     },
 }
 
-/// A write that is not committed.
+/// A write that is not committed yet.
 pub(super) struct StagedWrite {
     store: Arc<SwiftStore>,
     context: Context,
     address: Address,
     target: Target,
     metadata: Metadata,
-    /// As was said.
+    /// The declared size, if any.
     length: Option<u64>,
-    /// The name of what it has in the companion.
+    /// The id of its data in the companion.
     id: String,
     hashers: Vec<Hasher>,
     md5: Md5,
-    /// Bytes so far.
+    /// Bytes written so far.
     size: u64,
-    way: Way,
-    /// A write before failed or was given up: bytes are missing.
+    way: WriteMode,
+    /// An earlier write failed or was cancelled: bytes are missing.
     is_torn: bool,
 }
 
-/// The way that bytes take.
-enum Way {
-    /// They wait for the commit.
+/// How the bytes of a write are handled until the commit.
+enum WriteMode {
+    /// Buffered until the commit.
     Gathered(Vec<Bytes>),
-    /// They are sent as they come.
+    /// Written into segments as they arrive.
     Sent(Box<Segments>),
 }
 
@@ -81,7 +81,7 @@ impl StagedWrite {
         algorithms.extend(needed);
         if matches!(target, Target::Part { .. }) && request.size.is_some_and(|size| size > MOST_OBJECT_BYTES)
         {
-            return Err(Error::new(Reason::EntityTooLarge, "Swift takes parts of at most 5 GiB"));
+            return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
         }
         Ok(Self {
             id: names::unique(store.clock().wall())?,
@@ -94,7 +94,7 @@ impl StagedWrite {
             hashers: algorithms.into_iter().map(Hasher::new).collect(),
             md5: Md5::new(),
             size: 0,
-            way: Way::Gathered(Vec::new()),
+            way: WriteMode::Gathered(Vec::new()),
             is_torn: false,
         })
     }
@@ -111,30 +111,30 @@ impl StagedWrite {
 
     async fn take_in(&mut self, bytes: Bytes) -> Result<()> {
         self.size += bytes.len() as u64;
-        if let Some(said) = self.length.filter(|said| self.size > *said) {
-            let why = format!("the body has {} bytes or more, not {said}", self.size);
+        if let Some(declared) = self.length.filter(|declared| self.size > *declared) {
+            let why = format!("the body has at least {} bytes, but {declared} were declared", self.size);
             return Err(Error::new(Reason::InvalidRequest, why));
         }
         if matches!(self.target, Target::Part { .. }) && self.size > MOST_OBJECT_BYTES {
-            return Err(Error::new(Reason::EntityTooLarge, "Swift takes parts of at most 5 GiB"));
+            return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
         }
         self.hashers.iter_mut().for_each(|hasher| hasher.update(&bytes));
-        if let Way::Gathered(pieces) = &mut self.way {
-            if self.size <= MOST_GATHERED {
+        if let WriteMode::Gathered(pieces) = &mut self.way {
+            if self.size <= MAX_BUFFERED_BYTES {
                 self.md5.update(&bytes);
                 pieces.push(bytes);
                 return Ok(());
             }
-            let gathered = std::mem::take(pieces);
+            let buffered = std::mem::take(pieces);
             let mut segments = self.segments();
             let mut before = Md5::new();
-            for piece in gathered {
+            for piece in buffered {
                 segments.write(piece.clone(), &before).await?;
                 before.update(&piece);
             }
-            self.way = Way::Sent(Box::new(segments));
+            self.way = WriteMode::Sent(Box::new(segments));
         }
-        if let Way::Sent(segments) = &mut self.way {
+        if let WriteMode::Sent(segments) = &mut self.way {
             segments.write(bytes.clone(), &self.md5).await?;
             self.md5.update(&bytes);
         }
@@ -151,8 +151,10 @@ impl StagedWrite {
         let scope = ChecksumScope::FullObject;
         let mut kept = Kept { metadata, checksums: checksums.clone(), ..Kept::default() };
         let (headers, observation) = match way {
-            Way::Gathered(pieces) => store.put(&context, &address, kept, Content::Bytes(pieces)).await?,
-            Way::Sent(segments) => {
+            WriteMode::Gathered(pieces) => {
+                store.put(&context, &address, kept, Content::Bytes(pieces)).await?
+            }
+            WriteMode::Sent(segments) => {
                 let whole = segments.finish(&self.md5).await?;
                 (kept.etag, kept.write) = (Some(etag.clone()), Some(id));
                 let segments = whole.keep();
@@ -170,9 +172,11 @@ impl StagedWrite {
     async fn commit_part(self, md5: [u8; 16], checksums: Vec<Checksum>) -> Result<(Committed, Observation)> {
         let mut segments = self.segments();
         let Self { store, context, address, target, size, way, .. } = self;
-        let Target::Part { upload, number, .. } = target else { unreachable!("it is a part") };
+        let Target::Part { upload, number, .. } = target else {
+            unreachable!("`commit_part` is called for parts only")
+        };
         let whole = match way {
-            Way::Gathered(pieces) => {
+            WriteMode::Gathered(pieces) => {
                 let mut before = Md5::new();
                 for piece in pieces {
                     segments.write(piece.clone(), &before).await?;
@@ -180,7 +184,7 @@ impl StagedWrite {
                 }
                 segments.finish(&before).await?
             }
-            Way::Sent(segments) => segments.finish(&self.md5).await?,
+            WriteMode::Sent(segments) => segments.finish(&self.md5).await?,
         };
         let etag = ETag::from_md5(&md5);
         let segments = whole.keep();
@@ -196,7 +200,7 @@ impl StagedWrite {
 
     fn check_whole(&self) -> Result<()> {
         if self.is_torn {
-            let why = "a write before this failed or was given up; stage the object anew";
+            let why = "an earlier write failed or was cancelled; stage the object again";
             return Err(Error::new(Reason::InvalidRequest, why));
         }
         Ok(())
@@ -229,30 +233,30 @@ impl Staged for StagedWrite {
 }
 
 impl SwiftStore {
-    /// Deletes segments that a request was to refer to, where it was plainly refused. Any other failure, and a commit
-    /// that is dropped, may come behind the change: then they stay.
+    /// Deletes segments if the request that should refer to them was definitely rejected. After any other failure, and
+    /// if the commit was cancelled, the request may have taken effect, so the segments remain.
     async fn settle<T>(
         &self,
         context: &Context,
         address: &Address,
         segments: &[Segment],
-        referred: &Result<T>,
+        outcome: &Result<T>,
     ) {
-        match referred {
+        match outcome {
             Err(e) if !e.kind().is_retryable() => {}
             _ => return,
         }
         let companion = names::companion(&address.bucket);
         let names: Vec<String> = segments.iter().map(|segment| segment.name.clone()).collect();
         if let Err(e) = self.delete_all(context, &companion, names).await {
-            tracing::warn!(error = %e, "segments of a write that was refused are left in the store");
+            tracing::warn!(error = %e, "cannot delete the segments of a rejected write");
         }
     }
 
-    /// When a write was done, as its answer says it. Where another one overtook it Swift answers 202 and no time; that
-    /// of the answer is close to it.
+    /// The modification time in the response to a write. If a newer write exists already, Swift responds 202 without
+    /// `Last-Modified`; the response's `Date` is close to it.
     pub(super) fn modified(&self, headers: &HeaderMap) -> Result<Timestamp> {
-        let said = date(headers, &LAST_MODIFIED)?.or(date(headers, &DATE)?);
-        Ok(said.unwrap_or_else(|| self.clock().wall()))
+        let modified = date(headers, &LAST_MODIFIED)?.or(date(headers, &DATE)?);
+        Ok(modified.unwrap_or_else(|| self.clock().wall()))
     }
 }

@@ -1,10 +1,10 @@
-//! Multipart uploads. One that is under way is a marker in the companion, its parts are records and segments beside it:
-//! whoever comes later, in this process or another, finds all of it.
+//! Multipart uploads. An upload is a marker in the companion; its parts are records and segments next to it. Any
+//! process can continue an upload, since all its state is in the store.
 //!
-//! Here one at a time ends an upload, and no part is committed meanwhile. Between processes the removal of the marker
-//! decides: who completes says so only where the marker was there to be removed, and who aborts lets the segments be
-//! where the key names the upload already. An abort that another process completes under leaves an object that cannot
-//! be read, whose completion failed.
+//! Within a process, completing and aborting an upload excludes everything else on it. Between processes, the removal
+//! of the marker decides: a completion succeeds only if it removed the marker, and an abort keeps the segments if the
+//! key refers to the upload already. If one process aborts while another completes, the completion fails and may leave
+//! an unreadable object.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,39 +30,39 @@ use crate::remote::client::{Call, Subject};
 use crate::remote::fields::{generation, value};
 use crate::remote::payload::Held;
 
-/// Uploads whose turns are remembered although nobody takes one.
-const MOST_IDLE: usize = 1024;
-/// So many parts of an upload are committed at a time.
-const TURNS: u32 = 1024;
+/// Number of locks above which unused ones are dropped.
+const MAX_UNUSED_LOCKS: usize = 1024;
+/// Maximum number of parts of an upload that are committed concurrently.
+const SHARED_PERMITS: u32 = 1024;
 
-/// Who is at work on which upload, in this process.
+/// Locks of the uploads in this process: shared for committing a part, exclusive for ending an upload.
 #[derive(Default)]
 pub(super) struct Turns {
     uploads: Mutex<HashMap<UploadId, Arc<Semaphore>>>,
 }
 
 impl Turns {
-    /// One of the many that may be taken at a time.
+    /// Takes a shared lock.
     pub async fn one(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
         self.take(context, upload, 1).await
     }
 
-    /// All of them.
+    /// Takes the exclusive lock.
     async fn all(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
-        self.take(context, upload, TURNS).await
+        self.take(context, upload, SHARED_PERMITS).await
     }
 
     async fn take(&self, context: &Context, upload: &UploadId, count: u32) -> Result<OwnedSemaphorePermit> {
         let turns = {
             let mut uploads = self.uploads.lock();
-            if uploads.len() > MOST_IDLE {
+            if uploads.len() > MAX_UNUSED_LOCKS {
                 uploads.retain(|_, turns| Arc::strong_count(turns) > 1);
             }
-            let new = || Arc::new(Semaphore::new(TURNS as usize));
+            let new = || Arc::new(Semaphore::new(SHARED_PERMITS as usize));
             uploads.entry(upload.clone()).or_insert_with(new).clone()
         };
         let taken = context.guard(turns.acquire_many_owned(count)).await?;
-        taken.map_err(|e| Error::with_source(Reason::Defect, "turns are never closed", e))
+        taken.map_err(|e| Error::with_source(Reason::Defect, "upload locks are never closed", e))
     }
 }
 
@@ -71,7 +71,7 @@ fn no_such_upload(id: &UploadId) -> Error {
 }
 
 impl SwiftStore {
-    /// Writes the marker.
+    /// Creates an upload by writing its marker.
     pub(super) async fn begin_upload(
         &self,
         context: &Context,
@@ -95,7 +95,7 @@ impl SwiftStore {
         Ok(id)
     }
 
-    /// The marker of an upload of this key.
+    /// Reads the marker of an upload of this key.
     pub(super) async fn find_upload(
         &self,
         context: &Context,
@@ -108,10 +108,7 @@ impl SwiftStore {
         }
         let document = self.read_aside(context, address, &names::upload(&upload.0), false).await?;
         let marker = Marker::read(&document).ok_or_else(|| {
-            Error::new(
-                Reason::CorruptData,
-                format!("the marker of upload {upload:?} is not what was written"),
-            )
+            Error::new(Reason::CorruptData, format!("the marker of upload {upload:?} is corrupt"))
         })?;
         if marker.key != address.key.as_str() {
             return Err(no_such_upload(upload));
@@ -119,7 +116,7 @@ impl SwiftStore {
         Ok(marker)
     }
 
-    /// All uploads of a bucket are looked at for a page of them: they are named in order of time.
+    /// Lists one page of uploads. Reads all uploads of the bucket, because their names sort by time, not by key.
     pub(super) async fn uploads_page(
         &self,
         context: &Context,
@@ -139,7 +136,8 @@ impl SwiftStore {
         Ok(multipart::page_uploads(uploads, request))
     }
 
-    /// Completes an upload. Goes on where nobody waits for it any more: half of it would be worse.
+    /// Completes an upload. It continues in the background if the caller is cancelled, so that it is not left half
+    /// done.
     pub(super) async fn end_upload(
         &self,
         context: &Context,
@@ -173,7 +171,7 @@ impl SwiftStore {
         let matched = multipart::match_parts(&order.parts, |number| records.get(&number).cloned())?;
         let (parts, records): (Vec<PartInfo>, Vec<Record>) = matched.into_iter().unzip();
         let size = parts.iter().map(|part| part.size).sum();
-        let (checksum, scope) = promised(&marker, &order, &parts, size)?;
+        let (checksum, scope) = completed_checksum(&marker, &order, &parts, size)?;
         let etag = etag_of(&parts);
         let segments: Vec<_> = records.into_iter().filter_map(Record::into_segment).collect();
         let chosen: HashSet<String> = segments.iter().map(|segment| segment.name.clone()).collect();
@@ -185,7 +183,7 @@ impl SwiftStore {
             parts: u32::try_from(parts.len()).ok(),
             write: Some(upload.0.clone()),
         };
-        // Swift takes no segment without a byte, and no manifest without a segment.
+        // Swift allows neither empty segments nor empty manifests.
         let content =
             if segments.is_empty() { Content::Bytes(Vec::new()) } else { Content::Segments(segments) };
         let (headers, _) = self.put(context, address, kept, content).await?;
@@ -196,7 +194,7 @@ impl SwiftStore {
         Ok(Committed { etag, size, modified, generation, checksums: vec![checksum], scope })
     }
 
-    /// Aborts an upload: first nobody can complete it any more, then its parts go.
+    /// Aborts an upload: removes the marker, so that it cannot be completed any more, then the parts.
     pub(super) async fn give_up(
         &self,
         context: &Context,
@@ -208,7 +206,7 @@ impl SwiftStore {
         self.find_upload(context, address, upload).await?;
         self.remove_marker(context, address, upload).await?;
         if self.held_by(context, address).await?.as_ref() == Some(&upload.0) {
-            // It was completed, and only the marker was left.
+            // It was completed, and only the marker remained.
             return Err(no_such_upload(upload));
         }
         self.drop_parts(context, address, upload, None).await;
@@ -221,8 +219,8 @@ impl SwiftStore {
         self.send_and_drain(context, &call).await.map(drop)
     }
 
-    /// Deletes the records and, but for those that were chosen, the bytes of the parts. The upload has ended: where this
-    /// fails, room is lost.
+    /// Deletes the records and, except the `chosen` ones, the segments of the parts. The upload has ended already, so a
+    /// failure is only logged: it leaves orphaned objects.
     async fn drop_parts(
         &self,
         context: &Context,
@@ -234,7 +232,7 @@ impl SwiftStore {
         let dropped = async {
             let mut lines = self.all_lines(context, &companion, &names::parts(&upload.0)).await?;
             let data = names::data(&upload.0);
-            // What the object needs besides the chosen ones is no part's.
+            // The object also needs its metadata and second-level manifests, whose names have no part number.
             let is_needed = |name: &str| {
                 chosen.is_some_and(|chosen| chosen.contains(name) || super::parts::number_of(name).is_none())
             };
@@ -246,13 +244,13 @@ impl SwiftStore {
             self.delete_all(context, &companion, all).await
         };
         if let Err(e) = dropped.await {
-            tracing::warn!(error = %e, upload = %upload, "parts of an upload that ended are left in the store");
+            tracing::warn!(error = %e, upload = %upload, "cannot delete the parts of an ended upload");
         }
     }
 }
 
-/// The checksum of the whole, where it is what was promised.
-fn promised(
+/// The checksum of the whole object. Fails if it or the size differs from what the request expects.
+fn completed_checksum(
     marker: &Marker,
     order: &CompleteUpload,
     parts: &[PartInfo],
@@ -262,7 +260,7 @@ fn promised(
     let checksum = multipart::checksum_of_parts(algorithm, scope, parts)
         .ok_or_else(|| Error::new(Reason::Defect, "a part lacks the checksum of its upload"))?;
     if order.expected_size.is_some_and(|expected| expected != size) {
-        return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in all")));
+        return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in total")));
     }
     match order.expected_checksum {
         Some(expected) if expected.algorithm() != algorithm => {

@@ -1,7 +1,7 @@
-//! What the tests of the local store share: a store in a directory, short ways to write and read, and
-//! ways to stop it that no store is prepared for.
+//! Test support for the local store: a store in a directory, short forms of reads and writes, and ways to stop it
+//! abruptly.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "every test file uses a part of this")]
+#![allow(dead_code, clippy::unwrap_used, reason = "every test file uses only part of it")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,13 +55,13 @@ impl Desk {
         desk
     }
 
-    /// Opens what is there.
+    /// Opens an existing store.
     pub fn open(root: &Path, options: LocalOptions) -> Result<Self> {
         let store = LocalStore::open(root, options.clone(), SystemClock::shared())?;
         Ok(Self { store, root: root.to_owned(), options })
     }
 
-    /// Another hand on a store.
+    /// A further handle of a store.
     pub fn over(store: Arc<LocalStore>, options: LocalOptions) -> Self {
         Self { store, root: PathBuf::new(), options }
     }
@@ -143,7 +143,7 @@ impl Desk {
         self.store.create_upload(&context(), &at(key), CreateUpload::default()).await.unwrap()
     }
 
-    /// A part, without a word of its size before.
+    /// Uploads a part without declaring its size.
     pub async fn part(
         &self,
         key: &str,
@@ -178,7 +178,7 @@ impl Desk {
         self.store.list_uploads(&context(), &at("x").bucket, &request).await.unwrap().entries.len()
     }
 
-    /// Compacts until nothing more goes.
+    /// Compacts until nothing more is removed.
     pub async fn compact(&self) -> usize {
         let store = self.store.clone();
         let compacting = move || {
@@ -197,7 +197,7 @@ impl Desk {
     pub async fn assert_holds(&self, key: &str, bytes: &[u8]) {
         let got = self.get(key).await;
         let got = got.unwrap_or_else(|e| panic!("{key}: {e:?}"));
-        assert!(got == bytes, "{key} has other bytes than were written");
+        assert!(got == bytes, "{key} differs from what was written");
     }
 
     pub async fn assert_absent(&self, key: &str) {
@@ -248,7 +248,7 @@ pub fn pattern(size: usize, seed: u64) -> Bytes {
     bytes.into()
 }
 
-/// A small generator of numbers that look random.
+/// A small pseudo-random generator.
 pub struct Random(pub u64);
 
 impl Random {
@@ -264,7 +264,7 @@ impl Random {
     }
 }
 
-/// Copies a directory with everything in it. What vanishes meanwhile is left out.
+/// Copies a directory recursively. Files that vanish during the copy are skipped.
 pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -301,26 +301,26 @@ pub fn segments(root: &Path, extension: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Bytes of all segment files. One that vanishes meanwhile has none.
+/// Bytes of all segment files. A file that vanishes during the call counts as empty.
 pub fn segment_bytes(root: &Path) -> u64 {
     let all = [segments(root, "log"), segments(root, "bulk")].concat();
     all.iter().map(|path| path.metadata().map_or(0, |file| file.len())).sum()
 }
 
-/// Where `needle` lies in a file.
+/// The offset of `needle` in a file.
 pub fn find(path: &Path, needle: &[u8]) -> Option<usize> {
     let bytes = std::fs::read(path).unwrap();
     bytes.windows(needle.len()).position(|window| window == needle)
 }
 
-/// Turns the bits of one byte of a file round.
+/// Inverts one byte of a file.
 pub fn flip(path: &Path, offset: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[offset] ^= 0xff;
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Verifies a store. That must not change it.
+/// Verifies a store, and that the verification does not change it.
 pub fn check(root: &Path) -> Result<CheckReport> {
     let before = state_of_files(root);
     let report = local::check(root, &std::env::temp_dir());
@@ -328,7 +328,7 @@ pub fn check(root: &Path) -> Result<CheckReport> {
     report
 }
 
-/// Counts what a store holds. That must not change it.
+/// Returns a store's statistics, and verifies that this does not change it.
 pub fn stats(root: &Path) -> Result<StoreStats> {
     let before = state_of_files(root);
     let stats = local::stats(root, &std::env::temp_dir());
@@ -336,7 +336,7 @@ pub fn stats(root: &Path) -> Result<StoreStats> {
     stats
 }
 
-/// Path, length, time of the last change and inode of all files and directories, in order.
+/// Path, length, modification time and inode of all files and directories, in order.
 pub fn state_of_files(root: &Path) -> Vec<(PathBuf, u64, std::time::SystemTime, u64)> {
     let mut found = Vec::new();
     let mut waiting = vec![root.to_owned()];

@@ -4,7 +4,7 @@
 
 use tradewind_powerloss::{Handle, Mode, PowerLossFs, unavailable};
 
-/// A fresh disk; `None`, with a line that says why, where none can be mounted.
+/// A new disk; prints the reason and returns `None` if none can be mounted.
 pub fn mounted() -> Option<(Handle, tempfile::TempDir)> {
     if let Some(reason) = unavailable() {
         println!("skipped: {reason}");
@@ -15,7 +15,7 @@ pub fn mounted() -> Option<(Handle, tempfile::TempDir)> {
     Some((disk, place))
 }
 
-/// Cuts the power, in a way that the seed decides.
+/// Cuts the power as determined by the seed.
 pub fn crash(disk: &Handle, seed: u64) {
     let mode = [Mode::Random, Mode::DropAll, Mode::Random, Mode::KeepAll][(seed % 4) as usize];
     disk.crash(seed, mode);

@@ -1,5 +1,5 @@
-//! A store that is stopped and started again between calls, so that a sequence played on it by the
-//! conformance suite's model shows whether anything got lost or came back.
+//! A store that is restarted between calls, so that a sequence played by the conformance suite's model reveals lost
+//! or reappearing data.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use tradewind_core::{
 
 use crate::desk::drain;
 
-/// What happens between two calls.
+/// The action between two calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     Compact,
     Reopen,
-    /// Without the index, which is made anew from the log.
+    /// Restart without the index, which is rebuilt from the log.
     Reindex,
 }
 
@@ -44,7 +44,7 @@ pub struct Restarting {
 }
 
 impl Restarting {
-    /// A store in `root` that takes one of the turns after each `every` calls.
+    /// Opens a store in `root` that performs the next action after each `every` calls.
     pub fn open(root: PathBuf, options: LocalOptions, every: usize, turns: Vec<Turn>) -> Arc<Self> {
         let store = LocalStore::open(&root, options.clone(), SystemClock::shared()).unwrap();
         let capabilities = store.capabilities().clone();
@@ -56,7 +56,7 @@ impl Restarting {
         self.store.read().await.clone().unwrap()
     }
 
-    /// The same, perhaps after a turn; only for calls before which nothing is staged.
+    /// The store, perhaps after an action; only for calls before which nothing is staged.
     async fn turned(&self) -> Arc<LocalStore> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % self.every == self.every - 1 {
@@ -110,7 +110,7 @@ impl ObjectStore for Restarting {
     }
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
-        // The body is read here: one that is still open would keep the store from being opened again.
+        // The body is read here, because an open one would prevent the store from being reopened.
         let found = self.turned().await.get(context, address, request).await?;
         let body = Body::from_bytes(drain(found.body).await?);
         Ok(Found { info: found.info, span: found.span, body, observation: found.observation })

@@ -1,11 +1,11 @@
-//! An HTTP service that answers as a test says, and remembers what it was asked.
+//! A scripted HTTP service that records its requests.
 
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A request, read whole unless the connection is reset within it.
+/// A request, read completely unless the connection is reset within it.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     pub method: String,
@@ -22,16 +22,16 @@ impl Request {
     }
 }
 
-/// An answer.
+/// A response.
 pub struct Reply {
     head: String,
     body: Vec<u8>,
-    /// The connection ends behind so many bytes of the body.
+    /// The connection ends after this many bytes of the body.
     cut: Option<usize>,
 }
 
 impl Reply {
-    /// `headers` end with a line's end each. An answer to HEAD announces the body without sending it.
+    /// Each of the `headers` ends with a line break. A response to HEAD declares the body without sending it.
     pub fn new(status: u16, headers: &str, body: &[u8]) -> Self {
         let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
         Self { head, body: body.to_vec(), cut: None }
@@ -42,12 +42,12 @@ impl Reply {
     }
 }
 
-/// What is said to who asks whether the body is wanted.
+/// The response to a client that expects 100-continue.
 pub enum Welcome {
     Wanted,
-    /// Nothing: the body is waited for.
+    /// None: the body is awaited.
     Silence,
-    /// It is not read.
+    /// A response without reading the body.
     Refused(Reply),
 }
 
@@ -66,7 +66,7 @@ impl Server {
         Self::start_resetting(|_| None, answer).await
     }
 
-    /// The same, where `reset` may end a connection when so many bytes of a request's body have come.
+    /// Like [`start`](Self::start); `reset` may end a connection once a given number of body bytes has arrived.
     pub async fn start_resetting(
         reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
         answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
@@ -74,7 +74,8 @@ impl Server {
         Self::start_asked(|_| Welcome::Wanted, reset, answer).await
     }
 
-    /// The same, where `ask` says whether the body of a request that expects to be told so is wanted.
+    /// Like [`start_resetting`](Self::start_resetting); `ask` decides on the body of a request that expects
+    /// 100-continue.
     pub async fn start_asked(
         ask: impl Fn(&Request) -> Welcome + Send + Sync + 'static,
         reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
@@ -118,7 +119,7 @@ async fn serve(socket: TcpStream, ask: Ask, reset: Reset, answer: Answer, seen: 
             let mut some = vec![0; bytes];
             let _ = socket.read_exact(&mut some).await;
             seen.lock().unwrap().push(request);
-            // What was sent and not read makes the end a reset.
+            // Unread data turns the close into a reset.
             return;
         }
         if request.header("expect").is_some() {

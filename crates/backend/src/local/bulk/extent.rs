@@ -1,6 +1,6 @@
-//! One extent on its way into a bulk segment. Its place is taken when it begins; its payload is written there
-//! as it arrives, behind the room for its head; its head comes last. Until then the place holds no record, and
-//! where the extent is given up it never does.
+//! Writing one extent to a bulk segment. Its range is allocated first; its payload is written there as it arrives,
+//! after the space for its head; the head comes last. Until then the range contains no record, and after an abort it
+//! never does.
 
 use std::sync::Arc;
 
@@ -15,24 +15,24 @@ use crate::local::record::{ExtentAt, Record};
 use crate::local::segment::Pin;
 use crate::local::shared::Shared;
 
-/// An extent that has begun. Dropping it gives it up.
+/// An extent being written. Dropping it aborts it.
 pub(crate) struct ExtentWriter {
     shared: Arc<Shared>,
     queue: Arc<WriteQueue>,
     pin: Pin,
-    /// The head as it would be with all the payload that there is room for.
+    /// The head for a payload of full capacity.
     header: Header,
     fields: Vec<u8>,
-    /// Where the payload begins in the segment.
+    /// Offset of the payload in the segment.
     payload_offset: u32,
-    /// Payload bytes handed over so far.
+    /// Payload bytes submitted so far.
     handed: usize,
-    /// What was handed over last; everything before it is in the file.
+    /// The last submission; everything before it is in the file.
     underway: Option<Underway>,
 }
 
 impl ExtentWriter {
-    /// Takes a place for an extent of at most `capacity` bytes; `None` where no segment has room.
+    /// Allocates a range for an extent of at most `capacity` bytes; `None` if no segment has room.
     pub fn begin(
         bulk: &BulkWriter,
         shared: &Arc<Shared>,
@@ -62,18 +62,17 @@ impl ExtentWriter {
         }))
     }
 
-    /// Payload bytes handed over so far.
+    /// Payload bytes submitted so far.
     pub const fn handed(&self) -> usize {
         self.handed
     }
 
-    /// Payload bytes that still fit.
+    /// Remaining payload capacity in bytes.
     pub const fn room(&self) -> usize {
         self.header.payload_bytes as usize - self.handed
     }
 
-    /// Hands over payload to be written, once everything before it is in the file. Where that failed so has
-    /// the extent.
+    /// Submits payload to be written, after everything before it is in the file. An error if that failed.
     pub async fn append(&mut self, payload: Vec<Bytes>) -> Result<()> {
         let bytes = self.measure(&payload)?;
         self.admit(bytes)?;
@@ -83,14 +82,14 @@ impl ExtentWriter {
         Ok(())
     }
 
-    /// Writes the rest of the payload and the head. `table` has the checksums of all blocks. The extent is not
-    /// durable until its segment is synced.
+    /// Writes the rest of the payload and the head. `table` has the checksums of all blocks. The extent becomes
+    /// durable with a sync of its segment.
     pub async fn finish(mut self, payload: Vec<Bytes>, table: &[u64]) -> Result<(ExtentAt, Pin)> {
         let payload_bytes = self.handed + self.measure(&payload)?;
         let header = Header { payload_bytes: offset(payload_bytes)?, ..self.header };
         self.admit(header.record_bytes() - self.handed)?;
-        // The payload stays where it is. The head of a shorter one is shorter, by whole units of alignment, and
-        // so the record begins later.
+        // The payload stays where it is. The head of a shorter payload is shorter, by whole units of alignment, so
+        // the record begins later.
         let begin = self.payload_offset - offset(header.head_bytes())?;
         let at = Position::new(self.pin.0.number, begin);
         let head = Bytes::from(header.encode_head(self.shared.layout.salt, at, &self.fields, table));
@@ -114,9 +113,9 @@ impl ExtentWriter {
         self.queue.submit(&self.shared.io, self.pin.0.clone(), offset, pieces)
     }
 
-    /// Asks whether there is room for what is about to be written.
+    /// Checks that the device has room for the bytes about to be written.
     fn admit(&self, bytes: usize) -> Result<()> {
-        // Compaction has seen to it that there is room for all that it writes.
+        // Compaction has reserved room for everything that it writes.
         if self.header.relocated { Ok(()) } else { self.shared.space.admit(bytes as u64) }
     }
 
@@ -132,7 +131,7 @@ impl ExtentWriter {
     fn measure(&self, payload: &[Bytes]) -> Result<usize> {
         let bytes = payload.iter().map(Bytes::len).sum();
         if bytes > self.room() {
-            return Err(Error::new(Reason::Defect, "an extent would leave its place"));
+            return Err(Error::new(Reason::Defect, "an extent exceeds its reserved range"));
         }
         Ok(bytes)
     }

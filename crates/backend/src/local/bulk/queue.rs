@@ -1,5 +1,5 @@
-//! Bytes of extents waiting to be written. One file thread at a time writes them: the kernel lets one writer
-//! at a time into a file, and more of them only spin for its lock and keep reads from running meanwhile.
+//! The queue of extent writes. Only one file thread writes at a time: the kernel serializes writers of a file, and
+//! further ones would only spin for its lock and keep reads from running.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use tradewind_core::error::{Error, Reason, Result};
 use crate::local::io::{IoThreads, io_error};
 use crate::local::segment::Segment;
 
-/// The queue.
+/// The write queue.
 #[derive(Default)]
-pub(super) struct WriteQueue(Mutex<State>);
+pub(super) struct WriteQueue(Mutex<QueueState>);
 
 #[derive(Default)]
-struct State {
-    waiting: Vec<Write>,
-    /// A file thread is at work and will see what is added.
+struct QueueState {
+    pending: Vec<Write>,
+    /// A file thread is running and will process additions.
     is_served: bool,
 }
 
@@ -29,12 +29,12 @@ struct Write {
     written: oneshot::Sender<Result<()>>,
 }
 
-/// A write that was handed over. Dropping it does not take the write back.
+/// A submitted write. Dropping it does not cancel the write.
 pub(super) struct Underway(oneshot::Receiver<Result<()>>);
 
 impl Underway {
-    /// Waits until the bytes are in the file (not durable yet). Can be given up and called again until it
-    /// has answered.
+    /// Waits until the bytes are in the file (not durable yet). Cancel-safe: may be called again until it has
+    /// returned.
     pub async fn written(&mut self) -> Result<()> {
         let closed = || Error::new(Reason::ShuttingDown, "the store is closed");
         (&mut self.0).await.unwrap_or_else(|_| Err(closed()))
@@ -42,7 +42,7 @@ impl Underway {
 }
 
 impl WriteQueue {
-    /// Hands over `pieces`, to be written one behind the other.
+    /// Submits `pieces`, to be written consecutively.
     pub fn submit(
         self: &Arc<Self>,
         io: &IoThreads,
@@ -51,33 +51,33 @@ impl WriteQueue {
         pieces: Vec<Bytes>,
     ) -> Underway {
         let (written, answer) = oneshot::channel();
-        let begins = {
+        let must_start = {
             let mut state = self.0.lock();
-            state.waiting.push(Write { segment, offset, pieces, written });
+            state.pending.push(Write { segment, offset, pieces, written });
             !std::mem::replace(&mut state.is_served, true)
         };
         let queue = self.clone();
-        if begins && !io.spawn(move || queue.serve()) {
-            *self.0.lock() = State::default();
+        if must_start && !io.spawn(move || queue.serve()) {
+            *self.0.lock() = QueueState::default();
         }
         Underway(answer)
     }
 
     fn serve(&self) {
         loop {
-            let waiting = {
+            let pending = {
                 let mut state = self.0.lock();
-                if state.waiting.is_empty() {
+                if state.pending.is_empty() {
                     state.is_served = false;
                     return;
                 }
-                std::mem::take(&mut state.waiting)
+                std::mem::take(&mut state.pending)
             };
-            for Write { segment, offset, pieces, written } in waiting {
+            for Write { segment, offset, pieces, written } in pending {
                 let result = segment.write_all(&pieces, offset.into());
-                // The buffers go back before the writer asks for new ones.
+                // Release the buffers before the writer asks for new ones.
                 drop(pieces);
-                // Nobody may be waiting any more.
+                // The receiver may be gone.
                 let _ = written.send(result.map_err(|e| io_error("an extent could not be written", e)));
             }
         }

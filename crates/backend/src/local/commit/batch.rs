@@ -1,4 +1,4 @@
-//! One batch of changes: its records in the making, the state they leave, and how they become durable.
+//! One batch of changes: its records, the state after them, and how they become durable.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::local::record::{Bucket, BucketId, Record};
 use crate::local::segment::{Segment, SegmentKind, sync_failed};
 use crate::local::shared::Shared;
 
-/// Where the log ends, and the segment that it is written to. Owned by the committer's thread.
+/// The end of the log and the active segment. Owned by the committer's thread.
 pub(crate) struct LogWriter {
     active: Option<Arc<Segment>>,
     /// Everything before this is in the index.
@@ -28,13 +28,13 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// A writer that begins a new segment with its first batch: nothing is ever appended behind a
-    /// tail that a crash may have torn.
+    /// A writer that starts a new segment with its first batch: nothing is ever appended after a tail that a crash
+    /// may have torn.
     pub const fn new(covered: Position, durable: Position, next_bucket: BucketId) -> Self {
         Self { active: None, covered, durable, uncheckpointed_bytes: 0, next_bucket }
     }
 
-    /// Begins a batch.
+    /// Starts a batch.
     pub fn begin<'a>(&'a mut self, shared: &'a Shared) -> Batch<'a> {
         let base = self.active.as_ref().map_or(0, |segment| segment.end.load(Ordering::Acquire));
         Batch {
@@ -66,10 +66,10 @@ impl LogWriter {
     }
 }
 
-/// A batch in the making.
+/// A batch under construction.
 pub(crate) struct Batch<'a> {
     pub shared: &'a Shared,
-    /// The state that this batch's changes leave.
+    /// The state after this batch's changes.
     pub changes: Changes<'a>,
     log: &'a mut LogWriter,
     base: u32,
@@ -80,15 +80,15 @@ pub(crate) struct Batch<'a> {
     buckets: Vec<BucketChange>,
     next_bucket: BucketId,
     durable: Position,
-    /// The change that is being decided frees space in the end.
+    /// The change being decided frees space in the end.
     may_use_reserve: bool,
 }
 
-/// A head that does not say yet where its batch ends.
+/// A head without the end of its batch.
 struct OpenHead {
     at: Position,
     bytes: Vec<u8>,
-    /// Which of the batch's pieces it will be.
+    /// Index of the head among the batch's pieces.
     piece: usize,
 }
 
@@ -103,7 +103,7 @@ impl Batch<'_> {
         (self.end - self.base) as usize
     }
 
-    /// Begins with the next change. Answers how many records there are before it.
+    /// Starts the next change. Returns the number of records before it.
     pub const fn begin_change(&mut self) -> usize {
         self.may_use_reserve = false;
         self.records()
@@ -119,7 +119,7 @@ impl Batch<'_> {
         self.shared.next_id.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The bucket as this batch leaves it.
+    /// The bucket in the state after this batch.
     pub fn bucket(&self, name: &str) -> Result<Bucket> {
         for change in self.buckets.iter().rev() {
             match change {
@@ -131,7 +131,7 @@ impl Batch<'_> {
         self.shared.bucket(name)
     }
 
-    /// Makes a bucket and gives it its number.
+    /// Creates a bucket and assigns its number.
     pub fn create_bucket(&mut self, mut bucket: Bucket) -> Result<()> {
         bucket.id = self.next_bucket;
         self.next_bucket += 1;
@@ -149,7 +149,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// This change frees space in the end: it may use the space kept for that.
+    /// Allows the current change to use the reserved space, because it frees space in the end.
     pub fn use_reserve(&mut self) {
         self.may_use_reserve = true;
     }
@@ -159,8 +159,7 @@ impl Batch<'_> {
         self.append_with_payload(record, seq, &[], &[])
     }
 
-    /// Adds a record and takes it into the state. After an error of a change that had added something
-    /// before, the batch as a whole cannot go on.
+    /// Adds a record and applies it to the state. If a change fails after adding a record, the whole batch fails.
     pub fn append_with_payload(
         &mut self,
         record: &Record,
@@ -291,7 +290,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Each record says which bytes of the segment were written together: all of them count, or none.
+    /// Records in each head the range of the batch in the segment: either all of its records count, or none.
     fn seal(&mut self) {
         let span = BatchSpan { begin: self.base, end: self.end };
         for OpenHead { at, bytes, piece } in &mut self.heads {
@@ -306,8 +305,9 @@ impl Batch<'_> {
         };
         self.seal();
         if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
-            // The next batch goes elsewhere: nothing of this one can then stand between its records. And as later
-            // records say that all before them was durable, this one has to be gone for good.
+            // The next batch goes to another segment, so that nothing of this one can end up between its records. And
+            // because later records state that everything before them was durable, this one must be removed
+            // permanently.
             segment.sealed.store(true, Ordering::Release);
             self.log.active = None;
             let cut = || segment.file.set_len(self.base.into()).and_then(|()| segment.file.sync_data());
@@ -319,8 +319,8 @@ impl Batch<'_> {
             return Err(if e.reason() == Reason::Full { Failed::for_now(e) } else { Failed::for_good(e) });
         }
         if let Err(e) = segment.file.sync_data() {
-            // Nobody was told that this happened, and what the device has of it cannot be known. Cut off,
-            // it is not taken for whole by a start that finds it in memory only.
+            // Nothing of this batch was acknowledged, and its state on the device is unknown. Cut off, it is not
+            // taken for complete by a start that finds it only in the page cache.
             if let Err(worse) = segment.file.set_len(self.base.into()) {
                 tracing::error!(error = %worse, "a failed write could not be cut off");
             }
@@ -331,11 +331,11 @@ impl Batch<'_> {
     }
 }
 
-/// Why a batch failed.
+/// The failure of a batch.
 pub(crate) struct Failed {
     pub error: Error,
-    /// Nothing of the batch happened, and the next one may succeed. Otherwise the store takes no more
-    /// writes until it is opened again.
+    /// True if nothing of the batch happened and the next one may succeed. Otherwise the store is read-only until it
+    /// is reopened.
     pub may_go_on: bool,
 }
 
@@ -349,10 +349,9 @@ impl Failed {
     }
 }
 
-/// The error of a batch that is durable while the index does not say so, whatever the cause: its changes are
-/// there when the store is opened again, and no answer may claim that they did not happen.
+/// The error of a batch that is durable but not in the index, whatever the cause. Its changes are visible after the
+/// store is reopened, so no response may claim that they did not happen.
 fn not_indexed(cause: Error) -> Error {
-    let what =
-        "the change is in the log but not in the index; the store takes no writes until it is reopened";
+    let what = "the change is in the log but not in the index; the store is read-only until it is reopened";
     Error::with_source(Reason::ReadOnly, what, cause)
 }

@@ -1,4 +1,4 @@
-//! The changes there are, and what each decides.
+//! All changes, and the decision of each.
 
 use bytes::Bytes;
 use tradewind_core::ETag;
@@ -16,7 +16,7 @@ use crate::local::index::keys;
 use crate::local::record::{Bucket, BucketId, Object, Part, Record, Upload, UploadSeq};
 use crate::local::segment::Pin;
 
-/// Makes a bucket.
+/// Creates a bucket.
 pub(crate) struct CreateBucket {
     pub name: String,
     pub created: Timestamp,
@@ -60,24 +60,24 @@ impl Operation for DeleteBucket {
     }
 }
 
-/// Writes an object; its bytes are here or in extents that are durable already.
+/// Writes an object, whose bytes are in the record or in durable extents.
 pub(crate) struct PutObject {
     pub bucket: String,
     pub object: Box<Object>,
     pub payload: Vec<Bytes>,
     pub table: Vec<u64>,
-    /// What the MD5 of the payload is for, where it was not computed while the bytes came.
+    /// The use of the payload's MD5, if that was not computed while the bytes arrived.
     pub md5_use: Option<Md5Use>,
     pub precondition: Precondition,
-    /// Keeps compaction away from the extents until the commit is settled.
+    /// Keeps the extents from being compacted until the commit is done.
     #[expect(dead_code, reason = "held for its drop")]
     pub pins: Vec<Pin>,
 }
 
-/// What an MD5 is for.
+/// The use of an MD5.
 pub(crate) struct Md5Use {
     pub is_etag: bool,
-    /// Nothing but an MD5 is expected here.
+    /// Contains nothing but an expected MD5.
     pub expected: Expected,
 }
 
@@ -130,7 +130,7 @@ impl Operation for DeleteObject {
     }
 }
 
-/// Begins an upload.
+/// Creates an upload.
 pub(crate) struct CreateUpload {
     pub bucket: String,
     pub upload: Box<Upload>,
@@ -147,7 +147,7 @@ impl Operation for CreateUpload {
     }
 }
 
-/// Writes a part, whose bytes are in extents that are durable already.
+/// Writes a part, whose bytes are in durable extents.
 pub(crate) struct PutPart {
     pub bucket: String,
     pub key: String,
@@ -167,8 +167,8 @@ impl Operation for PutPart {
     }
 }
 
-/// Makes the object of an upload visible. It was put together when `newest_part` was the last part
-/// that had come; another one means that the object would be made of a part that was replaced.
+/// Makes the object of an upload visible. It was assembled when `newest_part` was the latest part; a later one means
+/// that the object would contain a part that was replaced.
 pub(crate) struct CompleteUpload {
     pub put: PutObject,
     pub upload: UploadSeq,
@@ -176,7 +176,7 @@ pub(crate) struct CompleteUpload {
 }
 
 impl Operation for CompleteUpload {
-    /// `None`: put it together again.
+    /// `None`: assemble it again.
     type Answer = Option<Generation>;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<Generation>> {
@@ -192,7 +192,7 @@ impl Operation for CompleteUpload {
     }
 }
 
-/// Gives an upload up.
+/// Aborts an upload.
 pub(crate) struct AbortUpload {
     pub bucket: String,
     pub key: String,
@@ -210,8 +210,8 @@ impl Operation for AbortUpload {
     }
 }
 
-/// Writes copies of commit records that compaction wants to move, with one sync for all. Where one was
-/// superseded meanwhile, its copy is only garbage.
+/// Writes copies of commit records that compaction moves, with one sync for all. The copy of a record that was
+/// superseded concurrently is only garbage.
 pub(crate) struct Relocate(pub Vec<RecordCopy>);
 
 /// A commit record, read and verified.
@@ -230,14 +230,14 @@ impl Operation for Relocate {
         for copy in &self.0 {
             debug_assert!(copy.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
             let record = Record::decode(copy.header.kind, &copy.fields)?;
-            // As they were, with fields that a later version wrote and this one does not know.
+            // The original fields, including those of later versions that this program does not know.
             batch.append_copy(&record, &copy.fields, copy.header.seq, &copy.payload, &copy.table)?;
         }
         Ok(())
     }
 }
 
-/// Any other change of the index, made by upkeep.
+/// Any other change of the index by upkeep.
 pub(crate) struct Amendment<F>(pub F);
 
 impl<F, T> Operation for Amendment<F>
@@ -253,7 +253,7 @@ where
     }
 }
 
-/// Judges a precondition on the state that the batch has reached.
+/// Evaluates a precondition on the current state of the batch.
 fn check(batch: &Batch<'_>, bucket: BucketId, key: &str, precondition: &Precondition) -> Result<()> {
     if *precondition == Precondition::None {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Manifests as large as they come (10,000 parts), and what a listing of uploads reads.
+//! Manifests of the maximum size (10,000 parts), and the records that a listing of uploads reads.
 
 use std::time::Instant;
 
@@ -20,10 +20,10 @@ use super::super::store::LocalStore;
 use super::*;
 
 const PARTS: u16 = 10_000;
-/// What the parts say of themselves: the least that a part may have.
-const CLAIMED_BYTES: u64 = 5 << 20;
-/// The parts whose bytes are there.
-const REAL: [u16; 3] = [1, 5000, 10_000];
+/// Declared size of each part: the minimum.
+const DECLARED_BYTES: u64 = 5 << 20;
+/// The parts whose bytes are written.
+const WRITTEN_PARTS: [u16; 3] = [1, 5000, 10_000];
 
 /// The bytes of one extent of a part.
 fn bytes_of(part: u16, extent: u64) -> Vec<u8> {
@@ -31,12 +31,12 @@ fn bytes_of(part: u16, extent: u64) -> Vec<u8> {
     mark.iter().copied().cycle().take(MAX_PAYLOAD_BYTES).collect()
 }
 
-/// A part of five extents of 1 MiB, which are written only where they will be read.
+/// Stores a part of five extents of 1 MiB, which are written only for [`WRITTEN_PARTS`] parts.
 async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u16) -> ETag {
-    let extents = CLAIMED_BYTES / MAX_PAYLOAD_BYTES as u64;
+    let extents = DECLARED_BYTES / MAX_PAYLOAD_BYTES as u64;
     let first = local.shared.next_id.fetch_add(extents, std::sync::atomic::Ordering::AcqRel);
     let (mut fresh, mut pins) = (Vec::new(), Vec::new());
-    for extent in (0..extents).filter(|_| REAL.contains(&number)) {
+    for extent in (0..extents).filter(|_| WRITTEN_PARTS.contains(&number)) {
         let payload = bytes_of(number, extent);
         let table = payload.chunks(64 << 10).map(tradewind_core::checksum::crc64nvme).collect();
         let bytes = ExtentBytes {
@@ -54,11 +54,11 @@ async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u
     let part = Part {
         upload,
         number,
-        size: CLAIMED_BYTES,
+        size: DECLARED_BYTES,
         modified: Timestamp::from_millis(1),
         etag: etag.clone(),
         checksums: vec![Checksum::crc64nvme(u64::from(number))],
-        runs: vec![Run { first, bytes: CLAIMED_BYTES }],
+        runs: vec![Run { first, bytes: DECLARED_BYTES }],
         fresh,
     };
     let put = PutPart {
@@ -72,7 +72,7 @@ async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_of_ten_thousand_parts() {
+async fn ten_thousand_parts_complete_and_read_quickly() {
     let place = tempfile::tempdir().unwrap();
     let (local, recovery) =
         Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
@@ -81,16 +81,16 @@ async fn an_object_of_ten_thousand_parts() {
     store.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
     let upload = store.create_upload(&context(), &address, CreateUpload::default()).await.unwrap();
     let seq = parse_id(&upload).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     let numbers = futures::stream::iter(1..=PARTS);
     let put = |number| {
         let (local, address) = (&local, &address);
         async move { (number, put_part(local, address, seq, number).await) }
     };
     let parts: Vec<(u16, ETag)> = numbers.map(put).buffered(64).collect().await;
-    println!("{PARTS} parts: {:?}", begun.elapsed());
+    println!("{PARTS} parts: {:?}", started.elapsed());
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let named = parts.into_iter().map(|(number, etag)| CompletePart {
         number: PartNumber::new(number.into()).unwrap(),
         etag,
@@ -98,39 +98,39 @@ async fn an_object_of_ten_thousand_parts() {
     });
     let order = multipart::CompleteUpload { parts: named.collect(), ..Default::default() };
     let completed = store.complete_upload(&context(), &address, &upload, order).await.unwrap();
-    println!("completion: {:?}", begun.elapsed());
-    assert!(begun.elapsed().as_secs() < 5);
-    assert_eq!(completed.size, u64::from(PARTS) * CLAIMED_BYTES);
+    println!("completion: {:?}", started.elapsed());
+    assert!(started.elapsed().as_secs() < 5);
+    assert_eq!(completed.size, u64::from(PARTS) * DECLARED_BYTES);
 
     let mut slowest = std::time::Duration::ZERO;
     let rounds = 20;
     let all = Instant::now();
     for round in 0..rounds {
-        let part = REAL[round % REAL.len()];
+        let part = WRITTEN_PARTS[round % WRITTEN_PARTS.len()];
         let extent = u64::try_from(round).unwrap() % 5;
-        let first = u64::from(part - 1) * CLAIMED_BYTES + extent * MAX_PAYLOAD_BYTES as u64 + 8192;
+        let first = u64::from(part - 1) * DECLARED_BYTES + extent * MAX_PAYLOAD_BYTES as u64 + 8192;
         let range = Select::Range(ByteRange::Inclusive { first, last: first + 4095 });
-        let begun = Instant::now();
+        let started = Instant::now();
         let request = GetRequest { select: range, ..GetRequest::default() };
         let mut body = store.get(&context(), &address, request).await.unwrap().body;
-        slowest = slowest.max(begun.elapsed());
+        slowest = slowest.max(started.elapsed());
         let mut got = Vec::new();
         while let Some(piece) = body.next().await {
             got.extend_from_slice(&piece.unwrap());
         }
         assert!(got == bytes_of(part, extent)[8192..8192 + 4096]);
     }
-    // Unoptimised; the manifest is decoded once and not for every range.
+    // Even unoptimized: the manifest is decoded once, not for every range.
     assert!(all.elapsed().as_secs() < 10);
     println!(
-        "4 KiB ranges: {:?} each, to open one at most {slowest:?}",
+        "4 KiB ranges: {:?} each, slowest open {slowest:?}",
         all.elapsed() / u32::try_from(rounds).unwrap()
     );
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let head = store.head(&context(), &address, GetRequest::default()).await.unwrap();
     assert_eq!(head.info.parts, Some(PARTS.into()));
-    println!("head: {:?}", begun.elapsed());
+    println!("head: {:?}", started.elapsed());
     let (page, more) =
         store.object_parts(&context(), &address, PartNumber::new(9_990).ok(), 100).await.unwrap();
     assert_eq!((page.len(), more), (10, false));
@@ -138,7 +138,7 @@ async fn an_object_of_ten_thousand_parts() {
 }
 
 #[tokio::test]
-async fn a_listing_reads_only_the_records_on_its_page() {
+async fn upload_listing_reads_only_records_on_its_page() {
     let place = tempfile::tempdir().unwrap();
     let (local, recovery) =
         Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();

@@ -1,9 +1,9 @@
-//! Entries of objects read lately, kept in front of the tree, where a lookup is several times dearer than
-//! everything else a small GET does in the store.
+//! A cache of recently read object entries in front of the tree, where a lookup costs several times as much as
+//! everything else that a small GET does in the store.
 //!
-//! What it answers, the tree would have answered at some moment of the call. A change is made in three
-//! steps: its keys leave the cache and are closed, the tree changes, they are opened again. A reader
-//! that missed may fill in what the tree told it only if its key was open all the while.
+//! A cached result equals what the tree would have returned at some moment of the call. A change has three steps: its
+//! keys are evicted and closed, the tree changes, the keys are reopened. A reader that missed may insert its result
+//! only if its key was open throughout.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -15,7 +15,7 @@ use quick_cache::sync::Cache;
 /// Keys share a state with the others of their stripe.
 const STRIPES: usize = 256;
 
-/// What an entry costs besides its bytes: two allocations, its slot and its place in the hash table.
+/// Overhead per entry: two allocations, its slot and its hash table entry.
 const OVERHEAD_BYTES: u64 = 120;
 
 /// The cache.
@@ -25,12 +25,12 @@ pub(super) struct EntryCache {
     stripes: Box<[Mutex<Stripe>]>,
 }
 
-/// The state of some keys.
+/// The state of the keys of a stripe.
 #[derive(Default)]
 struct Stripe {
-    /// How often its keys were closed.
-    closings: u64,
-    /// Changes of its keys that are under way.
+    /// Number of times that its keys were closed.
+    times_closed: u64,
+    /// Changes of its keys in progress.
     closed: usize,
 }
 
@@ -44,7 +44,7 @@ impl Weighter<Box<[u8]>, Slice> for Bytes {
 }
 
 impl EntryCache {
-    /// A cache of so many bytes.
+    /// A cache of `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
         let typical = OVERHEAD_BYTES + 120;
         let count = usize::try_from(bytes / typical).unwrap_or(usize::MAX);
@@ -62,7 +62,7 @@ impl EntryCache {
         }
     }
 
-    /// The entry of `key`: kept, or what `read` finds in the tree.
+    /// The entry of `key`: cached, or read from the tree by `read`.
     pub fn get<E>(
         &self,
         key: &[u8],
@@ -74,15 +74,15 @@ impl EntryCache {
         let stripe = self.stripe(key);
         let before = {
             let stripe = stripe.lock();
-            (stripe.closed == 0).then_some(stripe.closings)
+            (stripe.closed == 0).then_some(stripe.times_closed)
         };
         let found = read()?;
         if let (Some(entry), Some(before)) = (&found, before) {
-            // A copy: a slice of the tree keeps the whole block alive that it was cut from.
+            // A copy, because a slice keeps its whole block alive.
             let (key, copy) = (Box::from(key), Slice::from(&entry[..]));
             // Under the lock, so that a change either sees this entry or keeps it out.
             let stripe = stripe.lock();
-            if stripe.closings == before {
+            if stripe.times_closed == before {
                 self.entries.insert(key, copy);
             }
         }
@@ -94,7 +94,7 @@ impl EntryCache {
         let stripes = keys.map(|key| {
             let stripe = self.stripe(key);
             let mut state = stripe.lock();
-            state.closings += 1;
+            state.times_closed += 1;
             state.closed += 1;
             self.entries.remove(key);
             stripe
@@ -104,12 +104,12 @@ impl EntryCache {
 
     fn stripe(&self, key: &[u8]) -> &Mutex<Stripe> {
         let hash = self.hashing.hash_one(key);
-        // The high bits: the cache takes its shards and slots from the others.
+        // The high bits: the cache derives its shards and slots from the others.
         &self.stripes[(hash >> 56) as usize % STRIPES]
     }
 }
 
-/// Keys that are closed.
+/// A guard that keeps keys closed.
 pub(super) struct Closed<'a>(Vec<&'a Mutex<Stripe>>);
 
 impl Drop for Closed<'_> {
@@ -131,11 +131,11 @@ mod tests {
     }
 
     fn not_read() -> Found {
-        panic!("it was to be kept")
+        panic!("the entry should be cached")
     }
 
     #[test]
-    fn kept_until_changed() {
+    fn entry_is_cached_until_changed() {
         let cache = EntryCache::new(1 << 20);
         assert_eq!(cache.get(b"k", || found(b"1")).unwrap().as_deref(), Some(&b"1"[..]));
         assert_eq!(cache.get(b"k", not_read).unwrap().as_deref(), Some(&b"1"[..]));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_a_key_that_changes() {
+    fn closed_key_is_not_cached() {
         let cache = EntryCache::new(1 << 20);
         let closed = cache.close([&b"k"[..]].into_iter());
         cache.get(b"k", || found(b"old")).unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_during_the_read_keeps_its_answer_out() {
+    fn change_during_read_prevents_caching() {
         let cache = EntryCache::new(1 << 20);
         let read = || {
             drop(cache.close([&b"k"[..]].into_iter()));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded() {
+    fn cache_size_is_bounded() {
         let cache = EntryCache::new(64 << 10);
         for number in 0_u32..10_000 {
             cache.get(&number.to_be_bytes(), || found(&[0; 100])).unwrap();

@@ -1,4 +1,4 @@
-//! Values of the index. All of them are derived from records and can be made again from the log.
+//! Values of the index. All are derived from records and can be rebuilt from the log.
 
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::Result;
@@ -9,7 +9,7 @@ use crate::local::fields::{Decoder, malformed, put_block, put_varint};
 use crate::local::position::Position;
 use crate::local::record::{Bucket, BucketId, algorithm_byte, algorithm_from, is_first};
 
-/// Where a record is and how long it is.
+/// The position and length of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub at: Position,
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// The newest version of an object: all that a listing says and all that a small read needs.
+/// The newest version of an object: all that a listing returns and a small read needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub seq: u64,
@@ -55,7 +55,7 @@ pub(crate) struct ObjectEntry {
     pub modified: Timestamp,
     pub etag: ETag,
     pub checksum: Option<(Algorithm, ChecksumScope)>,
-    /// The bytes are in extents, not in the record.
+    /// True if the bytes are in extents, not in the record.
     pub in_extents: bool,
     /// Other records of this key on disk: superseded ones and copies not yet removed.
     pub others: u32,
@@ -86,7 +86,7 @@ impl ObjectEntry {
             Some(md5) => out.extend_from_slice(&md5),
             None => put_block(&mut out, self.etag.as_str().as_bytes()),
         }
-        // Programs that do not know the algorithm read no further.
+        // Older programs that do not know the algorithm stop reading before it.
         if more.is_some() {
             out.push(checksum(more));
         }
@@ -134,7 +134,7 @@ impl ObjectEntry {
 pub(crate) struct DeletedEntry {
     pub seq: u64,
     pub place: Place,
-    /// Other records of this key on disk. The tombstone may go when there are none.
+    /// Other records of this key on disk. The tombstone may be removed when there are none.
     pub others: u32,
 }
 
@@ -153,7 +153,7 @@ impl DeletedEntry {
     }
 }
 
-/// An upload that is under way.
+/// An upload in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UploadEntry {
     pub bucket: BucketId,
@@ -177,13 +177,13 @@ impl UploadEntry {
     }
 }
 
-/// What is on disk of an upload, under way or ended, in whatever order its records were seen.
+/// The records of an upload on disk, in progress or ended, in whatever order they were seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UploadRecords {
-    /// Records of its creation and of its parts, superseded ones and copies included. The record of
-    /// its end may go when there are none.
+    /// Records of its creation and its parts, including superseded ones and copies. The record of its end may be
+    /// removed when there are none.
     pub count: u32,
-    /// The highest seq of a part: grows with every part that comes.
+    /// The highest seq of a part: grows with every part received.
     pub newest_part: u64,
 }
 
@@ -201,7 +201,7 @@ impl UploadRecords {
     }
 }
 
-/// A part that was uploaded: where its record is and that record's fields, which completion needs.
+/// An uploaded part: the place of its record and that record's fields, which completion needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartEntry {
     pub seq: u64,
@@ -259,18 +259,18 @@ impl BucketEntry {
     }
 }
 
-/// What is known of a segment.
+/// The state of a segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SegmentEntry {
-    /// Bytes of records that something refers to. May be negative while a replay is under way.
+    /// Bytes of records that are referred to. May be negative during a replay.
     pub live_bytes: i64,
-    /// Compaction took the records before this offset out of the counts of other records.
+    /// Compaction removed the records before this offset from the counts of other records.
     pub forgotten: u32,
-    /// Everything live was moved away and the index that says so is durable or about to be: the file
-    /// may be removed.
+    /// All live data was moved away and the index that records this is, or will soon be, durable: the file may be
+    /// removed.
     pub retired: bool,
     /// Every record that the index took from this segment, or refers to in it, ends at or before this offset: a
-    /// shorter file has lost some of them. 0 in entries of earlier versions, which did not record it.
+    /// shorter file has lost some. 0 in entries of earlier versions, which did not record it.
     pub end: u32,
 }
 
@@ -292,32 +292,32 @@ impl SegmentEntry {
     }
 }
 
-/// What the index covers of the log, written in the same batch as the entries themselves.
+/// The part of the log covered by the index, written in the same batch as the entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
     /// Every commit record before this position is in the index.
     pub covered: Position,
-    /// No seq, extent or upload at or over this number was ever given out.
+    /// No seq, extent or upload number at or above this one was ever allocated.
     pub next_id: u64,
-    /// No bucket at or over this number was ever made.
+    /// No bucket number at or above this one was ever allocated.
     pub next_bucket: BucketId,
-    /// No segment at or over this number had been made when this was written. Numbers of removed
-    /// segments are not used again: a position means one record for ever.
+    /// No segment number at or above this one was allocated when this was written. Numbers of removed segments are
+    /// not reused: a position identifies one record forever.
     pub next_segment: u32,
 }
 
-/// Numbers kept ahead of those in use, so that numbers given to writes that were never committed are
-/// not given out again after a crash.
+/// Distance of the reserved numbers ahead of those in use, so that numbers of uncommitted writes are not allocated
+/// again after a crash.
 pub(crate) const ID_MARGIN: u64 = 1 << 32;
 
 const COVERAGE_VERSION: u8 = 2;
 
 impl Coverage {
-    /// That of an index of nothing.
+    /// The coverage of an empty index.
     pub const NOTHING: Self =
         Self { covered: Position::new(0, 0), next_id: 1, next_bucket: 1, next_segment: 0 };
 
-    /// Raises the numbers that come next to those of another coverage, where they are higher.
+    /// Raises the next numbers to those of another coverage where they are higher.
     pub fn raise_numbers(&mut self, other: Self) {
         self.next_id = self.next_id.max(other.next_id);
         self.next_bucket = self.next_bucket.max(other.next_bucket);
@@ -378,9 +378,9 @@ mod tests {
         }
     }
 
-    /// A program that knows five algorithms reads up to the entity tag.
+    /// A program that knows only five algorithms reads up to the entity tag.
     #[test]
-    fn later_algorithms_stand_behind_all_else() {
+    fn later_algorithms_are_encoded_last() {
         let without = entry(None, ETag::from_md5(&[7; 16])).encode();
         let later = Some((Algorithm::XxHash64, ChecksumScope::Composite));
         let with = entry(later, ETag::from_md5(&[7; 16])).encode();

@@ -1,13 +1,13 @@
-//! Keys of the index. One key space, told apart by the first byte, so that the index is always an
-//! exact prefix of the log's history. Object keys keep S3's byte order: bucket, then key, then
-//! version descending; the newest version has slot zero and so is found by a point lookup.
+//! Keys of the index. One key space, partitioned by the first byte, so that the index is always an exact prefix of
+//! the log's history. Object keys preserve S3's byte order: bucket, then key, then version descending; the newest
+//! version has slot zero and so is found by a point lookup.
 
 use crate::local::fields::malformed;
 use crate::local::position::Position;
 use crate::local::record::{BucketId, UploadSeq};
 use tradewind_core::error::Result;
 
-/// What a key is of.
+/// The first byte of a key: the kind of its entry.
 pub(crate) mod space {
     pub const BUCKET: u8 = b'b';
     pub const BUCKET_DELETED: u8 = b'g';
@@ -25,19 +25,19 @@ pub(crate) mod space {
     pub const VOID: u8 = b'v';
 }
 
-/// The slot of the newest version. Older versions, once kept, take the complement of their seq.
-const NEWEST: u64 = 0;
+/// The slot of the newest version. Older versions, once retained, take the complement of their seq.
+const NEWEST_SLOT: u64 = 0;
 
 pub(crate) const META: [u8; 1] = [space::META];
 
-/// The numbers that come next, in an index that is being made and covers nothing yet.
+/// The next numbers, in an index under construction that covers nothing yet.
 pub(crate) const NUMBERS: [u8; 1] = [space::NUMBERS];
 
 /// The newest version of an object.
 pub(crate) fn object(bucket: BucketId, key: &str) -> Vec<u8> {
     let mut out = name(space::OBJECT, bucket, key.as_bytes());
     out.extend_from_slice(&[0, 1]);
-    out.extend_from_slice(&NEWEST.to_be_bytes());
+    out.extend_from_slice(&NEWEST_SLOT.to_be_bytes());
     out
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn deleted(bucket: BucketId, key: &str) -> Vec<u8> {
     out
 }
 
-/// The first index key at or behind `key` (which need not be a whole key) in a bucket.
+/// The first index key at or after `key` (which need not be a whole key) in a bucket.
 pub(crate) fn object_from(bucket: BucketId, key: &[u8]) -> Vec<u8> {
     name(space::OBJECT, bucket, key)
 }
@@ -116,7 +116,7 @@ pub(crate) fn part(upload: UploadSeq, number: u16) -> [u8; 11] {
     out
 }
 
-/// All parts of an upload begin with this.
+/// The common prefix of the parts of an upload.
 pub(crate) fn parts(upload: UploadSeq) -> [u8; 9] {
     numbered(space::PART, upload)
 }
@@ -180,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn order_and_name_are_kept(a in "[\\x00\\x01ab\\x7fé]{1,8}", b in "[\\x00\\x01ab\\x7fé]{1,8}") {
+        fn object_keys_preserve_order_and_name(a in "[\\x00\\x01ab\\x7fé]{1,8}", b in "[\\x00\\x01ab\\x7fé]{1,8}") {
             let (x, y) = (object(7, &a), object(7, &b));
             prop_assert_eq!(a.as_bytes().cmp(b.as_bytes()), x.cmp(&y));
             prop_assert_eq!(object_name(&x).unwrap(), a.clone());
@@ -191,8 +191,8 @@ mod tests {
         }
 
         #[test]
-        fn seeks_land_right(a in "[\\x00\\x01ab]{1,6}", b in "[\\x00\\x01ab]{1,6}") {
-            // A seek to the bytes of `b` must find `a` exactly where `a` is at or behind `b`.
+        fn seek_finds_keys_at_or_after(a in "[\\x00\\x01ab]{1,6}", b in "[\\x00\\x01ab]{1,6}") {
+            // A seek to the bytes of `b` must find `a` exactly if `a` is at or after `b`.
             prop_assert_eq!(a.as_bytes() >= b.as_bytes(), object(1, &a) >= object_from(1, b.as_bytes()));
         }
     }

@@ -1,5 +1,5 @@
-//! What an error of the index's library says of the index: whether another one, made anew from the log, would
-//! fare better. That is left for the next start to read.
+//! Classification of the index library's errors: decides whether an index rebuilt from the log would avoid them, and
+//! records that for the next start.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tradewind_core::error::{Error, Reason};
 
-/// Doubts (attempts to open the index that ended with the process, say) with which the index is given up.
+/// Number of recorded doubts at which the index is abandoned. Each stands for an attempt to open it that did not
+/// return.
 pub(crate) const DOUBTS_TO_GIVE_UP: usize = 2;
 
-/// Room without which the library's threads stop though nothing is broken.
-const NEEDED_ROOM: u64 = super::JOURNAL_BYTES;
+/// Free space below which the library's threads stop although nothing is broken.
+const MIN_FREE_BYTES: u64 = super::JOURNAL_BYTES;
 
-/// Whether an index in use is still trusted.
+/// Tracks whether an index in use is still trusted.
 pub(crate) struct Trust {
     directory: PathBuf,
     is_lost: AtomicBool,
@@ -24,37 +25,38 @@ impl Trust {
         Self { directory: directory.to_owned(), is_lost: AtomicBool::new(false) }
     }
 
-    /// The file whose bytes count the reasons not to trust the index in a directory.
+    /// The file whose length counts the reasons not to trust the index in a directory.
     pub fn doubts(directory: &Path) -> PathBuf {
         directory.with_extension("doubts")
     }
 
-    /// The error of an index in use. What is broken is made anew by the next start, which would not find
-    /// everything that is read later.
+    /// Classifies the error of an index in use. If the index is broken, the next start rebuilds it; that start alone
+    /// might not detect damage that is read later.
     pub fn failed(&self, what: &str, e: fjall::Error) -> Error {
-        // Its threads stop where one of them found something bad, or no room.
+        // The library's threads stop on corruption, or without free space.
         let is_stopped = matches!(e, fjall::Error::Poisoned);
         let error = index_error(what, e);
         let is_broken = error.reason() == Reason::CorruptData || (is_stopped && self.has_room());
         if is_broken && !self.is_lost.swap(true, Ordering::AcqRel) {
             let doubts = [b'.'; DOUBTS_TO_GIVE_UP];
             if let Err(e) = std::fs::write(Self::doubts(&self.directory), doubts) {
-                tracing::error!(error = %e, "the index is broken; remove it to have it made anew");
+                tracing::error!(error = %e, "the index is broken; remove it so that it is rebuilt");
             }
         }
         error
     }
 
     fn has_room(&self) -> bool {
-        rustix::fs::statvfs(&self.directory).is_ok_and(|found| found.f_bavail * found.f_frsize > NEEDED_ROOM)
+        rustix::fs::statvfs(&self.directory)
+            .is_ok_and(|found| found.f_bavail * found.f_frsize > MIN_FREE_BYTES)
     }
 }
 
-/// What is not the device's doing, nor the system's, is a broken index, which can be made anew.
+/// An error that is caused neither by the device nor by the system means a broken index, which can be rebuilt.
 pub(super) fn index_error(what: &str, e: fjall::Error) -> Error {
     let device = match &e {
         fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => {
-            Some(e).filter(|e| is_of_the_system(e)).map(std::io::Error::kind)
+            Some(e).filter(|e| is_system_error(e)).map(std::io::Error::kind)
         }
         fjall::Error::Poisoned | fjall::Error::Locked => Some(ErrorKind::Other),
         _ => None,
@@ -67,10 +69,10 @@ pub(super) fn index_error(what: &str, e: fjall::Error) -> Error {
     Error::with_source(reason, what.to_owned(), e)
 }
 
-/// Whether another index would fare no better. A file that is too short, or not there, or there already, is
-/// found out by the library itself or by the system's answer to what only a broken index asks for.
-fn is_of_the_system(e: &std::io::Error) -> bool {
+/// Returns true if another index would fail, too. A file that is too short, missing or unexpectedly present is
+/// detected by the library, or by an error of the system that only a broken index causes.
+fn is_system_error(e: &std::io::Error) -> bool {
     use ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
-    let of_the_index = [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound];
-    e.raw_os_error().is_some() && !of_the_index.contains(&e.kind())
+    let index_errors = [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound];
+    e.raw_os_error().is_some() && !index_errors.contains(&e.kind())
 }

@@ -1,4 +1,4 @@
-//! Stops while a store is being opened.
+//! Interruptions while a store is being opened.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ fn open(root: &Path) -> (Arc<Local>, Recovery) {
     Local::open(root, options, SystemClock::shared()).unwrap()
 }
 
-/// Writes objects of one batch. Answers their numbers.
+/// Writes objects in one batch. Returns their numbers.
 fn put(local: &Local, contents: &[(&str, u8)]) -> Vec<u64> {
     let contents: Vec<_> = contents.iter().map(|(key, byte)| ((*key).to_owned(), *byte)).collect();
     let write = move |batch: &mut Batch<'_>| {
@@ -68,7 +68,7 @@ fn tear(root: &Path, byte: u8) {
     panic!("no segment holds such a payload");
 }
 
-/// All of a start that comes before the voids are written.
+/// The part of a start before the voids are written.
 fn open_half(root: &Path) {
     let layout = Layout::open(root).unwrap();
     let log = Log::open(&layout.segments(), layout.salt, Purpose::Work).unwrap();
@@ -81,7 +81,7 @@ fn check(root: &Path) -> Result<CheckReport> {
 }
 
 #[test]
-fn a_stop_before_the_voids_are_written_loses_none() {
+fn interruption_before_voids_are_written_loses_none() {
     for keep_index in [true, false] {
         let place = tempfile::tempdir().unwrap();
         let (root, before) = (place.path().join("store"), place.path().join("before"));
@@ -94,7 +94,7 @@ fn a_stop_before_the_voids_are_written_loses_none() {
         let (local, _) = open(&root);
         put(&local, &[("b", 2), ("a", 3), ("c", 4)]);
         drop(local);
-        // As if the power had gone in the middle of the last write.
+        // As after a power loss in the middle of the last write.
         tear(&root, 3);
         std::fs::remove_dir_all(root.join("index")).unwrap();
         if keep_index {
@@ -103,7 +103,7 @@ fn a_stop_before_the_voids_are_written_loses_none() {
         open_half(&root);
         open_half(&root);
         let (mut local, recovery) = open(&root);
-        assert!(recovery.voided > 0, "what was torn is known from before");
+        assert!(recovery.voided > 0, "the torn records are already known");
         assert_eq!(seq_of(&local, "a"), Some(old));
         put(&local, &[("d", 5)]);
         for _ in 0..2 {
@@ -111,15 +111,15 @@ fn a_stop_before_the_voids_are_written_loses_none() {
             assert_eq!(check(&root).unwrap().damage, vec![]);
             assert_eq!(reindex_store(&root, false).unwrap().damaged_bytes, 0);
             local = open(&root).0;
-            assert_eq!(seq_of(&local, "a"), Some(old), "what was torn must not come back");
+            assert_eq!(seq_of(&local, "a"), Some(old), "torn records must not come back");
             assert!(seq_of(&local, "d").is_some());
         }
     }
 }
 
-/// The voids themselves are torn: the whole ones among them must not make damage of what the others name.
+/// The voids themselves are torn: the complete ones among them must not turn what the others name into damage.
 #[test]
-fn voids_that_are_torn_are_written_again() {
+fn torn_voids_are_written_again() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     let (local, _) = open(&root);
@@ -150,21 +150,21 @@ fn voids_that_are_torn_are_written_again() {
 }
 
 #[test]
-fn after_a_panic_nothing_is_written() {
+fn committer_panic_makes_the_store_read_only() {
     let place = tempfile::tempdir().unwrap();
     let (local, _) = open(place.path());
-    let panicking = |_: &mut Batch<'_>| -> Result<()> { panic!("as a broken invariant does") };
+    let panicking = |_: &mut Batch<'_>| -> Result<()> { panic!("a broken invariant") };
     assert!(local.committer.submit_blocking(Amendment(panicking)).is_err());
-    // The thread ends a moment after its answer.
+    // The thread ends shortly after its response.
     while !local.committer.has_failed() {
         std::thread::yield_now();
     }
     assert_eq!(local.committer.check().unwrap_err().reason(), Reason::ReadOnly);
 }
 
-/// A void of a removed segment may lie in the log for long: it must never meet a record again.
+/// A void of a removed segment may remain in the log for long: it must never match a record again.
 #[test]
-fn numbers_that_only_the_log_knows_are_not_used_again() {
+fn segment_numbers_in_voids_are_not_reused() {
     let place = tempfile::tempdir().unwrap();
     let (local, _) = open(place.path());
     let at = Position::new(41, 32);
@@ -180,12 +180,12 @@ fn numbers_that_only_the_log_knows_are_not_used_again() {
 }
 
 #[test]
-fn an_index_that_broke_in_use_is_made_anew() {
+fn index_broken_in_use_is_rebuilt_once() {
     let place = tempfile::tempdir().unwrap();
     let (local, _) = open(place.path());
     put(&local, &[("a", 1)]);
     let fail = |e: fjall::Error| local.shared.index.trust.failed("as it may be", e).reason();
-    // EIO and EMFILE: another index would not fare better.
+    // EIO and EMFILE: another index would fail, too.
     for code in [5, 24] {
         assert_eq!(fail(std::io::Error::from_raw_os_error(code).into()), Reason::Io);
     }
@@ -210,7 +210,7 @@ fn retire(root: &Path, number: u32) {
     index.checkpoint().unwrap();
 }
 
-/// A stop left files that compaction had emptied. Taken in once more, they bring back what was deleted.
+/// An interruption left files that compaction had emptied. Replayed again, they bring back what was deleted.
 #[test]
 fn accepted_rebuild_removes_segments_that_were_emptied() {
     let cases = [("copies may be lost", 1, 3, true), ("copies are there", 3, 2, false)];
@@ -229,8 +229,8 @@ fn accepted_rebuild_removes_segments_that_were_emptied() {
     }
 }
 
-/// A store of two log segments, as an earlier version left it: the index does not know where they end.
-fn of_an_earlier_version(root: &Path) {
+/// A store of two log segments as left by an earlier version: the index does not record their ends.
+fn create_earlier_version(root: &Path) {
     for contents in [[("a", 1), ("b", 2)], [("c", 3), ("d", 4)], [("e", 5), ("f", 6)]] {
         let (local, _) = open(root);
         put(&local, &contents);
@@ -261,24 +261,24 @@ fn cut(path: &Path, bytes: u64) {
 fn refused_reindex_keeps_a_good_index() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path();
-    of_an_earlier_version(root);
+    create_earlier_version(root);
     cut(&logs(root)[0], 32);
-    let refused = reindex_store(root, false).unwrap_err();
-    assert!(refused.message().contains("--accept-loss"), "{refused}");
+    let error = reindex_store(root, false).unwrap_err();
+    assert!(error.message().contains("--accept-loss"), "{error}");
     let (local, recovery) = open(root);
     assert!(!recovery.reindexed);
-    assert!(seq_of(&local, "a").is_some(), "the index that is left still knows what was lost");
+    assert!(seq_of(&local, "a").is_some(), "the remaining index still records what was lost");
     drop(local);
     assert!(reindex_store(root, true).unwrap().loss.is_some());
     assert_eq!(reindex_store(root, false).unwrap().loss, None);
 }
 
-/// The start stops when the old index is gone and the new one not ready.
+/// The start is interrupted when the old index is gone and the new one not ready.
 #[test]
-fn stop_in_an_accepted_rebuild_forgets_nothing() {
+fn interrupted_accepted_rebuild_forgets_nothing() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path();
-    of_an_earlier_version(root);
+    create_earlier_version(root);
     let first = logs(root).remove(0);
     cut(&first, 32);
     let layout = Layout::open(root).unwrap();
@@ -300,9 +300,9 @@ fn stop_in_an_accepted_rebuild_forgets_nothing() {
     assert_eq!(reindex_store(root, false).unwrap().loss, None);
 }
 
-/// Each start reserves numbers far ahead: those of what was lost are not near those of what is left.
+/// Each start reserves numbers far ahead: those of the lost data are not close to those of the rest.
 #[test]
-fn numbers_of_what_was_lost_are_not_given_out_again() {
+fn numbers_of_lost_records_are_not_reused() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path();
     let mut lost = 0;
@@ -320,10 +320,10 @@ fn numbers_of_what_was_lost_are_not_given_out_again() {
 fn index_of_an_earlier_version_proves_later_losses() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path();
-    of_an_earlier_version(root);
+    create_earlier_version(root);
     drop(open(root));
     cut(&logs(root)[0], 32);
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
-    let refused = Local::open(root, options, SystemClock::shared()).map(drop).unwrap_err();
-    assert!(refused.message().contains("bucket 1"), "{refused}");
+    let error = Local::open(root, options, SystemClock::shared()).map(drop).unwrap_err();
+    assert!(error.message().contains("bucket 1"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The body of an object in extents: its pieces, one after the other, each verified block by block.
+//! The body of an object in extents: its pieces in order, each verified block by block.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::local::position::Position;
 use crate::local::record::{Record, Run};
 use crate::local::segment::Segment;
 
-/// Where a body has got to.
+/// The state of a body.
 pub(super) struct ExtentBody {
     local: Arc<Local>,
     context: Context,
     moment: Moment,
-    /// What is still to be read, from the first run on.
+    /// The remaining runs.
     runs: std::collections::VecDeque<Run>,
     /// Offset of the first run's first byte in the object.
     run_offset: u64,
@@ -31,7 +31,7 @@ pub(super) struct ExtentBody {
     open: Option<OpenExtent>,
 }
 
-/// The extent that is being read.
+/// The extent being read.
 struct OpenExtent {
     id: u64,
     at: Position,
@@ -42,7 +42,7 @@ struct OpenExtent {
 
 impl ExtentBody {
     pub fn new(local: Arc<Local>, context: Context, moment: Moment, runs: &[Run], span: Span) -> Self {
-        // Of a manifest of 10,000 parts a range needs one or two.
+        // A range needs only one or two runs of a manifest of 10,000 parts.
         let (mut run_offset, mut first) = (0, 0);
         while first < runs.len() && run_offset + runs[first].bytes <= span.offset {
             run_offset += runs[first].bytes;
@@ -105,7 +105,7 @@ impl ExtentBody {
         Ok(bytes.slice(offset - from..end - from))
     }
 
-    /// The extent that holds the next byte, its size, and the byte's offset in it.
+    /// The extent with the next byte, its size, and the byte's offset in it.
     fn locate(&mut self) -> Result<(u64, usize, usize)> {
         while let Some(run) = self.runs.front() {
             if self.at < self.run_offset + run.bytes {
@@ -121,7 +121,7 @@ impl ExtentBody {
         Err(corrupt(Position::default(), "the manifest is shorter than the object"))
     }
 
-    /// Finds an extent, verifies its head and reads blocks of it: at once where they follow the head.
+    /// Finds an extent, verifies its head and reads blocks of it, in a single read if they follow the head.
     async fn open_and_read(
         &mut self,
         id: u64,
@@ -134,14 +134,15 @@ impl ExtentBody {
         let at = Place::decode(&place)?.at;
         let segment = self.moment.segments.get(&at.segment).cloned().ok_or_else(missing)?;
         let head_bytes = head_bytes(id, payload_bytes);
-        let together = if from == 0 { to } else { 0 };
-        let bytes = self.local.read(&self.context, &segment, at.offset.into(), head_bytes + together).await?;
+        let bytes_with_head = if from == 0 { to } else { 0 };
+        let bytes =
+            self.local.read(&self.context, &segment, at.offset.into(), head_bytes + bytes_with_head).await?;
         let (header, head) = Header::decode(self.local.shared.layout.salt, at, &bytes)
             .map_err(|_| corrupt(at, "its head is damaged"))?;
-        let is_right = header.kind == RecordKind::Extent
+        let is_expected = header.kind == RecordKind::Extent
             && header.payload_bytes as usize == payload_bytes
             && Record::decode(header.kind, head.fields)? == (Record::Extent { id });
-        if !is_right {
+        if !is_expected {
             return Err(corrupt(at, "it is another extent"));
         }
         let table = (0..blocks(payload_bytes)).map(|index| head.block_crc(index)).collect();
@@ -149,7 +150,7 @@ impl ExtentBody {
         let payload_start = at.offset as usize + head_bytes;
         self.open = Some(OpenExtent { id, at, segment: segment.clone(), head_bytes, table });
         drop(bytes);
-        if together > 0 {
+        if bytes_with_head > 0 {
             return Ok(rest);
         }
         drop(rest);
@@ -157,7 +158,7 @@ impl ExtentBody {
     }
 }
 
-/// Bytes of an extent's head: its fields hold nothing but its number.
+/// Bytes of an extent's head, whose only field is its number.
 fn head_bytes(id: u64, payload_bytes: usize) -> usize {
     let fields = Record::Extent { id }.encode().len();
     super::super::frame::HEADER_BYTES + fields + 8 * blocks(payload_bytes)

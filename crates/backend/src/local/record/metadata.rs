@@ -56,7 +56,7 @@ pub(super) fn put_metadata(out: &mut FieldWriter, metadata: &Metadata) {
     }
 }
 
-/// Takes one field in; unknown tags are skipped.
+/// Decodes one field; unknown tags are skipped.
 pub(super) fn read_metadata_field(metadata: &mut Metadata, tag: u8, mut value: Decoder<'_>) -> Result<()> {
     let headers = &mut metadata.headers;
     match tag {

@@ -1,4 +1,4 @@
-//! Parts, and the pieces that manifests are made of.
+//! Parts, and the elements of manifests.
 
 use tradewind_core::error::Result;
 use tradewind_core::{Checksum, ETag, Timestamp};
@@ -11,7 +11,7 @@ use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_blo
 use crate::local::frame::MAX_PAYLOAD_BYTES;
 use crate::local::position::Position;
 
-/// Consecutive extents that hold `bytes` bytes: all full but perhaps the last.
+/// Consecutive extents of `bytes` bytes in total: all full, except possibly the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub first: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// How many extents.
+    /// The number of extents.
     pub const fn extents(self) -> u64 {
         self.bytes.div_ceil(MAX_PAYLOAD_BYTES as u64)
     }
@@ -43,7 +43,7 @@ impl Run {
         while !value.is_empty() {
             let run = Self { first: value.number()?, bytes: value.number()? };
             if run.first.checked_add(run.extents()).is_none() {
-                return Err(malformed("a run of extents is longer than there are numbers"));
+                return Err(malformed("a run of extents exceeds the number range"));
             }
             runs.push(run);
         }
@@ -51,7 +51,7 @@ impl Run {
     }
 }
 
-/// Where an extent's record lies and how long it is.
+/// The position and length of an extent's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExtentAt {
     pub id: u64,
@@ -80,7 +80,7 @@ impl ExtentAt {
     }
 }
 
-/// What a completed object remembers of a part.
+/// A completed object's record of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartSummary {
     pub number: u16,
@@ -103,7 +103,7 @@ impl PartSummary {
         out
     }
 
-    /// The checksums of later algorithms, of the parts that have some.
+    /// The checksums by later algorithms, for the parts that have some.
     pub fn encode_more(parts: &[Self]) -> Vec<u8> {
         let mut out = Vec::new();
         for part in parts {
@@ -130,13 +130,13 @@ impl PartSummary {
         Ok(parts)
     }
 
-    /// Adds what [`Self::encode_more`] wrote to the parts that were read before it.
+    /// Adds the output of [`Self::encode_more`] to the parts decoded before.
     pub fn decode_more(parts: &mut [Self], mut value: Decoder<'_>) -> Result<()> {
         while !value.is_empty() {
             let mut one = Decoder(value.block()?);
             let number = one.narrow()?;
             let at = parts.binary_search_by_key(&number, |part| part.number);
-            let at = at.map_err(|_| malformed("a checksum is of a part that is not there"))?;
+            let at = at.map_err(|_| malformed("a checksum is of a missing part"))?;
             parts[at].checksums.extend(read_checksums(tag::MORE_OF_PARTS, one)?);
         }
         Ok(())
@@ -162,7 +162,7 @@ fn read_checksums(tag: u8, mut value: Decoder<'_>) -> Result<Vec<Checksum>> {
     Ok(checksums)
 }
 
-/// A part that was uploaded.
+/// An uploaded part.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Part {
     pub upload: UploadSeq,

@@ -96,10 +96,9 @@ fn every_kind_round_trips() {
     }
 }
 
-/// What programs read that know five algorithms: fields that they do not know are skipped, and all of the others must be
-/// what they expect.
+/// A program that knows five algorithms skips unknown fields; all others must be as it expects.
 #[test]
-fn later_algorithms_stay_out_of_the_first_fields() {
+fn later_algorithms_use_separate_fields() {
     let is_first = |byte: u8| (1..=5).contains(&byte);
     for record in examples() {
         let encoded = record.encode();
@@ -119,7 +118,7 @@ fn later_algorithms_stay_out_of_the_first_fields() {
 }
 
 #[test]
-fn algorithms_of_later_programs_are_passed_over() {
+fn unknown_later_algorithms_are_skipped() {
     for record in examples() {
         let mut out = record.encode();
         // A checksum of two bytes, one of part 3, and a plan.
@@ -132,7 +131,7 @@ fn algorithms_of_later_programs_are_passed_over() {
     let plan = [tag::MORE_CHECKSUM_PLAN, 2, 99, 1];
     let decoded = Record::decode(RecordKind::UploadCreated, &plan).unwrap();
     assert!(matches!(decoded, Record::UploadCreated(upload) if upload.checksum.is_none()));
-    // The first fields hold no others, and others hold none of the first.
+    // The first fields hold no other algorithms, and the others none of the first.
     for algorithm in [99, algorithm_byte(Algorithm::XxHash64)] {
         let field = [tag::CHECKSUM, 9, algorithm, 1, 2, 3, 4, 5, 6, 7, 8];
         assert!(Record::decode(RecordKind::Object, &field).is_err(), "{algorithm}");
@@ -143,10 +142,11 @@ fn algorithms_of_later_programs_are_passed_over() {
 }
 
 #[test]
-fn a_run_without_an_end_is_refused() {
-    let (longest, endless) = (Run { first: u64::MAX - 1, bytes: 1 }, Run { first: u64::MAX, bytes: 1 });
-    assert_eq!(Run::decode_all(Decoder(&Run::encode_all(&[longest]))).unwrap(), [longest]);
-    assert!(Run::decode_all(Decoder(&Run::encode_all(&[endless]))).is_err());
+fn run_beyond_the_number_range_is_rejected() {
+    let (max_run, overflowing_run) =
+        (Run { first: u64::MAX - 1, bytes: 1 }, Run { first: u64::MAX, bytes: 1 });
+    assert_eq!(Run::decode_all(Decoder(&Run::encode_all(&[max_run]))).unwrap(), [max_run]);
+    assert!(Run::decode_all(Decoder(&Run::encode_all(&[overflowing_run]))).is_err());
 }
 
 #[test]
@@ -160,16 +160,16 @@ fn unknown_fields_are_skipped() {
 
 proptest! {
     #[test]
-    fn garbage_is_an_error_and_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn decoding_garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         for kind in RecordKind::ALL {
             let _ = Record::decode(kind, &bytes);
         }
     }
 }
 
-/// A tag comes back as it is, whatever is in it: quotes and white space at its ends are not of HTTP here.
+/// A tag is preserved regardless of its contents: quotes and whitespace at its ends have no HTTP meaning here.
 #[test]
-fn tags_are_read_as_they_were_written() {
+fn etags_round_trip_unchanged() {
     for tag in ["abc-3", "\"\"a\",\"\n\n", " a ", "W/a", ""] {
         for mut record in examples() {
             match &mut record {

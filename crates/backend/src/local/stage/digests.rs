@@ -1,16 +1,16 @@
-//! The digests that a write was asked for, computed while the bytes pass. The CRC-64/NVME is not among
-//! them: it falls out of the block checksums.
+//! The requested digests of a write, computed while the bytes pass. CRC-64/NVME is not among them: it is derived from
+//! the block checksums.
 
 use bytes::Bytes;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::{Algorithm, Checksum};
 use tradewind_digest::{Engine, Md5Stream};
 
-/// Up to here MD5 is computed when all bytes are here; beyond, by the hashing threads meanwhile.
-const LATE_MD5_BYTES: usize = 64 << 10;
-/// The most bytes of a write that wait for the hashing threads.
-const MD5_QUEUE_BYTES: usize = 512 << 10;
-/// Other digests are computed in pieces of this size, with the worker free in between.
+/// Up to this size the MD5 is computed at the end; beyond, concurrently by the hashing threads.
+const MAX_LATE_MD5_BYTES: usize = 64 << 10;
+/// Maximum bytes of a write queued for the hashing threads.
+const MAX_MD5_QUEUE_BYTES: usize = 512 << 10;
+/// Other digests are computed in pieces of this size, yielding in between.
 const PIECE_BYTES: usize = 128 << 10;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct Digests {
 enum Md5 {
     #[default]
     NotWanted,
-    /// Few bytes so far: they are still gathered and will be hashed at the end.
+    /// Few bytes so far: they are still buffered and will be hashed at the end.
     Later {
         engine: Engine,
         frames: Vec<Bytes>,
@@ -32,12 +32,12 @@ enum Md5 {
     Stream(Md5Stream),
 }
 
-/// What became of the MD5.
+/// The outcome of the MD5.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FoundMd5 {
     NotWanted,
     Known([u8; 16]),
-    /// It is for the committer to compute.
+    /// The committer computes it.
     Late,
 }
 
@@ -62,7 +62,7 @@ impl Digests {
         Self { md5, others }
     }
 
-    /// Takes bytes in. Waits while the hashing threads are far behind.
+    /// Adds bytes. Waits while the hashing threads are far behind.
     pub async fn update(&mut self, frame: &Bytes) {
         let pieces = frame.len().div_ceil(PIECE_BYTES);
         for hasher in &mut self.others {
@@ -79,7 +79,7 @@ impl Digests {
             Md5::Later { engine, frames, bytes } => {
                 frames.push(frame.clone());
                 *bytes += frame.len();
-                if *bytes > LATE_MD5_BYTES {
+                if *bytes > MAX_LATE_MD5_BYTES {
                     let mut stream = engine.stream();
                     for frame in frames.drain(..) {
                         stream.update(frame);
@@ -89,15 +89,16 @@ impl Digests {
             }
             Md5::Stream(stream) => {
                 stream.update(frame.clone());
-                if stream.queued_bytes() > MD5_QUEUE_BYTES {
-                    stream.drained(MD5_QUEUE_BYTES / 2).await;
+                if stream.queued_bytes() > MAX_MD5_QUEUE_BYTES {
+                    stream.drained(MAX_MD5_QUEUE_BYTES / 2).await;
                 }
             }
         }
     }
 
-    /// The MD5 and the other checksums. Where the MD5 `may_be_late`, that of few bytes is not computed: it
-    /// costs a fraction beside those of other writes. Otherwise it is computed here (80 us at the most).
+    /// Returns the MD5 and the other checksums. If the MD5 `may_be_late`, that of few bytes is left to the committer,
+    /// where it costs a fraction, computed together with those of other writes. Otherwise it is computed here (at
+    /// most 80 µs).
     pub async fn finish(self, may_be_late: bool) -> (FoundMd5, Vec<Checksum>) {
         let md5 = match self.md5 {
             Md5::NotWanted => FoundMd5::NotWanted,

@@ -1,4 +1,4 @@
-//! The extents of a write: those that are complete, and the one that is being filled.
+//! The extents of a write: the complete ones and the one being filled.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::local::leaf::Local;
 use crate::local::record::{ExtentAt, Run};
 use crate::local::segment::Pin;
 
-/// They have consecutive numbers where possible, so that manifests stay short.
+/// They have consecutive numbers if possible, so that manifests stay short.
 pub(super) struct Extents {
-    /// Bytes of the whole write, where somebody said so. It may be wrong.
+    /// Size of the whole write, if declared. It may be wrong.
     expected: Option<u64>,
     ids: ExtentIds,
     open: Option<ExtentWriter>,
     /// The complete ones.
     pub runs: Vec<Run>,
     pub fresh: Vec<ExtentAt>,
-    /// The segments they are in.
+    /// The segments that contain them.
     pub pins: Vec<Pin>,
     bytes: u64,
 }
@@ -39,32 +39,32 @@ impl Extents {
         }
     }
 
-    /// What the whole write is said to have.
+    /// The declared size of the whole write.
     pub const fn expected(&self) -> Option<u64> {
         self.expected
     }
 
-    /// Nothing was handed on so far.
+    /// Returns true if nothing was submitted so far.
     pub const fn is_empty(&self) -> bool {
         self.open.is_none() && self.runs.is_empty()
     }
 
-    /// An extent was begun that is not complete.
+    /// Returns true if an extent is started but incomplete.
     pub const fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Bytes that the extent being filled can still take; without one, those that the next one can.
+    /// Remaining capacity in bytes of the open extent, or of the next one if none is open.
     pub fn room(&self) -> usize {
         self.open.as_ref().map_or(MAX_PAYLOAD_BYTES, |extent| extent.room())
     }
 
-    /// So many bytes, not handed on yet, are the last ones as far as is known.
+    /// Returns true if `bytes`, not submitted yet, are the last ones as far as is known.
     pub fn expects(&self, bytes: usize) -> bool {
         self.left() == Some(bytes)
     }
 
-    /// Hands on `payload`: part of an extent, which is begun where none is open.
+    /// Submits `payload` as part of an extent, starting one if none is open.
     pub async fn append(&mut self, local: &Arc<Local>, payload: Vec<Bytes>) -> Result<()> {
         let bytes = measure(&payload);
         // Full, unless less is expected.
@@ -72,14 +72,14 @@ impl Extents {
         let extent = match &mut self.open {
             Some(open) => open,
             None => {
-                let begun = self.begin(local, capacity.min(MAX_PAYLOAD_BYTES)).await?;
-                self.open.insert(begun)
+                let writer = self.begin(local, capacity.min(MAX_PAYLOAD_BYTES)).await?;
+                self.open.insert(writer)
             }
         };
         extent.append(payload).await
     }
 
-    /// Completes an extent with the last of its payload: the open one, or one of these bytes alone.
+    /// Completes an extent with the last of its payload: the open one, or one of only these bytes.
     pub async fn end(&mut self, local: &Arc<Local>, payload: Vec<Bytes>, table: &[u64]) -> Result<()> {
         let last = measure(&payload);
         let extent = match self.open.take() {
@@ -106,7 +106,7 @@ impl Extents {
         local.begin_extent(self.ids.next(&local.shared.next_id), false, capacity).await
     }
 
-    /// Bytes still to be handed on, as far as is known.
+    /// Bytes still to be submitted, as far as is known.
     fn left(&self) -> Option<usize> {
         let handed = self.bytes + self.open.as_ref().map_or(0, |extent| extent.handed() as u64);
         self.expected?.checked_sub(handed)?.try_into().ok()

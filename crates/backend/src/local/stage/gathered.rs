@@ -1,4 +1,4 @@
-//! Bytes that were hashed and are not written yet.
+//! Bytes that are hashed but not written yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,17 +11,17 @@ use crate::local::frame::BLOCK_BYTES;
 
 const BLOCKS: Crc64Blocks = Crc64Blocks::new(BLOCK_BYTES as u64);
 
-/// Payload of the record that is being filled, with the checksums of its blocks. What was handed on is no
-/// longer held; its checksums are.
+/// Payload of the record being filled, with its block checksums. Submitted bytes are no longer held, but their
+/// checksums are.
 pub(super) struct Gathered {
-    /// What all writes together have gathered and not written.
+    /// Bytes buffered by all writes.
     everywhere: Arc<AtomicUsize>,
     window: Arc<Window>,
     frames: Vec<Bytes>,
     bytes: usize,
     table: Vec<u64>,
     block: Option<(Hasher, usize)>,
-    /// Checksum of everything before the open block, of all records.
+    /// Checksum of everything before the open block, across all records.
     whole: u64,
 }
 
@@ -30,7 +30,7 @@ impl Gathered {
         Self { everywhere, window, frames: Vec::new(), bytes: 0, table: Vec::new(), block: None, whole: 0 }
     }
 
-    /// Bytes that all writes have gathered and not written.
+    /// Bytes buffered by all writes.
     pub fn everywhere(&self) -> usize {
         self.everywhere.load(Ordering::Relaxed)
     }
@@ -65,12 +65,12 @@ impl Gathered {
         }
     }
 
-    /// What is held, to be handed on; the record goes on. It counts as gathered, and keeps the window, until it is
-    /// dropped.
+    /// Takes the buffered frames to submit them; the record continues. They count as buffered, and hold the window,
+    /// until dropped.
     pub fn take_frames(&mut self) -> Vec<Bytes> {
         let mut frames = std::mem::take(&mut self.frames);
         if let Some(last) = frames.last_mut() {
-            *last = Bytes::from_owner(Handed {
+            *last = Bytes::from_owner(SubmittedFrame {
                 last: std::mem::take(last),
                 bytes: std::mem::take(&mut self.bytes),
                 everywhere: self.everywhere.clone(),
@@ -80,7 +80,7 @@ impl Gathered {
         frames
     }
 
-    /// What is held, and the checksums of all blocks of the record, which ends here.
+    /// Takes the buffered frames and the checksums of all blocks of the record, which ends here.
     pub fn take(&mut self) -> (Vec<Bytes>, Vec<u64>) {
         self.close_block();
         (self.take_frames(), std::mem::take(&mut self.table))
@@ -90,7 +90,7 @@ impl Gathered {
         self.everywhere.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
 
-    /// The checksum of everything so far. Records must have been ended.
+    /// The checksum of everything so far. All records must have ended.
     pub fn whole(&self) -> Checksum {
         Checksum::crc64nvme(self.whole)
     }
@@ -102,22 +102,22 @@ impl Drop for Gathered {
     }
 }
 
-/// The last of the frames that were handed on together.
-struct Handed {
+/// The last frame of a submission.
+struct SubmittedFrame {
     last: Bytes,
-    /// Bytes of all of them.
+    /// Bytes of the whole submission.
     bytes: usize,
     everywhere: Arc<AtomicUsize>,
     _window: Arc<Window>,
 }
 
-impl AsRef<[u8]> for Handed {
+impl AsRef<[u8]> for SubmittedFrame {
     fn as_ref(&self) -> &[u8] {
         &self.last
     }
 }
 
-impl Drop for Handed {
+impl Drop for SubmittedFrame {
     fn drop(&mut self) {
         self.everywhere.fetch_sub(self.bytes, Ordering::Relaxed);
     }

@@ -1,32 +1,32 @@
-//! Numbers for a write's extents: given out in growing blocks, so that concurrent writes still get
-//! long runs of neighbours and manifests stay short.
+//! Extent numbers of a write: allocated in growing blocks, so that concurrent writes still get long consecutive runs
+//! and manifests stay short.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::local::frame::MAX_PAYLOAD_BYTES;
 
-const LARGEST_BLOCK: u64 = 256;
+const MAX_BLOCK_IDS: u64 = 256;
 
 pub(super) struct ExtentIds {
-    left: Range<u64>,
+    remaining: Range<u64>,
     next_block: u64,
 }
 
 impl ExtentIds {
-    /// Begins with one block for the size that is expected.
+    /// Starts with one block for the expected size.
     pub fn for_size(size: Option<u64>) -> Self {
         let extents = size.unwrap_or(0).div_ceil(MAX_PAYLOAD_BYTES as u64);
-        Self { left: 0..0, next_block: extents.clamp(1, LARGEST_BLOCK) }
+        Self { remaining: 0..0, next_block: extents.clamp(1, MAX_BLOCK_IDS) }
     }
 
     pub fn next(&mut self, numbers: &AtomicU64) -> u64 {
-        if let Some(id) = self.left.next() {
+        if let Some(id) = self.remaining.next() {
             return id;
         }
         let first = numbers.fetch_add(self.next_block, Ordering::AcqRel);
-        self.left = first + 1..first + self.next_block;
-        self.next_block = (self.next_block * 4).min(LARGEST_BLOCK);
+        self.remaining = first + 1..first + self.next_block;
+        self.next_block = (self.next_block * 4).min(MAX_BLOCK_IDS);
         first
     }
 }

@@ -1,4 +1,4 @@
-//! What compaction must know of a record: whom it is about, and whether anything still refers to it.
+//! What compaction needs to know about a record: its subject, and whether anything still refers to it.
 
 use tradewind_core::error::{Error, Reason, Result};
 
@@ -11,7 +11,7 @@ use crate::local::position::Position;
 use crate::local::record::{BucketId, Record, UploadSeq, decode_name};
 use crate::local::scan::Scanned;
 
-/// What a record is about, as far as compaction must know.
+/// The subject of a record.
 #[derive(Debug, Clone)]
 pub(super) enum About {
     Bucket(BucketId),
@@ -24,16 +24,16 @@ pub(super) enum About {
     Void(Position),
 }
 
-/// What becomes of a record.
+/// The liveness of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Something refers to it.
     Live,
-    /// It hides nothing any more, or is superseded.
+    /// It is superseded, or no longer hides anything.
     Dead,
 }
 
-/// Reads what a record is about.
+/// Reads the subject of a record.
 pub(super) fn about(scanned: &Scanned) -> Result<About> {
     if matches!(scanned.header.kind, RecordKind::Object | RecordKind::Tombstone) {
         let (bucket, key) = decode_name(&scanned.fields)?;
@@ -48,12 +48,12 @@ pub(super) fn about(scanned: &Scanned) -> Result<About> {
         Record::Extent { id } => About::Extent(id),
         Record::Void { at } => About::Void(at),
         Record::Object(_) | Record::Tombstone { .. } => {
-            return Err(Error::new(Reason::Defect, "a record was not recognised"));
+            return Err(Error::new(Reason::Defect, "unhandled record kind"));
         }
     })
 }
 
-/// Whether anything refers to a record. Once dead, it stays dead.
+/// Determines whether anything refers to a record. Once dead, it stays dead.
 pub(super) fn fate(changes: &Changes<'_>, local: &Local, scanned: &Scanned) -> Result<Fate> {
     let at = scanned.at;
     let is_here = |place: Place| if place.at == at { Fate::Live } else { Fate::Dead };
@@ -66,7 +66,7 @@ pub(super) fn fate(changes: &Changes<'_>, local: &Local, scanned: &Scanned) -> R
             None => {
                 let entry = changes.get(&keys::deleted(bucket, &key))?;
                 let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
-                // A tombstone that hides nothing any more is not worth a copy.
+                // A tombstone that hides nothing is not worth a copy.
                 Ok(entry.filter(|entry| entry.others > 0).map_or(Fate::Dead, |entry| is_here(entry.place)))
             }
         },
@@ -88,11 +88,11 @@ pub(super) fn fate(changes: &Changes<'_>, local: &Local, scanned: &Scanned) -> R
                 .transpose()?;
             Ok(entry.map_or(Fate::Dead, |entry| is_here(entry.place)))
         }
-        // Nor is the end of an upload of which nothing is left.
+        // Nor is the end of an upload without remaining records.
         About::UploadEnd(seq) if upload_records(changes, seq)?.count == 0 => Ok(Fate::Dead),
         About::UploadEnd(seq) => place_of(&keys::upload_ended(seq)),
         About::Extent(id) => place_of(&keys::extent(id)),
-        // A void is needed as long as the record that it voids is there.
+        // A void is needed as long as the record that it voids exists.
         About::Void(target) if local.shared.segments.get(target.segment).is_none() => Ok(Fate::Dead),
         About::Void(target) => place_of(&keys::void(target)),
     }

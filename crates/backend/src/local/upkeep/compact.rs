@@ -1,9 +1,9 @@
-//! Emptying segments and removing them, a group at a time: one change, one checkpoint of the index and one
-//! sync of the directory for all of it.
+//! Emptying and removing segments in groups: one change, one checkpoint of the index and one sync of the directory
+//! per group.
 //!
-//! All of a group is known to be dead before any of it is taken out of the counts. So a tombstone in it had
-//! nothing left to hide outside of it nor in it, and it does not matter which of its files goes first, or
-//! which stays because of trouble.
+//! The whole group is known to be dead before any of it is taken out of the counts. So its tombstones have nothing
+//! left to hide, inside or outside the group, and it does not matter which file is removed first, or which remains
+//! after a failure.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::local::leaf::Local;
 use crate::local::scan::{Item, Scanner};
 use crate::local::segment::{Segment, SegmentKind};
 
-/// What came of a group.
+/// The result of compacting a group.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Compacted {
     /// Segments removed.
     pub removed: usize,
-    /// A log segment is taken out of the counts, or partly, and still there.
+    /// A log segment that still exists was taken out of the counts, at least partly.
     pub left_begun: bool,
 }
 
-/// Empties and removes a group of segments. One that makes trouble, is damaged, or is used again meanwhile
-/// stays, joins `skipped`, and does not keep the others from their turn.
+/// Empties and removes a group of segments. One that fails, is damaged, or is used again concurrently remains, is
+/// added to `skipped`, and does not block the others.
 pub(super) fn compact(
     local: &Local,
     group: &[Arc<Segment>],
     skipped: &mut HashSet<u32>,
     (control, pace): (&Control, &mut Pace),
 ) -> Result<Compacted> {
-    let mut troubled = |segment: &Segment, e: Error| {
+    let mut record_failure = |segment: &Segment, e: Error| {
         if is_final(&e) {
             return Err(e);
         }
@@ -50,19 +50,19 @@ pub(super) fn compact(
     };
     let mut dead = Vec::new();
     let mut living = Vec::new();
-    let mut kept = Vec::new();
+    let mut retained = Vec::new();
     let mut mover = Mover::new(local, control, pace);
     for segment in group {
-        let looked = all_dead(local, segment).and_then(|is_dead| {
+        let outcome = all_dead(local, segment).and_then(|is_dead| {
             if !is_dead {
                 mover.empty(segment)?;
             }
             Ok(is_dead)
         });
-        match looked {
+        match outcome {
             Ok(true) => dead.push(segment.clone()),
             Ok(false) => living.push(segment.clone()),
-            Err(e) => troubled(segment, e)?,
+            Err(e) => record_failure(segment, e)?,
         }
     }
     if !mover.finish()? {
@@ -71,38 +71,38 @@ pub(super) fn compact(
     for segment in living {
         match all_dead(local, &segment) {
             Ok(true) => dead.push(segment),
-            Ok(false) => kept.push(segment.number),
-            Err(e) => troubled(&segment, e)?,
+            Ok(false) => retained.push(segment.number),
+            Err(e) => record_failure(&segment, e)?,
         }
     }
     let mut left_begun = false;
     let mut removable = Vec::new();
-    // Records there may have been superseded meanwhile: what they held is freed while they can be read.
-    let held = reclaim_within(local, control, &numbers(&dead, SegmentKind::Log))?;
+    // Records there may have been superseded since: their extents are freed while the records are still readable.
+    let held = reclaim_within(local, control, &segment_numbers(&dead, SegmentKind::Log))?;
     for segment in dead {
         if segment.kind == SegmentKind::Log {
             if held.contains(&segment.number) {
-                kept.push(segment.number);
+                retained.push(segment.number);
                 continue;
             }
             if let Err(e) = forget(local, &segment, control) {
                 left_begun = true;
-                troubled(&segment, e)?;
+                record_failure(&segment, e)?;
                 continue;
             }
         }
         removable.push(segment);
     }
-    skipped.extend(kept);
+    skipped.extend(retained);
     remove(local, &removable)?;
     Ok(Compacted { removed: removable.len(), left_begun })
 }
 
-fn numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
+fn segment_numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
     segments.iter().filter(|segment| segment.kind == kind).map(|segment| segment.number).collect()
 }
 
-/// Once dead, a record stays dead; so a look at a moment is enough.
+/// Once dead, a record stays dead; so a single check suffices.
 fn all_dead(local: &Local, segment: &Arc<Segment>) -> Result<bool> {
     let mut scanner = Scanner::new(segment.clone(), local.shared.layout.salt, 0);
     let changes = local.shared.index.changes();
@@ -116,34 +116,34 @@ fn all_dead(local: &Local, segment: &Arc<Segment>) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the files of segments in which nothing lives and that nothing counts any more.
+/// Removes the files of segments without live data that are out of the counts.
 fn remove(local: &Local, segments: &[Arc<Segment>]) -> Result<()> {
     if segments.is_empty() {
         return Ok(());
     }
-    let numbers: Vec<u32> = segments.iter().map(|segment| segment.number).collect();
-    retire(local, &numbers)?;
+    let segment_numbers: Vec<u32> = segments.iter().map(|segment| segment.number).collect();
+    retire(local, &segment_numbers)?;
     local.shared.index.checkpoint()?;
     if let Err(e) = local.shared.segments.unlink_all(&local.shared.layout.segments(), segments) {
-        // Whether the records are gone cannot be known: what hides them must not go, nor anything else.
+        // It is unknown whether the records are gone: what hides them must stay, and so must everything else.
         local.committer.fail();
         return Err(Error::with_source(Reason::ReadOnly, "segments could not be removed", e));
     }
-    tracing::debug!(segments = ?numbers, "segments compacted");
+    tracing::debug!(segments = ?segment_numbers, "segments compacted");
     local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
-        for number in &numbers {
+        for number in &segment_numbers {
             batch.changes.remove(keys::segment(*number));
         }
         Ok(())
     }))
 }
 
-/// Says that segments are as good as gone. How far they were taken out of the counts stays known: where the rest
-/// of a removal fails, they are not taken out again.
-fn retire(local: &Local, numbers: &[u32]) -> Result<()> {
-    let numbers = numbers.to_vec();
+/// Marks segments as removed. The progress of taking them out of the counts is preserved: if the rest of a removal
+/// fails, they are not taken out again.
+fn retire(local: &Local, segment_numbers: &[u32]) -> Result<()> {
+    let segment_numbers = segment_numbers.to_vec();
     local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
-        for number in &numbers {
+        for number in &segment_numbers {
             let key = keys::segment(*number);
             let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
             let entry = SegmentEntry { retired: true, ..entry.unwrap_or_default() };

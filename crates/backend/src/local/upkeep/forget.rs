@@ -1,5 +1,5 @@
-//! Taking the records of a segment that is about to be removed out of the counts that keep tombstones, and
-//! the ends of uploads, alive.
+//! Takes the records of a segment about to be removed out of the counts that keep tombstones, and the ends of
+//! uploads, alive.
 
 use std::sync::Arc;
 
@@ -16,37 +16,37 @@ use crate::local::position::Position;
 use crate::local::scan::{Item, Scanner};
 use crate::local::segment::Segment;
 
-/// Records taken out of the counts in one change: what writers wait for meanwhile is some milliseconds.
-const CHUNK: usize = 1024;
+/// Records per change: writers wait for it only a few milliseconds.
+const MAX_CHANGE_RECORDS: usize = 1024;
 
-/// Takes the segment's records out of the counts, a chunk at a time; how far it got is part of each
-/// change, so that a stop in between counts nothing twice.
+/// Takes the segment's records out of the counts in chunks. The progress is part of each change, so that an
+/// interruption counts nothing twice.
 pub(super) fn forget(local: &Local, segment: &Arc<Segment>, control: &Control) -> Result<()> {
     let key = keys::segment(segment.number);
     let entry = local.shared.index.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
     let from = entry.unwrap_or_default().forgotten;
     let mut scanner = Scanner::new(segment.clone(), local.shared.layout.salt, from);
     loop {
-        let mut chunk = Vec::with_capacity(CHUNK);
-        let mut done_to = None;
-        while chunk.len() < CHUNK
+        let mut records = Vec::with_capacity(MAX_CHANGE_RECORDS);
+        let mut progress = None;
+        while records.len() < MAX_CHANGE_RECORDS
             && let Some(item) = scanner.next()?
         {
             if let Item::Record(scanned) = item {
-                done_to = Some(scanned.end());
-                chunk.push((scanned.at, about(&scanned)?));
+                progress = Some(scanned.end());
+                records.push((scanned.at, about(&scanned)?));
             }
         }
-        let Some(done_to) = done_to else { return Ok(()) };
+        let Some(progress) = progress else { return Ok(()) };
         if control.stopped() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closing"));
         }
         local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
-            for (at, about) in &chunk {
+            for (at, about) in &records {
                 forget_one(&mut batch.changes, *at, about)?;
             }
             let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
-            let entry = SegmentEntry { forgotten: done_to, ..entry.unwrap_or_default() };
+            let entry = SegmentEntry { forgotten: progress, ..entry.unwrap_or_default() };
             batch.changes.put(key, entry.encode());
             Ok(())
         }))?;
@@ -55,7 +55,7 @@ pub(super) fn forget(local: &Local, segment: &Arc<Segment>, control: &Control) -
 
 fn forget_one(changes: &mut Changes<'_>, at: Position, about: &About) -> Result<()> {
     if changes.get(&keys::void(at))?.is_some() {
-        // It never happened, so it never counted.
+        // It never happened, so it was never counted.
         return Ok(());
     }
     match about {
@@ -70,7 +70,7 @@ fn forget_one(changes: &mut Changes<'_>, at: Position, about: &About) -> Result<
             forget_tombstone(changes, &keys::deleted(*bucket, key), at)
         }
         About::Upload(upload) | About::Part { upload, .. } => forget_record(changes, *upload),
-        // The end of an upload of which nothing is left, and a void of what is not there any more, hide
+        // The end of an upload without remaining records, and a void of something that no longer exists, hide
         // nothing. Copies of them elsewhere were never counted.
         About::UploadEnd(upload) => remove_if_here(changes, &keys::upload_ended(*upload), at).map(|_| ()),
         About::Void(target) => match remove_if_here(changes, &keys::void(*target), at)? {
@@ -90,7 +90,7 @@ fn remove_if_here(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result
     Ok(place)
 }
 
-/// A tombstone here goes; one elsewhere has one record less to hide.
+/// Removes a tombstone that is here; one elsewhere has one record less to hide.
 fn forget_tombstone(changes: &mut Changes<'_>, key: &[u8], at: Position) -> Result<()> {
     let Some(value) = changes.get(key)? else { return Ok(()) };
     let entry = DeletedEntry::decode(&value)?;

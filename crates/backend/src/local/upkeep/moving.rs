@@ -1,4 +1,4 @@
-//! Moving what lives out of a segment: commit records to the end of the log, extents to other bulk segments.
+//! Moving live data out of a segment: commit records to the end of the log, extents to other bulk segments.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,12 +19,12 @@ use crate::local::leaf::Local;
 use crate::local::scan::{Item, Scanned, Scanner, read_payload};
 use crate::local::segment::{Pin, Segment};
 
-/// Records moved, or extents swapped, in one change.
-const CHUNK: usize = 256;
-/// Bytes of records moved in one change, more or less.
-const CHUNK_BYTES: usize = 1 << 20;
+/// Maximum records moved, or extents swapped, per change.
+const MAX_CHANGE_ITEMS: usize = 256;
+/// Approximate maximum bytes of records moved per change.
+const MAX_CHANGE_BYTES: usize = 1 << 20;
 
-/// An extent that was copied: its number, where it was and where the copy is.
+/// A copied extent: its number, its old place and that of the copy.
 struct Moved {
     id: u64,
     old: Place,
@@ -32,7 +32,7 @@ struct Moved {
     pin: Pin,
 }
 
-/// Moves what lives in some segments. What waits to be moved is moved at the latest by [`Mover::finish`].
+/// Moves live data out of segments. [`Mover::finish`] moves what is still pending.
 pub(super) struct Mover<'a> {
     local: &'a Local,
     control: &'a Control,
@@ -47,7 +47,7 @@ impl<'a> Mover<'a> {
         Self { local, control, pace, records: Vec::new(), record_bytes: 0, extents: Vec::new() }
     }
 
-    /// Begins to move what lives in a segment. Ends early where upkeep is stopped.
+    /// Starts to move the live data of a segment. Returns early if upkeep is stopped.
     pub fn empty(&mut self, segment: &Arc<Segment>) -> Result<()> {
         let mut scanner = Scanner::new(segment.clone(), self.local.shared.layout.salt, 0);
         while let Some(item) = scanner.next()? {
@@ -56,7 +56,7 @@ impl<'a> Mover<'a> {
                 continue;
             }
             let Some(payload) = read_payload(segment, &scanned)? else {
-                keep_damaged(segment, &scanned);
+                retain_damaged(segment, &scanned);
                 continue;
             };
             let bytes = scanned.header.record_bytes();
@@ -71,15 +71,19 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// To the end of the log.
+    /// Copies to the end of the log.
     fn copy_record(&mut self, scanned: Scanned, payload: Bytes) -> Result<()> {
         let Scanned { header, fields, table, .. } = scanned;
         self.record_bytes += header.record_bytes();
         self.records.push(RecordCopy { header, fields, payload, table });
-        if self.records.len() >= CHUNK || self.record_bytes >= CHUNK_BYTES { self.append() } else { Ok(()) }
+        if self.records.len() >= MAX_CHANGE_ITEMS || self.record_bytes >= MAX_CHANGE_BYTES {
+            self.append()
+        } else {
+            Ok(())
+        }
     }
 
-    /// To another bulk segment.
+    /// Copies to another bulk segment.
     fn copy_extent(&mut self, id: u64, scanned: &Scanned, payload: Bytes) -> Result<()> {
         let payload_bytes = payload.len();
         let table = scanned.table.clone();
@@ -88,7 +92,11 @@ impl<'a> Mover<'a> {
         let old = Place { at: scanned.at, record_bytes: scanned.end() - scanned.at.offset };
         let new = Place { at: new.at, record_bytes: new.record_bytes };
         self.extents.push(Moved { id, old, new, pin });
-        if self.extents.len() >= CHUNK { swap(self.local, std::mem::take(&mut self.extents)) } else { Ok(()) }
+        if self.extents.len() >= MAX_CHANGE_ITEMS {
+            swap(self.local, std::mem::take(&mut self.extents))
+        } else {
+            Ok(())
+        }
     }
 
     fn append(&mut self) -> Result<()> {
@@ -97,7 +105,8 @@ impl<'a> Mover<'a> {
         if records.is_empty() { Ok(()) } else { self.local.committer.submit_blocking(Relocate(records)) }
     }
 
-    /// Moves what still waits. False where upkeep is stopped, and not all may have been moved.
+    /// Moves what is still pending. Returns false if upkeep is stopped, in which case not everything may have been
+    /// moved.
     pub fn finish(mut self) -> Result<bool> {
         self.append()?;
         swap(self.local, std::mem::take(&mut self.extents))?;
@@ -105,7 +114,7 @@ impl<'a> Mover<'a> {
     }
 }
 
-/// Makes copies durable and refers to them from now on, where nothing changed meanwhile.
+/// Makes copies durable and switches the index to them where it still refers to the originals.
 fn swap(local: &Local, moved: Vec<Moved>) -> Result<()> {
     if moved.is_empty() {
         return Ok(());
@@ -134,8 +143,8 @@ fn swap(local: &Local, moved: Vec<Moved>) -> Result<()> {
     }))
 }
 
-/// What lives but is damaged stays where it is, and its segment with it; the rest moves.
-fn keep_damaged(segment: &Segment, scanned: &Scanned) {
-    tracing::error!(at = %scanned.at, "a live record is damaged; its segment is kept; run `tradewind store check`");
+/// A damaged live record stays where it is, and its segment with it; the rest moves.
+fn retain_damaged(segment: &Segment, scanned: &Scanned) {
+    tracing::error!(at = %scanned.at, "a live record is damaged, so its segment is retained; run `tradewind store check`");
     segment.damaged.store(true, Ordering::Release);
 }

@@ -1,4 +1,4 @@
-//! What to compact, and in which order.
+//! Selection and order of the segments to compact.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,49 +11,49 @@ use crate::local::index::keys;
 use crate::local::leaf::Local;
 use crate::local::segment::{Segment, SegmentKind};
 
-/// Small sealed segments (left by restarts) are merged when there are more of them than this.
-const SMALL_SEGMENTS: usize = 8;
-/// Segments are small below this part of the size at which they take no further records.
-const SMALL_SHARE: u32 = 16;
+/// Small sealed segments (left by restarts) are merged when there are more than this.
+const MAX_SMALL_SEGMENTS: usize = 8;
+/// A segment is small below the size limit divided by this.
+const SMALL_SIZE_DIVISOR: u32 = 16;
 
-/// The live share below which a segment is worth compacting where writes are refused for want of space: each byte
-/// freed costs up to nine that are copied.
+/// Live fraction below which a segment is worth compacting when writes are rejected for lack of space: each byte
+/// freed costs up to nine copied ones.
 pub(in crate::local) const MOST_LIVE: f64 = 0.9;
 
-/// The live share below which a segment is worth compacting now.
+/// Live fraction below which a segment is worth compacting now.
 pub(super) fn worth_below(local: &Local) -> f64 {
     let (below, shortage) = (local.shared.options.compact_below, local.shared.space.shortage());
     below + (MOST_LIVE - below).max(0.0) * shortage
 }
 
-/// The segments worth compacting at a moment.
+/// The segments worth compacting at one moment.
 #[derive(Default)]
 pub(super) struct Plan {
-    /// Log segments whose removal was begun and interrupted. Their records are not counted any more but still
-    /// there: until they are gone, no tombstone may go, and so no other log segment.
+    /// Log segments whose removal was interrupted. Their records are out of the counts but still exist: until they
+    /// are removed, no tombstone, and so no other log segment, may be removed.
     pub begun: Vec<Arc<Segment>>,
-    /// The others, those with the smallest live share first.
+    /// The others, in ascending order of their live fraction.
     pub worth: Vec<Candidate>,
 }
 
-/// A sealed segment that holds little.
+/// A sealed segment with little live data.
 pub(super) struct Candidate {
     pub segment: Arc<Segment>,
-    /// Bytes to be copied.
+    /// Bytes to copy.
     pub live_bytes: u64,
-    /// The live share; 0 where it is not what makes the segment worth it.
+    /// The live fraction; 0 if the segment was selected for another reason.
     pub share: f64,
 }
 
 impl Plan {
-    /// Looks over all segments but those to be skipped.
+    /// Examines all segments except those to be skipped.
     pub fn of(local: &Local, skipped: &HashSet<u32>) -> Result<Self> {
         let shared = &local.shared;
         let mut plan = Self::default();
         let mut small = Vec::new();
         let worth_below = worth_below(local);
         for segment in shared.segments.all().values() {
-            // Looked at before the index: what no pin holds any more is committed or given up.
+            // Read before the index: what is no longer pinned is committed or aborted.
             let busy = !segment.sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
             let entry = shared.index.get(&keys::segment(segment.number))?;
             let entry = entry.map(|value| SegmentEntry::decode(&value)).transpose()?.unwrap_or_default();
@@ -71,7 +71,7 @@ impl Plan {
             let candidate = Candidate { segment: segment.clone(), live_bytes, share };
             if share < worth_below {
                 plan.worth.push(candidate);
-            } else if size < shared.options.segment_bytes / SMALL_SHARE {
+            } else if size < shared.options.segment_bytes / SMALL_SIZE_DIVISOR {
                 small.push(Candidate { share: 0.0, ..candidate });
             }
         }
@@ -80,7 +80,7 @@ impl Plan {
             a.share.total_cmp(&b.share).then_with(|| a.segment.number.cmp(&b.segment.number))
         });
         small.sort_by_key(|candidate| candidate.segment.number);
-        small.truncate(small.len().saturating_sub(SMALL_SEGMENTS));
+        small.truncate(small.len().saturating_sub(MAX_SMALL_SEGMENTS));
         plan.worth.append(&mut small);
         Ok(plan)
     }

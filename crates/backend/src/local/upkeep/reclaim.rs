@@ -1,8 +1,8 @@
-//! Freeing the extents of objects and parts that were superseded, deleted or given up. The record that
-//! named them is still on disk: it is compacted only after this.
+//! Frees the extents of superseded, deleted or aborted objects and parts. The record that named them is still on
+//! disk: it is compacted only after this.
 //!
-//! Writers make work for this as fast as they are answered. So one change frees the extents of many records,
-//! and what comes while it is at work waits for the next time: compaction has its turn in between.
+//! Writers create this work as fast as they are served. So one change frees the extents of many records, and work
+//! that arrives meanwhile waits for the next call: compaction runs in between.
 
 use tradewind_core::error::{Error, Reason, Result};
 
@@ -15,16 +15,16 @@ use crate::local::leaf::Local;
 use crate::local::record::{Content, Record, Run};
 use crate::local::scan::record_at;
 
-/// Extents, and superseded records, freed in one change: what writers wait for meanwhile is some milliseconds.
-const CHUNK: usize = 1024;
+/// Extents, and superseded records, freed per change: writers wait for it only a few milliseconds.
+const MAX_CHANGE_ITEMS: usize = 1024;
 
-/// Frees everything that waits for it at this moment.
+/// Frees everything that is pending at this moment.
 pub(super) fn reclaim(local: &Local, control: &Control) -> Result<()> {
     free_where(local, control, |_| true).map(|_| ())
 }
 
-/// Frees what waits for it because of records in these segments. Answers the segments of records of which that
-/// could not be done: they are still needed.
+/// Frees what is pending because of records in these segments. Returns the segments of records for which that failed:
+/// they are still needed.
 pub(super) fn reclaim_within(local: &Local, control: &Control, segments: &[u32]) -> Result<Vec<u32>> {
     if segments.is_empty() {
         return Ok(Vec::new());
@@ -33,7 +33,7 @@ pub(super) fn reclaim_within(local: &Local, control: &Control, segments: &[u32])
 }
 
 fn free_where(local: &Local, control: &Control, is_wanted: impl Fn(u32) -> bool) -> Result<Vec<u32>> {
-    let mut freed = Freed::default();
+    let mut pending = PendingFrees::default();
     let mut failed = Vec::new();
     for entry in local.shared.index.view().prefix(&[keys::space::RECLAIM]) {
         let (key, value) = entry?;
@@ -47,37 +47,38 @@ fn free_where(local: &Local, control: &Control, is_wanted: impl Fn(u32) -> bool)
         let runs = match runs_of(local, place) {
             Ok(runs) => runs,
             Err(e) if e.reason() == Reason::CorruptData => {
-                tracing::error!(error = ?e, "extents stay occupied until the index is made anew");
+                tracing::error!(error = ?e, "extents stay occupied until the index is rebuilt");
                 Vec::new()
             }
             Err(e) if is_final(&e) => return Err(e),
             Err(e) => {
-                tracing::error!(error = ?e, at = %place.at, "extents cannot be freed; it is tried again later");
+                tracing::error!(error = ?e, at = %place.at, "extents cannot be freed; this will be retried later");
                 failed.push(place.at.segment);
                 continue;
             }
         };
         for id in runs.into_iter().flat_map(Run::ids) {
-            freed.extents.push(id);
-            freed.submit_when(CHUNK, local)?;
+            pending.extents.push(id);
+            pending.submit_at_length(MAX_CHANGE_ITEMS, local)?;
         }
-        freed.records.push(seq);
-        freed.submit_when(CHUNK, local)?;
+        pending.records.push(seq);
+        pending.submit_at_length(MAX_CHANGE_ITEMS, local)?;
     }
-    freed.submit_when(1, local)?;
+    pending.submit_at_length(1, local)?;
     Ok(failed)
 }
 
-/// What the next change frees. A record may have more extents than one change: it is done with the last.
+/// The contents of the next change. A record may have more extents than fit into one change: it is done with the
+/// last.
 #[derive(Default)]
-struct Freed {
+struct PendingFrees {
     extents: Vec<u64>,
     records: Vec<u64>,
 }
 
-impl Freed {
-    /// Submits the change where it has got so long.
-    fn submit_when(&mut self, length: usize, local: &Local) -> Result<()> {
+impl PendingFrees {
+    /// Submits the change once it has this length.
+    fn submit_at_length(&mut self, length: usize, local: &Local) -> Result<()> {
         if self.extents.len().max(self.records.len()) < length {
             return Ok(());
         }
@@ -98,7 +99,7 @@ impl Freed {
     }
 }
 
-/// The runs that a superseded record refers to.
+/// The runs to which a superseded record refers.
 fn runs_of(local: &Local, place: Place) -> Result<Vec<Run>> {
     let missing = |why: &str| {
         Error::new(
@@ -107,7 +108,7 @@ fn runs_of(local: &Local, place: Place) -> Result<Vec<Run>> {
         )
     };
     let segment =
-        local.shared.segments.get(place.at.segment).ok_or_else(|| missing("its segment is gone"))?;
+        local.shared.segments.get(place.at.segment).ok_or_else(|| missing("its segment is missing"))?;
     let scanned = record_at(&segment, local.shared.layout.salt, place.at.offset)?;
     let scanned = scanned.ok_or_else(|| missing("it is damaged"))?;
     match scanned.record()? {

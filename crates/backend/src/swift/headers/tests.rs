@@ -1,18 +1,18 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What Swift answers of what it was sent: blanks cut, names in another case, and those of `a_b` lost.
+/// Simulates how Swift changes headers: trims blanks, changes the case of names, and drops names like `a_b`.
 fn through_swift(headers: &HeaderMap) -> HeaderMap {
     let mut answered = HeaderMap::new();
     let (mut bytes, mut count) = (0, 0);
     for (name, value) in headers {
         let text = value.to_str().expect("printable").trim().to_owned();
-        if let Some(short) = name.as_str().strip_prefix(USER) {
+        if let Some(short) = name.as_str().strip_prefix(USER_PREFIX) {
             assert!(text.len() <= 256 && short.len() <= 128, "{name}: {text}");
             (bytes, count) = (bytes + short.len() + text.len(), count + 1);
             assert!(!name.as_str().contains('_'));
         }
-        if name.as_str().starts_with(USER) || name.as_str().starts_with("content-") {
+        if name.as_str().starts_with(USER_PREFIX) || name.as_str().starts_with("content-") {
             answered.insert(name.clone(), HeaderValue::try_from(text).expect("it was one"));
         }
     }
@@ -20,8 +20,8 @@ fn through_swift(headers: &HeaderMap) -> HeaderMap {
     answered
 }
 
-fn comes_back(kept: &Kept) {
-    let written = kept.write().expect("it can be written");
+fn assert_round_trip(kept: &Kept) {
+    let written = kept.encode().expect("it can be written");
     let answered = through_swift(&written.headers);
     assert_eq!(written.aside.is_some(), Kept::aside(&answered).is_some());
     assert_eq!(&Kept::read(&answered, written.aside.as_deref()).expect("it can be read"), kept);
@@ -30,12 +30,12 @@ fn comes_back(kept: &Kept) {
 }
 
 #[test]
-fn checksums_tags_and_names_come_back() {
+fn checksums_tags_and_ids_round_trip() {
     let metadata = Metadata {
         tags: Tags::new(vec![("b".to_owned(), "2".to_owned()), ("ü".to_owned(), "π".to_owned())]).unwrap(),
         ..Metadata::default()
     };
-    comes_back(&Kept {
+    assert_round_trip(&Kept {
         metadata,
         etag: Some(ETag::from_tag("0123-4")),
         checksums: Algorithm::ALL.map(|algorithm| Checksum::of(algorithm, b"x")).to_vec(),
@@ -46,20 +46,20 @@ fn checksums_tags_and_names_come_back() {
 }
 
 #[test]
-fn later_algorithms_have_a_header_of_their_own() {
+fn later_algorithms_have_a_separate_header() {
     let later = Checksum::of(Algorithm::XxHash3, b"x");
     let kept = Kept { checksums: vec![Checksum::of(Algorithm::Crc32, b"x"), later], ..Kept::default() };
-    let mut headers = kept.write().unwrap().headers;
+    let mut headers = kept.encode().unwrap().headers;
     let first = headers[own("checksums")].to_str().unwrap();
     assert!(first.starts_with("CRC32=") && !first.contains(' '), "{first}");
     headers.insert(own("later-checksums"), HeaderValue::from_static("BLAKE4=abcd XXHASH3=ctyxi2ehff8="));
     let read = Kept::read(&headers, None).unwrap().checksums;
     let of_nine = Checksum::of(Algorithm::XxHash3, b"123456789");
-    assert_eq!(read, [Checksum::of(Algorithm::Crc32, b"x"), of_nine], "what is not known is passed over");
+    assert_eq!(read, [Checksum::of(Algorithm::Crc32, b"x"), of_nine], "unknown algorithms are ignored");
 }
 
 #[test]
-fn what_other_clients_wrote_is_read() {
+fn read_accepts_metadata_of_other_clients() {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("image/png"));
     headers.insert("x-object-meta-colour", HeaderValue::from_static("green"));
@@ -71,7 +71,7 @@ fn what_other_clients_wrote_is_read() {
 }
 
 #[test]
-fn what_nobody_wrote_is_corrupt() {
+fn read_rejects_invalid_metadata() {
     for (name, text) in
         [("checksums", "x"), ("checksums", "CRC32=!"), ("parts", "x"), ("scope", "x"), ("more-0", "!")]
     {
@@ -83,7 +83,7 @@ fn what_nobody_wrote_is_corrupt() {
 
 proptest! {
     #[test]
-    fn metadata_comes_back(
+    fn metadata_round_trips(
         user in prop::collection::btree_map("[a-zA-Z0-9_.-]{1,20}", ".{0,300}", 0..8),
         kind in prop::option::of("[ -~é\t]{1,300}"),
         language in prop::option::of(".{1,40}"),
@@ -93,6 +93,6 @@ proptest! {
         metadata.headers.content_type = kind.filter(|kind| kind != DEFAULT_TYPE);
         metadata.headers.content_language = language;
         metadata.classes.object = class.map(|class| Classes::parse_object(&class.to_string()).unwrap());
-        comes_back(&Kept { metadata, write: Some("w".to_owned()), ..Kept::default() });
+        assert_round_trip(&Kept { metadata, write: Some("w".to_owned()), ..Kept::default() });
     }
 }

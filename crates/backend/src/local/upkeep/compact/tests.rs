@@ -1,4 +1,4 @@
-//! What compaction must not change.
+//! Invariants of compaction.
 
 use std::sync::atomic::Ordering;
 
@@ -17,14 +17,14 @@ use crate::local::upkeep::plan::Plan;
 use crate::local::upkeep::run_once;
 
 #[test]
-fn fields_of_later_versions_are_kept() -> Result<()> {
+fn fields_of_later_versions_are_preserved() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
     let options = || LocalOptions { compact_below: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
     let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
     let record =
         Record::BucketCreated(Bucket { id: 7, name: "later".to_owned(), created: Timestamp::from_millis(1) });
     let mut unknown = FieldWriter::default();
-    unknown.text(200, "said by a later version");
+    unknown.text(200, "from a later version");
     let fields = [record.encode(), unknown.finish()].concat();
     let header = Header {
         kind: RecordKind::BucketCreated,
@@ -40,21 +40,20 @@ fn fields_of_later_versions_are_kept() -> Result<()> {
 
     let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
     let place_now = || -> Result<Place> {
-        Ok(BucketEntry::decode(&local.shared.index.get(&keys::bucket(7))?.expect("the bucket is there"))?
-            .place)
+        Ok(BucketEntry::decode(&local.shared.index.get(&keys::bucket(7))?.expect("the bucket exists"))?.place)
     };
     let before = place_now()?;
     assert_eq!(run_once(&local)?, 1);
     let after = place_now()?;
     assert_ne!(before.at, after.at);
-    let segment = local.shared.segments.get(after.at.segment).expect("the segment is there");
-    let moved = record_at(&segment, local.shared.layout.salt, after.at.offset)?.expect("the record is there");
+    let segment = local.shared.segments.get(after.at.segment).expect("the segment exists");
+    let moved = record_at(&segment, local.shared.layout.salt, after.at.offset)?.expect("the record exists");
     assert_eq!(moved.fields, fields);
     Ok(())
 }
 
 #[test]
-fn a_removal_that_was_begun_is_finished_before_any_other() -> Result<()> {
+fn interrupted_removal_is_finished_first() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
     let options = || LocalOptions { compact_below: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
     let segments = 3;
@@ -67,20 +66,20 @@ fn a_removal_that_was_begun_is_finished_before_any_other() -> Result<()> {
     let mut numbers: Vec<u32> = local.shared.segments.all().keys().copied().collect();
     numbers.sort_unstable();
     assert_eq!(numbers.len(), segments);
-    // The store stopped when it had taken the records of the second one out of the counts.
-    let second = local.shared.segments.get(numbers[1]).expect("it is there");
+    // The store stopped after taking the records of the second one out of the counts.
+    let second = local.shared.segments.get(numbers[1]).expect("the segment exists");
     forget(&local, &second, &Control::default())?;
     drop(local);
     let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
-    let begun = Plan::of(&local, &HashSet::new())?.begun;
-    assert_eq!(begun.iter().map(|segment| segment.number).collect::<Vec<_>>(), [numbers[1]]);
+    let interrupted = Plan::of(&local, &HashSet::new())?.begun;
+    assert_eq!(interrupted.iter().map(|segment| segment.number).collect::<Vec<_>>(), [numbers[1]]);
     assert_eq!(run_once(&local)?, segments);
     assert_eq!(local.shared.buckets.read().len(), segments);
     Ok(())
 }
 
 #[test]
-fn a_removal_that_cannot_be_finished_holds_other_log_segments_and_no_more() -> Result<()> {
+fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
     let (local, _) = Local::open(place.path(), options, SystemClock::shared())?;
@@ -90,8 +89,9 @@ fn a_removal_that_cannot_be_finished_holds_other_log_segments_and_no_more() -> R
         segment.sealed.store(true, Ordering::Release);
         Ok(segment)
     };
-    let (begun, log, bulk) = (make(SegmentKind::Log)?, make(SegmentKind::Log)?, make(SegmentKind::Bulk)?);
-    // Its only record says nothing that can be understood.
+    let (interrupted, log, bulk) =
+        (make(SegmentKind::Log)?, make(SegmentKind::Log)?, make(SegmentKind::Bulk)?);
+    // Its only record cannot be decoded.
     let header = Header {
         kind: RecordKind::UploadEnded,
         relocated: false,
@@ -100,28 +100,28 @@ fn a_removal_that_cannot_be_finished_holds_other_log_segments_and_no_more() -> R
         seq: 1,
         durable: Position::default(),
     };
-    let at = Position::new(begun.number, begun.end.load(Ordering::Acquire));
+    let at = Position::new(interrupted.number, interrupted.end.load(Ordering::Acquire));
     let bytes = header.encode_head(shared.layout.salt, at, &[], &[]);
-    begun.end.fetch_add(u32::try_from(bytes.len()).unwrap(), Ordering::AcqRel);
-    begun.write_all(&[bytes.into()], at.offset.into()).unwrap();
+    interrupted.end.fetch_add(u32::try_from(bytes.len()).unwrap(), Ordering::AcqRel);
+    interrupted.write_all(&[bytes.into()], at.offset.into()).unwrap();
     let mut changes = shared.index.changes();
     let entry = SegmentEntry { forgotten: 1, ..SegmentEntry::default() };
-    changes.put(keys::segment(begun.number), entry.encode());
+    changes.put(keys::segment(interrupted.number), entry.encode());
     changes.apply()?;
 
     assert_eq!(run_once(&local)?, 1);
     let is_there = |segment: &Segment| (shared.segments.get(segment.number).is_some(), segment.path.exists());
     assert_eq!(is_there(&bulk), (false, false));
-    assert_eq!((is_there(&begun), is_there(&log)), ((true, true), (true, true)));
-    // What kept it is gone.
-    begun.end.store(at.offset, Ordering::Release);
+    assert_eq!((is_there(&interrupted), is_there(&log)), ((true, true), (true, true)));
+    // The obstacle is removed.
+    interrupted.end.store(at.offset, Ordering::Release);
     assert_eq!(run_once(&local)?, 2);
     Ok(())
 }
 
-/// The index could not be made durable, and upkeep comes back to it: nothing is taken out of the counts twice.
+/// The index could not be made durable, and upkeep returns to it: nothing is taken out of the counts twice.
 #[test]
-fn a_removal_that_failed_at_its_end_is_taken_up_there() -> Result<()> {
+fn failed_removal_resumes_at_its_last_step() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
     let (local, _) = Local::open(place.path(), options.clone(), SystemClock::shared())?;
@@ -131,17 +131,17 @@ fn a_removal_that_failed_at_its_end_is_taken_up_there() -> Result<()> {
     })?;
     drop(local);
     let (local, _) = Local::open(place.path(), options, SystemClock::shared())?;
-    let segment = local.shared.segments.all().values().next().cloned().expect("it is there");
+    let segment = local.shared.segments.all().values().next().cloned().expect("the segment exists");
     forget(&local, &segment, &Control::default())?;
     let key = keys::segment(segment.number);
     let forgotten = |what: &str| -> Result<u32> {
         let value = local.shared.index.get(&key)?.expect(what);
         Ok(SegmentEntry::decode(&value)?.forgotten)
     };
-    let before = forgotten("it is begun")?;
+    let before = forgotten("the removal is started")?;
     assert!(before > 0);
     retire(&local, &[segment.number])?;
-    assert_eq!(forgotten("it is retired")?, before);
+    assert_eq!(forgotten("the segment is retired")?, before);
     assert_eq!(Plan::of(&local, &HashSet::new())?.begun.len(), 1);
     Ok(())
 }
