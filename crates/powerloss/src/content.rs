@@ -39,7 +39,7 @@ impl Content {
         (last - first + 1 - self.pages.range(first..=last).count() as u64) * PAGE
     }
 
-    /// Whether the page that holds `offset` is allocated.
+    /// Returns true if the page that contains `offset` is allocated.
     pub fn is_allocated(&self, offset: u64) -> bool {
         self.pages.contains_key(&(offset / PAGE))
     }
@@ -68,8 +68,8 @@ impl Content {
         }
     }
 
-    /// Writes bytes without touching the length. The caller restores the invariant, by a later
-    /// [`set_len`](Self::set_len), where the bytes pass the end.
+    /// Writes bytes without changing the length. If they extend beyond the end, the caller restores the invariant by
+    /// a later [`set_len`](Self::set_len).
     pub fn patch(&mut self, offset: u64, data: &[u8]) {
         let mut at = offset;
         let mut rest = data;
@@ -123,7 +123,7 @@ impl Content {
         }
     }
 
-    /// Makes the pages that hold a range the same as in `other`, by sharing them. The length stays.
+    /// Makes the pages of a range equal to those of `other` by sharing them. The length is unchanged.
     pub fn share(&mut self, other: &Self, offset: u64, length: u64) {
         let Some((first, last)) = page_span(offset, length) else { return };
         if first == last {
@@ -140,14 +140,14 @@ impl Content {
         self.pages.extend(other.pages.range(first..=last).map(|(&index, page)| (index, page.clone())));
     }
 
-    /// The first byte at or after `offset` that lies in an allocated page (`SEEK_DATA`).
+    /// The first byte at or after `offset` that is in an allocated page (`SEEK_DATA`).
     pub fn next_data(&self, offset: u64) -> Option<u64> {
         let (&index, _) = self.pages.range(offset / PAGE..).next()?;
         let at = (index * PAGE).max(offset);
         (at < self.len).then_some(at)
     }
 
-    /// The first byte at or after `offset` that lies in a hole; the end counts as one (`SEEK_HOLE`).
+    /// The first byte at or after `offset` that is in a hole; the end counts as one (`SEEK_HOLE`).
     pub fn next_hole(&self, offset: u64) -> Option<u64> {
         if offset >= self.len {
             return None;
@@ -164,7 +164,7 @@ impl Content {
 }
 
 impl PartialEq for Content {
-    /// Equal when they read the same: a hole equals zeros.
+    /// Equal if they read the same: a hole equals zeros.
     fn eq(&self, other: &Self) -> bool {
         let same = |a: &Self, b: &Self| {
             a.pages.iter().all(|(index, page)| match b.pages.get(index) {
@@ -176,7 +176,7 @@ impl PartialEq for Content {
     }
 }
 
-/// First and last page of a range; none when it is empty.
+/// First and last page of a range; `None` if it is empty.
 fn page_span(offset: u64, length: u64) -> Option<(u64, u64)> {
     (length > 0).then(|| (offset / PAGE, offset.saturating_add(length - 1) / PAGE))
 }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_was_written_across_pages() {
+    fn read_returns_writes_across_pages() {
         let mut content = Content::default();
         let data: Vec<u8> = (0..10_000_u32).map(|i| i as u8).collect();
         content.write(4000, &data);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_past_a_shorter_length_never_come_back() {
+    fn truncated_bytes_never_reappear() {
         let mut content = Content::default();
         content.write(0, &[7; 5000]);
         content.set_len(100);

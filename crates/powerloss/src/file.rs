@@ -1,9 +1,8 @@
-//! One regular file in its two states: what programs see and what the disk holds.
+//! One regular file in its two states: the volatile one that programs see and the durable one on disk.
 //!
-//! Between the two lies the ordered list of changes since the last sync. A sync moves them to the
-//! durable side; a power cut draws their fates (`fate`) and makes what they leave (`settle`). Invariant: the durable content with all
-//! pending changes applied in order reads like the volatile content, unless a failed sync dropped
-//! some of them.
+//! Between the two is the ordered list of changes since the last sync. A sync moves them to the durable side; a power
+//! cut draws their fates (`fate`) and applies these (`settle`). Invariant: the durable content with all pending
+//! changes applied in order reads like the volatile content, unless a failed sync dropped some of them.
 
 mod change;
 mod failed;
@@ -27,31 +26,31 @@ pub struct FileState {
     volatile: Content,
     durable: Content,
     pending: Vec<Change>,
-    /// Changes ever made; the pending ones are the last of them, but for writes that a failed sync lost.
+    /// Number of changes ever made; the pending ones are the last, except for writes lost by a failed sync.
     issued: u64,
-    /// What a failed sync may have written.
+    /// Sectors that a failed sync may have written.
     failed: FailedSectors,
-    /// Nothing is to be seen any more; see [`release_volatile`](Self::release_volatile).
+    /// True if no program can see the file any more; see [`release_volatile`](Self::release_volatile).
     released: bool,
 }
 
 impl FileState {
-    /// A file that is wholly on disk.
+    /// A file that is completely on disk.
     pub fn durable(content: Content) -> Self {
         Self { volatile: content.clone(), durable: content, ..Self::default() }
     }
 
-    /// What programs see.
+    /// The volatile content.
     pub fn content(&self) -> &Content {
         &self.volatile
     }
 
-    /// Whether a power cut has nothing to decide.
+    /// Returns true if a power cut changes nothing.
     pub fn is_durable(&self) -> bool {
         self.pending.is_empty() && self.failed.is_empty()
     }
 
-    /// How many changes wait for a sync.
+    /// Number of unsynced changes.
     pub fn pending_changes(&self) -> usize {
         self.pending.len()
     }
@@ -76,13 +75,13 @@ impl FileState {
         self.change(Change::Allocate { offset, length, keep_size });
     }
 
-    /// The point that a sync starting now has to reach.
+    /// The number of changes that a sync starting now must cover.
     pub fn mark(&self) -> u64 {
         self.issued
     }
 
-    /// Makes every change up to `mark` durable; later ones stay pending. Where that frees blocks, it
-    /// returns what the file held before.
+    /// Makes every change up to `mark` durable; later ones stay pending. If that frees blocks, it returns the file's
+    /// previous content.
     pub fn sync(&mut self, mark: u64) -> Option<Content> {
         let count = self.reached(mark);
         let freed = freed(&self.durable, self.pending[..count].iter().map(|change| (change, true))).pop();
@@ -101,9 +100,9 @@ impl FileState {
         freed
     }
 
-    /// Loses the writes up to `mark` while programs go on seeing them, as Linux does when a write-back
-    /// fails: the pages are marked clean and no later sync writes them, though the disk may have taken
-    /// some sectors. Later changes, and those of lengths and blocks, wait for the next sync.
+    /// Loses the writes up to `mark` while programs still see them, as Linux does when a write-back fails: the pages
+    /// are marked clean and no later sync writes them, although some sectors may be on disk. Later changes, and those
+    /// of lengths and blocks, wait for the next sync.
     pub fn drop_pending(&mut self, mark: u64) {
         let count = self.reached(mark);
         let later = self.pending.split_off(count);
@@ -116,8 +115,8 @@ impl FileState {
         self.pending.extend(later);
     }
 
-    /// Frees what programs saw: the file has no name and is not open. What is pending waits for its
-    /// fate all the same, since a crash may bring the name back.
+    /// Frees the volatile content: the file has no name and is not open. Pending changes still await their fate,
+    /// because a crash may restore the name.
     pub fn release_volatile(&mut self) {
         self.volatile = Content::default();
         self.released = true;
@@ -128,7 +127,7 @@ impl FileState {
         self.pending.iter().filter_map(Change::written).sum()
     }
 
-    /// What the disk would hold if all that is pending had reached it.
+    /// The disk's content if all pending changes had reached it.
     pub fn latest(&self) -> Content {
         let mut content = self.durable.clone();
         for change in self.failed.writes().iter().chain(&self.pending) {
@@ -137,7 +136,7 @@ impl FileState {
         content
     }
 
-    /// What the disk holds after a power cut; `stale` is what freed blocks hold of files of its kind.
+    /// The disk's content after a power cut; `stale` is the content of freed blocks of files of the same kind.
     pub fn crash(self, mode: Mode, stale: &[Content], rng: &mut Rng) -> (Content, FileFates) {
         let mut changes = if mode == Mode::Random { self.failed.writes() } else { Vec::new() };
         changes.extend(self.pending);
@@ -150,7 +149,7 @@ impl FileState {
         self.issued += 1;
     }
 
-    /// How many of the pending changes lie before a mark.
+    /// Number of pending changes before a mark.
     fn reached(&self, mark: u64) -> usize {
         let settled = self.issued - self.pending.len() as u64;
         mark.saturating_sub(settled).min(self.pending.len() as u64) as usize
@@ -158,7 +157,7 @@ impl FileState {
 
     /// Shares the touched pages instead of copying the bytes once more.
     fn sync_all(&mut self) {
-        // What lay past the shortest length on the way is gone; what came there later was touched.
+        // Bytes beyond the shortest intermediate length are gone; later ones are in a touched range.
         let shortest = self.pending.iter().filter_map(|change| match change {
             Change::SetLen(len) => Some(*len),
             _ => None,
@@ -174,7 +173,7 @@ impl FileState {
         if self.durable.len() != self.volatile.len() {
             self.durable.set_len(self.volatile.len());
         }
-        // Capacity is kept: the next sync is likely to come after as many changes.
+        // The capacity is retained: the next sync probably covers as many changes.
         self.pending.clear();
     }
 }

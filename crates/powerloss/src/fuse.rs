@@ -1,7 +1,7 @@
-//! The file system as the kernel calls it: each request is one call of the model.
+//! The FUSE interface: each request is one call of the model.
 //!
-//! Nothing is decided here: `arguments` says what a request asks for, the model what comes of it, and
-//! `answer` how the kernel is told. File locks are not answered: the kernel keeps them itself.
+//! Nothing is decided here: `arguments` translates requests, the model executes them, and `answer` translates the
+//! results. File locks are left to the kernel.
 
 mod answer;
 mod arguments;
@@ -26,10 +26,10 @@ use answer::{Answer, Opened, errno, file_type};
 use arguments::{fallocate, is_regular_file, is_synchronous, moment, owner, rename, seek};
 use listings::Listings;
 
-/// Space that `statfs` tells of where no cap is set.
-const ROOMY: u64 = 64 << 30;
+/// Space that `statfs` reports without a limit.
+const DEFAULT_SPACE_BYTES: u64 = 64 << 30;
 
-/// The file system, to be mounted.
+/// The file system to mount.
 pub struct PowerLoss {
     shared: Arc<Shared>,
     listings: Listings,
@@ -43,11 +43,11 @@ impl PowerLoss {
 
 impl Filesystem for PowerLoss {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP | InitFlags::FUSE_PARALLEL_DIROPS;
-        let offered = wanted & config.capabilities();
+        let requested = InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP | InitFlags::FUSE_PARALLEL_DIROPS;
+        let offered = requested & config.capabilities();
         config
             .add_capabilities(offered)
-            .map_err(|refused| io::Error::other(format!("kernel refused {refused:?}")))
+            .map_err(|refused| io::Error::other(format!("the kernel refused {refused:?}")))
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -271,7 +271,7 @@ impl Filesystem for PowerLoss {
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         match self.shared.with(|model| Ok((model.space(), model.inode_count() as u64))) {
             Ok(((used, limit), inodes)) => {
-                let total = limit.unwrap_or(ROOMY) / PAGE;
+                let total = limit.unwrap_or(DEFAULT_SPACE_BYTES) / PAGE;
                 let free = total.saturating_sub(used / PAGE);
                 reply.statfs(total, free, free, inodes + (1 << 20), 1 << 20, PAGE as u32, 255, PAGE as u32);
             }

@@ -1,9 +1,9 @@
 //! A file system that loses power: a test instrument.
 //!
-//! Programs run on a FUSE mount unmodified. The file system keeps two states of everything: the
-//! volatile one that programs see, and the durable one that only `fsync` and `fdatasync` advance.
-//! [`Handle::crash`] drops, tears and reorders what was not synced, by a seed; the tree that results
-//! is what a disk could hold after the power was cut. It is deliberately stricter than ext4: syncing
+//! Programs run on a FUSE mount unmodified. The file system maintains two states: the volatile one that programs see,
+//! and the durable one that only `fsync` and `fdatasync` advance. [`Handle::crash`] drops, tears and reorders
+//! unsynced changes by a seed; the resulting tree is one that a disk could hold after a power failure. It is
+//! deliberately stricter than ext4: syncing a file does not make its name durable, only syncing its directory does.
 //! a file does not make its name durable, only syncing its directory does.
 //!
 //! ```no_run
@@ -11,17 +11,17 @@
 //! use tradewind_powerloss::{Mode, PowerLossFs};
 //!
 //! let disk = PowerLossFs::mount(Path::new("mnt"), None)?;
-//! // Start a server on `disk.path()`, load it, note what it acknowledges.
+//! // Start a server on `disk.path()`, load it, record what it acknowledges.
 //! println!("{}", disk.crash(42, Mode::Random));
 //! // Every sync fails from here on, so whatever is still acknowledged counts as well.
 //! // Kill the server and wait for it.
 //! disk.revive();
-//! // Start the server again: all that was acknowledged must be there.
+//! // Start the server again: everything acknowledged must be there.
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! `model` is pure (no FUSE, no clock, no randomness of its own) and tested by itself; `fuse` answers
-//! the kernel with it, `mount` is the handle that a test holds, and `shared` is what these two share.
+//! `model` is pure (no FUSE, no clock, no randomness of its own) and tested separately; `fuse` connects it to the
+//! kernel, `mount` is the handle of a test, and `shared` is the state shared by these two.
 
 mod content;
 mod file;

@@ -1,7 +1,7 @@
 //! `tradewind-powerloss mount DIR [--from DIR] [--threads N]`: the mount for scripts.
 //!
-//! Commands come one a line on standard input and each is answered by one line that begins with
-//! `ok` or `error`; the end of the input unmounts.
+//! Reads one command per line from standard input and answers each with one line that starts with `ok` or `error`;
+//! the end of the input unmounts.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
@@ -14,12 +14,12 @@ use tradewind_powerloss::{FsyncFailure, Handle, Options, PowerLossFs};
 const USAGE: &str = "usage: tradewind-powerloss mount DIR [--from DIR] [--threads N]
 commands on standard input:
   crash SEED drop-all|keep-all|random   cut the power; EIO until revive
-  revive                                answer again
+  revive                                serve requests again
   export DIR                            write the tree as ordinary files
   fail-fsync-after N drop|keep          one sync fails after N more; pending data dropped or kept
-  limit-bytes N|none                    answer ENOSPC beyond N bytes
-  sync-delay MILLISECONDS               let each sync take so long
-  counters                              what was asked so far
+  limit-bytes N|none                    return ENOSPC beyond N bytes
+  sync-delay MILLISECONDS               delay each sync
+  counters                              print request counters
   quit                                  unmount";
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -49,10 +49,10 @@ fn main() -> ExitCode {
 
 fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     if words.next().as_deref() != Some("mount") {
-        return Err("the first word must be mount".into());
+        return Err("the first argument must be `mount`".into());
     }
     let mut arguments = Arguments {
-        mountpoint: words.next().ok_or("no directory to mount on")?.into(),
+        mountpoint: words.next().ok_or("the mount directory is missing")?.into(),
         from: None,
         options: Options::default(),
     };
@@ -79,7 +79,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
         match words.as_slice() {
             [] => continue,
             ["quit"] => break,
-            words => match obey(&handle, words) {
+            words => match execute(&handle, words) {
                 Ok(answer) => writeln!(out, "{}", format!("ok {answer}").trim_end())?,
                 Err(error) => writeln!(out, "error {error}")?,
             },
@@ -90,7 +90,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-fn obey(handle: &Handle, words: &[&str]) -> Outcome<String> {
+fn execute(handle: &Handle, words: &[&str]) -> Outcome<String> {
     match words {
         ["crash", seed, mode] => return Ok(handle.crash(seed.parse()?, mode.parse()?).to_string()),
         ["revive"] => handle.revive(),

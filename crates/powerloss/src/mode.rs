@@ -1,6 +1,6 @@
-//! The three kinds of power cut: nothing, everything or a seeded part of the unsynced work survives.
+//! The three kinds of power cut: none, all or a seeded part of the unsynced changes survives.
 
-/// What a power cut does with the work that no sync made durable.
+/// The effect of a power cut on unsynced changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// All of it is lost.

@@ -1,9 +1,9 @@
 //! The file system without FUSE: inodes, names, faults, and the power cut.
 //!
-//! Every method is one system call's worth of work on the volatile state, answered with the errno
-//! that a program would see; each file below holds the calls of one kind. The current time is set
-//! from outside. After [`Model::crash`] everything answers EIO until [`Model::revive`]; inode numbers
-//! are never used twice, so that a handle from before a crash can reach nothing afterwards.
+//! Every method performs one system call on the volatile state and returns the errno that a program would see; each
+//! submodule has the calls of one kind. The current time is set from outside. After [`Model::crash`] every call
+//! returns EIO until [`Model::revive`]; inode numbers are never reused, so that a handle from before a crash can
+//! reach nothing afterwards.
 
 mod attributes;
 mod contents;
@@ -46,7 +46,7 @@ pub struct Model {
     allocated: u64,
     limit: Option<u64>,
     down: bool,
-    /// Power cuts so far.
+    /// Number of power cuts.
     epoch: u64,
     fsync_fault: Option<FsyncFault>,
     counters: Counters,
@@ -76,17 +76,17 @@ impl Model {
         model
     }
 
-    /// Sets the time that later changes carry.
+    /// Sets the time recorded by later changes.
     pub fn set_time(&mut self, now: SystemTime) {
         self.now = now;
     }
 
-    /// What was asked so far.
+    /// The request counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Counts from zero again.
+    /// Resets the counters.
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
     }

@@ -16,10 +16,10 @@ use crate::model::{Counters, CrashReport, FsyncFailure, Model};
 use crate::shared::Shared;
 use crate::tree;
 
-/// How long an unmount waits for files that are still open.
-const UNMOUNT_PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum time that an unmount waits for open files.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why nothing can be mounted here, in words for a skipped test; none where it can.
+/// The reason why mounting is impossible here, for a skipped test; `None` if it is possible.
 pub fn unavailable() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root to mount".to_owned());
@@ -32,14 +32,14 @@ pub fn unavailable() -> Option<String> {
         .map(|error| format!("/dev/fuse: {error}"))
 }
 
-/// The file system, to be mounted.
+/// The file system to mount.
 #[derive(Debug, Clone, Copy)]
 pub struct PowerLossFs;
 
-/// How to serve the mount.
+/// Options of the mount.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Threads that answer requests; one is busy for as long as a delayed sync takes.
+    /// Threads that serve requests; a delayed sync occupies one.
     pub threads: usize,
 }
 
@@ -50,8 +50,8 @@ impl Default for Options {
 }
 
 impl PowerLossFs {
-    /// Mounts on the directory `mountpoint`, with a copy of `initial_tree` as the durable state, or
-    /// empty. A dead mount left there by a killed process is cleared away first.
+    /// Mounts at `mountpoint`, with a copy of `initial_tree` as the durable state, or empty. A dead mount of a killed
+    /// process is removed first.
     pub fn mount(mountpoint: &Path, initial_tree: Option<&Path>) -> io::Result<Handle> {
         Self::mount_with(mountpoint, initial_tree, Options::default())
     }
@@ -92,77 +92,75 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Cuts the power. By `seed` and `mode`, some of the work that was not synced reaches the disk;
-    /// what the disk then holds is all there is. From this instant every request answers EIO, until
-    /// [`revive`](Self::revive); handles opened before stay dead for ever.
+    /// Cuts the power. By `seed` and `mode`, some unsynced changes reach the disk; the disk's state is all that
+    /// remains. From this moment every request returns EIO, until [`revive`](Self::revive); handles opened before
+    /// remain invalid forever.
     pub fn crash(&self, seed: u64, mode: Mode) -> CrashReport {
         self.shared.model().crash(seed, mode)
     }
 
-    /// Answers requests again, on the state that the crash left.
+    /// Serves requests again, on the state after the crash.
     pub fn revive(&self) {
         self.shared.model().revive();
     }
 
-    /// Writes the tree that programs see (after a crash: that the disk holds) into the new or empty
-    /// directory `to`.
+    /// Writes the visible tree (after a crash: the disk's) to the new or empty directory `to`.
     pub fn export(&self, to: &Path) -> io::Result<()> {
         let model = self.shared.model().clone();
         tree::export(&model, to)
     }
 
-    /// Lets `successes` more syncs succeed and the one after fail with EIO, once.
+    /// Lets `successes` further syncs succeed and the next one fail with EIO, once.
     pub fn fail_fsync_after(&self, successes: u64, failure: FsyncFailure) {
         self.shared.model().fail_fsync_after(successes, failure);
     }
 
-    /// Caps the space for file contents; none lifts the cap.
+    /// Limits the space for file contents; `None` removes the limit.
     pub fn limit_bytes(&self, limit: Option<u64>) {
         self.shared.model().limit_bytes(limit);
     }
 
-    /// Makes each sync take this long. What is written meanwhile stays out of it, so a crash finds
-    /// more work pending.
+    /// Delays each sync by this time. Changes during the delay are not covered, so a crash finds more pending ones.
     pub fn set_sync_delay(&self, delay: Duration) {
         self.shared.set_sync_delay(delay);
     }
 
-    /// What was asked so far.
+    /// The request counters.
     pub fn counters(&self) -> Counters {
         self.shared.model().counters()
     }
 
-    /// Writes and entry operations that wait for a sync.
+    /// Numbers of unsynced file changes and entry operations.
     pub fn pending(&self) -> (usize, usize) {
         self.shared.model().pending()
     }
 
-    /// Unmounts, waiting a little for files that are open and then detaching the mount.
+    /// Unmounts, waiting briefly for open files and then detaching the mount.
     pub fn unmount(mut self) -> io::Result<()> {
         self.detach()
     }
 
     fn detach(&mut self) -> io::Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };
-        let deadline = Instant::now() + UNMOUNT_PATIENCE;
+        let deadline = Instant::now() + UNMOUNT_TIMEOUT;
         loop {
             match rustix::mount::unmount(&self.mountpoint, UnmountFlags::empty()) {
                 Err(Errno::BUSY) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 Err(Errno::BUSY) => {
-                    // The threads end by themselves when the last file is closed.
+                    // The threads end when the last file is closed.
                     self.shared.model().crash(0, Mode::DropAll);
                     rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH)?;
                     drop(session);
                     return Ok(());
                 }
-                // INVAL: somebody else unmounted it.
+                // INVAL: already unmounted by another process.
                 Ok(()) | Err(Errno::INVAL) => return join(session),
                 Err(error) => return Err(error.into()),
             }
@@ -170,7 +168,7 @@ impl Handle {
     }
 }
 
-/// Waits for the threads of an unmounted session; the kernel may tell them so by an abort.
+/// Waits for the threads of an unmounted session, which the kernel may end by an abort.
 fn join(session: BackgroundSession) -> io::Result<()> {
     match session.join() {
         Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => Ok(()),

@@ -1,12 +1,12 @@
-//! Directories in their two states, and the entry operations that wait between them.
+//! Directories in their two states, and the pending entry operations between them.
 //!
-//! An operation (create, unlink, link, mkdir, rmdir, rename) changes the volatile entries at once and
-//! becomes durable by a sync of the directory that owns it; a rename belongs to its destination and
-//! is atomic. Rules that keep every durable state one that a sane disk could hold:
-//! - a slot (directory, name) never skips back: an operation takes earlier ones on its slots along;
-//! - removing a directory takes the earlier operations inside it along;
-//! - a rename across directories waits until its destination can be reached from the durable root,
-//!   so that a missing sync further up leaves the old name rather than none.
+//! An operation (create, unlink, link, mkdir, rmdir, rename) changes the volatile entries immediately and becomes
+//! durable by a sync of the directory that owns it; a rename belongs to its destination and is atomic. Rules that
+//! ensure that every durable state is one that a real disk could hold:
+//! - a slot (directory, name) never skips an operation: a durable operation implies the earlier ones on its slots;
+//! - removing a directory implies the earlier operations inside it;
+//! - a rename across directories waits until its destination is reachable from the durable root, so that a missing
+//!   sync further up leaves the old name rather than none.
 //!
 //! Stricter than ext4: a sync of a file, or of another directory, makes no entry durable.
 
@@ -16,7 +16,7 @@ use std::ffi::{OsStr, OsString};
 use crate::mode::Mode;
 use crate::rng::Rng;
 
-/// An inode number; never used twice.
+/// An inode number; never reused.
 pub type Ino = u64;
 
 /// The root directory.
@@ -33,10 +33,10 @@ struct Operation {
     sequence: u64,
     /// The directory whose sync makes it durable.
     owner: Ino,
-    /// Each slot with what it holds afterwards.
+    /// Each slot with its value afterwards.
     changes: Vec<(Slot, Option<Ino>)>,
     removed_directory: Option<Ino>,
-    /// The owner was synced, or a later operation took it along; it waits only for its place.
+    /// True if the owner was synced, or a later operation depends on it; it waits only for its place.
     synced: bool,
 }
 
@@ -46,7 +46,7 @@ impl Operation {
     }
 }
 
-/// How the pending entry operations ended in a crash.
+/// Counts of the fates of pending entry operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EntryFates {
     /// Operations on disk.
@@ -71,22 +71,22 @@ impl Namespace {
         Self { volatile: root.clone(), durable: root, pending: Vec::new(), issued: 0 }
     }
 
-    /// What programs see in a directory; none where `dir` is not one.
+    /// The volatile entries of a directory; `None` if `dir` is not one.
     pub fn entries(&self, dir: Ino) -> Option<&Entries> {
         self.volatile.get(&dir)
     }
 
-    /// What the disk holds of a directory.
+    /// The durable entries of a directory.
     pub fn durable_entries(&self, dir: Ino) -> Option<&Entries> {
         self.durable.get(&dir)
     }
 
-    /// How many operations wait for a sync.
+    /// Number of unsynced operations.
     pub fn pending_operations(&self) -> usize {
         self.pending.len()
     }
 
-    /// Adds an entry that is already on disk (a tree that is loaded, a state after a crash).
+    /// Adds a durable entry (of a loaded tree, or of the state after a crash).
     pub fn add_durable(&mut self, dir: Ino, name: &OsStr, ino: Ino, directory: bool) {
         for side in [&mut self.volatile, &mut self.durable] {
             side.entry(dir).or_default().insert(name.to_owned(), ino);
@@ -105,7 +105,7 @@ impl Namespace {
         self.record(dir, vec![((dir, name.to_owned()), Some(ino))], None);
     }
 
-    /// Removes an entry; `directory` is the directory that goes with it, if it is one.
+    /// Removes an entry; `directory` is the directory removed with it, if it is one.
     pub fn remove(&mut self, dir: Ino, name: &OsStr, directory: Option<Ino>) {
         self.record(dir, vec![((dir, name.to_owned()), None)], directory);
     }
@@ -122,7 +122,7 @@ impl Namespace {
         self.record(b.0, changes, None);
     }
 
-    /// The point that a sync starting now has to reach.
+    /// The number of operations that a sync starting now must cover.
     pub fn mark(&self) -> u64 {
         self.issued
     }
@@ -135,7 +135,7 @@ impl Namespace {
         self.settle();
     }
 
-    /// Cuts the power: the durable entries become what the disk holds.
+    /// Cuts the power: the durable entries become the disk's state.
     pub fn crash(&mut self, mode: Mode, rng: &mut Rng) -> EntryFates {
         let total = self.pending.len() as u64;
         match mode {
@@ -193,14 +193,14 @@ impl Namespace {
         self.pending.push(operation);
     }
 
-    /// Applies the synced operations, with those that they take along, to the durable side.
+    /// Applies the synced operations, with those that they depend on, to the durable side.
     fn settle(&mut self) {
-        self.take_along();
+        self.mark_dependencies();
         while self.apply_synced() {}
     }
 
     /// Marks the earlier operations that synced ones depend on.
-    fn take_along(&mut self) {
+    fn mark_dependencies(&mut self) {
         let mut slots: BTreeSet<&Slot> = BTreeSet::new();
         let mut directories: HashSet<Ino> = HashSet::new();
         for operation in self.pending.iter_mut().rev() {
@@ -214,7 +214,7 @@ impl Namespace {
         }
     }
 
-    /// One pass in order; true where another pass may get further.
+    /// One pass in order; returns true if another pass may make progress.
     fn apply_synced(&mut self) -> bool {
         let mut blocked_slots: HashSet<Slot> = HashSet::new();
         let mut blocked_directories: HashSet<Ino> = HashSet::new();
@@ -240,7 +240,7 @@ impl Namespace {
         progress && waiting
     }
 
-    /// Whether a rename across directories leaves everything it moves under the durable root.
+    /// Returns true if a rename across directories leaves everything that it moves reachable from the durable root.
     fn lands(&self, operation: &Operation) -> bool {
         let moved: HashSet<Ino> = operation.changes.iter().filter_map(|(_, target)| *target).collect();
         let mut seen = HashSet::from([ROOT]);

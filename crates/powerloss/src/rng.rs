@@ -1,13 +1,13 @@
-//! The seeded source of every choice that a crash makes.
+//! The seeded source of all random choices of a crash.
 //!
-//! SplitMix64: a few lines, no dependency, and the same seed gives the same crash on every machine.
+//! SplitMix64: short, no dependency, and a seed gives the same crash on every machine.
 
 /// A small deterministic generator.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator whose whole sequence follows from `seed`.
+    /// A generator whose sequence is determined by `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -21,12 +21,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 where `bound` is 0.
+    /// A number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
-    /// True `percent` times in a hundred.
+    /// Returns true with a probability of `percent` %.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -1,5 +1,4 @@
-//! What the threads that answer the kernel and the handle of the test share: the model, and how long
-//! a sync takes.
+//! The state shared by the FUSE threads and the test's handle: the model, and the sync delay.
 //!
 //! One lock guards the model; no request holds it while it waits or copies to the kernel.
 
@@ -23,7 +22,7 @@ impl Shared {
         Self { model: Mutex::new(model), sync_delay_nanos: AtomicU64::new(0) }
     }
 
-    /// The model, also while the power is off.
+    /// The model, even while the power is off.
     pub fn model(&self) -> MutexGuard<'_, Model> {
         self.model.lock()
     }
@@ -33,7 +32,7 @@ impl Shared {
         self.sync_delay_nanos.store(nanos, Ordering::Relaxed);
     }
 
-    /// Works on the model at the current time; EIO while the power is off.
+    /// Runs `work` on the model at the current time; EIO while the power is off.
     pub fn with<T>(&self, work: impl FnOnce(&mut Model) -> Result<T, Errno>) -> Result<T, Errno> {
         let mut model = self.model.lock();
         model.check_power()?;
@@ -41,8 +40,8 @@ impl Shared {
         work(&mut model)
     }
 
-    /// A sync covers what was written before it began, and is done when the disk has taken its time. It
-    /// fails where the power was cut meanwhile, also when it is back.
+    /// Runs a sync, which covers everything written before it started and ends after the delay. It fails if the power
+    /// was cut in between, even if it is back.
     pub fn sync(
         &self,
         ino: Ino,
@@ -67,11 +66,11 @@ mod tests {
     use crate::namespace::ROOT;
 
     #[test]
-    fn a_sync_that_outlasts_a_power_cut_fails() {
+    fn sync_spanning_a_power_cut_fails() {
         let shared = Shared::new(Model::new());
         let name = OsStr::new("new");
         let ended = shared.sync(ROOT, |model, mark| {
-            // What happens while the disk takes its time.
+            // Changes during the delay.
             model.crash(0, Mode::DropAll);
             model.revive();
             model.create(ROOT, name, Owner::default())?;

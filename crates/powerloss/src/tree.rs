@@ -1,4 +1,4 @@
-//! An ordinary directory tree into the model, and the model out into one.
+//! Import of an ordinary directory tree into the model, and export of the model.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::mode::Mode;
 use crate::model::{Kind, Model, Owner};
 use crate::namespace::{Ino, ROOT};
 
-/// Bytes read from or written to a real file at once.
-const CHUNK: usize = 1 << 20;
+/// Bytes per read or write of a real file.
+const IO_CHUNK_BYTES: usize = 1 << 20;
 
-/// Loads `from` as a durable tree. Files, directories and symbolic links; anything else is refused.
+/// Loads `from` as a durable tree of files, directories and symbolic links; an error for anything else.
 pub fn load(from: &Path) -> io::Result<Model> {
     let mut model = Model::new();
     load_directory(&mut model, ROOT, from)?;
@@ -51,7 +51,7 @@ fn load_directory(model: &mut Model, dir: Ino, from: &Path) -> io::Result<()> {
 
 fn load_file(model: &mut Model, ino: Ino, from: &Path, len: u64) -> io::Result<()> {
     let file = fs::File::open(from)?;
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; IO_CHUNK_BYTES];
     let mut offset = 0;
     loop {
         let read = file.read_at(&mut buffer, offset)?;
@@ -68,8 +68,8 @@ fn load_file(model: &mut Model, ino: Ino, from: &Path, len: u64) -> io::Result<(
     Ok(model.set_len(ino, len.max(offset))?)
 }
 
-/// Writes what programs see (after a crash: what the disk holds) into `to`, which is made if it is
-/// not there and must be empty otherwise.
+/// Writes the visible tree (after a crash: the disk's) to `to`, which is created if missing and must otherwise be
+/// empty.
 pub fn export(model: &Model, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     if fs::read_dir(to)?.next().is_some() {
@@ -119,7 +119,7 @@ fn export_file(model: &Model, ino: Ino, to: &Path) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         };
         let end = model.seek(ino, start, true)?;
-        let bytes = model.peek(ino, start, CHUNK.min((end - start) as usize))?;
+        let bytes = model.peek(ino, start, IO_CHUNK_BYTES.min((end - start) as usize))?;
         file.write_all_at(&bytes, start)?;
         offset = start + bytes.len() as u64;
     }

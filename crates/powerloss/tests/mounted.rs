@@ -1,4 +1,4 @@
-//! The file system as programs meet it: through the kernel, on a real mount.
+//! The file system as programs use it: through the kernel, on a real mount.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test and its helpers")]
 
@@ -14,7 +14,7 @@ use tradewind_powerloss::{FsyncFailure, Handle, Mode, PowerLossFs, unavailable};
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// A fresh mount with the directory that it lives in, or none where the test has to be skipped.
+/// A new mount and its parent directory; `None` if the test must be skipped.
 fn mounted() -> Option<(Handle, tempfile::TempDir)> {
     if let Some(reason) = unavailable() {
         println!("skipped: {reason}");
@@ -29,7 +29,7 @@ fn sync_dir(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// A file whose name is durable and whose bytes are as told.
+/// Creates a file with a durable name and durable contents.
 fn durable_file(path: &Path, data: &[u8]) -> File {
     let file = File::create_new(path).unwrap();
     file.write_all_at(data, 0).unwrap();
@@ -44,7 +44,7 @@ fn restart(handle: &Handle, seed: u64, mode: Mode) {
 }
 
 #[test]
-fn what_was_synced_stays_and_what_was_not_goes() {
+fn synced_data_survives_and_unsynced_data_is_lost() {
     let Some((fs, _dir)) = mounted() else { return };
     let path = fs.path().join("x");
     let file = durable_file(&path, b"old");
@@ -81,7 +81,7 @@ fn names_need_a_sync_of_their_directory() {
 }
 
 #[test]
-fn some_seed_reorders_writes_and_some_seed_tears_one() {
+fn random_crashes_reorder_and_tear_writes() {
     let Some((fs, _dir)) = mounted() else { return };
     let path = fs.path().join("x");
     drop(durable_file(&path, &[0; 8192]));
@@ -105,24 +105,24 @@ fn some_seed_reorders_writes_and_some_seed_tears_one() {
 }
 
 #[test]
-fn the_mount_is_dead_until_revived_and_old_handles_stay_so() {
+fn crashed_mount_fails_until_revived() {
     let Some((fs, _dir)) = mounted() else { return };
     let path = fs.path().join("x");
     let file = durable_file(&path, b"data");
     fs.crash(0, Mode::KeepAll);
-    let refused = |error: std::io::Error| error.raw_os_error();
-    assert_eq!(File::open(&path).map(|_| ()).map_err(refused), Err(Some(EIO)));
-    assert_eq!(fs::read_dir(fs.path()).map(|_| ()).map_err(refused), Err(Some(EIO)));
-    assert_eq!(file.write_all_at(b"late", 0).map_err(refused), Err(Some(EIO)));
-    assert_eq!(file.sync_data().map_err(refused), Err(Some(EIO)));
-    assert_eq!(File::create(fs.path().join("y")).map(|_| ()).map_err(refused), Err(Some(EIO)));
+    let errno = |error: std::io::Error| error.raw_os_error();
+    assert_eq!(File::open(&path).map(|_| ()).map_err(errno), Err(Some(EIO)));
+    assert_eq!(fs::read_dir(fs.path()).map(|_| ()).map_err(errno), Err(Some(EIO)));
+    assert_eq!(file.write_all_at(b"late", 0).map_err(errno), Err(Some(EIO)));
+    assert_eq!(file.sync_data().map_err(errno), Err(Some(EIO)));
+    assert_eq!(File::create(fs.path().join("y")).map(|_| ()).map_err(errno), Err(Some(EIO)));
     fs.revive();
     assert!(file.write_all_at(b"late", 0).is_err());
     assert_eq!(fs::read(&path).unwrap(), b"data");
 }
 
 #[test]
-fn a_sync_can_fail_and_the_space_can_end() {
+fn injected_sync_failure_and_space_limit_work() {
     let Some((fs, _dir)) = mounted() else { return };
     let path = fs.path().join("x");
     let file = durable_file(&path, b"one");
@@ -137,12 +137,16 @@ fn a_sync_can_fail_and_the_space_can_end() {
     let hog = File::create(fs.path().join("hog")).unwrap();
     let error = (0..).find_map(|i| hog.write_all_at(&[7; 65536], i * 65536).err()).unwrap();
     assert_eq!(error.raw_os_error(), Some(ENOSPC));
-    assert_eq!(rustix::fs::statvfs(fs.path()).unwrap().f_bavail, 15, "what is left is less than a write");
+    assert_eq!(
+        rustix::fs::statvfs(fs.path()).unwrap().f_bavail,
+        15,
+        "the remaining space is less than a write"
+    );
     fs::remove_file(fs.path().join("hog")).unwrap();
     drop(hog);
     let deadline = Instant::now() + Duration::from_secs(5);
     while fs::write(fs.path().join("fits"), [1; 65536]).is_err() {
-        assert!(Instant::now() < deadline, "space comes back when the last handle is closed");
+        assert!(Instant::now() < deadline, "space is freed when the last handle is closed");
         thread::sleep(Duration::from_millis(5));
     }
     drop(file);
@@ -151,7 +155,7 @@ fn a_sync_can_fail_and_the_space_can_end() {
 }
 
 #[test]
-fn the_calls_of_a_storage_engine_work() {
+fn storage_engine_calls_work() {
     let Some((fs, _dir)) = mounted() else { return };
     let path = fs.path().join("x");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -193,7 +197,7 @@ fn the_calls_of_a_storage_engine_work() {
 }
 
 #[test]
-fn large_directories_and_large_files_come_back_whole() {
+fn large_directories_and_files_survive_a_crash() {
     let Some((fs, _dir)) = mounted() else { return };
     let dir = fs.path().join("many");
     fs::create_dir(&dir).unwrap();
@@ -218,7 +222,7 @@ fn large_directories_and_large_files_come_back_whole() {
 }
 
 #[test]
-fn a_tree_goes_out_and_comes_in() {
+fn exported_tree_can_be_imported() {
     let Some((fs, _dir)) = mounted() else { return };
     fs::create_dir_all(fs.path().join("a/b")).unwrap();
     let file = File::create(fs.path().join("a/b/sparse")).unwrap();
@@ -241,7 +245,7 @@ fn a_tree_goes_out_and_comes_in() {
 }
 
 #[test]
-fn a_slow_sync_covers_only_what_came_before_it() {
+fn delayed_sync_covers_only_earlier_writes() {
     let Some((fs, _dir)) = mounted() else { return };
     let path = fs.path().join("x");
     let file = durable_file(&path, b"");
@@ -260,18 +264,17 @@ fn a_slow_sync_covers_only_what_came_before_it() {
         fs.crash(0, Mode::DropAll);
         sync.join().unwrap()
     });
-    assert_eq!(during.unwrap_err().raw_os_error(), Some(EIO), "the power went before the sync was done");
+    assert_eq!(during.unwrap_err().raw_os_error(), Some(EIO), "the power failed before the sync was done");
     fs.revive();
     assert_eq!(fs::read(&path).unwrap(), b"before");
 }
 
-/// Eight threads append 4 KiB records and sync each; a crash in the middle leaves every record that
-/// was acknowledged.
+/// Eight threads append 4 KiB records and sync each; a crash during the run preserves every acknowledged record.
 #[test]
-fn eight_threads_keep_what_they_were_promised() {
+fn acknowledged_appends_of_eight_threads_survive() {
     let Some((fs, _dir)) = mounted() else { return };
     let files: Vec<File> = (0..8).map(|i| durable_file(&fs.path().join(i.to_string()), b"")).collect();
-    let begun = Instant::now();
+    let started = Instant::now();
     let promised: Vec<u64> = thread::scope(|scope| {
         let workers: Vec<_> = files
             .iter()
@@ -290,7 +293,7 @@ fn eight_threads_keep_what_they_were_promised() {
         println!("{}", fs.crash(7, Mode::Random));
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
-    let rate = promised.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
+    let rate = promised.iter().sum::<u64>() as f64 / started.elapsed().as_secs_f64();
     println!("{rate:.0} writes of 4 KiB with fdatasync a second, 8 threads");
     drop(files);
     fs.revive();
@@ -300,12 +303,12 @@ fn eight_threads_keep_what_they_were_promised() {
         for (at, record) in bytes.chunks(4096).take(*count as usize).enumerate() {
             assert!(record.iter().all(|&byte| byte == (at % 251) as u8 + 1), "file {i}, record {at}");
         }
-        assert!(*count > 10, "thread {i} made {count} writes only");
+        assert!(*count > 10, "thread {i} made only {count} writes");
     }
 }
 
 #[test]
-fn a_mount_in_use_is_detached() {
+fn mount_in_use_is_detached() {
     let Some((fs, dir)) = mounted() else { return };
     let file = durable_file(&fs.path().join("x"), b"data");
     fs.unmount().unwrap();

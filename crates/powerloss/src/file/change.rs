@@ -1,4 +1,4 @@
-//! One change of a file's content: what `file` lists until a sync, and what `fate` decides about.
+//! A change of a file's content: listed by `file` until a sync, and decided by `fate`.
 
 use crate::content::{Content, PAGE};
 
@@ -12,7 +12,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether it gives blocks of a file with this content back to the disk.
+    /// Returns true if it frees blocks of a file with this content.
     fn frees(&self, content: &Content) -> bool {
         match self {
             Self::SetLen(len) => *len < content.len(),
@@ -21,7 +21,7 @@ impl Change {
         }
     }
 
-    /// The bytes that a write brings.
+    /// The number of bytes written; `None` if it is not a write.
     pub fn written(&self) -> Option<u64> {
         match self {
             Self::Write { data, .. } => Some(data.len() as u64),
@@ -29,7 +29,7 @@ impl Change {
         }
     }
 
-    /// The range of bytes that it touches; none where it only sets the length.
+    /// The affected byte range; `None` if it only sets the length.
     pub fn range(&self) -> Option<(u64, u64)> {
         match self {
             Self::Write { offset, data } => Some((*offset, data.len() as u64)),
@@ -38,7 +38,7 @@ impl Change {
         }
     }
 
-    /// Makes the change in one of the two contents.
+    /// Applies the change to a content.
     pub fn apply(&self, content: &mut Content) {
         match self {
             Self::Write { offset, data } => content.write(*offset, data),
@@ -54,20 +54,21 @@ impl Change {
     }
 }
 
-/// What a file held, as programs saw it, before each of the changes that free blocks; those that are
-/// not on disk, as the flag beside each says, free none.
+/// The volatile content before each change that frees blocks. The flag of a change is false if it is not on disk: it
+/// then frees none.
 pub fn freed<'a>(
     content: &Content,
     changes: impl Iterator<Item = (&'a Change, bool)> + Clone,
 ) -> Vec<Content> {
-    let may_free =
-        |(change, kept): (&Change, bool)| kept && matches!(change, Change::SetLen(_) | Change::Zero { .. });
+    let may_free = |(change, on_disk): (&Change, bool)| {
+        on_disk && matches!(change, Change::SetLen(_) | Change::Zero { .. })
+    };
     let mut freed = Vec::new();
-    // Most syncs and crashes are spared the copy.
+    // Avoids the copy for most syncs and crashes.
     if changes.clone().any(may_free) {
         let mut seen = content.clone();
-        for (change, kept) in changes {
-            if kept && change.frees(&seen) {
+        for (change, on_disk) in changes {
+            if on_disk && change.frees(&seen) {
                 freed.push(seen.clone());
             }
             change.apply(&mut seen);

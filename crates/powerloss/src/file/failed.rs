@@ -1,9 +1,8 @@
 //! Sectors that a failed write-back may have left on the disk.
 //!
-//! After a failure the page cache calls the pages clean: programs go on seeing the bytes and no later
-//! sync writes them. How far the disk came is unknown, so a power cut decides about these sectors as
-//! about those of a pending write. A change of the same page makes all of it dirty again, and a sync
-//! of that change takes them along.
+//! After a failure the page cache marks the pages clean: programs still see the bytes and no later sync writes them.
+//! The state of the disk is unknown, so a power cut decides about these sectors as about those of a pending write. A
+//! change of the same page makes all of it dirty again, and a sync of that change writes them as well.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +10,19 @@ use super::change::Change;
 use super::sectors::{SECTOR, sectors};
 use crate::content::{Content, PAGE};
 
-/// Sectors by number, with the bytes that the page cache held; the one at the end of a file is short.
+/// Sectors by number, with the bytes of the page cache; the one at the end of a file is short.
 #[derive(Debug, Clone, Default)]
 pub struct FailedSectors {
     sectors: BTreeMap<u64, Box<[u8]>>,
 }
 
 impl FailedSectors {
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.sectors.is_empty()
     }
 
-    /// A write-back of a range failed; `seen` is what programs see.
+    /// Adds a range whose write-back failed; `seen` is the volatile content.
     pub fn add(&mut self, seen: &Content, offset: u64, length: u64) {
         for sector in sectors(offset, length) {
             let bytes = seen.read(sector * SECTOR, SECTOR as usize);
@@ -33,19 +32,19 @@ impl FailedSectors {
         }
     }
 
-    /// A sync writes the pages of a range whole: the sectors in them come along.
+    /// Writes the sectors in the pages of a range, because a sync writes whole pages.
     pub fn take_along(&mut self, disk: &mut Content, offset: u64, length: u64) {
         for (sector, bytes) in self.remove_pages(offset, length) {
             disk.write(sector * SECTOR, &bytes);
         }
     }
 
-    /// The pages of a range are on disk as programs see them.
+    /// Removes the sectors in the pages of a range, which are on disk as programs see them.
     pub fn forget(&mut self, offset: u64, length: u64) {
         drop(self.remove_pages(offset, length));
     }
 
-    /// The file on disk is cut.
+    /// Truncates the file on disk.
     pub fn cut(&mut self, len: u64) {
         drop(self.sectors.split_off(&len.div_ceil(SECTOR)));
         if let Some(bytes) = self.sectors.get_mut(&(len / SECTOR)) {
@@ -53,7 +52,7 @@ impl FailedSectors {
         }
     }
 
-    /// The sectors as writes, a run of them as one.
+    /// The sectors as writes, one per consecutive run.
     pub fn writes(&self) -> Vec<Change> {
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for (sector, bytes) in &self.sectors {
@@ -69,9 +68,9 @@ impl FailedSectors {
         if length == 0 || self.is_empty() {
             return Vec::new();
         }
-        let in_a_page = PAGE / SECTOR;
+        let per_page = PAGE / SECTOR;
         let (first, last) = (offset / PAGE, offset.saturating_add(length - 1) / PAGE);
-        let found = self.sectors.range(first * in_a_page..(last + 1) * in_a_page);
+        let found = self.sectors.range(first * per_page..(last + 1) * per_page);
         let numbers: Vec<u64> = found.map(|(&sector, _)| sector).collect();
         numbers.into_iter().filter_map(|sector| self.sectors.remove_entry(&sector)).collect()
     }

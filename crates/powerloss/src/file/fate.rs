@@ -1,32 +1,32 @@
-//! What a power cut may do with each pending change of a file, and how often it does.
+//! The possible effects of a power cut on each pending change of a file, and their probabilities.
 //!
-//! A disk writes data and lengths in any order: bytes may be lost that the length already covers
-//! (delayed allocation, `data=writeback`), or be there in part. Only a write that made the file longer
-//! can leave its length alone; inside the file that is the same as nothing.
+//! A disk writes data and lengths in any order: bytes may be lost although the length covers them (delayed
+//! allocation, `data=writeback`), or be written partly. Only a write that extended the file can leave its length
+//! alone; inside the file that equals a lost write.
 
 use super::change::Change;
 use super::sectors::sectors;
 use crate::rng::Rng;
 
-/// How the pending changes of one file ended.
+/// Counts of the fates of a file's pending changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FileFates {
-    /// Changes wholly on disk.
+    /// Changes completely on disk.
     pub kept: u64,
     /// Changes lost.
     pub dropped: u64,
-    /// Writes of which some sectors are on disk.
+    /// Writes with only some sectors on disk.
     pub torn: u64,
-    /// Writes of which the length is on disk and not one byte.
+    /// Writes with their length but none of their bytes on disk.
     pub hollow: u64,
     /// Lost sectors that read as garbage.
     pub garbage_sectors: u64,
-    /// Those of them that are bytes of a file which is no more, or was longer.
+    /// Those of them with bytes of a removed or truncated file.
     pub stale_sectors: u64,
 }
 
 impl FileFates {
-    /// Counts fates; no sectors yet.
+    /// Counts fates; sector counts stay zero.
     pub fn of(fates: &[Fate]) -> Self {
         let mut counts = Self::default();
         for fate in fates {
@@ -40,7 +40,7 @@ impl FileFates {
         counts
     }
 
-    /// Adds what happened to another file.
+    /// Adds the counts of another file.
     pub fn add(&mut self, other: &Self) {
         self.kept += other.kept;
         self.dropped += other.dropped;
@@ -51,12 +51,12 @@ impl FileFates {
     }
 }
 
-/// What became of one change.
+/// The fate of one change.
 #[derive(Debug, Clone)]
 pub enum Fate {
     Kept,
     Dropped,
-    /// One flag a sector of the write; whether the length covers the whole write all the same.
+    /// One flag per sector of the write; `full_length` is set if the length nevertheless covers the whole write.
     Torn {
         sectors: Vec<bool>,
         full_length: bool,
@@ -65,9 +65,9 @@ pub enum Fate {
     Hollow,
 }
 
-/// Draws a fate for each change of a file of `len` bytes: an ordered disk that stopped somewhere, or
-/// independent ones with a chance of survival of the file's own. For some files the length is ahead
-/// of the bytes up to some change.
+/// Draws a fate for each change of a file of `len` bytes: either an ordered disk that stopped at some change, or
+/// independent fates with a survival probability drawn per file. For some files the length is ahead of the bytes up
+/// to some change.
 pub fn draw(len: u64, pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
     let mut fates = if rng.chance(20) { ordered(pending, rng) } else { independent(pending, rng) };
     let ahead = match rng.below(100) {
@@ -110,8 +110,7 @@ fn independent(pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
         .collect()
 }
 
-/// Tears a write to nothing but its length, to a few of its sectors, to a prefix or to any subset;
-/// other changes are lost.
+/// Reduces a write to only its length, a few of its sectors, a prefix or any subset; other changes are lost.
 fn tear(change: &Change, rng: &mut Rng) -> Fate {
     let Change::Write { offset, data } = change else { return Fate::Dropped };
     let count = sectors(*offset, data.len() as u64).count();
@@ -135,7 +134,7 @@ fn tear(change: &Change, rng: &mut Rng) -> Fate {
     }
 }
 
-/// Which changes are writes past the end of the file as programs saw it.
+/// Flags the changes that are writes beyond the end of the volatile file.
 fn growing(mut len: u64, pending: &[Change]) -> Vec<bool> {
     let grows = |change: &Change| match change {
         Change::Write { offset, data } => {

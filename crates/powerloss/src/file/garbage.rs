@@ -1,8 +1,7 @@
-//! What stands in sectors that were lost in space a file had gained: whatever the blocks held before.
+//! The contents of lost sectors in newly gained space: whatever the blocks held before.
 //!
-//! That is noise, which every checksum tells, or bytes of files of the same kind that are no more and
-//! of the file itself before it was cut. Stale bytes come in runs, at the offset that they had or at
-//! another multiple of a block.
+//! That is noise, which every checksum detects, or bytes of removed files of the same kind and of the file itself
+//! before a truncation. Stale bytes come in runs, at their original offset or at another multiple of a block.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +9,19 @@ use super::sectors::SECTOR;
 use crate::content::{Content, PAGE};
 use crate::rng::Rng;
 
-/// Draws before a run of sectors falls back to noise: the space where a donor has nothing is no source.
-const ATTEMPTS: u32 = 8;
+/// Draws before a run of sectors falls back to noise, because a hole in a donor is not a source.
+const MAX_DRAWS: u32 = 8;
 
-/// Where stale bytes come from.
+/// Sources of stale bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Donors<'a> {
-    /// What the file itself held in blocks that it freed.
+    /// Contents of the file itself in blocks that it freed.
     pub own: &'a [Content],
-    /// What others of its kind held.
+    /// Contents of other files of its kind.
     pub others: &'a [Content],
 }
 
-/// How many sectors were filled with what.
+/// Number of sectors filled, by content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spoiled {
     pub noise: u64,
@@ -58,10 +57,10 @@ pub fn spoil(content: &mut Content, lost: &BTreeSet<u64>, donors: Donors<'_>, rn
     spoiled
 }
 
-/// Where the bytes of a run come from.
+/// The source of a run's bytes.
 enum Source<'a> {
     Noise,
-    /// The bytes for an offset stand at that offset plus `ahead` minus `behind`.
+    /// The bytes for an offset are at that offset plus `ahead` minus `behind` in the donor.
     Stale {
         donor: &'a Content,
         ahead: u64,
@@ -70,12 +69,12 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A source for a run of sectors that begins at `start`.
+    /// Draws a source for a run of sectors that starts at `start`.
     fn draw(start: u64, donors: Donors<'a>, rng: &mut Rng) -> Self {
         if rng.chance(15) {
             return Self::Noise;
         }
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_DRAWS {
             let pool = if !donors.own.is_empty() && rng.chance(60) { donors.own } else { donors.others };
             let Some(donor) = pool.get(rng.below(pool.len() as u64) as usize) else { continue };
             let at = if rng.chance(50) { start / PAGE } else { rng.below(donor.len().div_ceil(PAGE)) } * PAGE;
@@ -89,7 +88,7 @@ impl<'a> Source<'a> {
         Self::Noise
     }
 
-    /// Whether there are bytes for the sector at `start`.
+    /// Returns true if there are bytes for the sector at `start`.
     fn reaches(&self, start: u64) -> bool {
         match self {
             Self::Noise => true,
@@ -101,7 +100,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Fills a sector; true with stale bytes.
+    /// Fills a sector; returns true for stale bytes.
     fn fill(&self, start: u64, garbage: &mut [u8], rng: &mut Rng) -> bool {
         match self {
             Self::Noise => {
@@ -121,7 +120,7 @@ impl<'a> Source<'a> {
 mod tests {
     use super::*;
 
-    /// A file whose every page begins with its number.
+    /// A file whose every page starts with its number.
     fn numbered(pages: u8, mark: u8) -> Content {
         let mut content = Content::default();
         for page in 0..pages {
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_bytes_stand_where_they_stood_or_at_another_block() {
+    fn stale_bytes_are_at_their_offset_or_another_block() {
         let others = [numbered(6, 200)];
         let (mut in_place, mut moved, mut noise) = (0, 0, 0);
         for seed in 0..400 {
@@ -141,7 +140,7 @@ mod tests {
             let donors = Donors { own: &[], others: &others };
             let spoiled = spoil(&mut content, &(8..32).collect(), donors, &mut Rng::new(seed));
             assert_eq!(spoiled.noise + spoiled.stale, 24);
-            assert_eq!(content.read(0, PAGE as usize), [0; PAGE as usize], "only what was lost");
+            assert_eq!(content.read(0, PAGE as usize), [0; PAGE as usize], "only lost sectors change");
             let page = content.read(PAGE, PAGE as usize);
             match page[1..].iter().all(|&byte| byte == 200).then_some(page[0]) {
                 Some(1) => in_place += 1,
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_or_short_donor_gives_what_it_has() {
+    fn sparse_or_short_donors_are_used() {
         let mut donor = Content::default();
         donor.write(2 * PAGE, &[9; 700]);
         let donors = Donors { own: &[donor], others: &[] };

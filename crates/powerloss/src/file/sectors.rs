@@ -1,8 +1,8 @@
-//! Sectors: what a disk writes whole, and what a torn write tears at.
+//! Sectors: the units that a disk writes atomically, and the boundaries of torn writes.
 
 use std::ops::Range;
 
-/// Bytes that a disk writes as one.
+/// Bytes of a sector.
 pub const SECTOR: u64 = 512;
 
 /// The sectors that a range touches.
@@ -10,7 +10,7 @@ pub fn sectors(offset: u64, length: u64) -> Range<u64> {
     if length == 0 { 0..0 } else { offset / SECTOR..(offset + length).div_ceil(SECTOR) }
 }
 
-/// The part of a range that lies in a sector, as start and end offsets.
+/// The part of a range within a sector, as start and end offsets.
 pub fn overlap(sector: u64, offset: u64, length: u64) -> (u64, u64) {
     ((sector * SECTOR).max(offset), ((sector + 1) * SECTOR).min(offset + length))
 }

@@ -1,10 +1,9 @@
-//! What a power cut makes of a file: the pending changes applied as their fates say.
+//! The result of a power cut on a file: the pending changes applied according to their fates.
 //!
-//! The disk writes 512-byte sectors whole and in any order. So each sector ends as it was on disk or
-//! as it looked after one of the pending changes: a later write may survive while an earlier one to
-//! *another* sector is lost, but within a sector it brings the earlier bytes along, because the page
-//! cache held them together. Sectors that were lost in new space (`space`) read as zeros or, for some
-//! files, as what the blocks held before (`garbage`).
+//! The disk writes 512-byte sectors atomically and in any order. So each sector ends as it was on disk or as it was
+//! after one of the pending changes: a later write may survive while an earlier one to *another* sector is lost, but
+//! within a sector it includes the earlier bytes, because the page cache held them together. Lost sectors in new
+//! space (`space`) read as zeros or, for some files, as the blocks' previous contents (`garbage`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +16,8 @@ use crate::content::Content;
 use crate::mode::Mode;
 use crate::rng::Rng;
 
-/// Applies the survivors of `pending` to the durable `content`. New space that was not written may
-/// show the bytes of `others`, which are files of its kind that are no more.
+/// Applies the survivors of `pending` to the durable `content`. Unwritten new space may show bytes of `others`, which
+/// are removed files of the same kind.
 pub fn settle(
     content: Content,
     pending: &[Change],
@@ -32,8 +31,8 @@ pub fn settle(
         Mode::Random => draw(content.len(), pending, rng),
     };
     let mut counts = FileFates::of(&fates);
-    let kept = fates.iter().map(|fate| matches!(fate, Fate::Kept));
-    let own = freed(&content, pending.iter().zip(kept));
+    let is_kept = fates.iter().map(|fate| matches!(fate, Fate::Kept));
+    let own = freed(&content, pending.iter().zip(is_kept));
     let survivors = last_survivors(pending, &fates);
     let (mut settled, lost) = apply(content, pending, &fates, &survivors);
     if mode == Mode::Random && rng.chance(40) {
@@ -44,7 +43,7 @@ pub fn settle(
     (settled, counts)
 }
 
-/// For each sector that reached the disk, the last change that it shows.
+/// The last change visible in each sector that reached the disk.
 fn last_survivors(pending: &[Change], fates: &[Fate]) -> BTreeMap<u64, usize> {
     let mut survivors = BTreeMap::new();
     for (i, (change, fate)) in pending.iter().zip(fates).enumerate() {
@@ -57,7 +56,7 @@ fn last_survivors(pending: &[Change], fates: &[Fate]) -> BTreeMap<u64, usize> {
                     sectors(*offset, data.len() as u64).zip(flags).filter(|(_, survives)| **survives);
                 survivors.extend(written.map(|(sector, _)| (sector, i)));
             }
-            // A zeroed range is freed whole, but the sectors at its edges are written.
+            // A zeroed range is freed, but the sectors at its edges are written.
             (Change::Zero { offset, length }, Fate::Kept) if *length > 0 => {
                 survivors.insert(offset / SECTOR, i);
                 survivors.insert((offset + length - 1) / SECTOR, i);
@@ -68,8 +67,7 @@ fn last_survivors(pending: &[Change], fates: &[Fate]) -> BTreeMap<u64, usize> {
     survivors
 }
 
-/// Applies what survived, in order, and returns the content with the sectors that were lost in blocks
-/// that nothing was ever written to.
+/// Applies the survivors in order, and returns the content with the lost sectors of never-written blocks.
 fn apply(
     mut content: Content,
     pending: &[Change],
@@ -79,7 +77,7 @@ fn apply(
     let mut len = content.len();
     let mut space = Space::new(&content);
     for (i, (change, fate)) in pending.iter().zip(fates).enumerate() {
-        let kept = matches!(fate, Fate::Kept);
+        let is_kept = matches!(fate, Fate::Kept);
         match change {
             Change::Write { offset, data } => {
                 for sector in sectors(*offset, data.len() as u64) {
@@ -94,7 +92,7 @@ fn apply(
                 len = len.max(covered(fate, *offset, data.len() as u64));
             }
             Change::SetLen(new) => {
-                if kept {
+                if is_kept {
                     content.set_len(*new);
                     len = *new;
                     space.cut(i, *new);
@@ -103,7 +101,7 @@ fn apply(
                 }
             }
             Change::Zero { offset, length } => {
-                if kept {
+                if is_kept {
                     content.zero(*offset, *length);
                     space.punch(i, *offset, *length);
                 } else {
@@ -111,7 +109,7 @@ fn apply(
                 }
             }
             Change::Allocate { offset, length, keep_size } => {
-                if kept {
+                if is_kept {
                     content.allocate(*offset, *length);
                     space.allocate(*offset, *length);
                     len = if *keep_size { len } else { len.max(offset + length) };
@@ -123,7 +121,7 @@ fn apply(
     (content, space.into_lost())
 }
 
-/// Up to where a write with this fate pushes the length.
+/// The length required by a write with this fate.
 fn covered(fate: &Fate, offset: u64, length: u64) -> u64 {
     match fate {
         _ if length == 0 => 0,
@@ -138,7 +136,7 @@ fn covered(fate: &Fate, offset: u64, length: u64) -> u64 {
     }
 }
 
-/// Change `i` zeroed a range and was itself lost: sectors that show a later change show the zeros too.
+/// Applies the zeros of the lost change `i` to sectors that show a later change, since those include the zeros.
 fn zero_in_survivors(
     content: &mut Content,
     survivors: &BTreeMap<u64, usize>,

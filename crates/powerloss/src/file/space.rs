@@ -1,30 +1,30 @@
-//! Which lost sectors lie in blocks that may show what they held before they were the file's.
+//! Determines which lost sectors are in blocks that may show their previous contents.
 //!
-//! Blocks that were the file's on disk show its own bytes, and allocated ones zeros. Those that it
-//! gained for a write that was lost show anything, also where it had blocks before that it freed by a
-//! truncation or by a punched hole: it gets others. What is freed again later is a hole.
+//! Blocks that were the file's on disk show its own bytes, and allocated ones zeros. Blocks gained for a lost write
+//! show anything, even where the file had freed blocks by a truncation or a punched hole before: it gets different
+//! ones. Blocks freed again later are holes.
 
 use std::collections::BTreeSet;
 
 use super::sectors::SECTOR;
 use crate::content::{Content, PAGE};
 
-/// The blocks of a file, as the changes that are on disk leave them one by one.
+/// The blocks of a file after each change that is on disk.
 pub struct Space {
-    /// Only what is allocated in it counts.
+    /// Only its allocation matters.
     blocks: Content,
-    /// Pages freed, from the first to before the last, and by which change.
+    /// Freed page ranges (first, end) and the change that freed them.
     freed: Vec<(u64, u64, usize)>,
     lost: BTreeSet<u64>,
 }
 
 impl Space {
-    /// The blocks of a file as it is on disk.
+    /// The blocks of a file on disk.
     pub fn new(content: &Content) -> Self {
         Self { blocks: content.clone(), freed: Vec::new(), lost: BTreeSet::new() }
     }
 
-    /// A write of a sector was lost; the disk shows the change `survivor` there, if any.
+    /// Records a lost sector of a write; the disk shows the change `survivor` there, if any.
     pub fn lose(&mut self, sector: u64, survivor: Option<usize>) {
         let page = sector * SECTOR / PAGE;
         let is_freed = |survivor: usize| {
@@ -35,14 +35,14 @@ impl Space {
         }
     }
 
-    /// Change `by` set the length.
+    /// Records that change `by` set the length.
     pub fn cut(&mut self, by: usize, len: u64) {
         self.freed.push((len.div_ceil(PAGE), u64::MAX, by));
         self.blocks.set_len(len);
         self.lost.split_off(&len.div_ceil(SECTOR));
     }
 
-    /// Change `by` freed the pages in a range.
+    /// Records that change `by` freed the pages in a range.
     pub fn punch(&mut self, by: usize, offset: u64, length: u64) {
         let (first, end) = (offset.div_ceil(PAGE), offset.saturating_add(length) / PAGE);
         if first < end {
@@ -53,12 +53,12 @@ impl Space {
         self.blocks.zero(offset, length);
     }
 
-    /// A range was allocated.
+    /// Records that a range was allocated.
     pub fn allocate(&mut self, offset: u64, length: u64) {
         self.blocks.allocate(offset, length);
     }
 
-    /// The sectors lost in blocks that show anything.
+    /// The lost sectors in blocks that show anything.
     pub fn into_lost(self) -> BTreeSet<u64> {
         self.lost
     }

@@ -54,7 +54,7 @@ fn later_write_may_survive_an_earlier_one() {
 }
 
 #[test]
-fn a_sector_keeps_the_order_of_its_writes() {
+fn sector_preserves_the_order_of_its_writes() {
     let mut file = synced(&[0; 512]);
     file.write(0, &[1; 100]);
     file.write(100, &[2; 100]);
@@ -85,7 +85,7 @@ fn writes_tear_at_sectors_only() {
 }
 
 #[test]
-fn lost_sectors_of_new_space_are_zeros_or_garbage_but_never_shorten_what_survived() {
+fn lost_sectors_of_new_space_are_zeros_or_garbage() {
     let mut file = FileState::default();
     file.write(0, &[1; 4096]);
     file.write(4096, &[2; 4096]);
@@ -102,7 +102,7 @@ fn lost_sectors_of_new_space_are_zeros_or_garbage_but_never_shorten_what_survive
 }
 
 #[test]
-fn a_length_may_be_on_disk_without_its_bytes() {
+fn length_may_be_durable_without_its_bytes() {
     let mut file = synced(&[7; 1000]);
     file.write(1000, &[1; 6000]);
     let (mut zeros, mut garbage) = (0, 0);
@@ -120,7 +120,7 @@ fn a_length_may_be_on_disk_without_its_bytes() {
 }
 
 #[test]
-fn a_write_inside_a_file_has_no_length_to_leave() {
+fn write_inside_a_file_is_never_hollow() {
     let mut file = synced(&[7; 8192]);
     file.write(0, &[1; 8192]);
     for seed in 0..1000 {
@@ -142,7 +142,7 @@ fn allocated_space_never_shows_garbage() {
 }
 
 #[test]
-fn dropped_changes_are_seen_but_never_reach_the_disk() {
+fn dropped_changes_are_visible_but_never_durable() {
     let mut file = synced(&[0; 8192]);
     file.write(0, &[1; 512]);
     file.drop_pending(file.mark());
@@ -163,7 +163,7 @@ fn a_failed_sync_may_have_written_some_sectors() {
         (0..1000).map(page).filter(|page| page.contains(&0) && page.contains(&1)).count()
     };
     assert!(torn(&file, 0) > 50 && torn(&file, 4096) > 50);
-    // What is written over them and synced stands.
+    // Bytes written over them and synced persist.
     file.write(100, &[2; 10]);
     file.sync(file.mark());
     let first = [vec![1; 100], vec![2; 10], vec![1; 3986]].concat();
@@ -181,7 +181,7 @@ fn a_failed_sync_may_have_written_some_sectors() {
 }
 
 #[test]
-fn a_failed_sync_leaves_what_came_after_its_mark_to_the_next() {
+fn failed_sync_leaves_later_changes_pending() {
     let mut file = synced(&[0; 12_288]);
     file.write(0, &[1; 4096]);
     file.set_len(12_000);
@@ -200,7 +200,7 @@ fn a_failed_sync_leaves_what_came_after_its_mark_to_the_next() {
 }
 
 #[test]
-fn a_page_that_is_written_again_takes_along_what_failed() {
+fn rewritten_page_includes_failed_sectors() {
     let mut file = synced(&[0; 4096]);
     file.write(0, &[1; 512]);
     file.drop_pending(file.mark());
@@ -237,8 +237,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs the steps on a file and on plain vectors; returns the file, its synced bytes, and how it
-/// looked after the sync and after each change since.
+/// Runs the steps on a file and on plain vectors; returns the file, its synced bytes, and its volatile content after
+/// the sync and after each change since.
 fn run(steps: &[Step]) -> (FileState, Vec<u8>, Vec<Vec<u8>>) {
     let mut file = FileState::default();
     let mut plain: Vec<u8> = Vec::new();
@@ -289,13 +289,13 @@ fn run(steps: &[Step]) -> (FileState, Vec<u8>, Vec<Vec<u8>>) {
 
 proptest! {
     #[test]
-    fn drop_all_is_the_last_sync_and_keep_all_is_what_was_seen(steps in prop::collection::vec(step(), 0..25)) {
+    fn drop_all_is_last_sync_and_keep_all_is_volatile(steps in prop::collection::vec(step(), 0..25)) {
         let (file, durable, history) = run(&steps);
         prop_assert_eq!(bytes(&crash(&file, Mode::DropAll, 1)), durable);
         prop_assert_eq!(bytes(&crash(&file, Mode::KeepAll, 1)), history.last().cloned().unwrap_or_default());
     }
 
-    /// Each surviving sector is one that the disk or the page cache held at some time.
+    /// Each surviving sector equals the disk's or the page cache's at some time.
     #[test]
     fn every_sector_is_a_snapshot(steps in prop::collection::vec(step(), 0..25), seed: u64) {
         let (file, _, history) = run(&steps);
@@ -304,24 +304,24 @@ proptest! {
         if fates.garbage_sectors > 0 {
             return Ok(());
         }
-        let longest = history.iter().map(Vec::len).max().unwrap_or(0) as u64;
-        prop_assert!(content.len() <= longest);
+        let max_len = history.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        prop_assert!(content.len() <= max_len);
         for sector in 0..content.len().div_ceil(SECTOR) {
             let found = content.read(sector * SECTOR, SECTOR as usize);
-            let known = history.iter().any(|moment| {
+            let is_snapshot = history.iter().any(|moment| {
                 let start = moment.len().min((sector * SECTOR) as usize);
                 let mut held = moment[start..moment.len().min(start + SECTOR as usize)].to_vec();
-                // A length that changed without the bytes cuts the sector or shows zeros past it.
+                // A length change without the bytes cuts the sector or shows zeros past it.
                 held.resize(SECTOR as usize, 0);
                 let cut = cut(&history, sector);
                 found.iter().zip(&held).enumerate().all(|(i, (a, b))| a == b || (*a == 0 && i >= cut))
             });
-            prop_assert!(known, "sector {} of seed {} was never seen", sector, seed);
+            prop_assert!(is_snapshot, "sector {} of seed {} was never seen", sector, seed);
         }
     }
 }
 
-/// The first byte of a sector that any length on the way cut off.
+/// The first byte of a sector that any intermediate length cut off.
 fn cut(history: &[Vec<u8>], sector: u64) -> usize {
     let start = (sector * SECTOR) as usize;
     history.iter().map(|moment| moment.len().saturating_sub(start)).min().unwrap_or(0)

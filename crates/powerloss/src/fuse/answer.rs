@@ -1,7 +1,7 @@
-//! How the model's results are told to the kernel, one form for each kind of reply.
+//! Translation of the model's results to kernel replies, one implementation per reply type.
 //!
-//! Files are opened for direct I/O and nothing is cached for any time, so that every write and every
-//! lookup reaches the model at once and nothing outlives a crash in the kernel.
+//! Files are opened for direct I/O and nothing is cached, so that every write and every lookup reaches the model
+//! immediately and no kernel state outlives a crash.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use rustix::io::Errno;
 use crate::content::PAGE;
 use crate::model::{Attributes, Kind};
 
-/// The kernel asks anew each time.
+/// Cache lifetime of replies: the kernel asks again each time.
 const UNCACHED: Duration = Duration::ZERO;
 const GENERATION: Generation = Generation(0);
-/// Requests on an open file carry its inode number, which is all that they need.
+/// Requests on an open file carry its inode number, which suffices.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// A reply that tells of a `T` or of an error.
+/// A reply with a `T` or an error.
 pub trait Answer<T> {
     fn answer(self, outcome: Result<T, Errno>);
 }
 
-/// What was opened.
+/// The opened object.
 pub enum Opened {
     File,
     /// With the handle of its listing.

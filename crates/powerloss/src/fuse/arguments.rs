@@ -1,4 +1,4 @@
-//! What the kernel's flags and numbers ask for, in the words of the model.
+//! Translation of the kernel's flags and numbers to the model's terms.
 
 use std::ffi::OsStr;
 use std::time::SystemTime;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use crate::model::{Model, Owner};
 use crate::namespace::Ino;
 
-/// Owner and permissions of what a request makes.
+/// Owner and permissions of a new inode.
 pub fn owner(request: &Request, mode: u32, umask: u32) -> Owner {
     Owner { uid: request.uid(), gid: request.gid(), mode: mode & !umask & 0o7777 }
 }
 
-/// The time that a request sets.
+/// The time set by a request.
 pub fn moment(time: TimeOrNow) -> SystemTime {
     match time {
         TimeOrNow::SpecificTime(time) => time,
@@ -23,12 +23,12 @@ pub fn moment(time: TimeOrNow) -> SystemTime {
     }
 }
 
-/// Whether `mknod` asks for a regular file.
+/// Returns true if `mknod` asks for a regular file.
 pub fn is_regular_file(mode: u32) -> bool {
     FileType::from_raw_mode(mode) == FileType::RegularFile
 }
 
-/// Whether every write to a file that was opened so is a sync as well.
+/// Returns true if every write to a file opened with these flags is also a sync.
 pub fn is_synchronous(flags: OpenFlags) -> bool {
     OFlags::from_bits_retain(flags.0 as u32).intersects(OFlags::SYNC | OFlags::DSYNC)
 }
@@ -64,7 +64,7 @@ pub fn fallocate(model: &mut Model, ino: Ino, offset: u64, length: u64, mode: i3
     }
 }
 
-/// `lseek` for data or for a hole; the kernel answers every other kind itself.
+/// `lseek` for data or a hole; the kernel handles every other kind itself.
 pub fn seek(model: &Model, ino: Ino, offset: i64, whence: i32) -> Result<u64, Errno> {
     const SEEK_DATA: i32 = 3;
     const SEEK_HOLE: i32 = 4;

@@ -1,5 +1,5 @@
-//! Open directories: a listing is read once and handed out in pieces, so that names that come and go
-//! meanwhile neither repeat an entry nor hide one.
+//! Open directories: a listing is read once and returned in pieces, so that concurrent changes neither repeat an
+//! entry nor hide one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use crate::model::{Kind, Model};
 use crate::namespace::Ino;
 
-/// The entries of a directory, `.` and `..` included.
+/// The entries of a directory, including `.` and `..`.
 pub type Listing = Arc<Vec<(OsString, Ino, Kind)>>;
 
-/// What was read of each open directory, by handle.
+/// The listing of each open directory, by handle.
 pub struct Listings {
     by_handle: Mutex<HashMap<u64, Listing>>,
     next_handle: AtomicU64,
@@ -26,12 +26,12 @@ impl Listings {
         Self { by_handle: Mutex::default(), next_handle: AtomicU64::new(1) }
     }
 
-    /// A handle for a directory that is opened.
+    /// A handle for a newly opened directory.
     pub fn open(&self) -> u64 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The listing to go on with at `offset`; at the beginning it is read anew.
+    /// The listing to continue at `offset`; read again at offset 0.
     pub fn read(&self, model: &Model, dir: Ino, handle: u64, offset: u64) -> Result<Listing, Errno> {
         if offset > 0
             && let Some(listing) = self.by_handle.lock().get(&handle)
@@ -45,7 +45,7 @@ impl Listings {
         Ok(listing)
     }
 
-    /// Forgets what was read.
+    /// Forgets a listing.
     pub fn close(&self, handle: u64) {
         self.by_handle.lock().remove(&handle);
     }

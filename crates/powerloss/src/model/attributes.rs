@@ -1,4 +1,4 @@
-//! What programs ask and change of one inode, apart from its names and its bytes.
+//! Attributes of inodes, apart from names and contents.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use super::{Model, Result};
 use crate::namespace::Ino;
 
 impl Model {
-    /// What `stat` tells of an inode.
+    /// The `stat` result of an inode.
     pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
         Ok(self.get(ino)?.attributes(ino))
     }
@@ -39,7 +39,7 @@ impl Model {
         Ok(())
     }
 
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub fn read_link(&self, ino: Ino) -> Result<&Path> {
         match &self.get(ino)?.body {
             Body::Symlink(target) => Ok(target),

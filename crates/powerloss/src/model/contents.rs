@@ -1,4 +1,4 @@
-//! The bytes of files, as programs read and change them, and the space that they take.
+//! Reading and changing file contents, and the accounting of their space.
 
 use rustix::io::Errno;
 
@@ -48,19 +48,19 @@ impl Model {
         self.change(ino, |file| file.zero(offset, length))
     }
 
-    /// The first data (or hole) at or after an offset; ENXIO where there is none.
+    /// The first data (or hole) at or after an offset; ENXIO if there is none.
     pub fn seek(&self, ino: Ino, offset: u64, hole: bool) -> Result<u64> {
         let content = self.content(ino)?;
         let found = if hole { content.next_hole(offset) } else { content.next_data(offset) };
         found.ok_or(Errno::NXIO)
     }
 
-    /// Caps the allocated bytes of all files; writes beyond it answer ENOSPC.
+    /// Limits the allocated bytes of all files; writes beyond it return ENOSPC.
     pub fn limit_bytes(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
-    /// Allocated bytes of all files that programs can see, and the cap.
+    /// Allocated bytes of all visible files, and the limit.
     pub fn space(&self) -> (u64, Option<u64>) {
         (self.allocated, self.limit)
     }
@@ -81,7 +81,7 @@ impl Model {
         Ok(())
     }
 
-    /// Changes a file's content and keeps the account of space.
+    /// Changes a file's content and updates the space accounting.
     fn change(&mut self, ino: Ino, change: impl FnOnce(&mut FileState)) -> Result<()> {
         let now = self.now;
         let inode = self.get_mut(ino)?;

@@ -1,6 +1,6 @@
-//! How much programs asked of the file system, so that a test can tell that it was put to use.
+//! Request counters, by which a test can verify that the file system was used.
 
-/// What was asked of the file system since it was mounted.
+/// Requests since the mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// `fsync` calls on files, failed ones included.
@@ -17,8 +17,8 @@ pub struct Counters {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Syncs that were made to fail.
+    /// Syncs that failed by an injected fault.
     pub failed_syncs: u64,
-    /// Requests refused for want of space.
+    /// Requests rejected for lack of space.
     pub out_of_space: u64,
 }

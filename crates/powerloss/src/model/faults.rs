@@ -1,16 +1,16 @@
-//! A sync that is made to fail.
+//! Injected sync failures.
 
-/// What becomes of the pending changes when a sync of a file fails.
+/// The effect of a failed file sync on the pending changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FsyncFailure {
-    /// Linux's way: writes are lost, programs go on seeing them, and the next sync succeeds. The disk
-    /// may have taken some of their sectors.
+    /// As on Linux: writes are lost, programs still see them, and the next sync succeeds. Some of their sectors may
+    /// be on disk.
     DropPending,
-    /// They stay pending, and a later sync may still make them durable.
+    /// The changes stay pending, and a later sync may still make them durable.
     KeepPending,
 }
 
-/// A failure that waits for its turn.
+/// A scheduled failure.
 #[derive(Debug, Clone, Copy)]
 pub struct FsyncFault {
     pub successes_left: u64,
@@ -18,7 +18,7 @@ pub struct FsyncFault {
 }
 
 impl FsyncFault {
-    /// Counts one sync: none where it shall succeed, or else how it fails, and the fault is spent.
+    /// Counts one sync: returns `None` if it must succeed, otherwise the failure, which is then disarmed.
     pub fn strike(armed: &mut Option<Self>) -> Option<FsyncFailure> {
         let fault = armed.as_mut()?;
         if fault.successes_left > 0 {

@@ -1,6 +1,6 @@
-//! What an inode is: its body, its owner and times, and what `stat` tells of them.
+//! Inodes: body, owner, times, and `stat` attributes.
 //!
-//! Modes, owners and times are not part of the power model: a change of them is durable at once.
+//! Modes, owners and times are not part of the power model: a change of them is durable immediately.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::file::FileState;
 use crate::graveyard;
 use crate::namespace::Ino;
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -21,12 +21,12 @@ pub enum Kind {
     Symlink,
 }
 
-/// What `stat` tells.
+/// The `stat` result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.
     pub ino: Ino,
-    /// What it is.
+    /// Type of the inode.
     pub kind: Kind,
     /// Length in bytes.
     pub size: u64,
@@ -60,7 +60,7 @@ pub struct Owner {
 #[derive(Debug, Clone)]
 pub struct Inode {
     pub body: Body,
-    /// The kind of file that its latest name says it is.
+    /// The kind of file according to its latest name.
     pub named_as: OsString,
     pub owner: Owner,
     pub accessed: SystemTime,
@@ -71,7 +71,7 @@ pub struct Inode {
     pub opens: u32,
 }
 
-/// What an inode holds; the entries of a directory are in the namespace.
+/// The contents of an inode; the entries of a directory are in the namespace.
 #[derive(Debug, Clone)]
 pub enum Body {
     File(FileState),
@@ -86,7 +86,7 @@ impl Inode {
         Self { body, named_as, owner, accessed: now, modified: now, changed: now, links: 1, opens: 0 }
     }
 
-    /// What `stat` tells of it under the number `ino`.
+    /// The `stat` result under the number `ino`.
     pub fn attributes(&self, ino: Ino) -> Attributes {
         let (kind, size, allocated) = match &self.body {
             Body::File(file) => (Kind::File, file.content().len(), file.content().allocated()),

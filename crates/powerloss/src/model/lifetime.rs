@@ -1,22 +1,22 @@
-//! How long an inode lives: while a name, an opener, or a name that a crash may bring back leads to it.
+//! Lifetime of inodes: while a name, an open file, or a name that a crash may restore refers to them.
 
 use super::inode::{Body, Inode};
 use super::{Model, Result};
 use crate::namespace::Ino;
 
-/// Unlinks between two sweeps for inodes that nothing refers to.
+/// Unlinks between two sweeps for unreferenced inodes.
 pub(super) const SWEEP_EVERY: u64 = 512;
-/// Bytes that a file without a name may hold to count as one more unlink.
-const HELD_BYTES: u64 = 64 << 10;
+/// Pending bytes of an unnamed file that count as one further unlink.
+const BYTES_PER_UNLINK: u64 = 64 << 10;
 
 impl Model {
-    /// Keeps an inode alive until [`close`](Self::close), also without a name.
+    /// Keeps an inode alive until [`close`](Self::close), even without a name.
     pub fn open(&mut self, ino: Ino) -> Result<()> {
         self.get_mut(ino)?.opens += 1;
         Ok(())
     }
 
-    /// Ends one [`open`](Self::open); an inode from before a crash is gone already.
+    /// Ends one [`open`](Self::open). An inode from before a crash no longer exists.
     pub fn close(&mut self, ino: Ino) -> Result<()> {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.opens = inode.opens.saturating_sub(1);
@@ -30,7 +30,7 @@ impl Model {
         self.inodes.len()
     }
 
-    /// Takes one name from an inode.
+    /// Removes one name from an inode.
     pub(super) fn drop_link(&mut self, ino: Ino) -> Result<()> {
         self.get_mut(ino)?.links -= 1;
         self.release_if_unseen(ino);
@@ -41,26 +41,27 @@ impl Model {
         Ok(())
     }
 
-    /// Frees the volatile bytes of a file without name and opener. Those of its pending changes stay
-    /// until a sweep finds that its name cannot come back.
+    /// Frees the volatile bytes of a file that has no name and is not open. Those of its pending changes stay until a
+    /// sweep finds that its name cannot return.
     fn release_if_unseen(&mut self, ino: Ino) {
         if let Some(Inode { body: Body::File(file), links: 0, opens: 0, .. }) = self.inodes.get_mut(&ino) {
             self.allocated -= file.content().allocated();
             file.release_volatile();
-            self.unlinks_since_sweep += file.pending_bytes() / HELD_BYTES;
+            self.unlinks_since_sweep += file.pending_bytes() / BYTES_PER_UNLINK;
         }
     }
 
-    /// Forgets inodes that no name, pending operation or opener refers to; the disk takes their blocks
-    /// back as they are.
+    /// Removes inodes that no name, pending operation or open file refers to; their blocks are freed with their
+    /// contents.
     pub(super) fn sweep(&mut self) {
         self.unlinks_since_sweep = 0;
         let mut live = self.names.named();
         live.extend(self.inodes.iter().filter(|(_, inode)| inode.opens > 0).map(|(&ino, _)| ino));
-        let mut gone: Vec<Ino> = self.inodes.keys().filter(|ino| !live.contains(ino)).copied().collect();
-        // The same order in every run, so that a seed gives the same crash.
-        gone.sort_unstable();
-        for ino in gone {
+        let mut unreferenced: Vec<Ino> =
+            self.inodes.keys().filter(|ino| !live.contains(ino)).copied().collect();
+        // A fixed order, so that a seed gives the same crash in every run.
+        unreferenced.sort_unstable();
+        for ino in unreferenced {
             if let Some(Inode { body: Body::File(file), named_as, .. }) = self.inodes.remove(&ino) {
                 self.graveyard.bury(&named_as, file.latest());
             }

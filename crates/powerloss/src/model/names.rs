@@ -1,6 +1,6 @@
-//! The calls that make, move and remove names, each as atomic as a program expects it to be.
+//! The calls that create, move and remove names, each as atomic as a program expects.
 //!
-//! What they answer follows the volatile entries; when they become durable is for the namespace to say.
+//! They return results of the volatile entries; the namespace decides when these become durable.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::graveyard;
 use crate::namespace::{Ino, ROOT};
 
 impl Model {
-    /// The inode behind a name.
+    /// The inode of a name.
     pub fn lookup(&self, dir: Ino, name: &OsStr) -> Result<Attributes> {
         self.attributes(self.find(dir, name)?)
     }
@@ -25,22 +25,22 @@ impl Model {
         entries.iter().map(|(name, &ino)| Ok((name.clone(), ino, self.attributes(ino)?.kind))).collect()
     }
 
-    /// Makes an empty file; EEXIST where the name is taken.
+    /// Creates an empty file; EEXIST if the name exists.
     pub fn create(&mut self, dir: Ino, name: &OsStr, owner: Owner) -> Result<Attributes> {
         self.make(dir, name, Body::File(FileState::default()), owner)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn make_directory(&mut self, dir: Ino, name: &OsStr, owner: Owner) -> Result<Attributes> {
         self.make(dir, name, Body::Directory { parent: dir }, owner)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(&mut self, dir: Ino, name: &OsStr, target: &Path, owner: Owner) -> Result<Attributes> {
         self.make(dir, name, Body::Symlink(target.to_owned()), Owner { mode: 0o777, ..owner })
     }
 
-    /// Gives a file another name.
+    /// Adds a name to a file.
     pub fn link(&mut self, ino: Ino, dir: Ino, name: &OsStr) -> Result<Attributes> {
         self.vacant(dir, name)?;
         if matches!(self.get(ino)?.body, Body::Directory { .. }) {
@@ -74,7 +74,7 @@ impl Model {
         self.drop_link(ino)
     }
 
-    /// Moves a name, replacing what is there unless `keep_existing`.
+    /// Moves a name, replacing an existing one unless `keep_existing`.
     pub fn rename(&mut self, from: (Ino, &OsStr), to: (Ino, &OsStr), keep_existing: bool) -> Result<()> {
         let ino = self.find(from.0, from.1)?;
         let replaced = self.names.entries(to.0).ok_or(Errno::NOTDIR)?.get(to.1).copied();
@@ -162,7 +162,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `dir` is `ancestor` or lies below it.
+    /// Returns true if `dir` is `ancestor` or below it.
     fn is_within(&self, mut dir: Ino, ancestor: Ino) -> Result<bool> {
         loop {
             if dir == ancestor {

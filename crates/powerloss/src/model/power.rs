@@ -1,4 +1,4 @@
-//! The power cut: what the disk holds becomes all there is.
+//! The power cut: the disk's state becomes the only one.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,12 +16,11 @@ use crate::namespace::{Ino, Namespace, ROOT};
 use crate::rng::Rng;
 
 impl Model {
-    /// Cuts the power: by `seed` and `mode`, some pending work reaches the disk and the rest is
-    /// lost. What the disk holds becomes both states, under new inode numbers; everything answers
-    /// EIO until [`revive`](Self::revive).
+    /// Cuts the power: by `seed` and `mode`, some pending changes reach the disk and the rest is lost. The disk's
+    /// state becomes both states, under new inode numbers; every call returns EIO until [`revive`](Self::revive).
     pub fn crash(&mut self, seed: u64, mode: Mode) -> CrashReport {
         let mut rng = Rng::new(seed);
-        // Blocks of files that are gone for good may be others' by now.
+        // Blocks of permanently removed files may belong to others.
         self.sweep();
         let mut report = CrashReport { entries: self.names.crash(mode, &mut rng), ..CrashReport::default() };
         let before = std::mem::take(self);
@@ -55,7 +54,7 @@ impl Model {
         if self.down { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// The power is back: requests are answered again.
+    /// Restores the power: requests are served again.
     pub fn revive(&mut self) {
         self.down = false;
     }
@@ -68,13 +67,13 @@ impl Model {
     }
 }
 
-/// Builds the state after a crash from the one before, in the order of names, so that the same
-/// seed gives the same result.
+/// Builds the state after a crash from the one before, in the order of names, so that a seed always gives the same
+/// result.
 struct Rebuild<'a> {
     model: &'a mut Model,
     names: Namespace,
     inodes: HashMap<Ino, Inode>,
-    /// What blocks held that were free before the crash; what it frees itself comes after it.
+    /// Contents of blocks that were free before the crash; those that the crash frees do not count yet.
     graveyard: Graveyard,
     /// Old inode numbers of files and links, with the new ones.
     moved: HashMap<Ino, Ino>,
@@ -93,14 +92,14 @@ impl Rebuild<'_> {
     fn directory(&mut self, old: Ino, new: Ino, path: &Path, report: &mut CrashReport) {
         let entries = self.names.durable_entries(old).cloned().unwrap_or_default();
         for (name, ino) in entries {
-            if let Some(&known) = self.moved.get(&ino) {
-                self.model.names.add_durable(new, &name, known, false);
-                if let Some(inode) = self.model.inodes.get_mut(&known) {
+            if let Some(&new_ino) = self.moved.get(&ino) {
+                self.model.names.add_durable(new, &name, new_ino, false);
+                if let Some(inode) = self.model.inodes.get_mut(&new_ino) {
                     inode.links += 1;
                 }
                 continue;
             }
-            // Only a tree has directories, so each inode that is left is met once.
+            // Only files can have several names, so each remaining inode is visited once.
             if let Some(inode) = self.inodes.remove(&ino) {
                 self.entry(new, &name, ino, inode, &path.join(&name), report);
             }
@@ -140,7 +139,7 @@ impl Rebuild<'_> {
         let seen_bytes = file.content().len();
         let changed = !file.is_durable();
         if changed && self.mode != Mode::KeepAll {
-            // Bytes may be written that no file owns in the end.
+            // Bytes may be written to blocks that no file owns in the end.
             self.model.graveyard.bury(kind, file.latest());
         }
         let (content, fates) = file.crash(self.mode, self.graveyard.contents(kind), &mut self.rng);
@@ -153,7 +152,7 @@ impl Rebuild<'_> {
         FileState::durable(content)
     }
 
-    /// Files that the crash left without a name.
+    /// Retains the contents of files that the crash left without a name.
     fn bury_the_rest(&mut self) {
         let mut rest: Vec<(Ino, Inode)> = self.inodes.drain().collect();
         rest.sort_unstable_by_key(|(ino, _)| *ino);

@@ -1,31 +1,31 @@
-//! What a power cut did, for a test to print and to judge by.
+//! The report of a power cut, for tests.
 
 use std::path::PathBuf;
 
 use crate::file::FileFates;
 use crate::namespace::EntryFates;
 
-/// What a crash did.
+/// The effects of a crash.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CrashReport {
-    /// Fates of the pending changes of all files that are still there.
+    /// Fates of the pending changes of all remaining files.
     pub writes: FileFates,
     /// Fates of the pending entry operations.
     pub entries: EntryFates,
-    /// Files that programs saw before, under whatever name, and that are gone.
+    /// Files that were visible before, under any name, and that are gone.
     pub vanished_files: u64,
-    /// Files that had pending changes, by path after the crash.
+    /// Files that had pending changes, by their path after the crash.
     pub files: Vec<FileReport>,
 }
 
-/// What a crash did to one file.
+/// The effects of a crash on one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileReport {
-    /// A path of the file after the crash, from the root of the file system.
+    /// A path of the file after the crash, relative to the root of the file system.
     pub path: PathBuf,
     /// Fates of its pending changes.
     pub fates: FileFates,
-    /// Its length before, as programs saw it.
+    /// Its volatile length before.
     pub seen_bytes: u64,
     /// Its length after.
     pub left_bytes: u64,

@@ -1,8 +1,7 @@
-//! What makes work durable: syncs of files and of directories, and the one that is made to fail.
+//! Syncs of files and directories, and injected failures.
 //!
-//! A sync has two moments: its start takes a mark, its end makes durable what came before the mark.
-//! What a program does between the two is not covered, as on a disk that is slow; a sync whose mark is
-//! from before a power cut fails.
+//! A sync has two moments: its start takes a mark, its end makes everything before the mark durable. Changes between
+//! the two are not covered, as on a slow disk; a sync whose mark is from before a power cut fails.
 
 use rustix::io::Errno;
 
@@ -11,22 +10,22 @@ use super::inode::Body;
 use super::{Model, Result};
 use crate::namespace::Ino;
 
-/// How far a sync reaches.
+/// The extent of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Power cuts before it was taken.
+    /// Number of power cuts before it was taken.
     epoch: u64,
     position: u64,
 }
 
 impl Model {
-    /// Lets `successes` more syncs (of files and directories) succeed and the one after fail, once.
-    /// Entry operations stay pending in either case.
+    /// Lets `successes` further syncs (of files and directories) succeed and the next one fail, once. Entry
+    /// operations stay pending in either case.
     pub fn fail_fsync_after(&mut self, successes: u64, failure: FsyncFailure) {
         self.fsync_fault = Some(FsyncFault { successes_left: successes, failure });
     }
 
-    /// The point that a sync of this inode, starting now, has to reach.
+    /// The mark for a sync of this inode that starts now.
     pub fn mark(&self, ino: Ino) -> Result<Mark> {
         let position = match &self.get(ino)?.body {
             Body::File(file) => file.mark(),
@@ -72,7 +71,7 @@ impl Model {
         Ok(())
     }
 
-    /// Writes and entry operations that wait for a sync.
+    /// Numbers of unsynced file changes and entry operations.
     pub fn pending(&self) -> (usize, usize) {
         let files = self.inodes.values().map(|inode| match &inode.body {
             Body::File(file) => file.pending_changes(),
@@ -81,7 +80,7 @@ impl Model {
         (files.sum(), self.names.pending_operations())
     }
 
-    /// The position of a mark; EIO where the power was cut since, for what it was to reach is gone.
+    /// The position of a mark; EIO if the power was cut since, because its changes are gone.
     fn reach(&self, mark: Mark) -> Result<u64> {
         if mark.epoch == self.epoch { Ok(mark.position) } else { Err(Errno::IO) }
     }

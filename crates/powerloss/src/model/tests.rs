@@ -70,7 +70,7 @@ fn an_unsynced_file_in_a_synced_directory_is_empty() {
 }
 
 #[test]
-fn everything_is_refused_until_the_power_is_back_and_old_inodes_stay_dead() {
+fn crashed_model_fails_until_revived_and_old_inodes_stay_stale() {
     let mut model = Model::new();
     let ino = file(&mut model, ROOT, "x", b"data");
     sync(&mut model, ROOT).unwrap();
@@ -85,7 +85,7 @@ fn everything_is_refused_until_the_power_is_back_and_old_inodes_stay_dead() {
 }
 
 #[test]
-fn a_failed_sync_drops_or_keeps_what_was_pending() {
+fn failed_sync_drops_or_keeps_pending_changes() {
     for (failure, survives) in [(FsyncFailure::DropPending, false), (FsyncFailure::KeepPending, true)] {
         let mut model = Model::new();
         let ino = file(&mut model, ROOT, "x", b"one");
@@ -102,7 +102,7 @@ fn a_failed_sync_drops_or_keeps_what_was_pending() {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_until_space_is_freed() {
+fn full_disk_rejects_writes_until_space_is_freed() {
     let mut model = Model::new();
     let first = file(&mut model, ROOT, "x", &[1; 8192]);
     model.limit_bytes(Some(12_288));
@@ -120,7 +120,7 @@ fn a_full_disk_refuses_writes_until_space_is_freed() {
 }
 
 #[test]
-fn unlinked_inodes_are_forgotten_when_nothing_can_bring_them_back() {
+fn unreachable_unlinked_inodes_are_forgotten() {
     let mut model = Model::new();
     for _ in 0..4 * SWEEP_EVERY {
         file(&mut model, ROOT, "x", &[1; 100]);
@@ -132,7 +132,7 @@ fn unlinked_inodes_are_forgotten_when_nothing_can_bring_them_back() {
 }
 
 #[test]
-fn an_unlink_that_was_not_synced_comes_undone() {
+fn unsynced_unlink_is_undone_by_a_crash() {
     let mut model = Model::new();
     let ino = file(&mut model, ROOT, "x", b"data");
     sync(&mut model, ino).unwrap();
@@ -155,7 +155,7 @@ fn hard_links_share_their_bytes_across_a_crash() {
 }
 
 #[test]
-fn names_are_refused_as_a_disk_would() {
+fn invalid_names_are_rejected_with_the_right_errno() {
     let mut model = Model::new();
     let dir = model.make_directory(ROOT, name("d"), Owner::default()).unwrap().ino;
     let sub = model.make_directory(dir, name("s"), Owner::default()).unwrap().ino;
@@ -196,8 +196,8 @@ fn step(removing: bool) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs steps, ignoring those that the file system refuses. Without `removing`, renames replace
-/// nothing. Files hold a number of their own and are synced when made.
+/// Runs steps, ignoring those that the file system rejects. Without `removing`, renames replace nothing. Files hold a
+/// unique number and are synced when created.
 struct Runner {
     model: Model,
     directories: Vec<Ino>,
@@ -252,7 +252,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn keep_all_is_what_was_seen(steps in prop::collection::vec(step(true), 0..60)) {
+    fn keep_all_equals_the_volatile_state(steps in prop::collection::vec(step(true), 0..60)) {
         let mut runner = Runner::new(true);
         for step in &steps {
             runner.step(step);
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn syncing_every_directory_makes_all_of_it_durable(steps in prop::collection::vec(step(true), 0..60)) {
+    fn syncing_every_directory_makes_everything_durable(steps in prop::collection::vec(step(true), 0..60)) {
         let mut runner = Runner::new(true);
         for step in &steps {
             runner.step(step);
@@ -273,8 +273,8 @@ proptest! {
         prop_assert_eq!(after(&runner.model, 0, Mode::DropAll), files(&runner.model));
     }
 
-    /// Nothing is removed or replaced here, so what was once on disk is there after every crash,
-    /// whatever renames were under way.
+    /// Nothing is removed or replaced here, so anything once on disk is there after every crash, whatever renames
+    /// were in progress.
     #[test]
     fn renames_never_lose_a_file(steps in prop::collection::vec(step(false), 0..60), seed: u64) {
         let mut runner = Runner::new(false);
@@ -290,7 +290,7 @@ proptest! {
                 once.sort();
                 let count = once.len();
                 once.dedup();
-                prop_assert_eq!(count, once.len(), "a file is there twice");
+                prop_assert_eq!(count, once.len(), "a file exists twice");
             }
         }
     }

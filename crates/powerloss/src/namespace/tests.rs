@@ -62,7 +62,7 @@ fn a_rename_belongs_to_its_destination_and_is_atomic() {
 }
 
 #[test]
-fn a_name_that_is_used_again_takes_the_rename_along() {
+fn reused_name_implies_the_earlier_rename() {
     let mut names = two_directories();
     names.add_durable(2, name("x"), FILE, false);
     names.rename((2, name("x")), (3, name("y")), FILE, None);
@@ -73,20 +73,20 @@ fn a_name_that_is_used_again_takes_the_rename_along() {
 }
 
 #[test]
-fn a_rename_into_a_directory_that_is_not_on_disk_waits_for_it() {
+fn rename_into_a_nondurable_directory_waits_for_it() {
     let mut names = two_directories();
     names.add_durable(2, name("x"), FILE, false);
     names.add(ROOT, name("new"), 4, true);
     names.rename((2, name("x")), (4, name("y")), FILE, None);
     names.sync(4, names.mark());
-    assert_eq!(on_disk(&names, 2), ["x"], "the old name stays until the new one can be reached");
+    assert_eq!(on_disk(&names, 2), ["x"], "the old name stays until the new one is reachable");
     names.sync(ROOT, names.mark());
     assert!(on_disk(&names, 2).is_empty());
     assert_eq!(on_disk(&names, 4), ["y"]);
 }
 
 #[test]
-fn a_removed_directory_takes_its_entries_along() {
+fn removed_directory_implies_its_earlier_renames() {
     let mut names = two_directories();
     names.add_durable(2, name("x"), FILE, false);
     names.rename((2, name("x")), (3, name("y")), FILE, None);
@@ -97,8 +97,8 @@ fn a_removed_directory_takes_its_entries_along() {
 }
 
 #[test]
-fn directories_moved_into_each_other_by_parts_never_form_a_ring() {
-    // a/c moves up, then a moves below it; the second alone would cut both off.
+fn directories_moved_into_each_other_never_form_a_cycle() {
+    // a/c moves up, then a moves below it; the second move alone would detach both.
     let mut names = two_directories();
     names.add_durable(2, name("c"), 5, true);
     names.rename((2, name("c")), (ROOT, name("c")), 5, None);
@@ -116,7 +116,7 @@ fn directories_moved_into_each_other_by_parts_never_form_a_ring() {
 }
 
 #[test]
-fn random_crashes_keep_prefixes_and_other_subsets() {
+fn random_crashes_keep_every_subset() {
     let mut names = two_directories();
     for i in 0..4 {
         names.add(2, name(&format!("{i}")), FILE + i, false);

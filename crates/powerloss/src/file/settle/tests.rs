@@ -18,25 +18,25 @@ fn lost(before: &Content, pending: &[Change], fates: &[Fate]) -> (Content, Vec<u
 }
 
 #[test]
-fn blocks_freed_by_a_truncation_and_gained_again_show_anything() {
+fn truncated_blocks_show_anything_when_regained() {
     let pending = [Change::SetLen(1000), write(1000, 7192, 1)];
     let before = content(8192, 7);
     let (settled, sectors) = lost(&before, &pending, &[Fate::Kept, Fate::Hollow]);
     assert_eq!(settled.len(), 8192);
-    assert_eq!(sectors, (8..16).collect::<Vec<_>>(), "the first block was kept");
+    assert_eq!(sectors, (8..16).collect::<Vec<_>>(), "the first block was retained");
     let (settled, sectors) = lost(&before, &pending, &[Fate::Dropped, Fate::Hollow]);
     assert_eq!((settled.read(1000, 1), sectors), (vec![7], vec![]), "nothing was freed");
 }
 
 #[test]
-fn blocks_written_before_they_were_freed_show_anything_too() {
+fn freed_unsynced_blocks_show_anything_when_regained() {
     let pending = [write(0, 8192, 1), Change::SetLen(0), write(0, 4096, 2)];
     let (settled, sectors) = lost(&Content::default(), &pending, &[Fate::Kept, Fate::Kept, Fate::Hollow]);
     assert_eq!((settled.len(), sectors), (4096, (0..8).collect()));
 }
 
 #[test]
-fn punched_blocks_show_anything_when_they_are_gained_again_and_zeros_otherwise() {
+fn punched_blocks_show_anything_only_when_regained() {
     let punch = Change::Zero { offset: 100, length: 3 * PAGE - 100 };
     let before = content(4 * PAGE as usize, 7);
     let (_, sectors) = lost(&before, &[punch.clone(), write(PAGE, 512, 1)], &[Fate::Kept, Fate::Dropped]);
@@ -47,23 +47,23 @@ fn punched_blocks_show_anything_when_they_are_gained_again_and_zeros_otherwise()
 }
 
 #[test]
-fn what_is_cut_off_again_is_a_hole() {
+fn range_truncated_again_is_a_hole() {
     let pending = [write(0, 8192, 1), Change::SetLen(0), Change::SetLen(8192)];
     let (settled, sectors) = lost(&Content::default(), &pending, &[Fate::Hollow, Fate::Kept, Fate::Kept]);
     assert_eq!((settled.len(), sectors), (8192, vec![]));
 }
 
 #[test]
-fn allocated_again_they_show_zeros() {
+fn reallocated_blocks_show_zeros() {
     let allocate = Change::Allocate { offset: 0, length: 8192, keep_size: false };
     let pending = [Change::SetLen(0), allocate, write(0, 8192, 1)];
     let (_, sectors) = lost(&content(8192, 7), &pending, &[Fate::Kept, Fate::Kept, Fate::Dropped]);
     assert_eq!(sectors, []);
 }
 
-/// A record that was taken back by a truncation, with another written over it and lost.
+/// A record removed by a truncation, with another one written over it and lost.
 #[test]
-fn what_a_file_took_back_may_show_in_its_new_tail() {
+fn truncated_bytes_may_show_in_the_new_tail() {
     let pending = [write(4096, 4096, 5), Change::SetLen(4096), write(4096, 4096, 1)];
     let before = content(4096, 7);
     let mut shown = 0;

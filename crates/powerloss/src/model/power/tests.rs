@@ -6,7 +6,7 @@ fn name(text: &str) -> &OsStr {
     OsStr::new(text)
 }
 
-/// A file that is on disk with its name.
+/// Creates a durable file with a durable name.
 fn durable(model: &mut Model, text: &str, data: &[u8]) -> Ino {
     let ino = model.create(ROOT, name(text), Owner::default()).unwrap().ino;
     model.write(ino, 0, data).unwrap();
@@ -25,7 +25,7 @@ fn sync_root(model: &mut Model) -> Result<()> {
     model.sync_directory(ROOT, mark)
 }
 
-/// What stands under a name after a power cut; none where it is gone.
+/// The content under a name after a power cut; `None` if it is gone.
 fn after(model: &Model, seed: u64, text: &str) -> Option<Vec<u8>> {
     let mut model = model.clone();
     model.crash(seed, Mode::Random);
@@ -34,7 +34,7 @@ fn after(model: &Model, seed: u64, text: &str) -> Option<Vec<u8>> {
     Some(model.peek(ino, 0, size as usize).unwrap())
 }
 
-/// How many of 1000 crashes leave pages of a file that were lost, full of `byte`.
+/// The number of crashes, of 1,000, that leave lost pages of a file full of `byte`.
 fn pages_of(model: &Model, text: &str, byte: u8) -> usize {
     let is_full = |page: &[u8]| page.len() == PAGE as usize && page.iter().all(|&found| found == byte);
     (0..1000)
@@ -52,14 +52,14 @@ fn new_space_may_show_a_removed_file_of_the_same_kind() {
     assert_eq!(pages_of(&model, "new.log", 5), 0, "the old file is still there");
     model.unlink(ROOT, name("old.log")).unwrap();
     model.unlink(ROOT, name("old.txt")).unwrap();
-    assert_eq!(pages_of(&model, "new.log", 5), 0, "its name may still come back");
+    assert_eq!(pages_of(&model, "new.log", 5), 0, "its name may still return");
     sync_root(&mut model).unwrap();
     assert!(pages_of(&model, "new.log", 5) > 50, "{}", pages_of(&model, "new.log", 5));
     assert_eq!(pages_of(&model, "new.log", 6), 0);
 }
 
 #[test]
-fn new_space_may_show_what_was_cut_off_and_what_an_earlier_crash_lost() {
+fn new_space_may_show_truncated_and_crash_lost_bytes() {
     let mut model = Model::new();
     let old = durable(&mut model, "a.log", &[5; 64 << 10]);
     model.set_len(old, 0).unwrap();
@@ -75,7 +75,7 @@ fn new_space_may_show_what_was_cut_off_and_what_an_earlier_crash_lost() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_garbage() {
+fn same_seed_gives_the_same_garbage() {
     let mut model = Model::new();
     for i in 0..20 {
         durable(&mut model, &format!("{i}.log"), &[i; 8192]);
@@ -89,7 +89,7 @@ fn the_same_seed_gives_the_same_garbage() {
 }
 
 #[test]
-fn a_file_whose_removal_comes_undone_may_be_whole_torn_or_empty() {
+fn file_with_undone_removal_may_be_whole_torn_or_empty() {
     for is_replaced in [false, true] {
         let mut model = Model::new();
         let old = durable(&mut model, "x", b"");
@@ -120,7 +120,7 @@ fn a_file_whose_removal_comes_undone_may_be_whole_torn_or_empty() {
 }
 
 #[test]
-fn what_removed_files_hold_in_memory_is_given_back() {
+fn memory_of_removed_files_is_released() {
     let mut model = Model::new();
     for _ in 0..64 {
         let ino = model.create(ROOT, name("x"), Owner::default()).unwrap().ino;
@@ -133,7 +133,7 @@ fn what_removed_files_hold_in_memory_is_given_back() {
 }
 
 #[test]
-fn a_sync_that_began_before_a_cut_makes_nothing_durable_after_it() {
+fn sync_started_before_a_power_cut_fails_after_it() {
     let mut model = Model::new();
     for i in 0..10 {
         durable(&mut model, &i.to_string(), b"");
