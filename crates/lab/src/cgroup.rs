@@ -1,9 +1,8 @@
-//! Control groups, by which the kernel bounds what processes use: made for one command, and removed with all that the
-//! command left running. Both of the kernel's interfaces are served, version 1 with a hierarchy for each controller and
-//! version 2 with one for all.
+//! Control groups: created for one command, and removed together with every process that the command left running.
+//! Supports both kernel interfaces: version 1 has one hierarchy per controller, version 2 a single one.
 //!
-//! A group is held by a lock on its directory. One that nobody holds was left by a process that was killed: whoever
-//! makes the next group removes it.
+//! A live group holds a lock on its directory. An unlocked one was left behind by a killed process; creating the next
+//! group removes it.
 
 mod hierarchy;
 mod leftovers;
@@ -21,53 +20,54 @@ pub(crate) use self::hierarchy::{Controller, Hierarchy, Version};
 use crate::failed::{Failed, failed};
 use crate::running::Running;
 
-/// What the names of all groups that are made here begin with.
+/// Prefix of the names of all groups created here.
 const PREFIX: &str = "tradewind-lab-";
-/// The group within a group in which the processes are, with version 2: one that has processes cannot be divided.
+/// The child group that contains the processes under version 2, where a group with processes cannot enable
+/// controllers for its children.
 const INNER: &str = "command";
 
-/// A group in each hierarchy that is needed. Dropped, it ends the processes in it and is removed.
+/// A group in each required hierarchy. Dropping it kills its processes and removes it.
 #[derive(Debug)]
 pub(crate) struct Group {
-    rooms: Vec<Room>,
+    dirs: Vec<HierarchyDir>,
 }
 
 /// The group's directory in one hierarchy.
 #[derive(Debug)]
-struct Room {
+struct HierarchyDir {
     hierarchy: Hierarchy,
-    /// Those that it is here for.
+    /// The controllers for which it was created.
     controllers: Vec<Controller>,
     directory: PathBuf,
-    /// Says that the group is held.
+    /// Marks the group as live.
     _lock: File,
 }
 
 impl Group {
-    /// Makes one below that of the calling process. Of `wished` controllers those that are not there are left out.
-    pub fn make(kind: &str, needed: &[Controller], wished: &[Controller]) -> Result<Self, Failed> {
-        let mut group = Self { rooms: Vec::new() };
-        for controller in needed {
-            group.add(kind, *controller, needed)?;
+    /// Creates a group below that of the calling process. Optional controllers that are unavailable are skipped.
+    pub fn make(kind: &str, required: &[Controller], optional: &[Controller]) -> Result<Self, Failed> {
+        let mut group = Self { dirs: Vec::new() };
+        for controller in required {
+            group.add(kind, *controller, required)?;
         }
-        for controller in wished {
+        for controller in optional {
             let _ = group.add(kind, *controller, &[]);
         }
         Ok(group)
     }
 
-    /// Adds a controller. Where a room is made for it, those of `needed` that are in the same hierarchy will be there, too.
-    fn add(&mut self, kind: &str, controller: Controller, needed: &[Controller]) -> Result<(), Failed> {
-        if self.room(controller).is_some() {
+    /// Adds a controller. A newly created directory also gets the `required` controllers of the same hierarchy.
+    fn add(&mut self, kind: &str, controller: Controller, required: &[Controller]) -> Result<(), Failed> {
+        if self.dir(controller).is_some() {
             return Ok(());
         }
         let hierarchy = Hierarchy::find(controller)?;
-        if let Some(room) = self.rooms.iter_mut().find(|room| room.hierarchy.is_same(&hierarchy)) {
+        if let Some(dir) = self.dirs.iter_mut().find(|dir| dir.hierarchy.is_same(&hierarchy)) {
             if hierarchy.version == Version::Two {
-                let parent = room.directory.parent().unwrap_or(&room.directory);
-                room.hierarchy.enable(parent, &[controller])?;
+                let parent = dir.directory.parent().unwrap_or(&dir.directory);
+                dir.hierarchy.enable(parent, &[controller])?;
             }
-            room.controllers.push(controller);
+            dir.controllers.push(controller);
             return Ok(());
         }
         leftovers::sweep(&hierarchy.mounted);
@@ -76,37 +76,37 @@ impl Group {
             Version::Two => {
                 let is_here =
                     |other: &Controller| Hierarchy::find(*other).is_ok_and(|found| found.is_same(&hierarchy));
-                let others = needed.iter().copied().filter(is_here);
+                let others = required.iter().copied().filter(is_here);
                 hierarchy.divisible(&[controller].into_iter().chain(others).collect::<Vec<_>>())?
             }
         };
-        let (directory, lock) = make_and_hold(&parent, kind)?;
+        let (directory, lock) = create_and_lock(&parent, kind)?;
         let inner = (hierarchy.version == Version::Two).then(|| directory.join(INNER));
-        self.rooms.push(Room { hierarchy, controllers: vec![controller], directory, _lock: lock });
+        self.dirs.push(HierarchyDir { hierarchy, controllers: vec![controller], directory, _lock: lock });
         let Some(inner) = inner else { return Ok(()) };
-        fs::create_dir(&inner).map_err(failed(format!("make the control group {}", inner.display())))
+        fs::create_dir(&inner).map_err(failed(format!("create the control group {}", inner.display())))
     }
 
-    fn room(&self, controller: Controller) -> Option<&Room> {
-        self.rooms.iter().find(|room| room.controllers.contains(&controller))
+    fn dir(&self, controller: Controller) -> Option<&HierarchyDir> {
+        self.dirs.iter().find(|dir| dir.controllers.contains(&controller))
     }
 
-    /// Which interface a controller has here; `None`: it is not there.
+    /// The interface version of a controller; `None` if the group does not include it.
     pub fn version(&self, controller: Controller) -> Option<Version> {
-        self.room(controller).map(|room| room.hierarchy.version)
+        self.dir(controller).map(|dir| dir.hierarchy.version)
     }
 
     /// The hierarchy of a controller.
     pub fn hierarchy(&self, controller: Controller) -> Option<&Hierarchy> {
-        self.room(controller).map(|room| &room.hierarchy)
+        self.dir(controller).map(|dir| &dir.hierarchy)
     }
 
-    /// The group's directory in the hierarchy of a controller.
+    /// The group's directory in a controller's hierarchy.
     pub fn directory(&self, controller: Controller) -> Option<&Path> {
-        self.room(controller).map(|room| &*room.directory)
+        self.dir(controller).map(|dir| &*dir.directory)
     }
 
-    /// Sets what one of the group's files says.
+    /// Writes a value to one of the group's files.
     pub fn set(&self, controller: Controller, file: &str, value: &str) -> Result<(), Failed> {
         let Some(directory) = self.directory(controller) else {
             return Err(failed(format!("set {file}"))(io::Error::from(io::ErrorKind::NotFound)));
@@ -115,24 +115,24 @@ impl Group {
         fs::write(&path, value).map_err(failed(format!("set {} to {value:?}", path.display())))
     }
 
-    /// What one of the group's files says; `None` where it cannot be read, as on older kernels.
+    /// Reads one of the group's files; `None` if it cannot be read, as on older kernels.
     pub fn get(&self, controller: Controller, file: &str) -> Option<String> {
-        fs::read_to_string(self.room(controller)?.directory.join(file)).ok()
+        fs::read_to_string(self.dir(controller)?.directory.join(file)).ok()
     }
 
-    /// Starts a command in the group. It is killed when the calling thread ends, however that comes about.
+    /// Starts a command in the group. The command is killed when the calling thread ends for any reason.
     pub fn start(&self, command: &[OsString]) -> Result<Running, Failed> {
-        let mut doors = Vec::new();
-        for room in &self.rooms {
-            let inner = if room.hierarchy.version == Version::Two { INNER } else { "" };
-            let path = room.directory.join(inner).join("cgroup.procs");
-            let door = OpenOptions::new().write(true).open(&path);
-            doors.push(door.map_err(failed(format!("open {}", path.display())))?);
+        let mut procs_files = Vec::new();
+        for dir in &self.dirs {
+            let inner = if dir.hierarchy.version == Version::Two { INNER } else { "" };
+            let path = dir.directory.join(inner).join("cgroup.procs");
+            let procs_file = OpenOptions::new().write(true).open(&path);
+            procs_files.push(procs_file.map_err(failed(format!("open {}", path.display())))?);
         }
         let enter = move || {
-            for door in &doors {
-                // It stands for the writing process.
-                rustix::io::write(door, b"0")?;
+            for procs_file in &procs_files {
+                // 0 stands for the writing process.
+                rustix::io::write(procs_file, b"0")?;
             }
             set_parent_process_death_signal(Some(Signal::KILL))?;
             Ok(())
@@ -146,24 +146,24 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for room in &self.rooms {
-            leftovers::remove(&room.directory);
+        for dir in &self.dirs {
+            leftovers::remove(&dir.directory);
         }
     }
 }
 
-/// A new directory, and the lock that says that somebody holds it.
-fn make_and_hold(parent: &Path, kind: &str) -> Result<(PathBuf, File), Failed> {
+/// Creates a directory and locks it.
+fn create_and_lock(parent: &Path, kind: &str) -> Result<(PathBuf, File), Failed> {
     let process = std::process::id();
     for number in 0_u32.. {
         let directory = parent.join(format!("{PREFIX}{kind}-{process}-{number}"));
-        let what = || format!("make the control group {}", directory.display());
+        let what = || format!("create the control group {}", directory.display());
         match fs::create_dir(&directory) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(e) => return Err(failed(what())(e)),
         }
-        // Somebody may have taken it for a leftover since, and removed it: then there is another number.
+        // Another process may have removed it as a leftover before it was locked: try the next number.
         let Ok(lock) = File::open(&directory) else { continue };
         match lock.try_lock() {
             Ok(()) => {}

@@ -1,9 +1,8 @@
-//! A weaker client: a command that gets so many processors and so much memory, each alone or both (Hou et al. 2017,
-//! section 4.2), by control groups.
+//! A constrained client: a command with a limited number of CPUs, limited memory, or both (Hou et al. 2017, section
+//! 4.2), by control groups.
 //!
-//! Whole processors are a set that the command may use, so that it finds as many as a machine of that size has; a part
-//! of one is a quota of time on top. Memory is that of its processes and of the files that the kernel keeps for them;
-//! swap space does not stand in for it.
+//! Whole CPUs are a CPU set, so that the command sees as many as a machine of that size has. A fraction is a CPU time
+//! quota in addition. The memory limit covers the command's processes and their page cache; swap is disabled.
 
 mod processors;
 mod profile;
@@ -22,16 +21,16 @@ use crate::failed::Failed;
 use crate::relays;
 use crate::running::Running;
 
-/// What a client has.
+/// Resource limits of a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClientOptions {
-    /// Processors; `None`: all.
+    /// Number of CPUs; `None` for all.
     pub processors: Option<Processors>,
-    /// Bytes of memory; `None`: all.
+    /// Memory in bytes; `None` for all.
     pub memory: Option<u64>,
 }
 
-/// A command on a weaker client, while it runs.
+/// A running command on a constrained client.
 #[derive(Debug)]
 pub struct Client {
     running: Running,
@@ -39,75 +38,77 @@ pub struct Client {
     swaps: Option<Failed>,
 }
 
-/// How it went.
+/// The result of a finished command.
 #[derive(Debug)]
 pub struct Ended {
-    /// The command's.
+    /// The command's exit status.
     pub status: ExitStatus,
-    /// What it used.
+    /// Resources used by the command and its children.
     pub used: Used,
 }
 
-/// What a command and all that it started used. `None`: this kernel does not say.
+/// Resources used by a command and everything that it started. `None` if the kernel does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Processor time.
+    /// CPU time.
     pub processor: Option<Duration>,
-    /// For how long processors that it wanted were kept from it by its quota, added up over them.
+    /// Total time, summed over CPUs, for which the quota throttled the command.
     pub throttled: Option<Duration>,
-    /// The most bytes of memory at a time, with those of files.
+    /// Peak memory in bytes, including page cache.
     pub peak_memory: Option<u64>,
-    /// Processes that were killed because there was no more memory.
+    /// Number of processes killed by the OOM killer.
     pub killed_for_memory: u64,
 }
 
 impl Client {
-    /// Starts a command. Dropped, it is killed, with all that it started; it is killed when the calling thread ends, too.
+    /// Starts a command. Dropping the value kills the command and everything that it started; so does the end of the
+    /// calling thread.
     pub fn start(options: ClientOptions, command: &[OsString]) -> Result<Self, Failed> {
-        let mut needed = Vec::new();
+        let mut required = Vec::new();
         if let Some(processors) = options.processors {
-            needed.push(Controller::Processor);
-            // Kernels for one processor do not have it.
+            required.push(Controller::Processor);
+            // Uniprocessor kernels have no cpuset controller.
             if processors.whole() < machine_processors() {
-                needed.push(Controller::ProcessorSet);
+                required.push(Controller::ProcessorSet);
             }
         }
         if options.memory.is_some() {
-            needed.push(Controller::Memory);
+            required.push(Controller::Memory);
         }
-        let wished = [Controller::Processor, Controller::ProcessorUse, Controller::Memory];
-        let group = Group::make("client", &needed, &wished)?;
+        let optional = [Controller::Processor, Controller::ProcessorUse, Controller::Memory];
+        let group = Group::make("client", &required, &optional)?;
         if let Some(processors) = options.processors {
-            bound_processors(&group, processors)?;
+            limit_cpus(&group, processors)?;
         }
         let mut swaps = None;
         if let Some(bytes) = options.memory {
-            bound_memory(&group, bytes)?;
+            limit_memory(&group, bytes)?;
             let set = |file: &str, value: &str| group.set(Controller::Memory, file, value);
-            let kept = keep_from_swap(group.version(Controller::Memory), bytes, set);
-            swaps = kept.err().filter(|_| has_swap(&read_swaps()));
+            let disabled = disable_swap(group.version(Controller::Memory), bytes, set);
+            swaps = disabled.err().filter(|_| has_swap(&read_swaps()));
         }
         Ok(Self { running: group.start(command)?, group, swaps })
     }
 
-    /// Why what the command has no memory for may go to swap space, which it is then slowed by and not killed; `None`: it may not.
+    /// The reason why swap could not be disabled: the command then becomes slow beyond its limit instead of being
+    /// killed. `None` if it cannot swap.
     #[must_use]
     pub const fn swaps(&self) -> Option<&Failed> {
         self.swaps.as_ref()
     }
 
-    /// The command's process, to send signals to. It never means another process that was given the same number.
+    /// A pidfd of the command's process. It never refers to a process that reused the PID.
     pub fn process(&self) -> Result<OwnedFd, Failed> {
         self.running.process()
     }
 
-    /// The number of the command's process.
+    /// The command's PID.
     #[must_use]
     pub fn process_number(&self) -> u32 {
         self.running.number()
     }
 
-    /// Waits until the command has ended. What it left running ends with it.
+    /// Waits for the command to exit. Processes that it left running are killed.
     pub fn wait(mut self) -> Result<Ended, Failed> {
         let status = self.running.wait()?;
         Ok(Ended { status, used: used(&self.group) })
@@ -115,40 +116,40 @@ impl Client {
 }
 
 impl Ended {
-    /// Whether the command itself was killed because there was no more memory.
+    /// Returns true if the OOM killer killed the command itself.
     #[must_use]
     pub fn lacked_memory(&self) -> bool {
-        const KILLED: i32 = 9;
+        const SIGKILL: i32 = 9;
         let code = self.status.signal().or_else(|| self.status.code().map(|code| code - 128));
-        // A shell tells of what it ran so.
-        self.used.killed_for_memory > 0 && code == Some(KILLED)
+        // A shell reports a killed child as 128 plus the signal.
+        self.used.killed_for_memory > 0 && code == Some(SIGKILL)
     }
 }
 
-/// Bytes of memory that this machine has; `None` where it does not say.
+/// Total memory of this machine in bytes; `None` if /proc/meminfo cannot be read.
 #[must_use]
 pub fn machine_memory() -> Option<u64> {
-    let told = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibi: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibi << 10)
 }
 
-/// Processors that this process may use.
+/// Number of CPUs that this process may use.
 #[must_use]
 pub fn machine_processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Gives a group its processors; what carries packets keeps off them from then on.
-fn bound_processors(group: &Group, processors: Processors) -> Result<(), Failed> {
+/// Limits the CPUs of a group, and moves packet relays off them.
+fn limit_cpus(group: &Group, processors: Processors) -> Result<(), Failed> {
     if let Some(hierarchy) = group.hierarchy(Controller::ProcessorSet) {
-        relays::keep_off(&choose_processors(group, hierarchy, processors)?)?;
+        relays::keep_off(&assign_cpus(group, hierarchy, processors)?)?;
     }
-    processors.quota_micros().map_or(Ok(()), |(quota, period)| bound_time(group, quota, period))
+    processors.quota_micros().map_or(Ok(()), |(quota, period)| set_cpu_quota(group, quota, period))
 }
 
-fn bound_time(group: &Group, quota: u64, period: u64) -> Result<(), Failed> {
+fn set_cpu_quota(group: &Group, quota: u64, period: u64) -> Result<(), Failed> {
     if group.version(Controller::Processor) == Some(Version::Two) {
         return group.set(Controller::Processor, "cpu.max", &format!("{quota} {period}"));
     }
@@ -156,11 +157,7 @@ fn bound_time(group: &Group, quota: u64, period: u64) -> Result<(), Failed> {
     group.set(Controller::Processor, "cpu.cfs_quota_us", &quota.to_string())
 }
 
-fn choose_processors(
-    group: &Group,
-    hierarchy: &Hierarchy,
-    processors: Processors,
-) -> Result<Vec<usize>, Failed> {
+fn assign_cpus(group: &Group, hierarchy: &Hierarchy, processors: Processors) -> Result<Vec<usize>, Failed> {
     let (allowed, memory_nodes) = match hierarchy.version {
         Version::One => ("cpuset.effective_cpus", "cpuset.effective_mems"),
         Version::Two => ("cpuset.cpus.effective", "cpuset.mems.effective"),
@@ -168,22 +165,22 @@ fn choose_processors(
     let allowed = processors::parse_list(&hierarchy.nearest(allowed)?);
     let chosen = processors::choose(&allowed, &processors::taken(&hierarchy.mounted), processors.whole());
     if hierarchy.version == Version::One {
-        // A new group of version 1 has none.
+        // A new group of version 1 has no memory nodes.
         group.set(Controller::ProcessorSet, "cpuset.mems", hierarchy.nearest(memory_nodes)?.trim())?;
     }
     group.set(Controller::ProcessorSet, "cpuset.cpus", &processors::show_list(&chosen))?;
     Ok(chosen)
 }
 
-fn bound_memory(group: &Group, bytes: u64) -> Result<(), Failed> {
+fn limit_memory(group: &Group, bytes: u64) -> Result<(), Failed> {
     let value = bytes.to_string();
     let is_new = group.version(Controller::Memory) == Some(Version::Two);
     group.set(Controller::Memory, if is_new { "memory.max" } else { "memory.limit_in_bytes" }, &value)
 }
 
-/// Has a group with so many bytes of memory do without swap space. Not all kernels account for that; of those that do not, the ones with
-/// version 1 can be told not to take any.
-fn keep_from_swap(
+/// Disables swap for a group with a memory limit of `bytes`. Not all kernels account for swap per group; version 1
+/// without that supports a swappiness of 0.
+fn disable_swap(
     version: Option<Version>,
     bytes: u64,
     set: impl Fn(&str, &str) -> Result<(), Failed>,
@@ -191,16 +188,16 @@ fn keep_from_swap(
     if version == Some(Version::Two) {
         return set("memory.swap.max", "0");
     }
-    // Memory and swap together: the same, so that there is none of the latter.
+    // This limits the sum of memory and swap; equal to the memory limit, it leaves none for swap.
     set("memory.memsw.limit_in_bytes", &bytes.to_string()).or_else(|_| set("memory.swappiness", "0"))
 }
 
-/// What swap space the machine has; nothing where the kernel knows of none.
+/// The contents of /proc/swaps; empty if the kernel has no swap support.
 fn read_swaps() -> String {
     fs::read_to_string("/proc/swaps").unwrap_or_default()
 }
 
-/// Whether there is an entry behind the heading.
+/// Returns true if there is an entry after the header.
 fn has_swap(swaps: &str) -> bool {
     swaps.lines().skip(1).any(|line| !line.trim().is_empty())
 }
@@ -243,8 +240,8 @@ mod tests {
     use super::*;
     use crate::failed::failed;
 
-    /// What is set in a group that has some files only, and whether that was enough.
-    fn kept(version: Version, files: &[&str]) -> (Vec<String>, bool) {
+    /// Returns the settings written to a group that has only the given files, and whether that succeeded.
+    fn swap_settings(version: Version, files: &[&str]) -> (Vec<String>, bool) {
         let sets = RefCell::new(Vec::new());
         let set = |file: &str, value: &str| {
             if !files.contains(&file) {
@@ -253,23 +250,23 @@ mod tests {
             sets.borrow_mut().push(format!("{file} {value}"));
             Ok(())
         };
-        let is_kept = keep_from_swap(Some(version), 4096, set).is_ok();
-        (sets.into_inner(), is_kept)
+        let is_disabled = disable_swap(Some(version), 4096, set).is_ok();
+        (sets.into_inner(), is_disabled)
     }
 
     #[test]
-    fn no_client_gets_memory_from_swap_space() {
-        let (accounted, told) = ("memory.memsw.limit_in_bytes", "memory.swappiness");
-        let one = |files: &[&str]| kept(Version::One, files);
-        assert_eq!(one(&[accounted, told]), (vec![format!("{accounted} 4096")], true));
-        assert_eq!(one(&[told]), (vec![format!("{told} 0")], true));
+    fn disable_swap_uses_what_the_kernel_supports() {
+        let (memsw, swappiness) = ("memory.memsw.limit_in_bytes", "memory.swappiness");
+        let one = |files: &[&str]| swap_settings(Version::One, files);
+        assert_eq!(one(&[memsw, swappiness]), (vec![format!("{memsw} 4096")], true));
+        assert_eq!(one(&[swappiness]), (vec![format!("{swappiness} 0")], true));
         assert_eq!(one(&[]), (vec![], false));
-        assert_eq!(kept(Version::Two, &["memory.swap.max"]).0, ["memory.swap.max 0"]);
-        assert!(!kept(Version::Two, &[told]).1);
+        assert_eq!(swap_settings(Version::Two, &["memory.swap.max"]).0, ["memory.swap.max 0"]);
+        assert!(!swap_settings(Version::Two, &[swappiness]).1);
     }
 
     #[test]
-    fn swap_space_is_found() {
+    fn has_swap_ignores_the_header() {
         let heading = "Filename\tType\tSize\tUsed\tPriority\n";
         assert!(has_swap(&format!("{heading}/dev/sda2 partition 1048572 0 -2\n")));
         assert!(!has_swap(heading) && !has_swap(""));

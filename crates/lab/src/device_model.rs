@@ -1,9 +1,9 @@
-//! A storage device: when each request is done, decided without a clock of its own and without I/O, so that a simulator
-//! and tests can share it. The same requests at the same times with the same seed give the same answers.
+//! A model of a storage device: computes when each request completes, without a clock and without I/O, so that
+//! simulators and tests can share it. Equal requests, times and seed give equal results.
 //!
-//! Requests are served in the order in which they are offered. A disk that picked the nearest of those that wait would
-//! make an answer depend on requests that come later; here each answer is final when it is given. Real disks gain by
-//! that at great depths, so this one is slow there by up to a half.
+//! Requests are served in the order of submission. A disk that chose the nearest waiting request would make a result
+//! depend on later requests; here each result is final when returned. Real disks gain from reordering at high queue
+//! depths, where this model is slower by up to half.
 
 mod flash;
 mod measured;
@@ -21,47 +21,47 @@ use self::flash::Flash;
 use self::measured::Measured;
 use self::spindle::Spindle;
 
-/// What is asked of a device.
+/// A request to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// In which direction bytes go.
+    /// The transfer direction.
     pub access: Access,
-    /// The first byte's place on the device. Places beyond its end count as its end.
+    /// Offset of the first byte. Offsets beyond the end count as the end.
     pub offset: u64,
-    /// How many; none is a request all the same.
+    /// The size; 0 is still a request.
     pub bytes: u64,
 }
 
-/// In which direction bytes go.
+/// The transfer direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// From the device.
     Read,
-    /// To it. They are on the medium when the request is done: a cache that forgets is not modelled.
+    /// To the device. The data is on the medium when the request completes: a volatile cache is not modelled.
     Write,
 }
 
-/// How a device works inside.
+/// The internals of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Medium {
-    /// A rotating disk: one arm, so one request at a time.
+    /// A rotating disk: a single arm, so one request at a time.
     Spindle(SpindleFigures),
-    /// Flash memory: many units behind one line.
+    /// Flash memory: many units on a shared bus.
     Flash(FlashFigures),
-    /// A device of which only the speed by size of request is known.
+    /// A device known only by its speed per request size.
     Measured(MeasuredFigures),
 }
 
-/// What a device did.
+/// Counters of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Requests, with those that are under way.
+    /// Requests, including those in flight.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub bytes: u64,
-    /// Requests that went on where the one before had ended.
+    /// Requests that started where the previous one had ended.
     pub sequential: u64,
-    /// The longest that one waited for those before it.
+    /// The longest time that a request waited for earlier ones.
     pub longest_wait: Duration,
 }
 
@@ -70,7 +70,7 @@ pub struct Work {
 pub struct DeviceModel {
     inside: Inside,
     chance: Chance,
-    /// Where the last request ended.
+    /// End offset of the last request.
     next_offset: Option<u64>,
     last_done: Duration,
     work: Work,
@@ -83,14 +83,14 @@ enum Inside {
     Measured(Measured),
 }
 
-/// When a request leaves its queue, and when it is done.
+/// The times at which a request leaves the queue and completes.
 struct Served {
     begun: Duration,
     done: Duration,
 }
 
 impl DeviceModel {
-    /// An idle one.
+    /// An idle device.
     #[must_use]
     pub fn new(medium: Medium, seed: u64) -> Self {
         let inside = match medium {
@@ -102,7 +102,8 @@ impl DeviceModel {
         Self { inside, chance: Chance(seed), next_offset: None, last_done: Duration::ZERO, work }
     }
 
-    /// When a request is done that is offered `now`: never before one that was offered earlier. Time does not go back.
+    /// Returns the completion time of a request submitted at `now`. It is never before that of an earlier request.
+    /// `now` must not decrease.
     pub fn offer(&mut self, now: Duration, request: Request) -> Duration {
         let is_sequential = self.next_offset == Some(request.offset);
         self.next_offset = Some(request.offset.saturating_add(request.bytes));
@@ -119,19 +120,19 @@ impl DeviceModel {
         self.last_done
     }
 
-    /// What it did, with what is still under way.
+    /// Its counters, including requests in flight.
     #[must_use]
     pub const fn work(&self) -> Work {
         self.work
     }
 }
 
-/// Numbers that look like chance and follow from a seed (SplitMix64, as its authors publish it).
+/// A seeded pseudo-random generator (SplitMix64, as published by its authors).
 #[derive(Debug)]
 struct Chance(u64);
 
 impl Chance {
-    /// Evenly from 0 to less than `bound`.
+    /// A uniform value from 0 to less than `bound`.
     fn below(&mut self, bound: Duration) -> Duration {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -144,9 +145,9 @@ impl Chance {
 
 const SECOND: u128 = 1_000_000_000;
 
-/// How long so many bytes take at so many a second, rounded up: nothing is faster than its bandwidth.
-fn transfer(bytes: u64, bytes_a_second: u64) -> Duration {
-    nanos((u128::from(bytes) * SECOND).div_ceil(u128::from(bytes_a_second.max(1))))
+/// The transfer time of `bytes`, rounded up so that no transfer exceeds the bandwidth.
+fn transfer(bytes: u64, bytes_per_second: u64) -> Duration {
+    nanos((u128::from(bytes) * SECOND).div_ceil(u128::from(bytes_per_second.max(1))))
 }
 
 fn nanos(count: u128) -> Duration {

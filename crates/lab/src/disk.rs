@@ -1,9 +1,9 @@
-//! A slower disk: what a command does to a directory is bounded as a device would bound it.
+//! A slower disk: throttles what a command does in a directory to the limits of a device.
 //!
-//! A directory on a block device is slowed by bounds on that device, for the command only. Any other, and any by choice,
-//! becomes a new file system on a loop device of its own, which is bounded for whoever uses it and goes with the
-//! command. Bounds are bytes and requests a second: the time of a seek cannot be imposed, a number of requests a second
-//! stands for it.
+//! For a directory on a block device, limits are set on that device for the command only. Otherwise, or by choice,
+//! the directory becomes a new file system on a loop device, throttled for all its users and removed with the
+//! command. Limits are bytes and requests per second; seek times cannot be imposed, so a request rate stands in for
+//! them.
 
 mod loop_device;
 mod place;
@@ -23,56 +23,56 @@ pub use crate::device_model::{Profile, Rates};
 use crate::failed::{Failed, failed};
 use crate::running::Running;
 
-/// How a directory is slowed.
+/// Options of a throttled directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// What the disk does at the most.
+    /// The limits.
     pub rates: Rates,
-    /// A new file system of so many bytes takes the directory's place; `None`: only where it lies on no device.
+    /// Size in bytes of a new file system mounted at the directory; `None` creates one only if the directory is not
+    /// on a block device.
     pub file_system: Option<u64>,
-    /// How many bytes may wait in memory to be written to a new file system; `None`: what the kernel allows, which is a
-    /// part of the machine's memory.
+    /// Maximum dirty bytes of a new file system; `None` for the kernel's default, a fraction of the machine's memory.
     pub write_behind: Option<u64>,
 }
 
-/// What is in force.
+/// The limits in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InForce {
-    /// The device that is slowed, as /dev/loop0 or 254:0.
+    /// The throttled device, such as /dev/loop0 or 254:0.
     pub device: String,
-    /// A new file system's bytes; `None`: it is that which was there.
+    /// Size in bytes of a new file system; `None` if the existing one is used.
     pub file_system: Option<u64>,
-    /// What the disk does at the most.
+    /// The limits.
     pub rates: Rates,
-    /// Whether what the kernel writes back later is slowed too, beside reads and writes that somebody waits for.
+    /// True if kernel writeback is throttled as well, not only reads and synchronous writes.
     pub later_writes: bool,
 }
 
-/// A command with a slower disk, while it runs.
+/// A running command with a throttled disk.
 #[derive(Debug)]
 pub struct Disk {
-    // In this order: a command ends before its bounds, they before the file system.
+    // Drop order: the command ends before its limits, which are lifted before the file system is unmounted.
     running: Running,
-    _bounds: Bounds,
+    _limits: LimitsGuard,
     _place: Option<Place>,
 }
 
-/// What is lifted when this is dropped: first the command's processes end.
+/// Lifts the limits when dropped, after killing the command's processes.
 #[derive(Debug)]
-struct Bounds {
+struct LimitsGuard {
     _group: Group,
-    _elsewhere: Option<Elsewhere>,
+    _v1_limits: Option<V1Limits>,
 }
 
-/// Bounds in groups that are not ours (version 1): in the root group, in which the kernel's own threads are, and in that
-/// of this process.
+/// Limits in groups that this module did not create (version 1): the root group, which contains the kernel threads,
+/// and the group of this process.
 #[derive(Debug)]
-struct Elsewhere {
+struct V1Limits {
     hierarchy: Hierarchy,
     device: DeviceNumber,
 }
 
-impl Elsewhere {
+impl V1Limits {
     fn bound(hierarchy: Hierarchy, device: DeviceNumber, rates: Rates) -> Result<Self, Failed> {
         let bounds = Self { hierarchy, device };
         for directory in bounds.directories() {
@@ -86,19 +86,19 @@ impl Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for V1Limits {
     fn drop(&mut self) {
         for directory in self.directories() {
-            // Nothing can be done about it, and the device is about to go.
+            // Nothing can be done about a failure, and the device is about to be removed.
             let _ = throttle::set(directory, self.device, Rates::default());
         }
     }
 }
 
 impl Disk {
-    /// Starts a command whose disk is slower in a directory. Where a file system has to be made, the calling thread has
-    /// a mount namespace of its own from then on, which the command shares. Dropped, the command is killed; it is
-    /// killed when the calling thread ends, too. `on_ready` hears what is in force before the command starts.
+    /// Starts a command with a throttled directory. If a file system is created, the calling thread moves to a mount
+    /// namespace of its own, which the command shares. The command is killed when the value is dropped or the calling
+    /// thread ends. `on_ready` receives the limits in force before the command starts.
     pub fn start(
         options: DiskOptions,
         directory: &Path,
@@ -111,16 +111,16 @@ impl Disk {
             return Self::start_on_new(options, directory, command, on_ready);
         };
         if options.write_behind.is_some() {
-            let why = "the device is not this command's alone; have a new file system made (--loop)";
-            return Err(failed("bound what waits to be written")(std::io::Error::other(why)));
+            let why = "the device is shared with other processes; use a new file system (--loop)";
+            return Err(failed("limit write-behind")(std::io::Error::other(why)));
         }
-        let group = bounded_group(device, options.rates)?;
+        let group = limited_group(device, options.rates)?;
         let later_writes = group.version(Controller::Devices) == Some(Version::Two);
         let device = format!("{}:{}", device.major, device.minor);
         on_ready(&InForce { device, file_system: None, rates: options.rates, later_writes });
         let running = group.start(command)?;
-        let bounds = Bounds { _group: group, _elsewhere: None };
-        Ok(Self { running, _bounds: bounds, _place: None })
+        let bounds = LimitsGuard { _group: group, _v1_limits: None };
+        Ok(Self { running, _limits: bounds, _place: None })
     }
 
     fn start_on_new(
@@ -134,80 +134,80 @@ impl Disk {
         let mut in_force = place.in_force(options.rates);
         place.prepare(options)?;
         let hierarchy = Hierarchy::find(Controller::Devices)?;
-        let (group, elsewhere) = if hierarchy.version == Version::Two {
-            (bounded_group(device, options.rates)?, None)
+        let (group, v1_limits) = if hierarchy.version == Version::Two {
+            (limited_group(device, options.rates)?, None)
         } else {
             in_force.later_writes = hierarchy.is_whole();
-            let elsewhere = Elsewhere::bound(hierarchy, device, options.rates)?;
-            // It bounds nothing, but says which processes are the command's.
-            (Group::make("disk", &[], &[Controller::Processes])?, Some(elsewhere))
+            let v1_limits = V1Limits::bound(hierarchy, device, options.rates)?;
+            // This group limits nothing; it tracks the command's processes.
+            (Group::make("disk", &[], &[Controller::Processes])?, Some(v1_limits))
         };
         on_ready(&in_force);
         let running = group.start(command)?;
-        let bounds = Bounds { _group: group, _elsewhere: elsewhere };
-        Ok(Self { running, _bounds: bounds, _place: Some(place) })
+        let bounds = LimitsGuard { _group: group, _v1_limits: v1_limits };
+        Ok(Self { running, _limits: bounds, _place: Some(place) })
     }
 
-    /// The command's process, to send signals to. It never means another process that was given the same number.
+    /// A pidfd of the command's process. It never refers to a process that reused the PID.
     pub fn process(&self) -> Result<OwnedFd, Failed> {
         self.running.process()
     }
 
-    /// The number of the command's process.
+    /// The command's PID.
     #[must_use]
     pub fn process_number(&self) -> u32 {
         self.running.number()
     }
 
-    /// Waits until the command has ended. A file system that was made for it goes with it.
+    /// Waits for the command to exit. A file system created for it is removed.
     pub fn wait(mut self) -> Result<ExitStatus, Failed> {
         self.running.wait()
     }
 }
 
-/// Makes a slower disk in a directory for everybody, until [`down`].
+/// Throttles a directory for all processes until [`down`].
 pub fn up(options: DiskOptions, directory: &Path) -> Result<InForce, Failed> {
     lift_leftovers();
     let hierarchy = Hierarchy::find(Controller::Devices)?;
     if hierarchy.version == Version::Two {
-        let why = "control groups of version 2 have no bounds for everybody; give it a command to run";
-        return Err(failed("slow a directory for everybody")(std::io::Error::other(why)));
+        let why = "cgroup v2 cannot limit a device for all processes; pass a command to run";
+        return Err(failed("throttle a directory for all processes")(std::io::Error::other(why)));
     }
     let place = Place::make(directory, options.file_system, Seen::ByAll)?;
     let mut in_force = place.in_force(options.rates);
     in_force.later_writes = hierarchy.is_whole();
     place.prepare(options)?;
-    let bounds = Elsewhere::bound(hierarchy, place.device(), options.rates)?;
-    // They stay when this process ends.
+    let bounds = V1Limits::bound(hierarchy, place.device(), options.rates)?;
+    // The limits outlive this process.
     std::mem::forget(bounds);
     place.leave();
     Ok(in_force)
 }
 
-/// Ends what [`up`] made in a directory, with all that was written there.
+/// Removes the file system that [`up`] created at a directory, with everything written there.
 pub fn down(directory: &Path) -> Result<(), Failed> {
     let number = place::made_at(directory)?;
     let device = DeviceNumber { major: throttle::LOOP_MAJOR, minor: number };
     place::wait_until_unused(directory)?;
     let groups: Vec<PathBuf> =
         Hierarchy::find(Controller::Devices).map(|found| vec![found.mounted, found.own]).unwrap_or_default();
-    let kept: Vec<Rates> = groups.iter().map(|group| throttle::rates(group, device)).collect();
-    // What is still to be written would be slow otherwise.
-    let lift = |group: &PathBuf| throttle::set(group, device, Rates::default());
-    let lifted: Vec<Result<(), Failed>> = groups.iter().map(lift).collect();
+    let previous: Vec<Rates> = groups.iter().map(|group| throttle::rates(group, device)).collect();
+    // Otherwise the unmount would write back dirty pages at the limited rate.
+    let lift_limits = |group: &PathBuf| throttle::set(group, device, Rates::default());
+    let lifted: Vec<Result<(), Failed>> = groups.iter().map(lift_limits).collect();
     if let Err(why) = place::unmount(directory, number) {
-        // One that stays keeps its bounds.
-        groups.iter().zip(kept).try_for_each(|(group, rates)| throttle::set(group, device, rates))?;
+        // A file system that remains mounted keeps its limits.
+        groups.iter().zip(previous).try_for_each(|(group, rates)| throttle::set(group, device, rates))?;
         return Err(why);
     }
-    // A bound that stays would be that of whoever has the device next.
+    // A remaining limit would apply to the next user of the device.
     lifted.into_iter().collect()
 }
 
-/// A group with bounds on a device.
-fn bounded_group(device: DeviceNumber, rates: Rates) -> Result<Group, Failed> {
+/// A group with limits on a device.
+fn limited_group(device: DeviceNumber, rates: Rates) -> Result<Group, Failed> {
     if Hierarchy::find(Controller::Devices)?.version == Version::Two {
-        // What the kernel writes back later is counted by whose memory it was in.
+        // Writeback is charged to the group that owns the dirty pages, which needs the memory controller.
         let group = Group::make("disk", &[Controller::Devices, Controller::Memory], &[])?;
         group.set(Controller::Devices, "io.max", &throttle::line(device, rates))?;
         return Ok(group);
@@ -231,6 +231,6 @@ fn lift_leftovers() {
 }
 
 fn device_of(directory: &Path) -> Result<Option<DeviceNumber>, Failed> {
-    let told = fs::metadata(directory).map_err(failed(format!("find {}", directory.display())))?;
-    Ok(throttle::device_of(told.dev()))
+    let metadata = fs::metadata(directory).map_err(failed(format!("find {}", directory.display())))?;
+    Ok(throttle::device_of(metadata.dev()))
 }

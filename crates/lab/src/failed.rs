@@ -1,9 +1,9 @@
-//! What could not be done, and what it may need.
+//! The error type of the lab: the failed action, its cause, and the required privileges.
 
 use std::fmt;
 use std::io;
 
-/// See the module.
+/// An action that failed, with its cause.
 #[derive(Debug)]
 pub struct Failed {
     what: String,
@@ -15,11 +15,9 @@ impl fmt::Display for Failed {
         write!(f, "cannot {}: {}", self.what, self.error)?;
         match self.error.kind() {
             io::ErrorKind::PermissionDenied => {
-                f.write_str("; it needs root, or CAP_SYS_ADMIN and, for a link, CAP_NET_ADMIN")
+                f.write_str("; this needs root, or CAP_SYS_ADMIN (and CAP_NET_ADMIN for links)")
             }
-            io::ErrorKind::ReadOnlyFilesystem => {
-                f.write_str("; it needs a /sys/fs/cgroup that can be written")
-            }
+            io::ErrorKind::ReadOnlyFilesystem => f.write_str("; this needs a writable /sys/fs/cgroup"),
             _ => Ok(()),
         }
     }
@@ -31,7 +29,7 @@ impl std::error::Error for Failed {
     }
 }
 
-/// What was tried, for `map_err`: it stands behind "cannot".
+/// For `map_err`: the action that failed, worded to follow "cannot".
 pub(crate) fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Failed {
     |error| Failed { what: what.into(), error: error.into() }
 }

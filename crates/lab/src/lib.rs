@@ -1,4 +1,4 @@
-//! Emulated worlds, in which what is fast or steady shows that it is.
+//! Emulated environments for measurements: slow network links, slow disks and constrained clients.
 
 mod cgroup;
 pub mod client;

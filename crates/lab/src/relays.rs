@@ -1,7 +1,7 @@
-//! Threads that carry the packets of links, and the processors that they keep off.
+//! Threads that forward the packets of links, and the CPUs that they avoid.
 //!
-//! A relay runs before everything else, and does not sleep where packets follow closely. On a processor that a client was given it
-//! would take most of what the client has, and the line would be a slower one, too.
+//! A relay has real-time priority and spins while packets follow closely. On a client's CPU it would take most of the
+//! client's CPU time, and the link would be slower as well.
 
 use std::ffi::CStr;
 use std::fs;
@@ -13,19 +13,19 @@ use rustix::thread::{self, CpuSet, Pid};
 
 use crate::failed::{Failed, failed};
 
-/// By this name they are found. Tests look for their own alone.
-const NAME: &CStr = if cfg!(test) { c"lab-relay-test" } else { c"lab-relay" };
+/// Thread name by which relays are found. Tests find only their own.
+const THREAD_NAME: &CStr = if cfg!(test) { c"lab-relay-test" } else { c"lab-relay" };
 
-/// Has the calling thread found as one that carries packets.
+/// Marks the calling thread as a packet relay.
 pub fn mark_current() -> io::Result<()> {
-    Ok(thread::set_name(NAME)?)
+    Ok(thread::set_name(THREAD_NAME)?)
 }
 
-/// Has all relays of this machine keep off processors from now on, where they have others: one of those is all that a relay needs.
+/// Moves all relays of this machine off the given CPUs. A relay without any other CPU stays where it is.
 pub fn keep_off(processors: &[usize]) -> Result<(), Failed> {
     for relay in all() {
         match move_off(relay, processors) {
-            // It may have ended meanwhile.
+            // It may have exited concurrently.
             Ok(()) | Err(Errno::SRCH) => {}
             Err(e) => return Err(failed("keep a link's relay off the client's processors")(e)),
         }
@@ -35,8 +35,8 @@ pub fn keep_off(processors: &[usize]) -> Result<(), Failed> {
 
 fn move_off(relay: Pid, processors: &[usize]) -> rustix::io::Result<()> {
     let mut may_use = thread::sched_getaffinity(Some(relay))?;
-    let known = processors.iter().filter(|processor| **processor < CpuSet::MAX_CPU);
-    known.for_each(|processor| may_use.unset(*processor));
+    let valid = processors.iter().filter(|processor| **processor < CpuSet::MAX_CPU);
+    valid.for_each(|processor| may_use.unset(*processor));
     if may_use.count() == 0 { Ok(()) } else { thread::sched_setaffinity(Some(relay), &may_use) }
 }
 
@@ -49,10 +49,10 @@ fn all() -> Vec<Pid> {
 fn relay(thread: &Path) -> Option<Pid> {
     let name = fs::read(thread.join("comm")).ok()?;
     let number = thread.file_name()?.to_str()?.parse().ok()?;
-    if name.trim_ascii_end() == NAME.to_bytes() { Pid::from_raw(number) } else { None }
+    if name.trim_ascii_end() == THREAD_NAME.to_bytes() { Pid::from_raw(number) } else { None }
 }
 
-/// What has a number for its name. Whatever has ended meanwhile has none.
+/// Directory entries with a numeric name. Empty if the process has exited.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let is_number =
         |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
@@ -71,44 +71,44 @@ mod tests {
 
     use super::*;
 
-    fn processors(of: Pid) -> Vec<usize> {
-        let may_use = thread::sched_getaffinity(Some(of)).unwrap();
+    fn allowed_cpus(thread: Pid) -> Vec<usize> {
+        let may_use = thread::sched_getaffinity(Some(thread)).unwrap();
         (0..CpuSet::MAX_CPU).filter(|processor| may_use.is_set(*processor)).collect()
     }
 
-    /// A thread that carries nothing; it ends when what is answered is dropped.
+    /// A marked thread that forwards nothing; it ends when the returned sender is dropped.
     fn a_relay() -> (Pid, mpsc::Sender<()>) {
-        let (told, number) = mpsc::channel();
+        let (id_sender, id) = mpsc::channel();
         let (end, until_end) = mpsc::channel();
         std::thread::spawn(move || {
             mark_current().unwrap();
-            told.send(thread::gettid()).unwrap();
+            id_sender.send(thread::gettid()).unwrap();
             let _ = until_end.recv();
         });
-        (number.recv().unwrap(), end)
+        (id.recv().unwrap(), end)
     }
 
     #[test]
-    fn relays_keep_off_a_clients_processors() {
+    fn keep_off_moves_relays_off_client_cpus() {
         let (relay, running) = a_relay();
-        let all = processors(relay);
+        let all = allowed_cpus(relay);
         let [.., last] = all[..] else { return };
         if all.len() < 2 {
-            eprintln!("skipped: this machine has one processor");
+            eprintln!("skipped: this machine has one CPU");
             return;
         }
         let others = &all[..all.len() - 1];
         keep_off(&[last, CpuSet::MAX_CPU + 1]).unwrap();
-        assert_eq!(processors(relay), others);
-        // A client of all that are left: there is nowhere else.
+        assert_eq!(allowed_cpus(relay), others);
+        // With all remaining CPUs assigned to a client, the relay has nowhere to go.
         keep_off(others).unwrap();
-        assert_eq!(processors(relay), others);
+        assert_eq!(allowed_cpus(relay), others);
         drop(running);
         keep_off(&[last]).unwrap();
     }
 
     #[test]
-    fn nobody_else_is_a_relay() {
+    fn relay_ignores_unmarked_threads() {
         assert_ne!(relay(Path::new("/proc/self")), Some(thread::gettid()));
         assert_eq!(relay(Path::new("/proc/none")), None);
     }

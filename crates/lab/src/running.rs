@@ -1,4 +1,4 @@
-//! A command while it runs in one of the worlds.
+//! A running command in an emulated environment.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,16 +9,16 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::failed::{Failed, failed};
 
-/// See the module. Dropped, the command is killed.
+/// A running command. Dropping it kills the command.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
-    /// The command, whoever has its number once it has ended.
+    /// The command's pidfd, which stays valid after the PID is reused.
     process: OwnedFd,
 }
 
 impl Running {
-    /// Starts a program with its arguments, as `prepared` changes it.
+    /// Starts a program with its arguments, after `prepared` has adjusted the command.
     pub fn start(command: &[OsString], prepared: impl FnOnce(&mut Command)) -> Result<Self, Failed> {
         let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
         let mut command = Command::new(program);
@@ -28,7 +28,7 @@ impl Running {
         match descriptor(&child) {
             Ok(process) => Ok(Self { child, process }),
             Err(e) => {
-                // It may have ended already.
+                // It may have exited already.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(failed("watch the command")(e))
@@ -36,22 +36,22 @@ impl Running {
         }
     }
 
-    /// The command's process, to send signals to. It never means another process that was given the same number.
+    /// A pidfd of the command's process. It never refers to a process that reused the PID.
     pub fn process(&self) -> Result<OwnedFd, Failed> {
         self.process.try_clone().map_err(failed("watch the command"))
     }
 
-    /// The same, as long as it is not waited for.
+    /// The pidfd itself, borrowed, to poll for exit.
     pub fn watched(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
 
-    /// The number of the command's process.
+    /// The command's PID.
     pub fn number(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it has ended.
+    /// Waits for the command to exit.
     pub fn wait(&mut self) -> Result<ExitStatus, Failed> {
         self.child.wait().map_err(failed("wait for the command"))
     }
@@ -59,15 +59,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended cannot be killed, and need not be.
+        // Killing an exited process fails, which is harmless.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A child that was not waited for yet, so that its number is its own.
+/// The pidfd of a child that was not waited for yet, so that its PID cannot have been reused.
 fn descriptor(child: &Child) -> io::Result<OwnedFd> {
     let number = Pid::from_raw(child.id().cast_signed());
-    let number = number.ok_or_else(|| io::Error::other("a process without a number"))?;
+    let number = number.ok_or_else(|| io::Error::other("the process has no PID"))?;
     Ok(pidfd_open(number, PidfdFlags::empty())?)
 }

@@ -1,7 +1,7 @@
-//! A wide area link, emulated: a command runs in a network namespace of its own, whose only road leads through two TUN
-//! devices and a relay between them that lets every packet wait, or through the kernel's netem where it has that. What runs in the caller's namespace is at its other
-//! end. Packets carry at most [`MTU`] bytes, so that no offload makes one of many. [`standing`] links have a name, and
-//! last until they are taken down.
+//! An emulated wide area link. A command runs in its own network namespace, whose only route leads through two TUN
+//! devices and a relay that delays every packet, or through the kernel's netem. Services in the caller's namespace
+//! are at the far end. Packets carry at most [`MTU`] bytes, so that no offload merges them. [`standing`] links are
+//! named and persist until they are taken down.
 
 mod carrier;
 mod device;
@@ -28,37 +28,37 @@ pub use self::wake::Unsteady;
 use crate::failed::{Failed, failed};
 use crate::running::Running;
 
-/// Bytes of the largest packet: that of Ethernet.
+/// Maximum packet size in bytes: Ethernet's.
 pub const MTU: u16 = 1500;
-/// What a command finds in its environment: the address at which it reaches what runs at the link's other end.
+/// Environment variable with the address of the far end, for the command.
 pub const FAR_ADDRESS: &str = "TRADEWIND_LAB_FAR";
 
-/// The two directions of a link, each on its own.
+/// The two directions of a link, configured separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WanOptions {
-    /// From the command to what is at the other end.
+    /// From the command to the far end.
     pub out: LinkOptions,
-    /// The way back.
+    /// From the far end to the command.
     pub back: LinkOptions,
-    /// What losses and jitter follow from, where the relay decides of them.
+    /// Seed of losses and jitter if the relay decides them.
     pub seed: u64,
-    /// What carries the packets.
+    /// The packet forwarder.
     pub via: Via,
 }
 
-/// What carries a link's packets.
+/// The packet forwarder of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Via {
-    /// Our own relay, between TUN devices.
+    /// The built-in relay, between TUN devices.
     #[default]
     Relay,
-    /// The kernel's netem, between veth devices; an error where it is not there, or does otherwise than asked.
+    /// The kernel's netem, between veth devices. An error if unavailable or unable to do what is requested.
     Netem,
-    /// Netem where that works, else the relay.
+    /// Netem if it works, otherwise the relay.
     Auto,
 }
 
-/// A command at one end of a link, while it runs.
+/// A running command at one end of a link.
 #[derive(Debug)]
 pub struct Wan {
     running: Running,
@@ -66,17 +66,17 @@ pub struct Wan {
     far: Ipv4Addr,
 }
 
-/// How it went.
+/// The result of a finished command.
 #[derive(Debug)]
 pub struct Ended {
-    /// The command's.
+    /// The command's exit status.
     pub status: ExitStatus,
-    /// What the link carried from the command, and to it; an error where the kernel did not say.
+    /// The counters of both directions: from the command, and to it. An error if the kernel did not report them.
     pub carried: io::Result<(Counts, Counts)>,
 }
 
 impl Wan {
-    /// Makes the link and starts a command at its end. Dropped, the command is killed.
+    /// Creates the link and starts a command at its near end. Dropping the value kills the command.
     pub fn start(options: WanOptions, command: &[OsString]) -> Result<Self, Failed> {
         let (running, carrier, far) = link(options, |far| {
             Running::start(command, |command| {
@@ -86,31 +86,31 @@ impl Wan {
         Ok(Self { running, carrier, far })
     }
 
-    /// Where the command reaches what runs here.
+    /// Address of the far end, at which the command reaches services in the caller's namespace.
     #[must_use]
     pub const fn far(&self) -> Ipv4Addr {
         self.far
     }
 
-    /// The command's process, to send signals to. It never means another process that was given the same number.
+    /// A pidfd of the command's process. It never refers to a process that reused the PID.
     pub fn process(&self) -> Result<OwnedFd, Failed> {
         self.running.process()
     }
 
-    /// The number of the command's process.
+    /// The command's PID.
     #[must_use]
     pub fn process_number(&self) -> u32 {
         self.running.number()
     }
 
-    /// What carries the packets: not [`Via::Auto`].
+    /// The packet forwarder in use: never [`Via::Auto`].
     #[must_use]
     pub const fn via(&self) -> Via {
         self.carrier.via()
     }
 
-    /// Carries packets until the command has ended, and its last ones. For the time that packets wait to be exact, the calling thread asks to
-    /// be run before others; `on_refused` hears where it is not always.
+    /// Forwards packets until the command has exited and its last packets are delivered. Requests real-time priority
+    /// for the calling thread, so that delays are exact; `on_refused` is called if it is unavailable or limited.
     pub fn run(mut self, on_refused: impl FnOnce(&Unsteady)) -> Result<Ended, Failed> {
         if let Err(e) = self.carrier.before_others() {
             on_refused(&e);
@@ -122,7 +122,7 @@ impl Wan {
     }
 }
 
-/// Makes a link, and does something at its near end, given the address of the far one.
+/// Creates a link and runs `near_end` in its near namespace, with the address of the far end.
 fn link<T: Send>(
     options: WanOptions,
     near_end: impl FnOnce(Ipv4Addr) -> Result<T, Failed> + Send,
@@ -135,7 +135,7 @@ fn link<T: Send>(
     })
 }
 
-/// The queue of a line that holds what is under way on it: the rate times the round trip, as routers are set up.
+/// The usual router queue: the bandwidth-delay product, at least 16 packets.
 #[must_use]
 pub fn usual_queue(rate: u64, round_trip: Duration) -> u64 {
     let bits = u128::from(rate) * round_trip.as_nanos() / 1_000_000_000;

@@ -1,5 +1,5 @@
-//! Real commands on weaker clients. Bounds are such that a busy machine does not break them: a command cannot get more
-//! than its part, and what it needs less of it takes in any case.
+//! Real commands on constrained clients. Bounds are chosen so that load from other processes cannot break them: a
+//! command never exceeds its limit, but may get less.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,12 +24,12 @@ fn cpus(text: &str) -> ClientOptions {
     ClientOptions { processors: Some(Processors::parse(text).unwrap()), memory: None }
 }
 
-/// Starts a command; `None`, and a reason printed, where control groups may not be made.
+/// Starts a command; prints the reason and returns `None` if control groups cannot be created.
 fn start(options: ClientOptions, script: &str) -> Option<Client> {
     match Client::start(options, &shell(script)) {
         Ok(client) => Some(client),
         Err(e)
-            if ["needs root", "can be written", "no controller", "processes in it"]
+            if ["needs root", "needs a writable", "no controller", "contains processes"]
                 .iter()
                 .any(|why| e.to_string().contains(why)) =>
         {
@@ -44,7 +44,7 @@ fn run(options: ClientOptions, script: &str) -> Option<Ended> {
     start(options, script).map(|client| client.wait().unwrap())
 }
 
-/// The groups of a process of this test, and those that nobody holds any more.
+/// The groups of a process of this test, and the unlocked ones.
 fn groups(process: u32) -> Vec<PathBuf> {
     fn below(directory: &Path, name: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -62,29 +62,29 @@ fn groups(process: u32) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_quarter_of_a_processor_is_a_quarter() {
-    let begun = Instant::now();
+fn fractional_cpu_limit_is_enforced() {
+    let started = Instant::now();
     let Some(ended) = run(cpus("0.25"), "timeout 2 sh -c 'while :; do :; done'") else { return };
-    let took = begun.elapsed().as_secs_f64();
+    let took = started.elapsed().as_secs_f64();
     let share = ended.used.processor.unwrap().as_secs_f64() / took;
     // A busy machine gives less, never more.
-    assert!(share < 0.32, "{share} of a processor: {ended:?}");
-    assert!(share > 0.05, "{share} of a processor: {ended:?}");
+    assert!(share < 0.32, "{share} CPUs: {ended:?}");
+    assert!(share > 0.05, "{share} CPUs: {ended:?}");
     assert!(ended.used.throttled.unwrap() > Duration::ZERO, "{ended:?}");
     assert_eq!(ended.status.code(), Some(124));
 }
 
 #[test]
-fn a_client_finds_as_many_processors_as_it_has() {
+fn client_sees_only_its_cpus() {
     let Some(ended) = run(cpus("1"), "test $(nproc) = 1") else { return };
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(ended.used.throttled, Some(Duration::ZERO));
 }
 
 #[test]
-fn who_takes_more_memory_is_killed_and_told_of() {
+fn exceeding_memory_limit_is_killed_and_reported() {
     let options = ClientOptions { processors: None, memory: Some(32 << 20) };
-    // It has to keep what it will write at the end. The shell ends as its last command did.
+    // `tail` buffers what it will print. The shell exits with the status of its last command.
     let last_of = |bytes: u64| format!("head -c 200000000 /dev/zero | tail -c {bytes} > /dev/null");
     let Some(ended) = run(options, &last_of(150_000_000)) else { return };
     assert_eq!(ended.status.code(), Some(137), "{ended:?}");
@@ -95,7 +95,7 @@ fn who_takes_more_memory_is_killed_and_told_of() {
 }
 
 #[test]
-fn a_group_goes_with_its_command_and_with_what_it_left_running() {
+fn group_and_leftover_processes_end_with_command() {
     let marker = tempfile();
     let script = format!("sleep 1000 & echo $! > {}", marker.display());
     let Some(ended) = run(cpus("0.5"), &script) else { return };
@@ -110,13 +110,13 @@ fn a_group_goes_with_its_command_and_with_what_it_left_running() {
     assert!(is_gone(&process.to_string()), "{process} runs");
 }
 
-/// Whether a process has ended. One that nobody waits for stays in the list.
+/// Returns true if a process has ended. A zombie stays in the list.
 fn is_gone(process: &str) -> bool {
     let path = format!("/proc/{process}/stat");
     let until = Instant::now() + Duration::from_secs(5);
     while Instant::now() < until {
-        let Ok(told) = fs::read_to_string(&path) else { return true };
-        if told.rsplit(") ").next().is_some_and(|state| state.starts_with('Z')) {
+        let Ok(stat) = fs::read_to_string(&path) else { return true };
+        if stat.rsplit(") ").next().is_some_and(|state| state.starts_with('Z')) {
             return true;
         }
         thread::sleep(Duration::from_millis(5));
@@ -129,7 +129,7 @@ fn tempfile() -> PathBuf {
 }
 
 #[test]
-#[ignore = "it is what another test kills"]
+#[ignore = "helper process that another test kills"]
 fn hold() {
     let client = Client::start(cpus("0.5"), &shell("sleep 1000")).unwrap();
     println!("holds {}", client.process_number());
@@ -137,7 +137,7 @@ fn hold() {
 }
 
 #[test]
-fn what_a_killed_one_left_is_removed_by_the_next() {
+fn leftovers_of_killed_command_are_removed() {
     if start(cpus("0.5"), "true").map(Client::wait).is_none() {
         return;
     }
@@ -159,7 +159,7 @@ fn what_a_killed_one_left_is_removed_by_the_next() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_told_of() {
+fn nonexistent_command_is_an_error() {
     match Client::start(cpus("0.5"), &["/nonexistent/command".into()]) {
         Err(e) if e.to_string().contains("control group") => println!("skipped: {e}"),
         Err(e) => assert!(e.to_string().starts_with("cannot run /nonexistent/command: No such file"), "{e}"),

@@ -1,4 +1,4 @@
-//! Real commands on slower disks. What is asserted is the least time that bytes take, which a busy machine does not change.
+//! Real commands on slower disks. The tests assert minimum durations, which load on the machine does not change.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use tradewind_lab::disk::{self, Disk, DiskOptions, InForce, Rates};
 
 const MIB: u64 = 1 << 20;
 
-/// A directory that is removed with what is in it.
+/// A directory that is removed with its contents.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -54,7 +54,7 @@ fn shell(script: &str) -> Vec<OsString> {
     ["sh", "-ec", script].map(OsString::from).to_vec()
 }
 
-/// Whether a disk may be made here; prints a reason if not.
+/// Returns true if disks can be created here; prints a reason otherwise.
 fn may_run() -> bool {
     let directory = Directory::in_memory();
     match Disk::start(slow(writes(100 * MIB)), &directory.0, &shell("true"), &mut |_| {}) {
@@ -64,28 +64,29 @@ fn may_run() -> bool {
         }
         Err(e) => {
             let why = e.to_string();
-            let known =
-                ["needs root", "can be written", "no controller", "loop device", "mkfs.ext4", "namespace"];
-            assert!(known.iter().any(|known| why.contains(known)), "{why}");
+            let expected_errors =
+                ["needs root", "needs a writable", "no controller", "loop device", "mkfs.ext4", "namespace"];
+            assert!(expected_errors.iter().any(|expected_errors| why.contains(expected_errors)), "{why}");
             println!("skipped: {why}");
             false
         }
     }
 }
 
-/// Runs a command with the directory as `$0`; answers how long it took and what was in force.
+/// Runs a command with the directory as `$0`; returns its duration and the limits in force.
 fn run(options: DiskOptions, directory: &Path, script: &str) -> (Duration, InForce) {
     let mut in_force = None;
     let command = [shell(script), vec![directory.into()]].concat();
-    let begun = Instant::now();
-    let disk = Disk::start(options, directory, &command, &mut |told| in_force = Some(told.clone())).unwrap();
+    let started = Instant::now();
+    let disk =
+        Disk::start(options, directory, &command, &mut |marker| in_force = Some(marker.clone())).unwrap();
     let status = disk.wait().unwrap();
     assert!(status.success(), "{script}: {status}");
-    (begun.elapsed(), in_force.unwrap())
+    (started.elapsed(), in_force.unwrap())
 }
 
 #[test]
-fn what_is_written_takes_its_time() {
+fn writes_are_throttled() {
     if !may_run() {
         return;
     }
@@ -93,26 +94,26 @@ fn what_is_written_takes_its_time() {
     for how in ["oflag=direct", "conv=fsync", "oflag=sync"] {
         let script = format!("dd if=/dev/zero of=$0/x bs=1M count=8 {how} 2> /dev/null");
         let (took, in_force) = run(slow(writes(8 * MIB)), &directory.0, &script);
-        // Half a slice of the kernel's, of 100 ms, may be taken in advance.
+        // The kernel may grant half of its 100 ms slice in advance.
         assert!(took > Duration::from_millis(900), "{how}: 8 MiB at 8 MiB/s took {took:?}");
         assert_eq!(in_force.file_system, Some(64 * MIB));
     }
 }
 
 #[test]
-fn what_is_written_back_later_takes_its_time_where_that_is_said() {
+fn writeback_is_throttled_if_reported() {
     if !may_run() {
         return;
     }
     let directory = Directory::in_memory();
-    // Another process than the one that wrote, and the kernel's own, empty the cache.
+    // A different process and the kernel write back the cache.
     let script = "dd if=/dev/zero of=$0/x bs=1M count=8 2> /dev/null; sync -f $0";
     let (took, in_force) = run(slow(writes(8 * MIB)), &directory.0, script);
     assert!(!in_force.later_writes || took > Duration::from_millis(900), "8 MiB at 8 MiB/s took {took:?}");
 }
 
 #[test]
-fn who_writes_waits_for_what_may_not_wait_in_memory() {
+fn write_behind_limit_blocks_writers() {
     if !may_run() {
         return;
     }
@@ -120,7 +121,7 @@ fn who_writes_waits_for_what_may_not_wait_in_memory() {
     let can =
         fs::read_dir(bounds).into_iter().flatten().flatten().any(|one| one.path().join("max_bytes").exists());
     if !can {
-        println!("skipped: this kernel has no bound on what waits to be written");
+        println!("skipped: this kernel has no write-behind limit");
         return;
     }
     let directory = Directory::in_memory();
@@ -132,13 +133,13 @@ fn who_writes_waits_for_what_may_not_wait_in_memory() {
 
     let whole = Directory::new(&std::env::current_dir().unwrap());
     let options = DiskOptions { file_system: None, ..bounded };
-    if let Err(refused) = Disk::start(options, &whole.0, &shell("true"), &mut |_| {}) {
-        assert!(refused.to_string().contains("--loop"), "{refused}");
+    if let Err(error) = Disk::start(options, &whole.0, &shell("true"), &mut |_| {}) {
+        assert!(error.to_string().contains("--loop"), "{error}");
     }
 }
 
 #[test]
-fn what_is_read_and_how_often_takes_its_time() {
+fn reads_are_throttled_by_bytes_and_requests() {
     if !may_run() {
         return;
     }
@@ -151,11 +152,11 @@ fn what_is_read_and_how_often_takes_its_time() {
     let often = format!("{make} dd if=$0/x of=/dev/null bs=4k count=100 iflag=direct 2> /dev/null");
     let rates = Rates { read_requests: Some(100), ..Rates::default() };
     let (took, _) = run(slow(rates), &directory.0, &often);
-    assert!(took > Duration::from_millis(800), "100 reads at 100 a second took {took:?}");
+    assert!(took > Duration::from_millis(800), "100 reads at 100/s took {took:?}");
 }
 
 #[test]
-fn a_directory_on_a_device_is_slowed_where_it_is() {
+fn directory_on_device_is_throttled_in_place() {
     if !may_run() {
         return;
     }
@@ -164,31 +165,31 @@ fn a_directory_on_a_device_is_slowed_where_it_is() {
     let script = "test -e $0/kept; dd if=/dev/zero of=$0/x bs=1M count=8 oflag=direct 2> /dev/null";
     let options = DiskOptions { rates: writes(8 * MIB), ..DiskOptions::default() };
     let command = [shell(script), vec![directory.0.clone().into()]].concat();
-    let begun = Instant::now();
+    let started = Instant::now();
     let disk = match Disk::start(options, &directory.0, &command, &mut |_| {}) {
         Ok(disk) => disk,
         Err(e) => {
-            // It lies on no device, and a new file system would hide what it holds.
-            assert!(e.to_string().contains("it holds files"), "{e}");
+            // It is not on a device, and a new file system would hide its files.
+            assert!(e.to_string().contains("directory is not empty"), "{e}");
             println!("skipped: {e}");
             return;
         }
     };
     assert!(disk.wait().unwrap().success());
-    assert!(begun.elapsed() > Duration::from_millis(900), "8 MiB at 8 MiB/s took {:?}", begun.elapsed());
+    assert!(started.elapsed() > Duration::from_millis(900), "8 MiB at 8 MiB/s took {:?}", started.elapsed());
     assert!(directory.0.join("x").exists());
 }
 
 #[test]
-fn a_new_file_system_is_seen_by_the_command_only_and_goes_with_it() {
+fn new_file_system_is_private_to_its_command() {
     if !may_run() {
         return;
     }
     let directory = Directory::in_memory();
-    let (told, path) = (directory.0.join("told"), directory.0.clone());
+    let (marker, path) = (directory.0.join("told"), directory.0.clone());
     let disk_directory = directory.0.join("disk");
     fs::create_dir(&disk_directory).unwrap();
-    let script = format!("echo here > $0/file; touch {}; exec sleep 1000", told.display());
+    let script = format!("echo here > $0/file; touch {}; exec sleep 1000", marker.display());
     let (sender, receiver) = std::sync::mpsc::channel();
     let running = thread::spawn(move || {
         let command = [shell(&script), vec![disk_directory.clone().into()]].concat();
@@ -201,8 +202,8 @@ fn a_new_file_system_is_seen_by_the_command_only_and_goes_with_it() {
         assert!(!disk.wait().unwrap().success());
     });
     let (device, process) = receiver.recv().unwrap();
-    wait_until("it wrote", || told.exists());
-    assert!(!path.join("disk/file").exists(), "others see it");
+    wait_until("it wrote", || marker.exists());
+    assert!(!path.join("disk/file").exists(), "visible to other processes");
     let bounds =
         || fs::read_to_string("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device").unwrap_or_default();
     let file = PathBuf::from(format!("/sys/block/{}/loop/backing_file", device.trim_start_matches("/dev/")));
@@ -211,7 +212,7 @@ fn a_new_file_system_is_seen_by_the_command_only_and_goes_with_it() {
     assert!(killed.success());
     running.join().unwrap();
     let is_ours = || fs::read_to_string(&file).is_ok_and(|file| file.contains(&path.display().to_string()));
-    wait_until("the device let go of its file", || !is_ours());
+    wait_until("the device detached its file", || !is_ours());
     let is_bounded = |line: &str| line.ends_with(&format!(" {}", 8 * MIB)) && line.starts_with("7:");
     let number = device.trim_start_matches("/dev/loop");
     assert!(
@@ -223,15 +224,15 @@ fn a_new_file_system_is_seen_by_the_command_only_and_goes_with_it() {
 }
 
 #[test]
-fn who_is_in_the_directory_is_on_the_new_disk() {
+fn working_directory_moves_to_the_new_disk() {
     if !may_run() {
         return;
     }
     let directory = Directory::in_memory();
     let path = directory.0.clone();
-    // This thread alone goes there.
+    // Only this thread changes its directory.
     thread::spawn(move || {
-        // SAFETY: it concerns the calling thread only, which ends with this work.
+        // SAFETY: it affects only the calling thread, which ends with this work.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
         std::env::set_current_dir(path).unwrap();
         let script = "echo here > file; test -e \"$PWD/file\"; test $(stat -fc %T .) = ext2/ext3";
@@ -240,31 +241,31 @@ fn who_is_in_the_directory_is_on_the_new_disk() {
     .join()
     .unwrap();
     let left: Vec<_> = fs::read_dir(&directory.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(left.is_empty(), "{left:?} lies below the new disk");
+    assert!(left.is_empty(), "{left:?} is below the new mount");
 }
 
 #[test]
-#[ignore = "it is what another test kills"]
+#[ignore = "helper process that another test kills"]
 fn hold() {
     let directory = Directory::in_memory();
-    // The shell is killed with this process, what it started is not.
+    // The shell is killed with this process, but not its child.
     let command = shell(&format!("sleep 1000 & echo $! > {}.told; wait", directory.0.display()));
     let disk = Disk::start(slow(writes(7 * MIB)), &directory.0, &command, &mut |_| {}).unwrap();
     let _ = disk.wait();
 }
 
 #[test]
-fn what_a_killed_one_left_is_removed_by_the_next() {
+fn leftovers_of_killed_command_are_removed() {
     if !may_run() {
         return;
     }
     let this = std::env::current_exe().unwrap();
     let mut holder = Command::new(this).args(["hold", "--exact", "--ignored"]).spawn().unwrap();
     let directory = format!("/dev/shm/tradewind-lab-disk-test-{}-0", holder.id());
-    let told = PathBuf::from(format!("{directory}.told"));
-    wait_until("it was started", || fs::read_to_string(&told).is_ok_and(|told| told.ends_with('\n')));
-    let left = fs::read_to_string(&told).unwrap();
-    fs::remove_file(&told).unwrap();
+    let marker = PathBuf::from(format!("{directory}.told"));
+    wait_until("it was started", || fs::read_to_string(&marker).is_ok_and(|marker| marker.ends_with('\n')));
+    let left = fs::read_to_string(&marker).unwrap();
+    fs::remove_file(&marker).unwrap();
     let devices = || {
         let files = (0..256).map(|number| format!("/sys/block/loop{number}/loop/backing_file"));
         files.filter(|file| fs::read_to_string(file).is_ok_and(|file| file.contains(&directory))).count()
@@ -275,8 +276,8 @@ fn what_a_killed_one_left_is_removed_by_the_next() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     assert!(may_run());
-    wait_until("what it left running ended", || !Path::new(&format!("/proc/{}", left.trim())).exists());
-    wait_until("its device let go of the file", || devices() == 0);
+    wait_until("its leftover process ended", || !Path::new(&format!("/proc/{}", left.trim())).exists());
+    wait_until("its device detached the file", || devices() == 0);
     assert!(may_run());
     assert!(!bounds().contains(&format!(" {}\n", 7 * MIB)), "{}", bounds());
     fs::remove_dir(&directory).unwrap();
@@ -291,60 +292,65 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_disk_for_everybody_is_there_until_it_is_taken_down() {
+fn disk_up_persists_until_down() {
     if !may_run() {
         return;
     }
-    // Mounts for everybody are for everybody in this thread's namespace only: nothing is left if the test fails.
+    // The mounts are visible only in this thread's namespace, so that a failing test leaves nothing behind.
     thread::spawn(|| {
         let directory = Directory::in_memory();
         let probe = Disk::start(slow(writes(100 * MIB)), &directory.0, &shell("true"), &mut |_| {}).unwrap();
         probe.wait().unwrap();
         match disk::up(slow(writes(8 * MIB)), &directory.0) {
             Ok(in_force) => assert_eq!(in_force.rates, writes(8 * MIB)),
-            Err(e) if e.to_string().contains("version 2") => {
+            Err(e) if e.to_string().contains("cgroup v2") => {
                 println!("skipped: {e}");
                 return;
             }
             Err(e) => panic!("{e}"),
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let file = directory.0.join("x");
         let wrote = fs::write(&file, vec![1; 8 << 20]);
         let synced = fs::File::open(&file).and_then(|file| file.sync_all());
-        let took = begun.elapsed();
-        assert!(disk::up(slow(writes(1)), &directory.0).unwrap_err().to_string().contains("it holds files"));
+        let took = started.elapsed();
+        assert!(
+            disk::up(slow(writes(1)), &directory.0)
+                .unwrap_err()
+                .to_string()
+                .contains("directory is not empty")
+        );
         let user = fs::File::open(&file);
         let in_use = disk::down(&directory.0).unwrap_err().to_string();
         assert!(in_use.contains("busy"), "{in_use}");
-        let begun = Instant::now();
+        let started = Instant::now();
         let wrote_again = fs::File::create(directory.0.join("y")).and_then(|mut file| {
             file.write_all(&vec![1; 8 << 20])?;
             file.sync_all()
         });
-        let took_again = begun.elapsed();
+        let took_again = started.elapsed();
         drop(user);
         disk::down(&directory.0).unwrap();
         wrote.and(synced).and(wrote_again).unwrap();
-        assert!(took_again > Duration::from_millis(900), "in use, it took {took_again:?} behind `down`");
+        assert!(took_again > Duration::from_millis(900), "while in use it took {took_again:?} after `down`");
         assert!(took > Duration::from_millis(900), "8 MiB at 8 MiB/s took {took:?}");
         assert!(!file.exists());
-        let refused = disk::down(&directory.0).unwrap_err().to_string();
-        assert!(refused.contains("none was made there"), "{refused}");
+        let error = disk::down(&directory.0).unwrap_err().to_string();
+        assert!(error.contains("created none there"), "{error}");
     })
     .join()
     .unwrap();
 }
 
 #[test]
-fn a_command_that_does_not_exist_leaves_nothing() {
+fn nonexistent_command_leaves_nothing_behind() {
     if !may_run() {
         return;
     }
     let directory = Directory::in_memory();
-    let refused =
+    let error =
         Disk::start(slow(writes(8 * MIB)), &directory.0, &["/nonexistent/command".into()], &mut |_| {});
-    let refused = refused.map(|_| ()).unwrap_err().to_string();
-    assert!(refused.starts_with("cannot run /nonexistent/command: No such file"), "{refused}");
+    let error = error.map(|_| ()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot run /nonexistent/command: No such file"), "{error}");
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0);
 }

@@ -1,4 +1,4 @@
-//! A real command behind a real link: this test runs itself at its other end. And links that stay.
+//! A real command on a real link: this test runs itself at the near end. Also named links.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,10 +20,10 @@ use tradewind_lab::wan::{Ended, FAR_ADDRESS, LinkOptions, Via, Wan, WanOptions};
 const PORT: u16 = 7300;
 const DELAY: Duration = Duration::from_millis(20);
 
-/// Does something in a network namespace that nobody else uses; `None`, and a reason printed, where that may not be.
+/// Runs `work` in a private network namespace; prints the reason and returns `None` if that is not possible.
 fn alone(work: impl FnOnce() + Send) -> Option<()> {
     let apart = || {
-        // SAFETY: it concerns the calling thread only, which ends with this work.
+        // SAFETY: it affects only the calling thread, which ends with this work.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             println!("skipped: no network namespace: {}", io::Error::last_os_error());
             return None;
@@ -50,31 +50,31 @@ fn link(rate: Option<u64>) -> WanOptions {
 
 fn run(rate: Option<u64>, command: &[OsString]) -> Ended {
     let wan = Wan::start(link(rate), command).unwrap();
-    wan.run(|e| println!("no priority: {e}")).unwrap()
+    wan.run(|e| println!("packets may be late: {e}")).unwrap()
 }
 
-/// The other end of the line, with bytes to give away.
+/// The far end, with bytes to serve.
 fn serve(listener: TcpListener) {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_nodelay(true).unwrap();
-    let mut asked = [0];
-    while stream.read(&mut asked).unwrap() == 1 {
-        let answer = if asked == *b"M" { vec![7; 1 << 20] } else { vec![7] };
+    let mut request = [0];
+    while stream.read(&mut request).unwrap() == 1 {
+        let answer = if request == *b"M" { vec![7; 1 << 20] } else { vec![7] };
         stream.write_all(&answer).unwrap();
     }
 }
 
 #[test]
-#[ignore = "it is what other tests run behind a link"]
+#[ignore = "helper process that other tests run on a link"]
 fn ask() {
     let far = env::var(FAR_ADDRESS).unwrap();
     let mut stream = TcpStream::connect((far.as_str(), PORT)).unwrap();
     stream.set_nodelay(true).unwrap();
     for _ in 0..5 {
-        let begun = Instant::now();
+        let started = Instant::now();
         stream.write_all(b"1").unwrap();
         stream.read_exact(&mut [0]).unwrap();
-        let took = begun.elapsed();
+        let took = started.elapsed();
         assert!(took >= 2 * DELAY, "a round trip took {took:?}");
         assert!(took < 10 * DELAY, "a round trip took {took:?}");
     }
@@ -85,40 +85,40 @@ fn ask() {
 }
 
 #[test]
-fn what_passes_is_late_whole_and_counted() {
+fn transfer_is_delayed_intact_and_counted() {
     for rate in [None, Some(50_000_000)] {
         alone(|| {
             let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
             let serving = thread::spawn(|| serve(listener));
-            let begun = Instant::now();
+            let started = Instant::now();
             let ended = run(rate, &this_test_as("ask"));
             assert!(ended.status.success(), "{ended:?}");
             let (out, back) = *ended.carried.as_ref().unwrap();
             assert!(back.bytes > 1 << 20 && back.packets > (1 << 20) / 1500, "{ended:?}");
             assert!(out.packets > 10, "{ended:?}");
-            let least = rate.map_or(0.0, |rate| (back.bytes * 8) as f64 / rate as f64);
-            assert!(begun.elapsed().as_secs_f64() > least, "faster than the line: {ended:?}");
+            let min_seconds = rate.map_or(0.0, |rate| (back.bytes * 8) as f64 / rate as f64);
+            assert!(started.elapsed().as_secs_f64() > min_seconds, "faster than the link: {ended:?}");
             serving.join().unwrap();
         });
     }
 }
 
-/// Processors that a thread of this process may use.
-fn processors(thread: i32) -> String {
-    let told = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
-    told.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+/// CPUs that a thread of this process may use.
+fn allowed_cpus(thread: i32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
 }
 
 #[test]
-fn what_carries_packets_keeps_off_a_clients_processors() {
+fn relay_avoids_client_cpus() {
     if client::machine_processors() < 2 {
-        println!("skipped: this machine has one processor");
+        println!("skipped: this machine has one CPU");
         return;
     }
     alone(|| {
         // SAFETY: it asks for a number.
         let relay = unsafe { libc::gettid() };
-        let before = processors(relay);
+        let before = allowed_cpus(relay);
         let looking = thread::spawn(move || {
             thread::sleep(Duration::from_millis(500));
             let options = ClientOptions { processors: Some(Processors::of(1)), memory: None };
@@ -129,7 +129,7 @@ fn what_carries_packets_keeps_off_a_clients_processors() {
                     return None;
                 }
             }
-            Some(processors(relay))
+            Some(allowed_cpus(relay))
         });
         assert!(run(None, &["sleep".into(), "2".into()]).status.success());
         let behind = looking.join().unwrap();
@@ -138,34 +138,34 @@ fn what_carries_packets_keeps_off_a_clients_processors() {
 }
 
 #[test]
-#[ignore = "it is what another test runs behind a link"]
+#[ignore = "helper process that another test runs on a link"]
 fn flood() {
     let line = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
     line.connect((env::var(FAR_ADDRESS).unwrap().as_str(), PORT)).unwrap();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(500) {
-        // Nobody takes them; what is said of that comes back.
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(500) {
+        // Nobody receives them; the resulting ICMP errors come back.
         let _ = line.send(&[7; 1472]);
     }
 }
 
-/// Packets that the kernel received in this thread's namespace.
+/// Packets received by the kernel in this thread's namespace.
 fn received() -> u64 {
-    let told = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
-    let mut lines = told.lines().filter_map(|line| line.strip_prefix("Ip: ")).map(str::split_whitespace);
+    let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Ip: ")).map(str::split_whitespace);
     let (names, mut values) = (lines.next().unwrap(), lines.next().unwrap());
     let place = names.take_while(|name| *name != "InReceives").count();
     values.nth(place).unwrap().parse().unwrap()
 }
 
 #[test]
-fn what_is_sent_to_the_end_is_counted_as_the_kernel_counts_it() {
+fn relay_and_kernel_count_the_same_packets() {
     alone(|| {
         let _taking = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
         let before = received();
-        // Who floods outlives the command, so that the line is full when it is taken down.
-        let behind = ["sh", "-c", "\"$0\" \"$@\" > /dev/null 2>&1 & sleep 0.2"].map(OsString::from);
-        let ended = run(Some(100_000_000), &[&behind[..], &this_test_as("flood")].concat());
+        // The flooding process outlives the command, so that the link is full when taken down.
+        let background = ["sh", "-c", "\"$0\" \"$@\" > /dev/null 2>&1 & sleep 0.2"].map(OsString::from);
+        let ended = run(Some(100_000_000), &[&background[..], &this_test_as("flood")].concat());
         let (out, _) = *ended.carried.as_ref().unwrap();
         assert!(ended.status.success() && out.dropped > 0, "{ended:?}");
         assert_eq!(out.packets, received() - before, "{ended:?}");
@@ -173,21 +173,21 @@ fn what_is_sent_to_the_end_is_counted_as_the_kernel_counts_it() {
 }
 
 #[test]
-#[ignore = "it is what another test runs behind a link"]
+#[ignore = "helper process that another test runs on a link"]
 fn a_link_within() {
     let around = env::var(FAR_ADDRESS).unwrap();
     let within = Wan::start(link(None), &["true".into()]).unwrap().far().to_string();
-    assert_ne!(around, within, "the far ends of a link and of one within it");
+    assert_ne!(around, within, "far ends of a link and of one nested in it");
 }
 
 #[test]
-fn no_two_links_have_the_same_addresses() {
+fn concurrent_links_have_distinct_addresses() {
     alone(|| {
         let start = || Wan::start(link(None), &["sleep".into(), "100".into()]).unwrap();
         let first = start();
-        // Nor does one within the second link, to which the first one is nothing.
+        // Nor does a link nested in the second one, to which the first is unknown.
         assert!(run(None, &this_test_as("a_link_within")).status.success());
-        // All at once.
+        // Concurrently.
         let mut links: Vec<Wan> = thread::scope(|scope| {
             let starting: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
             starting.into_iter().map(|starting| starting.join().unwrap()).collect()
@@ -201,11 +201,10 @@ fn no_two_links_have_the_same_addresses() {
 }
 
 #[test]
-fn there_is_no_other_road() {
+fn link_is_the_only_route() {
     alone(|| {
         let _listener = TcpListener::bind(("127.0.0.1", PORT)).unwrap();
-        // Nobody listens at the address of the link.
-        // That it fails is no failure of this test's: nobody need read of it.
+        // Nobody listens at the address of the link. The command is expected to fail; its output is discarded.
         let quietly = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/null 2>&1"].map(OsString::from);
         let ended = run(None, &[&quietly[..], &this_test_as("ask")].concat());
         assert!(!ended.status.success());
@@ -213,10 +212,10 @@ fn there_is_no_other_road() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_told_of() {
+fn nonexistent_command_is_an_error() {
     alone(|| {
-        let refused = Wan::start(link(None), &["/nonexistent/command".into()]).unwrap_err().to_string();
-        assert!(refused.starts_with("cannot run /nonexistent/command: No such file"), "{refused}");
+        let error = Wan::start(link(None), &["/nonexistent/command".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("cannot run /nonexistent/command: No such file"), "{error}");
     });
 }
 
@@ -226,15 +225,15 @@ fn name(what: &str) -> Name {
 }
 
 #[test]
-fn a_link_stays_until_it_is_taken_down() {
+fn named_link_persists_until_down() {
     alone(|| {
         let name = name("stays");
         let Ok(link) = Standing::make(&name, link(None)) else {
             println!("skipped: no named network namespaces");
             return;
         };
-        let refused = Standing::make(&name, WanOptions::default()).unwrap_err().to_string();
-        assert!(refused.contains("it is up already"), "{refused}");
+        let error = Standing::make(&name, WanOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("it is up already"), "{error}");
         let carrying = thread::spawn(move || link.run(|_| {}));
         let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
         let serving = thread::spawn(|| serve(listener));
@@ -242,28 +241,28 @@ fn a_link_stays_until_it_is_taken_down() {
         let answered = thread::spawn(move || {
             let far = standing::enter(&asking).unwrap();
             let mut line = TcpStream::connect((far, PORT)).unwrap();
-            let begun = Instant::now();
+            let started = Instant::now();
             line.write_all(b"1").unwrap();
             line.read_exact(&mut [0]).unwrap();
-            begun.elapsed()
+            started.elapsed()
         });
         let took = answered.join().unwrap();
         assert!(took >= 2 * DELAY && took < 10 * DELAY, "{took:?}");
         serving.join().unwrap();
-        let State::Up(told) = standing::state(&name).unwrap() else { panic!("it is not up") };
-        assert!(told["out"]["packets"].as_u64().unwrap() >= 3, "{told}");
-        assert_eq!(told["out"]["missed"], 0, "{told}");
+        let State::Up(report) = standing::state(&name).unwrap() else { panic!("it is not up") };
+        assert!(report["out"]["packets"].as_u64().unwrap() >= 3, "{report}");
+        assert_eq!(report["out"]["missed"], 0, "{report}");
         assert!(standing::names().unwrap().contains(&name));
         assert!(standing::down(&name).unwrap());
         carrying.join().unwrap().unwrap();
         assert!(matches!(standing::state(&name).unwrap(), State::Absent));
-        let refused = standing::enter(&name).unwrap_err().to_string();
-        assert!(refused.contains("there is none of that name"), "{refused}");
+        let error = standing::enter(&name).unwrap_err().to_string();
+        assert!(error.contains("there is no link of that name"), "{error}");
     });
 }
 
 #[test]
-#[ignore = "it is what another test kills"]
+#[ignore = "helper process that another test kills"]
 fn stand() {
     let name = Name::parse(&env::var("TRADEWIND_TEST_NAME").unwrap()).unwrap();
     let link = Standing::make(&name, WanOptions::default()).unwrap();
@@ -272,7 +271,7 @@ fn stand() {
 }
 
 #[test]
-fn what_a_killed_relay_leaves_is_noticed_and_removed() {
+fn remains_of_killed_relay_are_detected_and_removed() {
     alone(|| {
         let name = name("killed");
         let stand = |signal: libc::c_int| {
@@ -299,7 +298,7 @@ fn what_a_killed_relay_leaves_is_noticed_and_removed() {
         assert!(namespace.exists());
         assert!(!standing::down(&name).unwrap(), "it was not up");
         assert!(!namespace.exists());
-        // One that was stopped does not answer, and is killed.
+        // A stopped relay does not respond, and is killed.
         let (mut relay, is_up) = stand(libc::SIGSTOP);
         assert!(is_up && standing::down(&name).unwrap());
         assert!(!relay.wait().unwrap().success());
@@ -307,10 +306,10 @@ fn what_a_killed_relay_leaves_is_noticed_and_removed() {
     });
 }
 
-/// Has all threads of this process that answer for standing links take a signal, which changes nothing.
-fn signal_those_who_answer() {
+/// Sends a signal without effect to all responder threads of this process.
+fn signal_responders() {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: all zeroes are a valid `sigaction`; the handler does nothing, and tasks are those of this process.
+    // SAFETY: all zeroes are a valid `sigaction`; the handler does nothing, and the tasks belong to this process.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
@@ -327,7 +326,7 @@ fn signal_those_who_answer() {
 }
 
 #[test]
-fn a_link_ends_though_a_signal_came() {
+fn named_link_stops_after_a_signal() {
     alone(|| {
         let Ok(link) = Standing::make(&name("signalled"), link(None)) else {
             println!("skipped: no named network namespaces");
@@ -337,13 +336,13 @@ fn a_link_ends_though_a_signal_came() {
         let carrying = thread::spawn(move || link.run(|_| {}));
         for _ in 0..10 {
             thread::sleep(Duration::from_millis(10));
-            signal_those_who_answer();
+            signal_responders();
         }
         thread::sleep(Duration::from_millis(50));
         ending.end();
         let until = Instant::now() + Duration::from_secs(10);
         while !carrying.is_finished() {
-            assert!(Instant::now() < until, "it does not end");
+            assert!(Instant::now() < until, "the link does not stop");
             thread::sleep(Duration::from_millis(10));
         }
         carrying.join().unwrap().unwrap();
@@ -351,7 +350,7 @@ fn a_link_ends_though_a_signal_came() {
 }
 
 #[test]
-fn a_command_ends_with_its_link() {
+fn command_ends_with_its_link() {
     alone(|| {
         let wan = Wan::start(link(None), &["sleep".into(), "100".into()]).unwrap();
         let process = wan.process_number();

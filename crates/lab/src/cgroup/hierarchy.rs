@@ -1,5 +1,5 @@
-//! Where the kernel has a controller: in a hierarchy of its own (version 1) or in the one of all (version 2), mounted
-//! somewhere or, if nobody has, by this process for itself.
+//! The hierarchy of a controller: its own (version 1) or the shared one (version 2). Uses an existing mount; if there
+//! is none, this process mounts it privately.
 
 use std::fs;
 use std::io;
@@ -14,41 +14,41 @@ use rustix::mount::{
 use super::PREFIX;
 use crate::failed::{Failed, failed};
 
-/// A part of the kernel that bounds or counts something.
+/// A kernel controller that limits or accounts for a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Controller {
-    /// Shares and quotas of processor time.
+    /// CPU shares and quotas.
     Processor,
-    /// Processor time used. Version 2 counts it with the above.
+    /// CPU time used. Version 2 accounts for it in the controller above.
     ProcessorUse,
-    /// Which processors.
+    /// The set of allowed CPUs.
     ProcessorSet,
     /// Memory.
     Memory,
-    /// What block devices are asked for.
+    /// Block device I/O.
     Devices,
-    /// How many processes there are: for a group that is to bound nothing.
+    /// The number of processes: for a group that limits nothing.
     Processes,
 }
 
-/// The kernel's interface.
+/// The cgroup interface version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
-    /// A hierarchy for each controller, or for some together.
+    /// One hierarchy per controller or group of controllers.
     One,
-    /// One hierarchy.
+    /// A single hierarchy.
     Two,
 }
 
-/// A hierarchy in which a controller is.
+/// A mounted hierarchy that has a controller.
 #[derive(Debug, Clone)]
 pub(crate) struct Hierarchy {
     pub version: Version,
-    /// Where its root, as far as it is seen from here, is mounted.
+    /// The mount point of its root, as visible to this process.
     pub mounted: PathBuf,
     /// The group of the calling process.
     pub own: PathBuf,
-    /// Holds a mount that nobody else sees.
+    /// Keeps a private mount alive.
     _mount: Option<Arc<OwnedFd>>,
 }
 
@@ -67,7 +67,7 @@ impl Controller {
 }
 
 impl Hierarchy {
-    /// Finds the one in which a controller is.
+    /// Finds the hierarchy of a controller.
     pub fn find(controller: Controller) -> Result<Self, Failed> {
         let read = |path: &str| fs::read_to_string(path).map_err(failed(format!("read {path}")));
         let (mounts, memberships) =
@@ -86,55 +86,55 @@ impl Hierarchy {
         let kernel_has = read("/proc/cgroups")?;
         let number = kernel_has.lines().find_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            // The last word says whether it may be used.
+            // The last column is 1 if the controller is enabled.
             (words.len() == 4 && words[0] == name && words[3] == "1").then(|| words[1])
         });
         let Some(number) = number else {
             let missing =
                 io::Error::other(format!("the kernel has no controller {name} (see /proc/cgroups)"));
-            return Err(failed("make a control group")(missing));
+            return Err(failed("create a control group")(missing));
         };
-        let what = || format!("mount the control groups of {name}, which nobody has mounted");
+        let what = || format!("mount the {name} cgroup hierarchy, which is not mounted");
         if number == "0" {
-            let mount = mount_for_us("cgroup2", None).map_err(failed(what()))?;
+            let mount = mount_privately("cgroup2", None).map_err(failed(what()))?;
             if is_offered(&mount.0.point) {
                 return Ok(mount.0.hierarchy(own_path(&memberships, None), Some(mount.1)));
             }
         }
-        let mount = mount_for_us("cgroup", Some(name)).map_err(failed(what()))?;
+        let mount = mount_privately("cgroup", Some(name)).map_err(failed(what()))?;
         Ok(mount.0.hierarchy(own_path(&memberships, Some(name)), Some(mount.1)))
     }
 
-    /// Whether two controllers share their groups. Of version 2 there is one, wherever it is mounted.
+    /// Returns true if both have the same groups. There is only one version 2 hierarchy, however often it is mounted.
     pub fn is_same(&self, other: &Self) -> bool {
         self.version == other.version
             && (self.version == Version::Two || (&self.mounted, &self.own) == (&other.mounted, &other.own))
     }
 
-    /// Whether the root that is seen from here is that of the machine, in which the kernel's own threads are. Only that
-    /// one has this file.
+    /// Returns true if the visible root is the machine's root group, which contains the kernel threads. Only that
+    /// group has these files.
     pub fn is_whole(&self) -> bool {
         self.mounted.join("release_agent").exists() || self.mounted.join("cgroup.sane_behavior").exists()
     }
 
-    /// With version 2, the nearest group from our own upwards below which groups can have all of some controllers. A group that
-    /// was made here is not left, with its bounds.
+    /// Version 2: enables the controllers in the nearest group, from this process's own upwards, that accepts them,
+    /// and returns it. The search stops at a group created here, so that its limits stay in force.
     pub fn divisible(&self, controllers: &[Controller]) -> Result<PathBuf, Failed> {
-        let mut refused = None;
+        let mut last_error = None;
         for group in self.own_and_above() {
             match self.enable(group, controllers) {
                 Ok(()) => return Ok(group.to_owned()),
-                Err(e) => refused = Some(e),
+                Err(e) => last_error = Some(e),
             }
-            if is_made_here(group) {
+            if is_created_here(group) {
                 break;
             }
         }
-        Err(refused
-            .unwrap_or_else(|| failed("make a control group")(io::Error::from(io::ErrorKind::NotFound))))
+        Err(last_error
+            .unwrap_or_else(|| failed("create a control group")(io::Error::from(io::ErrorKind::NotFound))))
     }
 
-    /// What a file says of the nearest group from our own upwards that has it.
+    /// Reads a file of the nearest group, from this process's own upwards, that has it.
     pub fn nearest(&self, file: &str) -> Result<String, Failed> {
         let found = self.own_and_above().map(|group| group.join(file)).find(|path| path.exists());
         let path = found.unwrap_or_else(|| self.own.join(file));
@@ -145,7 +145,8 @@ impl Hierarchy {
         self.own.ancestors().take_while(|group| group.starts_with(&self.mounted))
     }
 
-    /// Lets groups within a group have all of some controllers (version 2), or none that they had not before.
+    /// Enables controllers for the children of a group (version 2). On failure, those that this call enabled are
+    /// disabled again.
     pub fn enable(&self, group: &Path, controllers: &[Controller]) -> Result<(), Failed> {
         let mut enabled = Vec::new();
         let all = controllers
@@ -153,35 +154,35 @@ impl Hierarchy {
             .try_for_each(|controller| self.enable_one(group, controller.name(Version::Two), &mut enabled));
         if all.is_err() {
             for (path, name) in enabled.iter().rev() {
-                // Where groups within it gave it on meanwhile, it stays.
+                // It stays enabled if a child group has enabled it in turn.
                 let _ = fs::write(path, format!("-{name}"));
             }
         }
         all
     }
 
-    /// Notes in `enabled` what it changed.
+    /// Records its changes in `enabled`.
     fn enable_one(
         &self,
         group: &Path,
         name: &'static str,
         enabled: &mut Vec<(PathBuf, &'static str)>,
     ) -> Result<(), Failed> {
-        let what = || format!("let control groups in {} have {name}", group.display());
+        let what = || format!("enable the {name} controller for the children of {}", group.display());
         let path = group.join("cgroup.subtree_control");
         let has = |file: &Path| {
             fs::read_to_string(file).unwrap_or_default().split_whitespace().any(|has| has == name)
         };
-        // The kernel refuses this for some controllers; of others it makes groups in which nothing can be.
+        // The kernel rejects this for some controllers; for others, the child groups could not contain processes.
         if !is_root(group) && has_processes(group) {
-            return Err(failed(what())(io::Error::other("there are processes in it")));
+            return Err(failed(what())(io::Error::other("the group contains processes")));
         }
         if has(&path) {
             return Ok(());
         }
-        // A group that was made here has what was needed in it until now.
+        // A group created here has only the controllers required so far; ask its parent first.
         if let Some(above) = group.parent().filter(|above| above.starts_with(&self.mounted))
-            && is_made_here(group)
+            && is_created_here(group)
             && !has(&group.join("cgroup.controllers"))
         {
             self.enable_one(above, name, enabled)?;
@@ -192,29 +193,29 @@ impl Hierarchy {
     }
 }
 
-/// Whether a group of version 2 is the machine's root, which may have both processes and groups: only that one does without
-/// this file.
+/// Returns true for the machine's root group of version 2, which may contain both processes and groups. Only that
+/// group lacks this file.
 fn is_root(group: &Path) -> bool {
     !group.join("cgroup.events").exists()
 }
 
-/// Whether processes are in a group itself (version 2). In one with threads of processes that are elsewhere, they cannot be listed.
+/// Returns true if a version 2 group contains processes itself. The processes of a threaded group cannot be listed.
 fn has_processes(group: &Path) -> bool {
     fs::read_to_string(group.join("cgroup.procs")).map_or(true, |listed| !listed.trim().is_empty())
 }
 
-fn is_made_here(group: &Path) -> bool {
+fn is_created_here(group: &Path) -> bool {
     group.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
 }
 
-/// A hierarchy that is mounted.
+/// A mounted hierarchy, as listed by the kernel.
 #[derive(Debug, PartialEq, Eq)]
 struct Mounted {
     version: Version,
-    /// Which of its groups is at the point where it is mounted.
+    /// The group at the mount point.
     root: PathBuf,
     point: PathBuf,
-    /// Version 1: what it is for.
+    /// Version 1: its controllers.
     options: Vec<String>,
 }
 
@@ -225,7 +226,7 @@ impl Mounted {
 
     fn hierarchy(&self, own: Option<PathBuf>, mount: Option<OwnedFd>) -> Hierarchy {
         let below = own.as_deref().and_then(|own| own.strip_prefix(&self.root).ok());
-        // In a container the path may be one of the machine's, which is not seen: the root stands for it there.
+        // In a container the path may be the host's and not visible here; use the root instead.
         let own = below.map(|below| self.point.join(below)).filter(|own| own.exists());
         Hierarchy {
             version: self.version,
@@ -236,7 +237,7 @@ impl Mounted {
     }
 }
 
-/// Reads /proc/thread-self/mountinfo: see proc(5).
+/// Parses /proc/thread-self/mountinfo (proc(5)).
 fn mounts(text: &str) -> Vec<Mounted> {
     let mount = |line: &str| {
         let (place, kind) = line.split_once(" - ")?;
@@ -253,7 +254,7 @@ fn mounts(text: &str) -> Vec<Mounted> {
     text.lines().filter_map(mount).collect()
 }
 
-/// Reads /proc/self/cgroup: the group of this process in the hierarchy of a controller, or in that of version 2.
+/// Parses /proc/self/cgroup: the group of this process in a controller's hierarchy, or in the version 2 hierarchy.
 fn own_path(text: &str, controller: Option<&str>) -> Option<PathBuf> {
     text.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
@@ -266,8 +267,8 @@ fn own_path(text: &str, controller: Option<&str>) -> Option<PathBuf> {
     })
 }
 
-/// Mounts a hierarchy where nobody else sees it, for as long as the descriptor is open.
-fn mount_for_us(kind: &str, controller: Option<&str>) -> io::Result<(Mounted, OwnedFd)> {
+/// Mounts a hierarchy privately, for as long as the descriptor is open.
+fn mount_privately(kind: &str, controller: Option<&str>) -> io::Result<(Mounted, OwnedFd)> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(controller) = controller {
         fsconfig_set_flag(&context, controller)?;

@@ -1,4 +1,4 @@
-//! Removing control groups: those whose command has ended, and those that a killed process left.
+//! Removal of control groups: those whose command has ended, and those left behind by a killed process.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::PREFIX;
 
-/// How long processes that were killed may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Groups within groups, at the most, that are searched.
-const DEPTH: usize = 12;
+/// Maximum time that killed processes may take to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum nesting depth of the search.
+const MAX_DEPTH: usize = 12;
 
-/// Removes all groups below a directory that were made here and that nobody holds.
+/// Removes all unlocked groups below a directory that were created here.
 pub(super) fn sweep(directory: &Path) {
-    sweep_to(directory, DEPTH);
+    sweep_to(directory, MAX_DEPTH);
 }
 
 fn sweep_to(directory: &Path, depth: usize) {
@@ -35,11 +35,12 @@ fn sweep_to(directory: &Path, depth: usize) {
     }
 }
 
-/// Ends what runs in a group and in those within it, and removes them. One that stays is left to the next sweep.
+/// Kills the processes of a group and its children, and removes the groups. A group that remains is left to the next
+/// sweep.
 pub(super) fn remove(directory: &Path) {
-    let until = Instant::now() + PATIENCE;
-    // Whoever is about to start another process cannot be told from one who is not.
-    while directory.exists() && Instant::now() < until {
+    let deadline = Instant::now() + KILL_TIMEOUT;
+    // A process may fork between the listing and the kill, so both are repeated.
+    while directory.exists() && Instant::now() < deadline {
         end_processes(directory);
         remove_directories(directory);
         if directory.exists() {
@@ -49,30 +50,30 @@ pub(super) fn remove(directory: &Path) {
 }
 
 fn end_processes(directory: &Path) {
-    for group in inner(directory) {
+    for group in child_groups(directory) {
         end_processes(&group);
     }
     let Ok(listed) = fs::read_to_string(directory.join("cgroup.procs")) else { return };
     let ours = std::process::id();
-    // Those that this process cannot see are listed as 0.
+    // Processes outside this PID namespace are listed as 0.
     let processes = listed.lines().filter_map(|line| line.parse().ok()).filter(|process| *process != 0);
     for process in processes.filter(|process: &u32| *process != ours) {
         if let Some(process) = Pid::from_raw(process.cast_signed()) {
-            // It may have ended just now.
+            // It may have exited just now.
             let _ = kill_process(process, Signal::KILL);
         }
     }
 }
 
 fn remove_directories(directory: &Path) {
-    for group in inner(directory) {
+    for group in child_groups(directory) {
         remove_directories(&group);
     }
-    // It fails while a process is in it; the caller tries again.
+    // Fails while the group contains a process; the caller retries.
     let _ = fs::remove_dir(directory);
 }
 
-fn inner(directory: &Path) -> Vec<std::path::PathBuf> {
+fn child_groups(directory: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     directories.map(|entry| entry.path()).collect()

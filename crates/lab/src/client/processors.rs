@@ -1,68 +1,70 @@
-//! How many processors a client has, and which.
+//! The number of CPUs of a client, and the choice of CPUs.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// A number of processors in thousandths; at least a hundredth of one.
+/// A number of CPUs in thousandths; at least 0.01.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Processors(u32);
 
-const ONE: u32 = 1000;
-const LEAST: u32 = 10;
-const MOST: u32 = 4096 * ONE;
-/// After so long a part of a processor is free again. The kernel's own choice, 100 ms, lets a client run and stand
-/// still in turns that are seen in latencies; at a few milliseconds its ticks make it inexact.
+const CPU_MILLIS: u32 = 1000;
+const MIN_MILLIS: u32 = 10;
+const MAX_MILLIS: u32 = 4096 * CPU_MILLIS;
+/// CPU quota period. The kernel's default of 100 ms alternates run and pause phases that are visible in latencies; at
+/// a few milliseconds, timer ticks make the quota inexact.
 const PERIOD_MICROS: u64 = 20_000;
-/// The kernel takes no quota that is less.
-const LEAST_QUOTA_MICROS: u64 = 1_000;
+/// The smallest quota that the kernel accepts.
+const MIN_QUOTA_MICROS: u64 = 1_000;
 
 impl Processors {
-    /// Reads "2", "0.5", "1.25".
+    /// Parses a number such as "2", "0.5" or "1.25".
     pub fn parse(text: &str) -> Result<Self, String> {
-        let read = text.parse::<f64>().ok().map(|number| (number * f64::from(ONE)).round());
-        let read = read.filter(|thousandths| (f64::from(LEAST)..=f64::from(MOST)).contains(thousandths));
-        // Within bounds that it fits into.
+        let read = text.parse::<f64>().ok().map(|number| (number * f64::from(CPU_MILLIS)).round());
+        let read =
+            read.filter(|thousandths| (f64::from(MIN_MILLIS)..=f64::from(MAX_MILLIS)).contains(thousandths));
+        // The filter above keeps the value in range.
         read.map(|thousandths| Self(thousandths as u32))
-            .ok_or_else(|| "write it as 2 or 0.5, from 0.01 on".to_owned())
+            .ok_or_else(|| "expected a number of at least 0.01, such as 2 or 0.5".to_owned())
     }
 
-    /// So many whole ones; one at the least.
+    /// A whole number of CPUs, at least one.
     #[must_use]
     pub fn of(count: usize) -> Self {
-        Self(u32::try_from(count).unwrap_or(MOST / ONE).clamp(1, MOST / ONE) * ONE)
+        let max_count = MAX_MILLIS / CPU_MILLIS;
+        Self(u32::try_from(count).unwrap_or(max_count).clamp(1, max_count) * CPU_MILLIS)
     }
 
-    /// Those that are used, be it for a part of the time.
+    /// The number of CPUs in use, including partly used ones.
     #[must_use]
     pub const fn whole(self) -> usize {
-        self.0.div_ceil(ONE) as usize
+        self.0.div_ceil(CPU_MILLIS) as usize
     }
 
-    /// As a number.
+    /// The number of CPUs as a floating-point number.
     #[must_use]
     pub fn as_number(self) -> f64 {
-        f64::from(self.0) / f64::from(ONE)
+        f64::from(self.0) / f64::from(CPU_MILLIS)
     }
 
-    /// A part of it, rounded down, as a client of the same proportions has on a smaller machine.
+    /// Scales the number, rounding down.
     #[must_use]
     pub fn times(self, part: f64) -> Self {
-        Self(((f64::from(self.0) * part) as u32).clamp(LEAST, MOST))
+        Self(((f64::from(self.0) * part) as u32).clamp(MIN_MILLIS, MAX_MILLIS))
     }
 
-    /// The quota of time and its period, in microseconds; `None`: those that are used are used wholly.
+    /// The quota and its period in microseconds; `None` for whole CPUs.
     pub(super) fn quota_micros(self) -> Option<(u64, u64)> {
-        if self.0.is_multiple_of(ONE) {
+        if self.0.is_multiple_of(CPU_MILLIS) {
             return None;
         }
-        let (part, one) = (u64::from(self.0), u64::from(ONE));
-        let period = PERIOD_MICROS.max((LEAST_QUOTA_MICROS * one).div_ceil(part));
+        let (part, one) = (u64::from(self.0), u64::from(CPU_MILLIS));
+        let period = PERIOD_MICROS.max((MIN_QUOTA_MICROS * one).div_ceil(part));
         Some((period * part / one, period))
     }
 }
 
-/// Reads a list as the kernel writes it: 0-3,6.
+/// Parses a kernel CPU list such as `0-3,6`.
 pub(super) fn parse_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -75,7 +77,7 @@ pub(super) fn show_list(processors: &[usize]) -> String {
     processors.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Those that fewest others have been given, the last ones first: the first has most of the machine's interrupts.
+/// Chooses the CPUs assigned to the fewest other clients, highest numbers first: CPU 0 handles most interrupts.
 pub(super) fn choose(allowed: &[usize], taken: &[usize], count: usize) -> Vec<usize> {
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
     for processor in taken {
@@ -89,7 +91,7 @@ pub(super) fn choose(allowed: &[usize], taken: &[usize], count: usize) -> Vec<us
     order
 }
 
-/// The processors of clients that run now, each as often as it was given.
+/// The CPUs of all running clients, once per client that has them.
 pub(super) fn taken(directory: &Path) -> Vec<usize> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn processors_parse_and_compute_quotas() {
         let parsed = |text| Processors::parse(text).unwrap();
         assert_eq!((parsed("2").whole(), parsed("2").quota_micros()), (2, None));
         assert_eq!((parsed("0.5").whole(), parsed("0.5").quota_micros()), (1, Some((10_000, 20_000))));
@@ -125,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn lists() {
+    fn cpu_lists_parse_and_format() {
         assert_eq!(parse_list("0-2,5\n"), [0, 1, 2, 5]);
         assert!(parse_list("\n").is_empty());
         assert_eq!(show_list(&[0, 1, 5]), "0,1,5");
     }
 
     #[test]
-    fn clients_get_out_of_each_others_way() {
+    fn choose_prefers_unassigned_cpus() {
         assert_eq!(choose(&[0, 1, 2, 3], &[], 2), [2, 3]);
         assert_eq!(choose(&[0, 1, 2, 3], &[2, 3, 3], 2), [0, 1]);
         assert_eq!(choose(&[0, 1], &[0, 1, 1], 1), [0]);

@@ -1,36 +1,36 @@
-//! The clients of Hou et al. 2017 (Table I, and the campus client of section 3.2): processors and memory.
+//! The clients of Hou et al. 2017 (Table I, and the campus client of section 3.2): CPUs and memory.
 //!
-//! Where a machine has fewer processors than the largest of them, all get the same part of what they had, so that
-//! twice as many are still twice as many. Memory likewise, and apart from it.
+//! On a machine with fewer CPUs than the largest client, all clients are scaled by the same factor, which preserves
+//! their ratios. Memory is scaled likewise, and independently.
 
 use super::Processors;
 
 /// A client of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientProfile {
-    /// The name that users know it by.
+    /// User-visible name.
     pub name: &'static str,
     processors: usize,
     memory: u64,
-    /// What the paper's client had beside these, and how to have it here.
+    /// Lab commands for the rest of the paper's client: its disk and network.
     pub beside: &'static str,
 }
 
-/// A profile on this machine.
+/// A profile scaled to this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scaled {
-    /// What the command gets.
+    /// CPUs of the command.
     pub processors: Processors,
-    /// What it gets, in bytes.
+    /// Memory of the command in bytes.
     pub memory: u64,
-    /// How this differs from the paper's client, in words; nothing where it does not.
+    /// Differences from the paper's client, as messages; empty if there are none.
     pub differs: Vec<String>,
 }
 
 const MAGNETIC: &str = "lab disk --profile hou-magnetic; lab wan --rate 656mbit";
 
 impl ClientProfile {
-    /// All of them.
+    /// All profiles.
     pub const ALL: [Self; 6] = [
         Self::new("hou-baseline", 2, 15 << 29, MAGNETIC),
         Self::new("hou-cpu-plus", 4, 15 << 29, MAGNETIC),
@@ -49,31 +49,31 @@ impl ClientProfile {
         Self { name, processors, memory, beside }
     }
 
-    /// What it is on a machine with so many processors and so much memory.
+    /// Scales the profile to a machine with the given number of CPUs and bytes of memory.
     #[must_use]
     pub fn scaled(&self, processors: usize, memory: Option<u64>) -> Scaled {
         let mut differs = Vec::new();
-        let most = Self::ALL.iter().map(|profile| profile.processors).max().unwrap_or(1);
+        let max_cpus = Self::ALL.iter().map(|profile| profile.processors).max().unwrap_or(1);
         let mut given = Processors::of(self.processors);
-        if processors < most {
-            given = given.times(processors as f64 / most as f64);
+        if processors < max_cpus {
+            given = given.times(processors as f64 / max_cpus as f64);
             differs.push(format!(
-                "this machine has {processors} processors and the largest of the paper's clients {most}: each gets \
-                 {processors}/{most} of its own, this one {} instead of {}",
+                "this machine has {processors} CPUs and the paper's largest client {max_cpus}: all are scaled by \
+                 {processors}/{max_cpus}, this one has {} instead of {}",
                 given.as_number(),
                 self.processors
             ));
         }
-        let most = Self::ALL.iter().map(|profile| profile.memory).max().unwrap_or(1);
+        let max_memory = Self::ALL.iter().map(|profile| profile.memory).max().unwrap_or(1);
         let mut bytes = self.memory;
-        if let Some(memory) = memory.filter(|memory| *memory < most) {
-            let part = u128::from(bytes) * u128::from(memory) / u128::from(most);
+        if let Some(memory) = memory.filter(|memory| *memory < max_memory) {
+            let part = u128::from(bytes) * u128::from(memory) / u128::from(max_memory);
             bytes = u64::try_from(part).unwrap_or(bytes);
             differs.push(format!(
-                "this machine has {} MiB of memory and the largest of the paper's clients {}: each gets as much less, \
-                 this one {} MiB instead of {}",
+                "this machine has {} MiB of memory and the paper's largest client {}: all are scaled by the ratio, \
+                 this one has {} MiB instead of {}",
                 memory >> 20,
-                most >> 20,
+                max_memory >> 20,
                 bytes >> 20,
                 self.memory >> 20
             ));
@@ -92,17 +92,17 @@ mod tests {
     }
 
     #[test]
-    fn a_large_machine_gives_what_the_paper_had() {
+    fn scaled_keeps_the_papers_values_on_a_large_machine() {
         let given = scaled("hou-mem-minus", 16, 64 << 30);
         assert_eq!((given.processors, given.memory), (Processors::of(2), 3584 << 20));
         assert!(given.differs.is_empty());
     }
 
     #[test]
-    fn a_small_machine_keeps_the_proportions_and_says_so() {
+    fn scaled_keeps_ratios_and_reports_differences() {
         let (baseline, plus) = (scaled("hou-baseline", 2, 64 << 30), scaled("hou-cpu-plus", 2, 64 << 30));
         assert_eq!((baseline.processors, plus.processors), (Processors::of(1), Processors::of(2)));
-        assert!(baseline.differs[0].contains("this one 1 instead of 2"), "{baseline:?}");
+        assert!(baseline.differs[0].contains("this one has 1 instead of 2"), "{baseline:?}");
         let (baseline, minus) = (scaled("hou-baseline", 8, 4 << 30), scaled("hou-mem-minus", 8, 4 << 30));
         assert_eq!((baseline.memory, minus.memory), (3840 << 20, 1792 << 20));
         assert_eq!(minus.differs.len(), 1);

@@ -1,28 +1,27 @@
-//! A device of which only this is known: how fast it was with requests of some sizes, one at a time.
+//! A device known only by its speed for some request sizes, one request at a time.
 //!
-//! The time that a request takes goes evenly from one measured size to the next; one smaller than all takes as long as
-//! the smallest, one larger has the speed of the largest. Nothing is known of places or of parallel requests, so they
-//! make no difference.
+//! The request time is interpolated linearly between measured sizes. A smaller request takes as long as the smallest;
+//! a larger one has the speed of the largest. Offsets and concurrency are not measured and have no effect.
 
 use std::time::Duration;
 
 use super::{Access, Request, Served, nanos, transfer};
 
-/// What was measured, from the smallest size to the largest.
+/// Measured rows, in ascending order of size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasuredFigures(
     /// At least one row.
     pub Vec<Row>,
 );
 
-/// The speed with one size.
+/// The measured speed for one request size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Of a request.
+    /// Request size.
     pub bytes: u64,
-    /// Bytes a second.
+    /// Read bandwidth in bytes per second.
     pub read: u64,
-    /// The same for writes.
+    /// Write bandwidth in bytes per second.
     pub write: u64,
 }
 
@@ -34,7 +33,7 @@ impl Row {
         }
     }
 
-    /// How long one request of this size took.
+    /// The time of one request of this size.
     fn time(&self, access: Access) -> Duration {
         transfer(self.bytes, self.bandwidth(access))
     }
@@ -67,8 +66,8 @@ impl MeasuredFigures {
         let Some(low) = above.checked_sub(1).map(|below| self.0[below]) else {
             return high.time(access);
         };
-        let (least, most) = (low.time(access).as_nanos(), high.time(access).as_nanos());
+        let (low_time, high_time) = (low.time(access).as_nanos(), high.time(access).as_nanos());
         let (part, whole) = (u128::from(bytes - low.bytes), u128::from(high.bytes - low.bytes));
-        nanos((least * (whole - part) + most * part).div_ceil(whole))
+        nanos((low_time * (whole - part) + high_time * part).div_ceil(whole))
     }
 }

@@ -1,16 +1,15 @@
-//! Devices that are ready to be used: a disk and a flash drive as they are common, and the two that clients had in Hou
-//! et al. 2017 (Table II).
+//! Predefined devices: a typical hard disk and flash drive, and the two volumes of Hou et al. 2017 (Table II).
 
 use std::time::Duration;
 
 use super::{Access, FlashFigures, MeasuredFigures, Medium, Row, SpindleFigures};
 
-/// A known device.
+/// A predefined device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// A disk of 7,200 turns a minute.
+    /// A 7,200 rpm disk.
     Hdd,
-    /// A flash drive behind SATA.
+    /// A SATA flash drive.
     Ssd,
     /// The paper's magnetic volume.
     HouMagnetic,
@@ -18,22 +17,22 @@ pub enum Profile {
     HouSsd,
 }
 
-/// What a device does at the most, as a throttle can be told it.
+/// Limits of a device, as a throttle can enforce them; `None` for unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Bytes read a second.
+    /// Bytes read per second.
     pub read_bandwidth: Option<u64>,
-    /// Bytes written a second.
+    /// Bytes written per second.
     pub write_bandwidth: Option<u64>,
-    /// Reads a second.
+    /// Reads per second.
     pub read_requests: Option<u64>,
-    /// Writes a second.
+    /// Writes per second.
     pub write_requests: Option<u64>,
 }
 
 const MEGA: u64 = 1_000_000;
 
-/// Hou et al. 2017, Table II: sizes in KiB; read and write in units of 10,000 bytes a second.
+/// Hou et al. 2017, Table II: size in KiB; read and write in units of 10,000 bytes per second.
 const HOU_MAGNETIC: [(u64, u64, u64); 8] = [
     (1, 213, 77),
     (4, 670, 313),
@@ -58,7 +57,7 @@ const HOU_SSD: [(u64, u64, u64); 8] = [
 const HDD: SpindleFigures = SpindleFigures {
     bytes: 1_000_000 * MEGA,
     shortest_seek: Duration::from_micros(500),
-    // 8.5 ms in the mean.
+    // A mean seek of 8.5 ms.
     longest_seek: Duration::from_micros(15_500),
     rotation: Duration::from_nanos(60_000_000_000 / 7_200),
     read_bandwidth: 160 * MEGA,
@@ -75,7 +74,7 @@ const SSD: FlashFigures = FlashFigures {
 };
 
 impl Profile {
-    /// Each, with the name that users know it by.
+    /// All profiles with their user-visible names.
     pub const ALL: [(&'static str, Self); 4] = [
         ("hdd", Self::Hdd),
         ("ssd", Self::Ssd),
@@ -83,7 +82,7 @@ impl Profile {
         ("hou-ssd", Self::HouSsd),
     ];
 
-    /// How it works inside.
+    /// The device's internals.
     #[must_use]
     pub fn medium(self) -> Medium {
         match self {
@@ -94,13 +93,13 @@ impl Profile {
         }
     }
 
-    /// What is left of it where only bandwidths and numbers of requests can be bounded: the best bandwidth, and what it
-    /// does with 4 KiB anywhere. In between a throttle is faster than the device.
+    /// The closest limits that a throttle can enforce: the best bandwidth, and the rate of random 4 KiB requests.
+    /// Between these sizes a throttle is faster than the device.
     #[must_use]
     pub fn rates(self) -> Rates {
         match self.medium() {
             Medium::Spindle(figures) => {
-                let requests = a_second(figures.mean_seek() + figures.rotation / 2);
+                let requests = per_second(figures.mean_seek() + figures.rotation / 2);
                 Rates {
                     read_bandwidth: Some(figures.read_bandwidth),
                     write_bandwidth: Some(figures.write_bandwidth),
@@ -110,7 +109,7 @@ impl Profile {
             }
             Medium::Flash(figures) => {
                 let requests = |latency: Duration, bandwidth: u64| {
-                    let by_units = a_second(latency + figures.spread / 2) * figures.units as u64;
+                    let by_units = per_second(latency + figures.spread / 2) * figures.units as u64;
                     by_units.min(bandwidth / 4096)
                 };
                 Rates {
@@ -146,6 +145,6 @@ fn rows(table: &[(u64, u64, u64)]) -> MeasuredFigures {
     MeasuredFigures(table.iter().map(row).collect())
 }
 
-fn a_second(time: Duration) -> u64 {
+fn per_second(time: Duration) -> u64 {
     u64::try_from(super::SECOND / time.as_nanos().max(1)).unwrap_or(u64::MAX)
 }

@@ -1,31 +1,31 @@
-//! A rotating disk: the arm moves to the track, the sector comes round, the bytes pass under the head.
+//! A rotating disk: a request takes a seek, a rotational delay and the transfer.
 //!
-//! A request that goes on where the last one ended costs the passing only: the disk reads on by itself and gathers
-//! writes. All tracks have the same speed; the faster outer ones of a real disk are not modelled.
+//! A request that starts where the last one ended costs only the transfer, because disks read ahead and gather
+//! writes. All tracks have the same speed; the faster outer tracks of a real disk are not modelled.
 
 use std::time::Duration;
 
 use super::{Access, Chance, Request, Served, transfer};
 
-/// What a rotating disk is known by.
+/// Parameters of a rotating disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpindleFigures {
-    /// Its size.
+    /// Capacity.
     pub bytes: u64,
-    /// The least that moving the arm takes: to the next track.
+    /// Minimum seek time: to the next track.
     pub shortest_seek: Duration,
-    /// The most: from one end to the other. Between them it goes with the root of the distance.
+    /// Maximum seek time: across the disk. Between the two, the time grows with the square root of the distance.
     pub longest_seek: Duration,
-    /// One turn. A sector is half of it away in the mean.
+    /// Time of one rotation. The mean rotational delay is half of it.
     pub rotation: Duration,
-    /// Bytes a second that pass under the head.
+    /// Read bandwidth in bytes per second.
     pub read_bandwidth: u64,
-    /// The same for writes.
+    /// Write bandwidth in bytes per second.
     pub write_bandwidth: u64,
 }
 
 impl SpindleFigures {
-    /// The mean seek between places by chance: the root of their distance is 8/15 in the mean.
+    /// Mean seek time between random offsets: the mean square root of their distance is 8/15.
     #[must_use]
     pub fn mean_seek(&self) -> Duration {
         self.shortest_seek + self.longest_seek.saturating_sub(self.shortest_seek) * 8 / 15
@@ -35,7 +35,7 @@ impl SpindleFigures {
 #[derive(Debug)]
 pub(super) struct Spindle {
     figures: SpindleFigures,
-    /// Where the head is.
+    /// Offset of the head.
     head: u64,
     free_at: Duration,
 }

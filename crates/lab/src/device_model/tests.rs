@@ -8,46 +8,46 @@ fn read(offset: u64, bytes: u64) -> Request {
     Request { access: Access::Read, offset, bytes }
 }
 
-/// Requests a second, with so many asked for at a time, each as soon as one is done.
-fn requests_a_second(
+/// Requests per second with a constant number of requests in flight.
+fn requests_per_second(
     profile: Profile,
-    at_a_time: usize,
+    concurrency: usize,
     count: u64,
     request: impl Fn(u64) -> Request,
 ) -> f64 {
     let mut device = DeviceModel::new(profile.medium(), 7);
-    let mut under_way = std::collections::VecDeque::new();
+    let mut in_flight = std::collections::VecDeque::new();
     let mut now = Duration::ZERO;
     for number in 0..count {
-        if under_way.len() == at_a_time {
-            now = under_way.pop_front().unwrap();
+        if in_flight.len() == concurrency {
+            now = in_flight.pop_front().unwrap();
         }
-        under_way.push_back(device.offer(now, request(number)));
+        in_flight.push_back(device.offer(now, request(number)));
     }
-    count as f64 / under_way.back().unwrap().as_secs_f64()
+    count as f64 / in_flight.back().unwrap().as_secs_f64()
 }
 
-/// A page somewhere, by number.
-fn anywhere(number: u64) -> Request {
+/// A pseudo-random page.
+fn random_page(number: u64) -> Request {
     let place = Chance(number << 32).below(Duration::from_nanos(1_000_000_000_000)).as_nanos();
     read(place as u64 / PAGE * PAGE, PAGE)
 }
 
 #[test]
-fn a_disk_reaches_a_page_in_a_seek_and_half_a_turn() {
-    let found = requests_a_second(Profile::Hdd, 1, 20_000, anywhere);
-    let known = 1.0 / (8.5e-3 + 60.0 / 7_200.0 / 2.0);
-    assert!((found / known - 1.0).abs() < 0.03, "{found} of {known}");
-    assert_eq!(Profile::Hdd.rates().read_requests, Some(known as u64));
-    // One arm: asking for more at a time changes nothing.
-    assert!((requests_a_second(Profile::Hdd, 32, 20_000, anywhere) / known - 1.0).abs() < 0.03);
+fn hdd_random_read_takes_seek_and_half_rotation() {
+    let found = requests_per_second(Profile::Hdd, 1, 20_000, random_page);
+    let expected = 1.0 / (8.5e-3 + 60.0 / 7_200.0 / 2.0);
+    assert!((found / expected - 1.0).abs() < 0.03, "{found} of {expected}");
+    assert_eq!(Profile::Hdd.rates().read_requests, Some(expected as u64));
+    // A single arm: concurrency changes nothing.
+    assert!((requests_per_second(Profile::Hdd, 32, 20_000, random_page) / expected - 1.0).abs() < 0.03);
 }
 
 #[test]
-fn a_disk_reads_on_at_its_bandwidth() {
+fn hdd_sequential_read_reaches_bandwidth() {
     for size in [PAGE, 1 << 20] {
-        let found = requests_a_second(Profile::Hdd, 1, 10_000, |n| read(n * size, size)) * size as f64;
-        assert!((0.95..=1.0).contains(&(found / 160e6)), "{found} bytes a second in pieces of {size}");
+        let found = requests_per_second(Profile::Hdd, 1, 10_000, |n| read(n * size, size)) * size as f64;
+        assert!((0.95..=1.0).contains(&(found / 160e6)), "{found} bytes/s in requests of {size}");
     }
     let mut device = DeviceModel::new(Profile::Hdd.medium(), 1);
     (0..10).for_each(|n| _ = device.offer(Duration::ZERO, read(n * PAGE, PAGE)));
@@ -56,7 +56,7 @@ fn a_disk_reads_on_at_its_bandwidth() {
 }
 
 #[test]
-fn near_is_sooner_than_far() {
+fn hdd_short_seek_is_faster_than_long_seek() {
     let mean = |stride: u64| {
         let mut device = DeviceModel::new(Profile::Hdd.medium(), 3);
         let mut now = Duration::ZERO;
@@ -69,10 +69,10 @@ fn near_is_sooner_than_far() {
 }
 
 #[test]
-fn flash_answers_many_at_a_time() {
-    let alone = requests_a_second(Profile::Ssd, 1, 20_000, anywhere);
-    let eight = requests_a_second(Profile::Ssd, 8, 20_000, anywhere);
-    let many = requests_a_second(Profile::Ssd, 256, 20_000, anywhere);
+fn ssd_throughput_scales_with_concurrency() {
+    let alone = requests_per_second(Profile::Ssd, 1, 20_000, random_page);
+    let eight = requests_per_second(Profile::Ssd, 8, 20_000, random_page);
+    let many = requests_per_second(Profile::Ssd, 256, 20_000, random_page);
     assert!((8_000.0..10_000.0).contains(&alone), "{alone}");
     assert!(eight > 6.0 * alone && eight < 8.5 * alone, "{alone} alone, {eight} with eight");
     let bandwidth = 540e6 / PAGE as f64;
@@ -80,7 +80,7 @@ fn flash_answers_many_at_a_time() {
 }
 
 #[test]
-fn what_was_measured_comes_out_again() {
+fn measured_profiles_reproduce_the_papers_table() {
     for (profile, access, bytes, speed) in [
         (Profile::HouMagnetic, Access::Read, 1 << 10, 2.13e6),
         (Profile::HouMagnetic, Access::Read, 64 << 10, 7.36e6),
@@ -88,7 +88,7 @@ fn what_was_measured_comes_out_again() {
         (Profile::HouSsd, Access::Read, 16 << 10, 34.87e6),
         (Profile::HouSsd, Access::Write, 256 << 10, 86.63e6),
     ] {
-        let found = requests_a_second(profile, 1, 100, |n| Request { access, offset: n * bytes, bytes });
+        let found = requests_per_second(profile, 1, 100, |n| Request { access, offset: n * bytes, bytes });
         let found = found * bytes as f64;
         assert!((found / speed - 1.0).abs() < 1e-3, "{profile:?} {access:?} {bytes}: {found} of {speed}");
     }
@@ -98,7 +98,7 @@ fn what_was_measured_comes_out_again() {
 }
 
 #[test]
-fn sizes_between_and_beyond_those_measured() {
+fn measured_device_interpolates_between_sizes() {
     let row = |bytes, read| Row { bytes, read, write: 1 };
     let figures = MeasuredFigures(vec![row(1000, 1_000_000), row(3000, 1_500_000)]);
     let time = |bytes| {
@@ -125,7 +125,7 @@ fn requests() -> impl Strategy<Value = Vec<(u64, Request)>> {
 
 proptest! {
     #[test]
-    fn answers_stay_in_order_and_within_the_bandwidth(
+    fn completions_are_ordered_and_within_bandwidth(
         profile in profiles(), seed in any::<u64>(), requests in requests(), all_at_once in any::<bool>(),
     ) {
         let rates = profile.rates();
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn a_seed_says_all(profile in profiles(), seed in any::<u64>(), requests in requests()) {
+    fn same_seed_gives_same_completions(profile in profiles(), seed in any::<u64>(), requests in requests()) {
         let run = || {
             let mut device = DeviceModel::new(profile.medium(), seed);
             let offer = |(now, request): &(u64, Request)| device.offer(Duration::from_nanos(*now), *request);

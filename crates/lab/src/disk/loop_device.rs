@@ -1,5 +1,5 @@
-//! A block device over a file, which the kernel calls a loop device. The file has no name any more once the device is
-//! there, and the device lets go of it when nobody uses it: nothing is left of either, however their user ends.
+//! A loop device: a block device over a file. The file is unlinked once the device is attached, and the device
+//! detaches when unused: both vanish however their user ends.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -7,24 +7,24 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-/// What the names of the files begin with, by which a device is known as made here.
+/// File name prefix that identifies devices created here.
 const FILE_PREFIX: &str = ".tradewind-lab-disk-";
-/// Devices that others may take before us, one after the other.
-const TRIES: usize = 32;
+/// Maximum attempts when other processes take the free devices first.
+const MAX_ATTEMPTS: usize = 32;
 
 const GET_FREE: libc::Ioctl = 0x4c82;
 const CONFIGURE: libc::Ioctl = 0x4c0a;
-/// Let go of the file when nobody has the device open.
+/// Detach the file when the device is closed by its last user.
 const AUTOCLEAR: u32 = 4;
 
-/// A device that is attached. The kernel keeps it while this is open or while it is mounted.
+/// An attached device. It exists while this is open or it is mounted.
 #[derive(Debug)]
 pub(super) struct LoopDevice {
     pub number: u32,
     _open: File,
 }
 
-/// `struct loop_config` of the kernel, with `struct loop_info64` in it; what is not used has no names.
+/// The kernel's `struct loop_config` with its `struct loop_info64`; unused fields are grouped.
 #[repr(C)]
 struct Configuration {
     file: u32,
@@ -38,7 +38,8 @@ struct Configuration {
 }
 
 impl LoopDevice {
-    /// Makes one of so many bytes, which take room in the directory's file system only where something is written.
+    /// Creates a device of `bytes`. The sparse file uses space in the directory's file system only for written
+    /// blocks.
     pub fn make(directory: &Path, bytes: u64) -> io::Result<Self> {
         let path = directory.join(format!("{FILE_PREFIX}{}", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -54,7 +55,7 @@ impl LoopDevice {
     }
 }
 
-/// Whether a file has the name of one that is about to be a device, or whose maker was killed before it was.
+/// Returns true for the name of a backing file that was not unlinked yet, or whose creator was killed before that.
 pub(super) fn is_file_of_one(name: &OsStr) -> bool {
     name.to_string_lossy().starts_with(FILE_PREFIX)
 }
@@ -63,17 +64,17 @@ pub(super) fn path(number: u32) -> PathBuf {
     format!("/dev/loop{number}").into()
 }
 
-/// What the kernel tells of a device under /sys.
+/// Path of a device attribute in /sys.
 pub(super) fn told(number: u32, what: &str) -> PathBuf {
     format!("/sys/block/loop{number}/{what}").into()
 }
 
-/// Whether a device has a file now.
+/// Returns true if the device has a backing file.
 pub(super) fn is_attached(number: u32) -> bool {
     told(number, "loop/backing_file").exists()
 }
 
-/// Whether a device has a file that was made here.
+/// Returns true if the device has a backing file created here.
 pub(super) fn is_ours(number: u32) -> bool {
     let file = fs::read_to_string(told(number, "loop/backing_file")).unwrap_or_default();
     Path::new(file.trim()).file_name().is_some_and(is_file_of_one)
@@ -81,8 +82,8 @@ pub(super) fn is_ours(number: u32) -> bool {
 
 fn attach(file: &File) -> io::Result<LoopDevice> {
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
-    let mut refused = io::Error::from(io::ErrorKind::ResourceBusy);
-    for _ in 0..TRIES {
+    let mut last_error = io::Error::from(io::ErrorKind::ResourceBusy);
+    for _ in 0..MAX_ATTEMPTS {
         // SAFETY: the request has no argument.
         let number = unsafe { libc::ioctl(control.as_raw_fd(), GET_FREE) };
         let Ok(number) = u32::try_from(number) else { return Err(io::Error::last_os_error()) };
@@ -101,12 +102,12 @@ fn attach(file: &File) -> io::Result<LoopDevice> {
         if unsafe { libc::ioctl(device.as_raw_fd(), CONFIGURE, &raw const configuration) } == 0 {
             return Ok(LoopDevice { number, _open: device });
         }
-        refused = io::Error::last_os_error();
-        if refused.raw_os_error() != Some(libc::EBUSY) {
+        last_error = io::Error::last_os_error();
+        if last_error.raw_os_error() != Some(libc::EBUSY) {
             break;
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
 const _: () = assert!(size_of::<Configuration>() == 304 && std::mem::offset_of!(Configuration, flags) == 60);

@@ -1,5 +1,5 @@
-//! A new file system in the place of a directory, on a loop device over a file in the same directory. It is seen by a
-//! command only, or by everybody; with its device and its file it is gone when the last who sees it ends.
+//! A new file system mounted at a directory, on a loop device over a file in that directory. It is visible to one
+//! command or to all processes. Device and file vanish with its last user.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,33 +21,33 @@ use super::throttle::{DeviceNumber, LOOP_MAJOR};
 use super::{DiskOptions, InForce, Rates};
 use crate::failed::{Failed, failed};
 
-/// The most that a file system has that nobody said the size of.
-const USUAL_BYTES: u64 = 16 << 30;
-/// Smaller ones have no room for a journal.
-const LEAST_BYTES: u64 = 16 << 20;
-/// What the kernel reads ahead of a reader, in KiB.
-const USUAL_READ_AHEAD: u64 = 128;
-const MOST_READ_AHEAD: u64 = 8 << 10;
+/// Maximum default size of a file system.
+const MAX_DEFAULT_BYTES: u64 = 16 << 30;
+/// Smaller file systems have no room for a journal.
+const MIN_BYTES: u64 = 16 << 20;
+/// The kernel's default read-ahead.
+const DEFAULT_READ_AHEAD_KIB: u64 = 128;
+const MAX_READ_AHEAD_KIB: u64 = 8 << 10;
 
-/// How often it is tried to unmount what is in use.
-const TRIES: u32 = 20;
-const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+/// Attempts to unmount a busy file system.
+const MAX_UNMOUNT_ATTEMPTS: u32 = 20;
+const UNMOUNT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Who sees it.
+/// Visibility of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// This thread, which leaves the mounts of all others, and what it starts.
+    /// This thread, which leaves the mount namespace of the others, and its children.
     ByThisThread,
     ByAll,
 }
 
-/// The file system. Dropped, it is unmounted.
+/// The mounted file system. Dropping it unmounts it.
 #[derive(Debug)]
 pub(super) struct Place {
     directory: PathBuf,
     number: u32,
     bytes: u64,
-    is_left: bool,
+    stays_mounted: bool,
 }
 
 impl Place {
@@ -57,33 +57,33 @@ impl Place {
         let entries = fs::read_dir(&directory).map_err(failed(what("read")))?.flatten();
         let (leftovers, files): (Vec<_>, Vec<_>) =
             entries.partition(|entry| loop_device::is_file_of_one(&entry.file_name()));
-        // Without a name a file is as good as with it.
+        // The loop device keeps an unlinked file alive.
         leftovers.iter().for_each(|leftover| _ = fs::remove_file(leftover.path()));
         if !files.is_empty() {
-            let why = "it holds files, which a new file system would hide; name an empty directory";
-            return Err(failed(what("make a disk of"))(io::Error::other(why)));
+            let why = "the directory is not empty, and a new file system would hide its files; use an empty directory";
+            return Err(failed(what("create a disk at"))(io::Error::other(why)));
         }
         let bytes = match bytes {
             Some(bytes) => bytes,
-            None => usual_bytes(&directory).map_err(failed(what("find the room in")))?,
+            None => default_bytes(&directory).map_err(failed(what("read the free space of")))?,
         };
-        if bytes < LEAST_BYTES {
-            let why = format!("{} MiB are the least", LEAST_BYTES >> 20);
-            return Err(failed(what("make a disk of"))(io::Error::other(why)));
+        if bytes < MIN_BYTES {
+            let why = format!("the minimum size is {} MiB", MIN_BYTES >> 20);
+            return Err(failed(what("create a disk at"))(io::Error::other(why)));
         }
-        let device = LoopDevice::make(&directory, bytes).map_err(failed(what("make a loop device in")))?;
+        let device = LoopDevice::make(&directory, bytes).map_err(failed(what("create a loop device in")))?;
         make_file_system(&device.path())?;
         if seen == Seen::ByThisThread {
-            leave_the_mounts_of_others().map_err(failed("make a mount namespace"))?;
+            unshare_mounts().map_err(failed("create a mount namespace"))?;
         }
         let is_here = is_here(&directory);
-        // Otherwise the kernel writes empty tables later, at a time of its own.
+        // Otherwise the kernel initializes the inode tables later, in the background.
         mount(device.path(), &directory, "ext4", MountFlags::NOATIME, Some(c"noinit_itable"))
             .map_err(failed(what("mount a file system at")))?;
-        let place = Self { directory, number: device.number, bytes, is_left: false };
+        let place = Self { directory, number: device.number, bytes, stays_mounted: false };
         if is_here {
-            // Relative paths lead below the file system until then.
-            chdir(&place.directory).map_err(failed(what("enter again")))?;
+            // Relative paths would still refer to the directory below the mount.
+            chdir(&place.directory).map_err(failed(what("re-enter")))?;
         }
         Ok(place)
     }
@@ -92,61 +92,59 @@ impl Place {
         DeviceNumber { major: LOOP_MAJOR, minor: self.number }
     }
 
-    /// What is in force here; whether later writes are slowed is for the caller to say.
+    /// The limits in force. The caller sets `later_writes`.
     pub fn in_force(&self, rates: Rates) -> InForce {
         let device = loop_device::path(self.number).display().to_string();
         InForce { device, file_system: Some(self.bytes), rates, later_writes: true }
     }
 
-    /// Sets what belongs to the device and is no bound of a control group.
+    /// Applies the device settings that are not cgroup limits.
     pub fn prepare(&self, options: DiskOptions) -> Result<(), Failed> {
-        // Whoever had the device before may have been killed.
-        set_usual(self.number);
+        // An earlier user of the device may have been killed before it reset them.
+        reset_device_settings(self.number);
         self.read_ahead(options.rates);
         options.write_behind.map_or(Ok(()), |bytes| self.write_behind(bytes))
     }
 
-    /// Has the kernel read so far ahead that a reader of a whole file needs no more requests than the device has: a
-    /// disk reads on without a seek, but a bound on requests does not know.
+    /// Sets a read-ahead at which a sequential reader stays within the request limit. A disk reads on without a seek,
+    /// but the request limit counts every request.
     fn read_ahead(&self, rates: Rates) {
         if let (Some(bandwidth), Some(requests)) = (rates.read_bandwidth, rates.read_requests) {
             let kibi = (2 * bandwidth / requests.max(1) / 1024).next_power_of_two();
-            set_read_ahead(self.number, kibi.clamp(USUAL_READ_AHEAD, MOST_READ_AHEAD));
+            set_read_ahead(self.number, kibi.clamp(DEFAULT_READ_AHEAD_KIB, MAX_READ_AHEAD_KIB));
         }
     }
 
-    /// Bounds what is written and waits in memory for the device: whoever writes more waits, as on a client that has
-    /// written for long already.
+    /// Limits dirty bytes: a writer beyond the limit blocks, as on a client that has been writing for a long time.
     fn write_behind(&self, bytes: u64) -> Result<(), Failed> {
-        set_write_behind(self.number, bytes).map_err(failed(
-            "bound what waits to be written (/sys/class/bdi has no such setting before Linux 6.2)",
-        ))
+        set_write_behind(self.number, bytes)
+            .map_err(failed("limit write-behind (the /sys/class/bdi settings need Linux 6.2)"))
     }
 
-    /// Leaves it mounted.
+    /// Keeps the file system mounted.
     pub fn leave(mut self) {
-        self.is_left = true;
+        self.stays_mounted = true;
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if !self.is_left {
-            set_usual(self.number);
-            // The kernel does it when the last who sees it ends, at the latest.
+        if !self.stays_mounted {
+            reset_device_settings(self.number);
+            // Otherwise the kernel unmounts it when its last user ends.
             let _ = rustix::mount::unmount(&self.directory, UnmountFlags::DETACH);
         }
     }
 }
 
-/// Whether a directory is the calling thread's working directory.
+/// Returns true if a directory is the working directory.
 fn is_here(directory: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     identity(Path::new(".")).is_some_and(|here| identity(directory) == Some(here))
 }
 
 fn set_read_ahead(number: u32, kibi: u64) {
-    // Slower than it might be is not wrong.
+    // A failure only makes reads slower.
     let _ = fs::write(loop_device::told(number, "queue/read_ahead_kb"), kibi.to_string());
 }
 
@@ -160,7 +158,7 @@ fn write_behind_settings(number: u32) -> PathBuf {
     PathBuf::from(format!("/sys/class/bdi/{LOOP_MAJOR}:{number}"))
 }
 
-/// Lifts the bounds on what waits of loop devices that have no file: whoever set them was killed.
+/// Resets the write-behind limits of detached loop devices: whoever set them was killed.
 pub(super) fn lift_leftovers() {
     let devices = fs::read_dir("/sys/class/bdi").into_iter().flatten().flatten();
     let numbers = devices.filter_map(|device| {
@@ -171,50 +169,50 @@ pub(super) fn lift_leftovers() {
     for number in numbers {
         let is_strict = fs::read_to_string(write_behind_settings(number).join("strict_limit"));
         if is_strict.is_ok_and(|text| text.trim() == "1") && !loop_device::is_attached(number) {
-            set_usual(number);
+            reset_device_settings(number);
         }
     }
 }
 
-/// The next to use the device may be anybody.
-fn set_usual(number: u32) {
-    set_read_ahead(number, USUAL_READ_AHEAD);
-    // What cannot be set back could not be set.
+/// Resets the device for its next user.
+fn reset_device_settings(number: u32) {
+    set_read_ahead(number, DEFAULT_READ_AHEAD_KIB);
+    // What cannot be reset could not be set either.
     let settings = write_behind_settings(number);
     let _ = fs::write(settings.join("max_ratio"), "100");
     let _ = fs::write(settings.join("strict_limit"), "0");
 }
 
-/// The number of the loop device that was mounted at a directory by [`Place`].
+/// The number of the loop device that [`Place`] mounted at a directory.
 pub(super) fn made_at(directory: &Path) -> Result<u32, Failed> {
     let what = || format!("find a disk at {}", directory.display());
     let directory = directory.canonicalize().map_err(failed(what()))?;
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo")
         .map_err(failed("read /proc/thread-self/mountinfo"))?;
-    // What was mounted there last is what would be unmounted.
+    // The last mount at a path is the one that would be unmounted.
     let last =
         mounts.lines().rev().find(|line| mounted_at(line).is_some_and(|(_, point)| point == directory));
     let number = last.and_then(mounted_loop);
     number
         .filter(|number| loop_device::is_ours(*number))
-        .ok_or_else(|| failed(what())(io::Error::other("none was made there by `lab disk up`")))
+        .ok_or_else(|| failed(what())(io::Error::other("`lab disk up` created none there")))
 }
 
-/// Device and directory, from a line of /proc/thread-self/mountinfo (proc(5)).
+/// Device and mount point, from a line of /proc/thread-self/mountinfo (proc(5)).
 fn mounted_at(line: &str) -> Option<(&str, PathBuf)> {
     let mut words = line.split(' ').skip(2);
     let (device, point) = (words.next()?, words.nth(1)?);
     Some((device, PathBuf::from(OsString::from_vec(unescaped(point)))))
 }
 
-/// The number of the loop device that a line is about.
+/// The number of the loop device in a mountinfo line.
 fn mounted_loop(line: &str) -> Option<u32> {
     let (device, _) = mounted_at(line)?;
     let (major, minor) = device.split_once(':')?;
     if major.parse() == Ok(LOOP_MAJOR) { minor.parse().ok() } else { None }
 }
 
-/// The kernel writes blanks and the like as \040.
+/// Decodes octal escapes of the kernel, such as \040 for a space.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -234,65 +232,65 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Waits until nobody uses it. Whoever has just ended may hold it for a moment.
+/// Waits until the file system is unused. A process that has just ended may hold it briefly.
 pub(super) fn wait_until_unused(directory: &Path) -> Result<(), Failed> {
-    let mut tries = TRIES;
+    let mut tries = MAX_UNMOUNT_ATTEMPTS;
     loop {
         tries -= 1;
-        // The first call says whether it is in use, the second would unmount it.
+        // The first call tests for use; a second one would unmount.
         match rustix::mount::unmount(directory, UnmountFlags::EXPIRE) {
             Ok(()) | Err(Errno::AGAIN) => return Ok(()),
-            Err(Errno::BUSY) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
+            Err(Errno::BUSY) if tries > 0 => std::thread::sleep(UNMOUNT_RETRY_DELAY),
             Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
         }
     }
 }
 
-/// Unmounts it.
+/// Unmounts the file system.
 pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
-    let mut tries = TRIES;
+    let mut tries = MAX_UNMOUNT_ATTEMPTS;
     loop {
         tries -= 1;
         match rustix::mount::unmount(directory, UnmountFlags::empty()) {
             Ok(()) => break,
-            // Whoever looks at all that is mounted holds it for a moment.
-            Err(Errno::BUSY) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
+            // A process that walks all mounts holds it briefly.
+            Err(Errno::BUSY) if tries > 0 => std::thread::sleep(UNMOUNT_RETRY_DELAY),
             Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
         }
     }
-    set_usual(number);
+    reset_device_settings(number);
     Ok(())
 }
 
-fn usual_bytes(directory: &Path) -> io::Result<u64> {
+fn default_bytes(directory: &Path) -> io::Result<u64> {
     let room = statvfs(directory)?;
-    Ok((room.f_bavail * room.f_frsize / 2).min(USUAL_BYTES))
+    Ok((room.f_bavail * room.f_frsize / 2).min(MAX_DEFAULT_BYTES))
 }
 
 fn make_file_system(device: &Path) -> Result<(), Failed> {
     let what = || format!("run mkfs.ext4 (Debian: e2fsprogs) on {}", device.display());
-    // It often lies where only administrators look for programs.
+    // It is often outside the PATH of non-root users.
     let paths = std::iter::once("mkfs.ext4").chain(["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"]);
-    let mut refused = io::Error::from(io::ErrorKind::NotFound);
+    let mut last_error = io::Error::from(io::ErrorKind::NotFound);
     for program in paths {
         let mut command = Command::new(program);
         command.args(["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"]);
         match command.arg(device).stdin(Stdio::null()).output() {
             Ok(done) if done.status.success() => return Ok(()),
             Ok(done) => {
-                let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-                return Err(failed(what())(io::Error::other(said)));
+                let stderr = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+                return Err(failed(what())(io::Error::other(stderr)));
             }
-            Err(e) => refused = e,
+            Err(e) => last_error = e,
         }
     }
-    Err(failed(what())(refused))
+    Err(failed(what())(last_error))
 }
 
-fn leave_the_mounts_of_others() -> io::Result<()> {
-    // SAFETY: mounts are no memory; it concerns the calling thread only, as this module says.
+fn unshare_mounts() -> io::Result<()> {
+    // SAFETY: a mount namespace is not memory, and only the calling thread is affected, as the module states.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
-    // What others mount later is still seen, what is mounted here is not.
+    // Mounts of the parent namespace remain visible here, but not the reverse.
     Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }
 
@@ -301,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mounted_loop_device_is_found() {
+    fn mounted_loop_parses_mountinfo() {
         let line = "88 27 7:3 / /srv/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
         assert_eq!(mounted_at(line), Some(("7:3", PathBuf::from("/srv/a b"))));
         assert_eq!(mounted_loop(line), Some(3));

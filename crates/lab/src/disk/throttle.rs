@@ -1,8 +1,8 @@
-//! Bounds on what a block device is asked for, in a control group: bytes and requests a second, reads and writes apart.
+//! Limits on a block device in a control group: bytes and requests per second, for reads and writes separately.
 //!
-//! Version 1 bounds what a process asks for itself: reads, direct and synchronous writes, and what it flushes. What the
-//! kernel writes back later it does in the name of the root group, so that only a bound there holds for it. Groups of
-//! version 1 do not add up: a group has its own bounds only.
+//! Version 1 limits the I/O that a process itself issues: reads, direct and synchronous writes, and flushes. The
+//! kernel writes back dirty pages on behalf of the root group, so only a limit there applies to them. Limits of
+//! version 1 are not hierarchical: each group has only its own.
 
 use std::fs;
 use std::io;
@@ -12,14 +12,14 @@ use super::loop_device;
 use crate::device_model::Rates;
 use crate::failed::{Failed, failed};
 
-/// A block device, by the numbers that the kernel knows it by.
+/// A block device's major and minor number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DeviceNumber {
     pub major: u32,
     pub minor: u32,
 }
 
-/// The major number of all loop devices.
+/// Major number of all loop devices.
 pub(super) const LOOP_MAJOR: u32 = 7;
 
 const BANDWIDTHS: [&str; 2] = ["read_bps", "write_bps"];
@@ -44,18 +44,19 @@ fn each(rates: Rates) -> [(&'static str, Option<u64>); 4] {
     ]
 }
 
-/// Sets the bounds of version 1 in a group's directory.
+/// Sets the version 1 limits in a group's directory.
 pub(super) fn set(directory: &Path, device: DeviceNumber, rates: Rates) -> Result<(), Failed> {
     for (what, rate) in each(rates) {
-        // Zero is the kernel's word for none.
+        // Zero removes a limit.
         write(directory, what, device, rate.unwrap_or(0))?;
     }
     Ok(())
 }
 
-/// The bounds of version 1 that a device has in a group's directory.
+/// The version 1 limits of a device in a group's directory.
 pub(super) fn rates(directory: &Path, device: DeviceNumber) -> Rates {
-    let rate = |what| bounds(directory, what).into_iter().find(|(of, _)| *of == device).map(|(_, rate)| rate);
+    let rate =
+        |what| read_limits(directory, what).into_iter().find(|(of, _)| *of == device).map(|(_, rate)| rate);
     Rates {
         read_bandwidth: rate(BANDWIDTHS[0]),
         write_bandwidth: rate(BANDWIDTHS[1]),
@@ -66,15 +67,15 @@ pub(super) fn rates(directory: &Path, device: DeviceNumber) -> Rates {
 
 fn write(directory: &Path, what: &str, device: DeviceNumber, rate: u64) -> Result<(), Failed> {
     let path = directory.join(file(what));
-    let what = || format!("slow device {} by {}", device.show(), path.display());
+    let what = || format!("throttle device {} by {}", device.show(), path.display());
     match fs::write(&path, format!("{} {rate}", device.show())) {
-        // A kernel without bounds has no bounds to lift.
+        // A kernel without throttling has no limits to remove.
         Err(e) if rate == 0 && e.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done.map_err(failed(what())),
     }
 }
 
-/// The bounds of version 2, in one line.
+/// The limits of a device as a version 2 `io.max` line.
 pub(super) fn line(device: DeviceNumber, rates: Rates) -> String {
     let or_none = |rate: Option<u64>| rate.map_or("max".to_owned(), |rate| rate.to_string());
     format!(
@@ -87,33 +88,33 @@ pub(super) fn line(device: DeviceNumber, rates: Rates) -> String {
     )
 }
 
-/// Gives a new group of version 1 the bounds of the one that it replaces, since they do not add up by themselves.
+/// Copies the limits of the parent group to a new version 1 group, because they are not inherited.
 pub(super) fn inherit(from: &Path, to: &Path) -> Result<(), Failed> {
     for what in BANDWIDTHS.into_iter().chain(REQUESTS) {
-        for (device, rate) in bounds(from, what) {
+        for (device, rate) in read_limits(from, what) {
             write(to, what, device, rate)?;
         }
     }
     Ok(())
 }
 
-/// Lifts the bounds of loop devices that have no file: whoever set them was killed.
+/// Removes limits of detached loop devices: whoever set them was killed.
 pub(super) fn lift_leftovers(directory: &Path) {
     for what in BANDWIDTHS.into_iter().chain(REQUESTS) {
-        for (device, _) in bounds(directory, what) {
+        for (device, _) in read_limits(directory, what) {
             if device.major == LOOP_MAJOR && !loop_device::is_attached(device.minor) {
-                // A bound on what nobody uses harms nobody, so that it may stay.
+                // A limit on an unused device is harmless and may stay.
                 let _ = write(directory, what, device, 0);
             }
         }
     }
 }
 
-fn bounds(directory: &Path, what: &str) -> Vec<(DeviceNumber, u64)> {
+fn read_limits(directory: &Path, what: &str) -> Vec<(DeviceNumber, u64)> {
     parse(&fs::read_to_string(directory.join(file(what))).unwrap_or_default())
 }
 
-/// Reads lines as "7:0 1048576".
+/// Parses lines such as "7:0 1048576".
 fn parse(text: &str) -> Vec<(DeviceNumber, u64)> {
     let bound = |line: &str| {
         let (device, rate) = line.split_once(' ')?;
@@ -126,18 +127,18 @@ fn parse(text: &str) -> Vec<(DeviceNumber, u64)> {
     text.lines().filter_map(bound).collect()
 }
 
-/// The device on which a directory lies, the whole one where it is a part of one; `None` where it is on none, as in
-/// memory.
+/// The whole disk on which a directory is stored, even if on a partition; `None` if it is not on a block device, such
+/// as tmpfs.
 pub(super) fn device_of(number: u64) -> Option<DeviceNumber> {
     let device = DeviceNumber { major: libc::major(number), minor: libc::minor(number) };
-    let told = PathBuf::from(format!("/sys/dev/block/{}", device.show()));
-    if device.major == 0 || !told.exists() {
+    let sys_path = PathBuf::from(format!("/sys/dev/block/{}", device.show()));
+    if device.major == 0 || !sys_path.exists() {
         return None;
     }
-    if !told.join("partition").exists() {
+    if !sys_path.join("partition").exists() {
         return Some(device);
     }
-    let whole = fs::read_to_string(told.canonicalize().ok()?.parent()?.join("dev")).ok()?;
+    let whole = fs::read_to_string(sys_path.canonicalize().ok()?.parent()?.join("dev")).ok()?;
     let (major, minor) = whole.trim().split_once(':')?;
     Some(DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
@@ -149,7 +150,7 @@ mod tests {
     const DEVICE: DeviceNumber = DeviceNumber { major: 7, minor: 3 };
 
     #[test]
-    fn bounds_are_read_and_written_as_the_kernel_does() {
+    fn limits_match_the_kernels_format() {
         assert_eq!(parse("7:3 100\n254:0 5\nnonsense\n").len(), 2);
         assert_eq!(parse("7:3 100\n")[0], (DEVICE, 100));
         let rates = Rates { read_bandwidth: Some(5), write_requests: Some(6), ..Rates::default() };
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_memory_lies_on_no_device() {
+    fn device_of_tmpfs_is_none() {
         assert_eq!(device_of(libc::makedev(0, 25)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What carries a link's packets: our own relay, or the kernel's netem.
+//! The packet forwarder of a link: the built-in relay or the kernel's netem.
 
 use std::fs::File;
 use std::io;
@@ -14,14 +14,14 @@ use super::wake::{self, Unsteady};
 use super::{Via, WanOptions};
 use crate::failed::{Failed, failed};
 
-/// One of the two.
+/// A packet forwarder.
 #[derive(Debug)]
 pub(super) enum Carrier {
     Relay(Box<Relay>),
     Netem(Netem),
 }
 
-/// What was carried so far, for others to look at.
+/// A readable handle on the counters of a forwarder.
 #[derive(Debug, Clone)]
 pub(super) enum Carried {
     Relay(Gauge),
@@ -29,7 +29,7 @@ pub(super) enum Carried {
 }
 
 impl Carried {
-    /// Out, and back; an error where the kernel does not say.
+    /// The counters out and back; an error if the kernel does not report them.
     pub fn read(&self) -> io::Result<(Counts, Counts)> {
         match self {
             Self::Relay(gauge) => Ok(gauge.read()),
@@ -39,15 +39,14 @@ impl Carried {
 }
 
 impl Carrier {
-    /// Makes the link between the thread's namespace and another one; answers the address of the far end, which is in that.
+    /// Creates the link between the thread's namespace and `far`; returns the address of the far end.
     pub fn make(options: WanOptions, far: &File) -> Result<(Self, Ipv4Addr), Failed> {
         let relay = || Relay::make(options, far).map(|(relay, far)| (Self::Relay(Box::new(relay)), far));
         match options.via {
             Via::Relay => relay(),
             Via::Netem => {
-                let made = Netem::make(options, far).map_err(failed(
-                    "make a link of the kernel's netem (our relay, --via relay, needs none)",
-                ));
+                let made = Netem::make(options, far)
+                    .map_err(failed("create a link with the kernel's netem (not needed with --via relay)"));
                 made.map(|(netem, far)| (Self::Netem(netem), far))
             }
             Via::Auto => match Netem::make(options, far) {
@@ -57,7 +56,7 @@ impl Carrier {
         }
     }
 
-    /// Which one it is.
+    /// The kind of forwarder.
     pub const fn via(&self) -> Via {
         match self {
             Self::Relay(_) => Via::Relay,
@@ -65,7 +64,7 @@ impl Carrier {
         }
     }
 
-    /// Has packets wait as long as they should, where it is the calling thread that carries them.
+    /// Raises the priority of the calling thread if that thread forwards the packets, so that delays are exact.
     pub fn before_others(&self) -> Result<(), Unsteady> {
         match self {
             Self::Relay(_) => wake::before_others(),
@@ -73,7 +72,7 @@ impl Carrier {
         }
     }
 
-    /// Carries packets until `ended` can be read; see [`Relay::run`].
+    /// Forwards packets until `ended` is readable; see [`Relay::run`].
     pub fn run(&mut self, ended: BorrowedFd<'_>, lingers: bool) -> io::Result<()> {
         match self {
             Self::Relay(relay) => relay.run(ended, lingers),

@@ -1,46 +1,46 @@
-//! One direction of a link: what becomes of each packet, decided without a clock of its own.
+//! One direction of a link: decides the fate of each packet, without a clock of its own.
 //!
-//! A packet waits in the queue, or is dropped where that is full; the line takes it at its rate, may lose it, and holds it
-//! for the delay, which jitter makes longer or shorter. Lost packets took their time on the line. Losses and jitter
-//! follow from the seed, each from a sequence of its own: the fate of the n-th packet does not depend on the other.
+//! A packet waits in the queue, or is dropped if the queue is full. The link transmits it at its rate, may lose it,
+//! and delivers it after the delay plus jitter. Lost packets use transmission time. Losses and jitter come from
+//! separate seeded sequences: one does not affect the other for the n-th packet.
 
 use std::f64::consts::TAU;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// How jitter is distributed around the delay.
+/// Distribution of jitter around the delay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum JitterKind {
-    /// Normal: the jitter is the standard deviation. What would arrive before it was sent arrives at once.
+    /// Normal: the jitter is the standard deviation. A negative delay counts as zero.
     #[default]
     Normal,
     /// Uniform: the jitter is half the width.
     Uniform,
 }
 
-/// What a direction does to packets.
+/// Properties of one direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkOptions {
-    /// From the moment when the line took a packet's last bit.
+    /// Delay after the last bit of a packet was transmitted.
     pub delay: Duration,
-    /// How far the delay varies.
+    /// Variation of the delay.
     pub jitter: Duration,
-    /// In which way.
+    /// Distribution of the variation.
     pub jitter_kind: JitterKind,
-    /// Whether a packet may overtake those in front of it. Where not, it arrives with the last of them at the earliest,
-    /// as on any one line: packets that follow each other within the jitter then wait for the slowest of their neighbours.
+    /// True if packets may overtake each other. Otherwise a packet arrives no earlier than those before it, as on any
+    /// single link: packets closer together than the jitter wait for the slowest of their neighbours.
     pub reorder: bool,
-    /// The share of packets that the line loses, from 0 to 1, each by itself.
+    /// Probability that the link loses a packet, from 0 to 1, independently for each.
     pub loss: f64,
-    /// Bits a second, of whole IP packets; `None`: the line takes them at once.
+    /// Rate in bits per second of whole IP packets; `None` for unlimited.
     pub rate: Option<u64>,
-    /// Bytes that wait for the line at the most: what comes on top is dropped.
+    /// Maximum bytes in the queue; further packets are dropped.
     pub queue_bytes: u64,
 }
 
 impl Default for LinkOptions {
-    /// A line that does nothing to packets.
+    /// A perfect link.
     fn default() -> Self {
         Self {
             delay: Duration::ZERO,
@@ -55,57 +55,57 @@ impl Default for LinkOptions {
 }
 
 impl LinkOptions {
-    /// How long a packet is on its way at the most, but for what waits for the line; of normal jitter, almost ever.
+    /// Maximum delay of a packet excluding queueing; normal jitter very rarely exceeds it.
     pub(super) fn longest_delay(&self) -> Duration {
         self.delay + self.jitter * 4
     }
 }
 
-/// How long packets are carried when nobody will send more: what waits for the lines, there and back once more, and
-/// a little for those who answer.
+/// Time to keep forwarding after the last sender has stopped: the queueing delay, one round trip, and a margin for
+/// responses.
 pub(super) fn last_words(waits: Duration, [out, back]: [Duration; 2]) -> Duration {
-    waits.min(LONGEST_WAIT) + out + back + LAST_WORDS
+    waits.min(MAX_QUEUE_DRAIN) + out + back + DRAIN_MARGIN
 }
 
-/// What a direction carried. Each packet that it was offered is counted once: as arrived, lost, dropped or missed.
+/// Counters of a direction. Each offered packet is counted once: as delivered, lost, dropped or missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that arrived.
+    /// Delivered packets.
     pub packets: u64,
-    /// Their bytes, of whole IP packets.
+    /// Their bytes, as whole IP packets.
     pub bytes: u64,
-    /// Packets that the line lost by chance.
+    /// Packets lost at random.
     pub lost: u64,
-    /// Packets that found the queue full.
+    /// Packets dropped because the queue was full.
     pub dropped: u64,
-    /// Packets that no line would have refused, but this machine was too slow for.
+    /// Packets lost because this machine was too slow to forward them.
     pub missed: u64,
-    /// The most bytes that waited for the line.
+    /// Maximum queue length in bytes.
     pub longest_queue: u64,
 }
 
-/// A direction.
+/// One direction of a link.
 #[derive(Debug)]
 pub struct Link {
     options: LinkOptions,
     losses: Rng,
     jitters: Rng,
-    /// When the line has taken all that it was offered.
+    /// Time at which everything offered so far is transmitted.
     free_at: Duration,
-    /// When the last of what is under way arrives.
+    /// Arrival time of the last packet in flight.
     last_arrival: Duration,
     counts: Counts,
 }
 
 const SECOND: u128 = 1_000_000_000;
 
-/// So much longer than a round trip packets are carried at the end.
-const LAST_WORDS: Duration = Duration::from_millis(20);
-/// What waits for a slow line is not waited for any longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Margin after the last round trip.
+const DRAIN_MARGIN: Duration = Duration::from_millis(20);
+/// Maximum time to drain the queue of a slow link.
+const MAX_QUEUE_DRAIN: Duration = Duration::from_secs(5);
 
 impl Link {
-    /// Nothing is on it yet. The same seed brings the same losses and delays again.
+    /// An idle link. The same seed repeats the same losses and delays.
     #[must_use]
     pub fn new(options: LinkOptions, seed: u64) -> Self {
         let mut seeds = Rng::with_seed(seed);
@@ -119,7 +119,8 @@ impl Link {
         }
     }
 
-    /// When a packet of so many bytes arrives that is offered `now`; `None` where it does not. Time does not go back.
+    /// Returns the arrival time of a packet of `bytes` offered at `now`; `None` if it is lost or dropped. `now` must
+    /// not decrease.
     pub fn offer(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
         let bytes = bytes as u64;
         if !self.take(now, bytes) {
@@ -132,7 +133,7 @@ impl Link {
         }
         self.counts.packets += 1;
         self.counts.bytes += bytes;
-        let due = self.free_at + self.delay_of_one();
+        let due = self.free_at + self.next_delay();
         if self.options.reorder {
             return Some(due);
         }
@@ -140,19 +141,19 @@ impl Link {
         Some(self.last_arrival)
     }
 
-    /// Counts packets that were not even offered.
+    /// Counts packets that could not be offered.
     pub const fn miss(&mut self, packets: u64) {
         self.counts.missed += packets;
     }
 
-    /// A packet that was to arrive was not taken at the far end, or the link was gone by then.
+    /// Recounts a packet as missed: the far end did not accept it, or the link was already gone.
     pub fn refused(&mut self, bytes: usize) {
         self.counts.packets = self.counts.packets.saturating_sub(1);
         self.counts.bytes = self.counts.bytes.saturating_sub(bytes as u64);
         self.counts.missed += 1;
     }
 
-    /// Puts a packet into the line's queue, if that has room.
+    /// Adds a packet to the queue, unless that is full.
     fn take(&mut self, now: Duration, bytes: u64) -> bool {
         let Some(rate) = self.options.rate else {
             self.free_at = now;
@@ -171,15 +172,15 @@ impl Link {
         true
     }
 
-    /// The delay of the next packet, with its jitter.
-    fn delay_of_one(&mut self) -> Duration {
+    /// Returns the delay of the next packet, with jitter.
+    fn next_delay(&mut self) -> Duration {
         let LinkOptions { delay, jitter, jitter_kind, .. } = self.options;
         if jitter.is_zero() {
             return delay;
         }
         let off = match jitter_kind {
             JitterKind::Uniform => 2.0 * self.jitters.f64() - 1.0,
-            // Box and Muller; the logarithm's argument is above 0.
+            // Box-Muller; the logarithm's argument is above 0.
             JitterKind::Normal => {
                 let (first, second) = (1.0 - self.jitters.f64(), self.jitters.f64());
                 (-2.0 * first.ln()).sqrt() * (TAU * second).cos()
@@ -189,19 +190,19 @@ impl Link {
         if off < 0.0 { delay.saturating_sub(off_by) } else { delay + off_by }
     }
 
-    /// How long what waits for the line will take.
+    /// Queueing delay: the time to transmit what is queued.
     #[must_use]
     pub fn waits(&self, now: Duration) -> Duration {
         self.free_at.saturating_sub(now)
     }
 
-    /// How long a packet is on its way at the most, but for what waits for the line; of normal jitter, almost ever.
+    /// Maximum delay of a packet excluding queueing; normal jitter very rarely exceeds it.
     #[must_use]
     pub fn longest_delay(&self) -> Duration {
         self.options.longest_delay()
     }
 
-    /// What it carried, with what is still under way.
+    /// Its counters, including packets in flight.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts

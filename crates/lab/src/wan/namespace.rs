@@ -1,4 +1,4 @@
-//! A network namespace of its own for what a command does.
+//! Network namespaces of the near end of a link.
 
 use std::fs::File;
 use std::io;
@@ -11,12 +11,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::device::raise;
 use crate::failed::{Failed, failed};
 
-/// Does something in a new network namespace, which lives as long as a process or a device is in it.
+/// Runs `work` in a new network namespace, which exists while a process or device is in it.
 pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) -> Result<T, Failed> {
     let apart = || {
-        // SAFETY: it concerns the calling thread only, which ends with this work.
+        // SAFETY: it affects only the calling thread, which ends with this work.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            return Err(failed("make a network namespace")(io::Error::last_os_error()));
+            return Err(failed("create a network namespace")(io::Error::last_os_error()));
         }
         work()
     };
@@ -26,12 +26,12 @@ pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) ->
 /// The network namespace of the calling thread.
 pub(super) const OWN: &str = "/proc/thread-self/ns/net";
 
-/// That, as long as it is kept open.
+/// Opens that namespace; the file keeps it alive.
 pub(super) fn own() -> io::Result<File> {
     File::open(OWN)
 }
 
-/// Does something in another network namespace; an error where that cannot be entered.
+/// Runs `work` in another network namespace; an error if it cannot be entered.
 pub(super) fn within<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let there = || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -40,7 +40,7 @@ pub(super) fn within<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send)
     thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|e| panic::resume_unwind(e)))
 }
 
-/// Raises `lo`, which a new namespace has but does not use.
+/// Raises `lo`, which is down in a new namespace.
 pub(super) fn raise_loopback() -> io::Result<()> {
     raise("lo")
 }

@@ -1,7 +1,8 @@
-//! A link of the kernel's own: a veth pair, with netem (delay, jitter, loss) and tbf (rate, queue) at either end.
+//! A link of the kernel: a veth pair, with netem (delay, jitter, loss) and tbf (rate, queue) at either end.
 //!
-//! `ip` and `tc` set it up. Segmentation offload is off: a packet is one of the line's. Whether the kernel can do this is
-//! found out by doing it. What netem does otherwise than asked is refused: it lets packets overtake each other under jitter.
+//! Configured with `ip` and `tc`. Segmentation offload is off, so that each packet is one of the link's. Kernel
+//! support is tested by trying. Options that netem implements differently are rejected: it reorders packets under
+//! jitter.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,34 +21,32 @@ use super::namespace::{own, within};
 use super::number::{VETH, address, with_free};
 use super::{MTU, WanOptions};
 
-/// Packets under way at a time at the most: netem's own bound is a thousand.
-const MOST_UNDER_WAY: &str = "1000000";
-/// The near end, which has its namespace to itself.
+/// Maximum packets in flight; netem's default is 1,000.
+const MAX_IN_FLIGHT_PACKETS: &str = "1000000";
+/// The near end, alone in its namespace.
 const NEAR: &str = "twnear";
 
-/// The link. Dropped, it is taken down.
+/// The link. Dropping it takes it down.
 #[derive(Debug)]
 pub(super) struct Netem {
     options: WanOptions,
     counter: Counter,
 }
 
-/// What a link carried so far, for others to look at while there is one.
+/// A readable handle on the link's counters, valid while the link exists.
 #[derive(Debug, Clone)]
 pub(super) struct Counter {
     far: String,
-    /// The two namespaces, near and far.
+    /// The near and the far namespace.
     namespaces: Arc<[File; 2]>,
 }
 
 impl Netem {
-    /// Makes a link between the thread's namespace and another one; answers the address of the far end.
+    /// Creates a link between the thread's namespace and another one; returns the address of the far end.
     pub fn make(options: WanOptions, far_namespace: &File) -> io::Result<(Self, Ipv4Addr)> {
         for direction in [options.out, options.back] {
             if !direction.jitter.is_zero() && !direction.reorder {
-                return Err(io::Error::other(
-                    "netem lets packets overtake each other under jitter: say --reorder",
-                ));
+                return Err(io::Error::other("netem reorders packets under jitter: add --reorder"));
             }
         }
         let (link, addresses) = Self::connect(options, far_namespace)?;
@@ -55,9 +54,9 @@ impl Netem {
         Ok((link, addresses[1]))
     }
 
-    /// Makes the two ends, near and far, between which there is nothing yet; answers their addresses.
+    /// Creates the near and the far end, without any shaping; returns their addresses.
     fn connect(options: WanOptions, far_namespace: &File) -> io::Result<(Self, [Ipv4Addr; 2])> {
-        // A command that runs in the other namespace names this one by the thread.
+        // A command in the far namespace identifies the near one by the thread.
         let near_thread = gettid().as_raw_nonzero().to_string();
         let add = |number| {
             let far = format!("{VETH}{number}");
@@ -77,22 +76,22 @@ impl Netem {
         Ok((link, [near, far]))
     }
 
-    /// Has both ends do to what they send what was asked.
+    /// Applies the options to both ends' egress.
     fn slow(&self) -> io::Result<()> {
         slow(NEAR, self.options.out)?;
         within(&self.counter.namespaces[1], || slow(&self.counter.far, self.options.back))?
     }
 
-    /// What it carries, to be looked at from elsewhere.
+    /// A handle on its counters.
     pub fn counter(&self) -> Counter {
         self.counter.clone()
     }
 
-    /// Waits until what was said last has been carried: that connections are closed.
+    /// Waits until the last packets, such as connection teardown, have been delivered.
     pub fn linger(&self) {
         let WanOptions { out, back, .. } = self.options;
-        // Where it does not say what waits, delays are waited for.
-        let [near, far] = self.counter.told().unwrap_or_default();
+        // If `tc` does not report a backlog, only the delays are waited for.
+        let [near, far] = self.counter.qdiscs().unwrap_or_default();
         let waits = waits(&near, out.rate).max(waits(&far, back.rate));
         thread::sleep(last_words(waits, [out.longest_delay(), back.longest_delay()]));
     }
@@ -100,12 +99,12 @@ impl Netem {
 
 impl Drop for Netem {
     fn drop(&mut self) {
-        // What cannot be taken down goes with the near end's namespace.
+        // A link that cannot be taken down disappears with the near end's namespace.
         let _ = take_down(&self.counter.namespaces[0]);
     }
 }
 
-/// Takes down the link whose near end is in a namespace, if one is. One end takes the other with it.
+/// Takes down the link whose near end is in a namespace, if there is one. Deleting one end deletes both.
 pub(super) fn take_down(near_namespace: &File) -> io::Result<()> {
     within(near_namespace, || {
         let devices = fs::read_to_string("/proc/thread-self/net/dev")?;
@@ -117,23 +116,23 @@ pub(super) fn take_down(near_namespace: &File) -> io::Result<()> {
 }
 
 impl Counter {
-    /// What it carried out, and back.
+    /// The counters out and back.
     pub fn read(&self) -> io::Result<(Counts, Counts)> {
-        let [near, far] = self.told()?;
+        let [near, far] = self.qdiscs()?;
         Ok((counts(&near)?, counts(&far)?))
     }
 
-    /// What `tc` says of what leaves the near end, and the far one.
-    fn told(&self) -> io::Result<[String; 2]> {
-        let of = |namespace: &File, device: &str| {
+    /// The `tc` statistics of the near end's and the far end's egress.
+    fn qdiscs(&self) -> io::Result<[String; 2]> {
+        let show = |namespace: &File, device: &str| {
             within(namespace, || run("tc", &["-s", "-j", "qdisc", "show", "dev", device]))?
         };
         let [near, far] = &*self.namespaces;
-        Ok([of(near, NEAR)?, of(far, &self.far)?])
+        Ok([show(near, NEAR)?, show(far, &self.far)?])
     }
 }
 
-/// Sets up an end of the link. It knows who is at the other: asking would take a round trip of the first packet's time.
+/// Configures one end, with a static neighbour entry for the other: ARP would add a round trip to the first packet.
 fn set_up(device: &str, address: Ipv4Addr, other: Ipv4Addr) -> io::Result<()> {
     without_offload(device)?;
     without_ipv6(device);
@@ -144,13 +143,13 @@ fn set_up(device: &str, address: Ipv4Addr, other: Ipv4Addr) -> io::Result<()> {
     Ok(())
 }
 
-/// The hardware address of an end: one that nobody sells, with the end's own in it.
+/// The hardware address of an end: locally administered, with its IP address in it.
 fn hardware(address: Ipv4Addr) -> String {
     let [a, b, c, d] = address.octets();
     format!("02:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
-/// Sets up what an end does to what it sends.
+/// Applies the options to the egress of an end.
 fn slow(device: &str, options: LinkOptions) -> io::Result<()> {
     for discipline in disciplines(options) {
         let words = ["qdisc", "add", "dev", device].into_iter().chain(discipline.split(' '));
@@ -159,13 +158,14 @@ fn slow(device: &str, options: LinkOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// What `tc` has to add for a direction: netem first, and behind it the line with its queue.
+/// The `tc` arguments of a direction: netem, followed by tbf with the queue.
 fn disciplines(options: LinkOptions) -> Vec<String> {
     let micros = |time: Duration| format!("{}us", time.as_micros());
-    let mut netem = format!("root handle 1: netem limit {MOST_UNDER_WAY} delay {}", micros(options.delay));
+    let mut netem =
+        format!("root handle 1: netem limit {MAX_IN_FLIGHT_PACKETS} delay {}", micros(options.delay));
     if !options.jitter.is_zero() {
         netem += &format!(" {}", micros(options.jitter));
-        // Uniform is what netem does by itself.
+        // Uniform is netem's default.
         if options.jitter_kind == JitterKind::Normal {
             netem += " distribution normal";
         }
@@ -173,23 +173,23 @@ fn disciplines(options: LinkOptions) -> Vec<String> {
     if options.loss > 0.0 {
         netem += &format!(" loss {}%", options.loss * 100.0);
     }
-    let line = options.rate.map(|rate| {
-        // What the clock's coarseness lets through at once: a millisecond's worth, or two packets.
+    let tbf = options.rate.map(|rate| {
+        // Tokens for 1 ms, the timer's granularity, or for two packets.
         let burst = (rate / 8000).max(u64::from(MTU) * 2);
         format!("parent 1:1 handle 10: tbf rate {rate}bit burst {burst} limit {}", options.queue_bytes)
     });
-    [netem].into_iter().chain(line).collect()
+    [netem].into_iter().chain(tbf).collect()
 }
 
-/// Reads what `tc` counted. Its bytes are those of frames, whose heads are taken off.
-fn counts(told: &str) -> io::Result<Counts> {
-    let disciplines: Value = serde_json::from_str(told)?;
-    let of = |kind: &str, name: &str| {
+/// Parses the `tc` counters. Its byte count includes Ethernet headers, which are subtracted.
+fn counts(qdiscs: &str) -> io::Result<Counts> {
+    let disciplines: Value = serde_json::from_str(qdiscs)?;
+    let counter = |kind: &str, name: &str| {
         let found = disciplines.as_array()?.iter().find(|discipline| discipline["kind"] == kind)?;
         found[name].as_u64()
     };
-    let last = if of("tbf", "packets").is_some() { "tbf" } else { "netem" };
-    let count = |kind, name| of(kind, name).unwrap_or_default();
+    let last = if counter("tbf", "packets").is_some() { "tbf" } else { "netem" };
+    let count = |kind, name| counter(kind, name).unwrap_or_default();
     let packets = count(last, "packets");
     Ok(Counts {
         packets,
@@ -200,9 +200,9 @@ fn counts(told: &str) -> io::Result<Counts> {
     })
 }
 
-/// How long a line of a rate needs for what `tc` says is under way to it and waits for it.
-fn waits(told: &str, rate: Option<u64>) -> Duration {
-    let disciplines: Value = serde_json::from_str(told).unwrap_or_default();
+/// The time to transmit the backlog that `tc` reports.
+fn waits(qdiscs: &str, rate: Option<u64>) -> Duration {
+    let disciplines: Value = serde_json::from_str(qdiscs).unwrap_or_default();
     let all = disciplines.as_array().into_iter().flatten();
     let bytes = all.filter_map(|discipline| discipline["backlog"].as_u64()).max().unwrap_or_default();
     let takes = |rate: u64| Duration::try_from_secs_f64(bytes as f64 * 8.0 / rate.max(1) as f64);
@@ -223,7 +223,7 @@ fn run(program: &str, arguments: &[&str]) -> io::Result<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::print_stdout, reason = "a test says that it is skipped")]
+#[allow(clippy::print_stdout, reason = "a skipped test prints why")]
 mod tests {
     use super::super::namespace::apart;
     use super::super::relay::Relay;
@@ -231,7 +231,7 @@ mod tests {
     use crate::failed::failed;
 
     #[test]
-    fn a_direction_is_told_in_the_words_of_tc() {
+    fn disciplines_formats_tc_arguments() {
         let options = LinkOptions {
             delay: Duration::from_millis(25),
             jitter: Duration::from_millis(5),
@@ -242,29 +242,30 @@ mod tests {
             ..LinkOptions::default()
         };
         let netem = "root handle 1: netem limit 1000000 delay 25000us 5000us distribution normal loss 0.1%";
-        let line = "parent 1:1 handle 10: tbf rate 100000000bit burst 12500 limit 625000";
-        assert_eq!(disciplines(options), [netem, line]);
+        let tbf = "parent 1:1 handle 10: tbf rate 100000000bit burst 12500 limit 625000";
+        assert_eq!(disciplines(options), [netem, tbf]);
         assert_eq!(disciplines(LinkOptions::default()), ["root handle 1: netem limit 1000000 delay 0us"]);
     }
 
     #[test]
-    fn what_tc_counted_is_read() {
-        let told = r#"[{"kind":"netem","handle":"1:","bytes":3000,"packets":30,"drops":7},
+    fn counts_subtracts_ethernet_headers() {
+        let qdiscs = r#"[{"kind":"netem","handle":"1:","bytes":3000,"packets":30,"drops":7},
             {"kind":"tbf","handle":"10:","bytes":2420,"packets":20,"drops":5}]"#;
-        let found = counts(told).unwrap();
+        let found = counts(qdiscs).unwrap();
         assert_eq!(found, Counts { packets: 20, bytes: 2140, lost: 2, dropped: 5, ..Counts::default() });
         assert!(counts("no qdisc").is_err());
     }
 
     #[test]
-    fn what_waits_is_waited_for_as_long_as_it_takes() {
-        let told = r#"[{"kind":"netem","backlog":12500,"qlen":9},{"kind":"tbf","backlog":3000,"qlen":2}]"#;
-        assert_eq!(waits(told, Some(1_000_000)), Duration::from_millis(100));
-        assert_eq!(waits(told, None), Duration::ZERO);
+    fn waits_is_backlog_over_rate() {
+        let qdiscs = r#"[{"kind":"netem","backlog":12500,"qlen":9},{"kind":"tbf","backlog":3000,"qlen":2}]"#;
+        assert_eq!(waits(qdiscs, Some(1_000_000)), Duration::from_millis(100));
+        assert_eq!(waits(qdiscs, None), Duration::ZERO);
         assert_eq!(waits("", Some(1_000)), Duration::ZERO);
     }
 
-    /// Two ends with nothing between them, in namespaces of their own; `None`, and a reason printed, where there can be none.
+    /// Two ends without shaping in their own namespaces; prints the reason and returns `None` if they cannot be
+    /// created.
     fn connected<T: Send>(work: impl FnOnce(Netem, [Ipv4Addr; 2], &File) -> T + Send) -> Option<T> {
         let made = apart(|| {
             let far = own().map_err(failed("find the far namespace"))?;
@@ -278,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn each_end_knows_the_other_before_the_first_packet() {
+    fn ends_have_static_neighbour_entries() {
         connected(|link, [near_address, far_address], far| {
-            let known = || run("ip", &["neigh", "show", "nud", "permanent"]).unwrap();
-            let says = |of: Ipv4Addr| format!("{of} dev ");
-            assert!(known().contains(&says(far_address)), "{}", known());
-            let known_there = within(far, known).unwrap();
-            assert!(known_there.contains(&says(near_address)), "{known_there}");
-            // And packets arrive by what they know.
+            let neighbours = || run("ip", &["neigh", "show", "nud", "permanent"]).unwrap();
+            let says = |address: Ipv4Addr| format!("{address} dev ");
+            assert!(neighbours().contains(&says(far_address)), "{}", neighbours());
+            let far_neighbours = within(far, neighbours).unwrap();
+            assert!(far_neighbours.contains(&says(near_address)), "{far_neighbours}");
+            // Packets also arrive through these entries.
             let there = within(far, || std::net::UdpSocket::bind((far_address, 7302)).unwrap()).unwrap();
             there.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             std::net::UdpSocket::bind((near_address, 0))
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_taken_down_though_somebody_is_still_at_its_end() {
+    fn drop_takes_down_link_with_occupied_namespace() {
         connected(|link, _, far| {
             let is_there = || fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains(VETH);
             assert!(within(far, is_there).unwrap());
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tc_does_not_say_is_an_error() {
+    fn counter_read_fails_without_link() {
         connected(|link, _, _| {
             let counter = link.counter();
             drop(link);
@@ -318,11 +319,11 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_has_other_addresses_than_a_link_of_the_kernel_s() {
+    fn relay_and_netem_links_get_distinct_addresses() {
         connected(|_link, [_, far_address], far| {
-            let beside = apart(|| Relay::make(WanOptions::default(), far));
-            match beside {
-                Ok((_, beside)) => assert_ne!(beside, far_address),
+            let relay = apart(|| Relay::make(WanOptions::default(), far));
+            match relay {
+                Ok((_, relay_address)) => assert_ne!(relay_address, far_address),
                 Err(e) => println!("skipped: {e}"),
             }
         });

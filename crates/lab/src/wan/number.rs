@@ -1,5 +1,5 @@
-//! Which number a link has, and with it which addresses: one that no other link of its far namespace has, nor one through
-//! which that namespace is itself reached.
+//! Link numbers, which determine a link's addresses: chosen so that no other link of the far namespace and none of
+//! that namespace's own routes uses them.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,77 +8,77 @@ use std::ops::RangeInclusive;
 
 use super::namespace::OWN;
 
-/// Each number has a network of four addresses below 10.77.0.0/16.
-const NUMBERS: u32 = 1 << 14;
-/// The bits of their addresses that are the network's.
+/// Each number has a /30 network in 10.77.0.0/16.
+const MAX_LINKS: u32 = 1 << 14;
+/// Prefix length of a link's network.
 const NETWORK_BITS: u32 = 30;
-/// What devices at the far ends are called, before the number.
+/// Interface name prefixes at the far end, followed by the number.
 pub(super) const TUN: &str = "twwan";
 pub(super) const VETH: &str = "twveth";
 
-/// An address of the link with a number.
-pub(super) fn address(link: u32, of: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + link % NUMBERS * 4 + of)
+/// An address of a link's network.
+pub(super) fn address(link: u32, host: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + link % MAX_LINKS * 4 + host)
 }
 
-/// Does something with a number that is free in the thread's network namespace. Nobody else is given one of that namespace
-/// meanwhile, so that a device with the number in its name, or with its address, has to be there when it is done.
+/// Runs `make` with a number that is free in the thread's network namespace. The number is reserved during the call;
+/// when it returns, a device with the number in its name or the link's address must exist.
 pub(super) fn with_free<T>(make: impl FnOnce(u32) -> T) -> io::Result<T> {
-    // The namespace is its own lock, which every opening of it holds by itself.
+    // The namespace file is the lock; each open file description locks independently.
     let alone = File::open(OWN)?;
     alone.lock()?;
     let read = |what: &str| fs::read_to_string(format!("/proc/thread-self/net/{what}"));
-    let number = free(&roads(&read("fib_trie")?), &read("dev")?);
-    number.map(make).ok_or_else(|| io::Error::other("there are too many links"))
+    let number = first_free(&routes(&read("fib_trie")?), &read("dev")?);
+    number.map(make).ok_or_else(|| io::Error::other("all link numbers are in use"))
 }
 
-/// Addresses to which a namespace has a road, and how many bits of them are the same.
+/// A route: the destination network and its prefix length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Road {
+struct Route {
     to: u32,
     bits: u32,
 }
 
-impl Road {
+impl Route {
     fn addresses(self) -> RangeInclusive<u32> {
         let others = u32::MAX.checked_shr(self.bits).unwrap_or(0);
         self.to & !others..=self.to | others
     }
 
-    fn meets(self, other: Self) -> bool {
+    fn overlaps(self, other: Self) -> bool {
         let (ours, others) = (self.addresses(), other.addresses());
         ours.start() <= others.end() && others.start() <= ours.end()
     }
 }
 
-/// The first number that no device has and no road leads to. Where wide roads lead to all of them, those that are no narrower than a
-/// link's network count only: it goes before the others.
-fn free(roads: &[Road], devices: &str) -> Option<u32> {
+/// The first number without a device or an overlapping route. If wide routes cover all numbers, only routes at least
+/// as specific as a link's network count: the link's route has precedence over the others.
+fn first_free(routes: &[Route], devices: &str) -> Option<u32> {
     let is_named = |number: u32| [TUN, VETH].iter().any(|kind| devices.contains(&format!("{kind}{number}:")));
-    let first = |least_bits: u32| {
-        let roads: Vec<Road> = roads.iter().copied().filter(|road| road.bits >= least_bits).collect();
-        (0..NUMBERS).find(|number| {
-            let network = Road { to: address(*number, 0).to_bits(), bits: NETWORK_BITS };
-            !roads.iter().any(|road| road.meets(network)) && !is_named(*number)
+    let first = |min_bits: u32| {
+        let routes: Vec<Route> = routes.iter().copied().filter(|route| route.bits >= min_bits).collect();
+        (0..MAX_LINKS).find(|number| {
+            let network = Route { to: address(*number, 0).to_bits(), bits: NETWORK_BITS };
+            !routes.iter().any(|route| route.overlaps(network)) && !is_named(*number)
         })
     };
-    // A road to everywhere leads nowhere in particular.
+    // A default route does not count.
     first(1).or_else(|| first(NETWORK_BITS))
 }
 
-/// Reads /proc/net/fib_trie, which has the roads of a namespace and, as roads to itself, its addresses: below each address
-/// that begins with `|--` stand the roads to it and to those around it, each as how many bits it has, whose, and which kind.
-fn roads(told: &str) -> Vec<Road> {
-    let (mut roads, mut to) = (Vec::new(), None);
-    for line in told.lines().map(str::trim_start) {
+/// Parses /proc/net/fib_trie: the routes of a namespace, and its addresses as local routes. Below each `|--` address
+/// are the routes that start there, each with prefix length, scope and type.
+fn routes(fib_trie: &str) -> Vec<Route> {
+    let (mut routes, mut to) = (Vec::new(), None);
+    for line in fib_trie.lines().map(str::trim_start) {
         if let Some(address) = line.strip_prefix("|-- ") {
             to = address.trim().parse::<Ipv4Addr>().ok();
-        } else if let (Some(to), Some(road)) = (to, line.strip_prefix('/')) {
-            let bits = road.split(' ').next().and_then(|bits| bits.parse().ok());
-            roads.extend(bits.map(|bits| Road { to: to.to_bits(), bits }));
+        } else if let (Some(to), Some(route)) = (to, line.strip_prefix('/')) {
+            let bits = route.split(' ').next().and_then(|bits| bits.parse().ok());
+            routes.extend(bits.map(|bits| Route { to: to.to_bits(), bits }));
         }
     }
-    roads
+    routes
 }
 
 #[cfg(test)]
@@ -87,41 +87,44 @@ mod tests {
 
     const NO_DEVICES: &str = "Inter-| Receive\n face |bytes\n    lo: 0 0\n";
 
-    fn road(a: u8, b: u8, c: u8, d: u8, bits: u32) -> Road {
-        Road { to: Ipv4Addr::new(a, b, c, d).to_bits(), bits }
+    fn route(a: u8, b: u8, c: u8, d: u8, bits: u32) -> Route {
+        Route { to: Ipv4Addr::new(a, b, c, d).to_bits(), bits }
     }
 
     #[test]
-    fn a_number_is_one_that_neither_addresses_nor_names_have() {
-        let lan = [road(0, 0, 0, 0, 0), road(192, 168, 0, 0, 16), road(127, 0, 0, 1, 32)];
-        assert_eq!(free(&lan, NO_DEVICES), Some(0));
-        // The near end of a link around this one.
-        assert_eq!(free(&[road(10, 77, 0, 2, 32)], NO_DEVICES), Some(1));
-        assert_eq!(free(&[road(10, 77, 0, 5, 32), road(10, 77, 0, 4, 30)], NO_DEVICES), Some(0));
-        assert_eq!(free(&[road(10, 77, 0, 0, 24)], NO_DEVICES), Some(64));
-        // A device that is not raised, so that no road leads to it.
+    fn first_free_skips_used_addresses_and_names() {
+        let lan = [route(0, 0, 0, 0, 0), route(192, 168, 0, 0, 16), route(127, 0, 0, 1, 32)];
+        assert_eq!(first_free(&lan, NO_DEVICES), Some(0));
+        // The near end of a link that encloses this one.
+        assert_eq!(first_free(&[route(10, 77, 0, 2, 32)], NO_DEVICES), Some(1));
+        assert_eq!(first_free(&[route(10, 77, 0, 5, 32), route(10, 77, 0, 4, 30)], NO_DEVICES), Some(0));
+        assert_eq!(first_free(&[route(10, 77, 0, 0, 24)], NO_DEVICES), Some(64));
+        // A device that is down has no route.
         let devices = format!("{NO_DEVICES}{TUN}0: 0 0\n{VETH}1: 0\n {TUN}10: 0\n");
-        assert_eq!(free(&lan, &devices), Some(2));
+        assert_eq!(first_free(&lan, &devices), Some(2));
     }
 
     #[test]
-    fn a_link_goes_before_a_road_to_all_that_it_could_have() {
-        let wide = road(10, 0, 0, 0, 8);
-        assert_eq!(free(&[wide], NO_DEVICES), Some(0));
-        assert_eq!(free(&[wide, road(10, 77, 0, 1, 32), road(10, 77, 0, 4, 30)], NO_DEVICES), Some(2));
-        let all: Vec<Road> =
-            (0..NUMBERS).map(|number| Road { to: address(number, 1).to_bits(), bits: 32 }).collect();
-        assert_eq!(free(&all, NO_DEVICES), None);
+    fn first_free_ignores_wide_routes_if_all_overlap() {
+        let wide = route(10, 0, 0, 0, 8);
+        assert_eq!(first_free(&[wide], NO_DEVICES), Some(0));
+        assert_eq!(
+            first_free(&[wide, route(10, 77, 0, 1, 32), route(10, 77, 0, 4, 30)], NO_DEVICES),
+            Some(2)
+        );
+        let all: Vec<Route> =
+            (0..MAX_LINKS).map(|number| Route { to: address(number, 1).to_bits(), bits: 32 }).collect();
+        assert_eq!(first_free(&all, NO_DEVICES), None);
     }
 
     #[test]
-    fn roads_and_addresses_are_read() {
-        let told = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     +-- 10.77.0.0/30 2 0 2\n\
+    fn routes_parses_fib_trie() {
+        let fib_trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     +-- 10.77.0.0/30 2 0 2\n\
             \x20       |-- 10.77.0.0\n           /30 link UNICAST\n           /24 universe UNREACHABLE\n        |-- 10.77.0.2\n\
             \x20          /32 host LOCAL\nLocal:\n";
-        let found = roads(told);
+        let found = routes(fib_trie);
         let expected =
-            [road(0, 0, 0, 0, 0), road(10, 77, 0, 0, 30), road(10, 77, 0, 0, 24), road(10, 77, 0, 2, 32)];
+            [route(0, 0, 0, 0, 0), route(10, 77, 0, 0, 30), route(10, 77, 0, 0, 24), route(10, 77, 0, 2, 32)];
         assert_eq!(found, expected);
     }
 }

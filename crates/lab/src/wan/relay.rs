@@ -1,8 +1,8 @@
-//! Carries packets between the two ends of a link, each when it is due.
+//! Forwards packets between the two ends of a link at their due times.
 //!
-//! One thread for both directions: it reads what is there of one end and of the other, gives out what is due, and sleeps only
-//! when there was nothing to do, so that the busier the link is the fewer calls a packet costs. For the time that it takes to
-//! wake, packets neither come nor leave later.
+//! A single thread serves both directions: it reads from both ends, delivers what is due, and sleeps only when idle,
+//! so that the system calls per packet decrease with load. Wake-up latency is compensated: it delays neither arrivals
+//! nor departures.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -23,159 +23,160 @@ use super::wake::Lateness;
 use super::{MTU, WanOptions};
 use crate::failed::{Failed, failed};
 
-/// Packets that are read of one end before the other has its turn.
-const AT_ONCE: usize = 64;
-/// Packets under way at a time, at the most, in each direction: what a sender may have unacknowledged is less.
-const MOST_UNDER_WAY: usize = 256 << 10;
-/// Buffers that are kept for packets to come.
-const MOST_SPARE: usize = 16 << 10;
+/// Packets read from one end before the other is served.
+const READ_BATCH_PACKETS: usize = 64;
+/// Maximum packets in flight per direction; more than a sender's unacknowledged packets.
+const MAX_IN_FLIGHT_PACKETS: usize = 256 << 10;
+/// Maximum buffers kept for reuse.
+const MAX_SPARE_BUFFERS: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct Relay {
     near: Device,
     far: Device,
-    out: Way,
-    back: Way,
-    begun: Instant,
-    /// Buffers that carried a packet before.
+    out: Direction,
+    back: Direction,
+    started: Instant,
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
     gauge: Gauge,
 }
 
-/// What a relay carried so far, for others to look at while it runs.
+/// A readable handle on the relay's counters.
 #[derive(Debug, Clone)]
 pub(super) struct Gauge {
     carried: Arc<Mutex<(Counts, Counts)>>,
-    refused: [Arc<Refusals>; 2],
+    device_drops: [Arc<Refusals>; 2],
 }
 
 impl Gauge {
     fn new(near: &Device, far: &Device) -> Self {
-        Self { carried: Arc::default(), refused: [near.refusals(), far.refusals()] }
+        Self { carried: Arc::default(), device_drops: [near.refusals(), far.refusals()] }
     }
 
-    /// Out, and back, with what the devices had to refuse.
+    /// The counters out and back, including packets dropped by the devices.
     pub fn read(&self) -> (Counts, Counts) {
         let (mut out, mut back) = *self.carried.lock().unwrap_or_else(PoisonError::into_inner);
-        out.missed += self.refused[0].packets();
-        back.missed += self.refused[1].packets();
+        out.missed += self.device_drops[0].packets();
+        back.missed += self.device_drops[1].packets();
         (out, back)
     }
 }
 
-/// A packet that arrives at a time. Of those that arrive together the first that was sent is the first.
+/// A packet in flight, ordered by arrival time and then by the order of sending.
 #[derive(Debug)]
-struct UnderWay {
+struct InFlightPacket {
     due: Duration,
     number: u64,
     packet: Vec<u8>,
 }
 
-impl UnderWay {
+impl InFlightPacket {
     const fn order(&self) -> (Duration, u64) {
         (self.due, self.number)
     }
 }
 
-impl PartialEq for UnderWay {
+impl PartialEq for InFlightPacket {
     fn eq(&self, other: &Self) -> bool {
         self.order() == other.order()
     }
 }
 
-impl Eq for UnderWay {}
+impl Eq for InFlightPacket {}
 
-impl PartialOrd for UnderWay {
+impl PartialOrd for InFlightPacket {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for UnderWay {
+impl Ord for InFlightPacket {
     fn cmp(&self, other: &Self) -> Ordering {
         self.order().cmp(&other.order())
     }
 }
 
-/// One direction, and what is under way in it.
+/// One direction and its packets in flight.
 #[derive(Debug)]
-struct Way {
+struct Direction {
     link: Link,
-    under_way: BinaryHeap<Reverse<UnderWay>>,
+    in_flight: BinaryHeap<Reverse<InFlightPacket>>,
     number: u64,
 }
 
-impl Way {
-    /// Gives out what is due; answers when the next one is.
+impl Direction {
+    /// Delivers what is due; returns the time of the next delivery.
     fn deliver(
         &mut self,
         to: &Device,
         now: Duration,
         spare: &mut Vec<Vec<u8>>,
     ) -> io::Result<Option<Duration>> {
-        while let Some(Reverse(first)) = self.under_way.peek() {
+        while let Some(Reverse(first)) = self.in_flight.peek() {
             if first.due > now {
                 return Ok(Some(first.due));
             }
-            if let Some(Reverse(UnderWay { packet, .. })) = self.under_way.pop() {
+            if let Some(Reverse(InFlightPacket { packet, .. })) = self.in_flight.pop() {
                 if !to.send(&packet)? {
                     self.link.refused(packet.len());
                 }
-                keep(packet, spare);
+                recycle(packet, spare);
             }
         }
         Ok(None)
     }
 
-    /// Loses what is under way, which counts as missed.
-    fn lose(&mut self) {
-        for Reverse(UnderWay { packet, .. }) in self.under_way.drain() {
+    /// Drops all packets in flight and counts them as missed.
+    fn drop_in_flight(&mut self) {
+        for Reverse(InFlightPacket { packet, .. }) in self.in_flight.drain() {
             self.link.refused(packet.len());
         }
     }
 
-    /// Takes packets that are there, the first of which came at a time; answers whether there were as many as it takes at once.
+    /// Reads available packets, of which the first arrived at `came`. Returns true if it stopped at the batch limit.
     fn take(
         &mut self,
         from: &Device,
-        (begun, mut came): (Instant, Duration),
+        (started, mut came): (Instant, Duration),
         spare: &mut Vec<Vec<u8>>,
     ) -> io::Result<bool> {
-        for _ in 0..AT_ONCE {
+        for _ in 0..READ_BATCH_PACKETS {
             let mut packet = spare.pop().unwrap_or_default();
             packet.resize(usize::from(MTU), 0);
             let Some(length) = from.receive(&mut packet)? else {
-                keep(packet, spare);
+                recycle(packet, spare);
                 return Ok(false);
             };
             packet.truncate(length);
-            if self.under_way.len() >= MOST_UNDER_WAY {
+            if self.in_flight.len() >= MAX_IN_FLIGHT_PACKETS {
                 self.link.miss(1);
-                keep(packet, spare);
+                recycle(packet, spare);
             } else if let Some(due) = self.link.offer(came, length) {
                 self.number += 1;
-                self.under_way.push(Reverse(UnderWay { due, number: self.number, packet }));
+                self.in_flight.push(Reverse(InFlightPacket { due, number: self.number, packet }));
             } else {
-                keep(packet, spare);
+                recycle(packet, spare);
             }
-            came = begun.elapsed();
+            came = started.elapsed();
         }
         Ok(true)
     }
 }
 
-fn keep(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
-    if spare.len() < MOST_SPARE {
+fn recycle(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
+    if spare.len() < MAX_SPARE_BUFFERS {
         spare.push(packet);
     }
 }
 
 impl Relay {
-    /// Makes a link of TUN devices between the thread's namespace and another one; answers the address of the far end.
+    /// Creates a link of TUN devices between the thread's namespace and another one; returns the address of the far
+    /// end.
     pub fn make(options: WanOptions, far_namespace: &File) -> Result<(Self, Ipv4Addr), Failed> {
         let device = |number| {
             let made = Device::create(format!("{TUN}{number}"));
-            made.map_err(failed("make a TUN device (/dev/net/tun)"))
+            made.map_err(failed("create a TUN device (/dev/net/tun)"))
         };
         let far_end = |number| {
             let far = device(number)?;
@@ -187,34 +188,37 @@ impl Relay {
             .map_err(failed("find free addresses for the link"))??;
         let near = device(number)?;
         near.configure(address(number, 2)).map_err(failed("set up the near end of the link"))?;
-        near.route_all_through().map_err(failed("set up the road through the link"))?;
+        near.route_all_through().map_err(failed("set up the route through the link"))?;
         Ok((Self::new(near, far, options), address(number, 1)))
     }
 
     fn new(near: Device, far: Device, options: WanOptions) -> Self {
-        let way =
-            |options, seed| Way { link: Link::new(options, seed), under_way: BinaryHeap::new(), number: 0 };
-        // Each direction has its own fate.
+        let way = |options, seed| Direction {
+            link: Link::new(options, seed),
+            in_flight: BinaryHeap::new(),
+            number: 0,
+        };
+        // Independent losses and jitter per direction.
         let (out, back) = (way(options.out, options.seed), way(options.back, !options.seed));
-        let (begun, spare, gauge) = (Instant::now(), Vec::new(), Gauge::new(&near, &far));
-        Self { near, far, out, back, begun, spare, gauge }
+        let (started, spare, gauge) = (Instant::now(), Vec::new(), Gauge::new(&near, &far));
+        Self { near, far, out, back, started, spare, gauge }
     }
 
-    /// Carries packets until `ended` can be read. Where it `lingers`, it carries what was said last too: that connections are
-    /// closed.
+    /// Forwards packets until `ended` is readable. If `lingers` is set, it then also delivers the last packets, such
+    /// as connection teardown.
     pub fn run(&mut self, ended: BorrowedFd<'_>, lingers: bool) -> io::Result<()> {
         let (mut until, mut is_busy, mut lateness) = (None, false, Lateness::new());
         loop {
-            let now = self.begun.elapsed();
+            let now = self.started.elapsed();
             if until.is_some_and(|until| now >= until) {
-                self.break_off();
+                self.abort();
                 return Ok(());
             }
             let out = self.out.deliver(&self.far, now, &mut self.spare)?;
             let back = self.back.deliver(&self.near, now, &mut self.spare)?;
-            self.show();
+            self.publish_counts();
             let next = [out, back, until].into_iter().flatten().min();
-            let asleep = self.begun.elapsed();
+            let asleep = self.started.elapsed();
             let sleep =
                 if is_busy { Some(Duration::ZERO) } else { next.map(|due| lateness.sleep(asleep, due)) };
             let timeout = sleep.and_then(|sleep| Timespec::try_from(sleep).ok());
@@ -223,27 +227,27 @@ impl Relay {
                 PollFd::new(&self.far, PollFlags::IN),
                 PollFd::from_borrowed_fd(ended, PollFlags::IN),
             ];
-            // Once it has ended it would always say so.
+            // `ended` stays readable; polling it again would spin.
             let awaited = if until.is_none() { &mut descriptors[..] } else { &mut descriptors[..2] };
             let ready = match poll(awaited, timeout.as_ref()) {
                 Ok(ready) => Some(ready),
                 Err(rustix::io::Errno::INTR) => None,
                 Err(e) => return Err(e.into()),
             };
-            let woken = self.begun.elapsed();
+            let woken = self.started.elapsed();
             let slept = sleep.filter(|sleep| !sleep.is_zero());
             if let (Some(slept), Some(0)) = (slept, ready) {
                 lateness.learn(asleep + slept, woken);
             }
             if !descriptors[2].revents().is_empty() {
                 if !lingers {
-                    self.break_off();
+                    self.abort();
                     return Ok(());
                 }
                 until = Some(woken + self.last_words(woken));
             }
             let came = if sleep == Some(Duration::ZERO) { woken } else { lateness.happened(asleep, woken) };
-            let came = (self.begun, came);
+            let came = (self.started, came);
             let [near, far] = [0, 1].map(|n: usize| !descriptors[n].revents().is_empty());
             is_busy = near && self.out.take(&self.near, came, &mut self.spare)?;
             is_busy |= far && self.back.take(&self.far, came, &mut self.spare)?;
@@ -255,15 +259,16 @@ impl Relay {
         last_words(out.waits(now).max(back.waits(now)), [out.longest_delay(), back.longest_delay()])
     }
 
-    /// What is still under way does not arrive: somebody sent to the end. What was carried is shown in any case, for the last time.
-    fn break_off(&mut self) {
-        self.out.lose();
-        self.back.lose();
+    /// Stops forwarding: packets still in flight count as missed. Publishes the final counters even if a reader holds
+    /// the lock.
+    fn abort(&mut self) {
+        self.out.drop_in_flight();
+        self.back.drop_in_flight();
         *self.gauge.carried.lock().unwrap_or_else(PoisonError::into_inner) = self.carried();
     }
 
-    /// Shows what was carried, unless somebody looks just now: packets do not wait for that.
-    fn show(&self) {
+    /// Publishes the counters, unless a reader holds the lock: packets do not wait for it.
+    fn publish_counts(&self) {
         if let Ok(mut carried) = self.gauge.carried.try_lock() {
             *carried = self.carried();
         }
@@ -273,7 +278,7 @@ impl Relay {
         (self.out.link.counts(), self.back.link.counts())
     }
 
-    /// What it carries, to be looked at from elsewhere.
+    /// A handle on its counters.
     pub fn gauge(&self) -> Gauge {
         self.gauge.clone()
     }

@@ -1,8 +1,9 @@
-//! Links with a name, which last until they are taken down.
+//! Named links, which persist until they are taken down.
 //!
-//! The process that made one carries its packets and answers at a socket in the link's `place`, where what others need to
-//! know lies too: a link is up while somebody answers there. Its near end is a named network namespace, as `ip netns` knows
-//! them. What a relay that was killed left behind is found by that and removed; no process is signalled by its number.
+//! The process that created a link forwards its packets and serves a socket in the link's directory (see `place`),
+//! which also contains its metadata. A link is up while the socket is served. Its near end is a named network
+//! namespace, as for `ip netns`. Remains of a killed relay are detected by the metadata and removed; no process is
+//! signalled by PID alone.
 
 mod place;
 
@@ -24,26 +25,26 @@ use super::carrier::{Carried, Carrier};
 use super::{Unsteady, Via, WanOptions, link, told};
 use crate::failed::{Failed, failed};
 
-/// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a question is waited for, of somebody who is there.
-const ATTENTION: Duration = Duration::from_secs(1);
-/// The two questions.
-const HOW: &[u8; 1] = b"?";
-const END: &[u8; 1] = b"x";
+/// Maximum wait for a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum wait for a connected client's request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The two requests.
+const STATUS_REQUEST: &[u8; 1] = b"?";
+const STOP_REQUEST: &[u8; 1] = b"x";
 
-/// A link that is up, in the process that carries its packets.
+/// A link that is up, in the process that forwards its packets.
 #[derive(Debug)]
 pub struct Standing {
     carrier: Carrier,
     far: Ipv4Addr,
     ending: Ending,
-    /// Removes what the link is known by, before those who asked for the end hear of it.
+    /// Removes the link's directory and namespace name before clients that requested the stop are notified.
     _place: Place,
-    _answering: Answering,
+    _responder: ResponderThread,
 }
 
-/// Ends a standing link.
+/// Stops a named link from another thread.
 #[derive(Debug, Clone)]
 pub struct Ending(Arc<OwnedFd>);
 
@@ -52,36 +53,36 @@ impl Ending {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// Has it end, after what is under way.
+    /// Stops the link after the packets in flight.
     pub fn end(&self) {
-        // It fails only where it was said billions of times before.
+        // It fails only if the counter is already at its maximum.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
 
-/// How a link of a name is.
+/// The state of the link with a given name.
 #[derive(Debug)]
 pub enum State {
-    /// There is none.
+    /// No such link.
     Absent,
-    /// It is up: what is told of it, as [`told`] has it, with its `name` and for how many `seconds`.
+    /// It is up: its report as of [`told`], with its `name` and uptime in `seconds`.
     Up(Value),
-    /// Whoever carried its packets has ended without removing it.
+    /// The process that forwarded its packets has ended without removing it.
     Stale,
-    /// Whoever carries its packets does not answer: it is stopped, or the machine is very busy.
+    /// The process that forwards its packets does not respond: it is stopped, or the machine is overloaded.
     Silent,
 }
 
 impl Standing {
-    /// Makes a link of a name; refused where one is up. What is left of one that was killed is removed.
+    /// Creates a named link; an error if one is up. Remains of a killed one are removed.
     pub fn make(name: &Name, options: WanOptions) -> Result<Self, Failed> {
-        let failed_to = |error: io::Error| failed(format!("make the link {name}"))(error);
-        let _alone = place::lock().map_err(failed_to)?;
+        let failed_to = |error: io::Error| failed(format!("create the link {name}"))(error);
+        let _lock = place::lock().map_err(failed_to)?;
         match state(name)? {
             State::Absent => {}
             State::Stale => Place::of(name).remove().map_err(failed_to)?,
             State::Up(_) | State::Silent => {
-                let why = format!("it is up already; `tradewind lab wan down {name}` ends it");
+                let why = format!("it is up already; run `tradewind lab wan down {name}` first");
                 return Err(failed_to(io::Error::new(io::ErrorKind::AlreadyExists, why)));
             }
         }
@@ -91,83 +92,83 @@ impl Standing {
             place.take_namespace(far).map_err(failed(format!("name the network namespace {name}")))
         })?;
         let listener = place.listen().map_err(failed_to)?;
-        let begun = Instant::now();
-        let answers = Answers {
+        let started = Instant::now();
+        let responder = StatusResponder {
             name: name.clone(),
             options,
             far,
             via: carrier.via(),
             carried: carrier.carried(),
-            begun,
+            started,
         };
         let ended = ending.clone();
         let (gone, until_gone) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("answers".to_owned())
-            .spawn(move || answers.give(&listener, &ended, &until_gone))
+            .spawn(move || responder.serve(&listener, &ended, &until_gone))
             .map_err(failed_to)?;
-        let answering = Answering { ending: ending.clone(), gone: Some(gone), thread: Some(thread) };
-        Ok(Self { carrier, far, ending, _place: place, _answering: answering })
+        let thread = ResponderThread { ending: ending.clone(), gone: Some(gone), thread: Some(thread) };
+        Ok(Self { carrier, far, ending, _place: place, _responder: thread })
     }
 
-    /// The far end's address.
+    /// Address of the far end.
     #[must_use]
     pub const fn far(&self) -> Ipv4Addr {
         self.far
     }
 
-    /// What carries the packets: not [`Via::Auto`].
+    /// The packet forwarder in use: never [`Via::Auto`].
     #[must_use]
     pub const fn via(&self) -> Via {
         self.carrier.via()
     }
 
-    /// What ends it from another thread.
+    /// A handle that stops the link from another thread.
     #[must_use]
     pub fn ending(&self) -> Ending {
         self.ending.clone()
     }
 
-    /// Carries packets until it is taken down, and removes it. Before the first one `on_begun` hears whether the calling thread
-    /// runs before others, without which packets may be late.
+    /// Forwards packets until the link is taken down, then removes it. Before the first packet, `on_begun` is called
+    /// with the result of requesting real-time priority, without which packets may be late.
     pub fn run(mut self, on_begun: impl FnOnce(Result<(), Unsteady>)) -> Result<(), Failed> {
         on_begun(self.carrier.before_others());
         self.carrier.run(self.ending.0.as_fd(), false).map_err(failed("carry packets"))
     }
 }
 
-/// The thread that answers. Dropped last of a link, it ends.
+/// The thread that serves the socket. Dropped last of a link, it stops the thread.
 #[derive(Debug)]
-struct Answering {
+struct ResponderThread {
     ending: Ending,
     gone: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Answering {
+impl Drop for ResponderThread {
     fn drop(&mut self) {
         self.ending.end();
         self.gone = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of its was told of by itself.
+            // The thread's panic was already reported.
             let _ = thread.join();
         }
     }
 }
 
-/// Tells whoever asks how the link is.
-struct Answers {
+/// Serves the link's status to clients.
+struct StatusResponder {
     name: Name,
     options: WanOptions,
     far: Ipv4Addr,
     via: Via,
     carried: Carried,
-    begun: Instant,
+    started: Instant,
 }
 
-impl Answers {
-    /// Answers until the link ends; those who asked for that hear of it when it is gone.
-    fn give(&self, listener: &UnixListener, ending: &Ending, until_gone: &mpsc::Receiver<()>) {
+impl StatusResponder {
+    /// Serves until the link stops; clients that requested the stop are released once it is removed.
+    fn serve(&self, listener: &UnixListener, ending: &Ending, until_gone: &mpsc::Receiver<()>) {
         let mut waiting = Vec::new();
         loop {
             let mut awaited =
@@ -179,81 +180,83 @@ impl Answers {
             if is_over {
                 break;
             }
-            // Where nobody asks, nothing would end the wait for one.
+            // Without a client, accept would block beyond the end of the link.
             if !is_asked {
                 continue;
             }
             let Ok((mut asking, _)) = listener.accept() else { continue };
             let mut question = [0];
-            let asked =
-                asking.set_read_timeout(Some(ATTENTION)).and_then(|()| asking.read_exact(&mut question));
+            let asked = asking
+                .set_read_timeout(Some(REQUEST_TIMEOUT))
+                .and_then(|()| asking.read_exact(&mut question));
             match (asked, &question) {
-                (Ok(()), HOW) => {
-                    // Whoever did not wait for the answer does not want it.
-                    let _ = asking.write_all(self.told().to_string().as_bytes());
+                (Ok(()), STATUS_REQUEST) => {
+                    // A client that has gone away does not need the response.
+                    let _ = asking.write_all(self.status().to_string().as_bytes());
                 }
-                (Ok(()), END) => {
+                (Ok(()), STOP_REQUEST) => {
                     waiting.push(asking);
                     ending.end();
                 }
                 _ => {}
             }
         }
-        // Nothing is sent: it ends when the other end is dropped.
+        // Clients are not sent anything: dropping their connections is the notification.
         let _ = until_gone.recv();
     }
 
-    fn told(&self) -> Value {
-        let mut told = told(self.options, self.via, self.far, &self.carried.read());
-        told["name"] = json!(self.name.to_string());
-        told["seconds"] = json!(self.begun.elapsed().as_secs_f64());
-        told
+    fn status(&self) -> Value {
+        let mut status = told(self.options, self.via, self.far, &self.carried.read());
+        status["name"] = json!(self.name.to_string());
+        status["seconds"] = json!(self.started.elapsed().as_secs_f64());
+        status
     }
 }
 
-/// How the link of a name is.
+/// The state of the link with the given name.
 pub fn state(name: &Name) -> Result<State, Failed> {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound};
     let place = Place::of(name);
-    let asked = match ask(&place, HOW) {
-        // It ended meanwhile.
+    let asked = match ask(&place, STATUS_REQUEST) {
+        // It ended during the request.
         Ok(answer) if answer.is_empty() => Ok(if place.exists() { State::Stale } else { State::Absent }),
         Ok(answer) => serde_json::from_str(&answer).map(State::Up).map_err(io::Error::from),
-        Err(e) if is_silence(&e) => Ok(State::Silent),
+        Err(e) if is_timeout(&e) => Ok(State::Silent),
         Err(e) => match e.kind() {
             NotFound | ConnectionRefused | ConnectionReset if place.exists() => Ok(State::Stale),
             NotFound | ConnectionRefused | ConnectionReset => Ok(State::Absent),
             _ => Err(e),
         },
     };
-    asked.map_err(failed(format!("ask how the link {name} is")))
+    asked.map_err(failed(format!("query the link {name}")))
 }
 
-/// Takes a link down, or removes what is left of one; answers whether it was still up. One that does not answer is killed.
+/// Takes a link down, or removes the remains of one; returns true if it was up. A relay that does not respond is
+/// killed.
 pub fn down(name: &Name) -> Result<bool, Failed> {
     let place = Place::of(name);
     let failed_to = |error: io::Error| failed(format!("take down the link {name}"))(error);
-    let was_up = match ask(&place, END) {
+    let was_up = match ask(&place, STOP_REQUEST) {
         Ok(_) => true,
-        Err(e) if is_silence(&e) => {
+        Err(e) if is_timeout(&e) => {
             place.kill_relay().map_err(failed_to)?;
             true
         }
         Err(_) if !place.exists() => {
-            return Err(failed_to(io::Error::new(io::ErrorKind::NotFound, "there is none of that name")));
+            return Err(failed_to(io::Error::new(io::ErrorKind::NotFound, "there is no link of that name")));
         }
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(failed_to(e)),
         Err(_) => false,
     };
-    // A relay that ended well has done this.
-    let _alone = place::lock().map_err(failed_to)?;
+    // A relay that exits cleanly has already removed it.
+    let _lock = place::lock().map_err(failed_to)?;
     if matches!(state(name)?, State::Stale) {
         place.remove().map_err(failed_to)?;
     }
     Ok(was_up)
 }
 
-/// Moves the calling thread, and what it starts from now on, to the near end of a link; answers the address of the far one.
+/// Moves the calling thread and its future children to the near end of a link; returns the address of the far end.
 pub fn enter(name: &Name) -> Result<Ipv4Addr, Failed> {
     let failed_to = |error: io::Error| failed(format!("enter the link {name}"))(error);
     let why = match state(name)? {
@@ -264,26 +267,28 @@ pub fn enter(name: &Name) -> Result<Ipv4Addr, Failed> {
                 .map_err(|e| failed_to(e.into()))?;
             return place.far().map_err(failed_to);
         }
-        State::Absent => format!("there is none of that name; `tradewind lab wan up {name}` makes it"),
+        State::Absent => {
+            format!("there is no link of that name; create it with `tradewind lab wan up {name}`")
+        }
         State::Stale => {
             format!(
-                "its relay was killed; `tradewind lab wan up {name}` makes it anew, `down {name}` removes it"
+                "its relay was killed; re-create it with `tradewind lab wan up {name}`, or remove it with `down {name}`"
             )
         }
     };
     Err(failed_to(io::Error::new(io::ErrorKind::NotFound, why)))
 }
 
-/// Asks whoever carries the link's packets, and reads until the connection ends.
+/// Sends a request to the link's process and reads until the connection ends.
 fn ask(place: &Place, question: &[u8]) -> io::Result<String> {
     let mut stream = UnixStream::connect(place.socket())?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
     stream.write_all(question)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
 }
 
-fn is_silence(error: &io::Error) -> bool {
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

@@ -1,4 +1,4 @@
-//! What is told of a link, as JSON: how it is set up, and what it carried.
+//! The JSON report of a link: its options and counters.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::{Counts, JitterKind, LinkOptions, Via, WanOptions};
 
-/// All of a link. Times are milliseconds, rates bits a second, sizes bytes, loss a share; what has no bound, or what netem does not
-/// say, is null. What is under `out` and `back` is each direction's own; `uncounted` is why all counts are null.
+/// The report of a link. Times are in milliseconds, rates in bits per second, sizes in bytes, loss is a fraction.
+/// Values that are unlimited or unknown to netem are null. `out` and `back` describe the directions; `uncounted` is
+/// the reason if all counters are null.
 #[must_use]
 pub fn told(options: WanOptions, via: Via, far: Ipv4Addr, carried: &io::Result<(Counts, Counts)>) -> Value {
     let is_relay = via == Via::Relay;
@@ -25,7 +26,7 @@ pub fn told(options: WanOptions, via: Via, far: Ipv4Addr, carried: &io::Result<(
 
 fn direction(options: LinkOptions, counts: Option<Counts>, is_relay: bool) -> Value {
     let LinkOptions { delay, jitter, jitter_kind, reorder, loss, rate, queue_bytes } = options;
-    let count = |of: fn(Counts) -> u64| counts.map(of);
+    let count = |field: fn(Counts) -> u64| counts.map(field);
     json!({
         "delay_ms": delay.as_secs_f64() * 1e3,
         "jitter_ms": jitter.as_secs_f64() * 1e3,

@@ -1,8 +1,8 @@
-//! How punctual a thread wakes, and what is done about it.
+//! Compensation of wake-up latency.
 //!
-//! Between the end of a sleep and the thread's next step lies time of the machine's, tens of microseconds and more in a virtual
-//! one: four times a round trip. It is learned from sleeps that were to end at a known time, and the next ones end as much
-//! earlier.
+//! A thread resumes some time after the end of its sleep: tens of microseconds, or more in a virtual machine. That
+//! time would add to a round trip four times. It is estimated from sleeps with a known end; later sleeps are
+//! shortened accordingly.
 
 use std::fmt;
 use std::fs;
@@ -12,45 +12,45 @@ use std::time::Duration;
 
 use crate::relays;
 
-/// More is an accident, which is not worth being early for.
-const MOST: Duration = Duration::from_micros(200);
-/// What is assumed before anything was learned.
-const FIRST: Duration = Duration::from_micros(50);
-/// How many sleeps it is learned from.
-const MEMORY: u32 = 16;
+/// Longer delays are outliers and not compensated.
+const MAX_LATENESS: Duration = Duration::from_micros(200);
+/// Assumed latency before the first sample.
+const INITIAL_LATENESS: Duration = Duration::from_micros(50);
+/// Number of sleeps in the moving average.
+const AVERAGED_SLEEPS: u32 = 16;
 
-/// How late sleeps end.
+/// Moving average of the wake-up latency.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lateness(Duration);
 
 impl Lateness {
     pub const fn new() -> Self {
-        Self(FIRST)
+        Self(INITIAL_LATENESS)
     }
 
-    /// Learns from a sleep that was to end at one time and ended at another.
+    /// Records a sleep that should have ended at `meant` and ended at `woken`.
     pub fn learn(&mut self, meant: Duration, woken: Duration) {
-        let late = woken.saturating_sub(meant).min(MOST);
-        self.0 = (self.0 * (MEMORY - 1) + late) / MEMORY;
+        let late = woken.saturating_sub(meant).min(MAX_LATENESS);
+        self.0 = (self.0 * (AVERAGED_SLEEPS - 1) + late) / AVERAGED_SLEEPS;
     }
 
-    /// How long to sleep so as to be there at a time: the rest of it has to be awaited awake.
+    /// The time to sleep in order to be awake at `until`: the caller spins for the rest.
     pub fn sleep(self, now: Duration, until: Duration) -> Duration {
         until.saturating_sub(now + self.0)
     }
 
-    /// When what ended a sleep happened, as far as is known.
+    /// Estimated time of the event that ended a sleep.
     pub fn happened(self, asleep: Duration, woken: Duration) -> Duration {
         woken.saturating_sub(self.0).max(asleep)
     }
 }
 
-/// Why packets may be late.
+/// A reason why packets may be late.
 #[derive(Debug)]
 pub enum Unsteady {
-    /// Whoever carries them runs when others do not.
+    /// The forwarding thread has no real-time priority.
     NoPriority(io::Error),
-    /// Whoever carries them runs before others, but the kernel makes it pause where it does not by itself.
+    /// The forwarding thread has real-time priority, but the kernel throttles it.
     Pauses,
 }
 
@@ -59,38 +59,42 @@ impl fmt::Display for Unsteady {
         match self {
             Self::NoPriority(error) => write!(
                 f,
-                "packets may be late on a busy machine, since no priority is given to them: {error}"
+                "packets may be late on a busy machine, because real-time priority is unavailable: {error}"
             ),
             Self::Pauses => f.write_str(
-                "where packets follow closely, as above some 200 Mbit/s, this kernel keeps them back for up to 50 ms each \
-                 second: it needs Linux 6.12 or `sysctl kernel.sched_rt_runtime_us=-1`",
+                "above about 200 Mbit/s this kernel delays packets for up to 50 ms each \
+                 second: use Linux 6.12 or `sysctl kernel.sched_rt_runtime_us=-1`",
             ),
         }
     }
 }
 
-/// Has the calling thread run as soon as it wants to, whatever else there is to do.
+/// Gives the calling thread real-time priority, so that it runs as soon as it is ready.
 pub(super) fn before_others() -> Result<(), Unsteady> {
-    raise_priority().map_err(Unsteady::NoPriority)?;
+    set_realtime_priority().map_err(Unsteady::NoPriority)?;
     relays::mark_current().map_err(Unsteady::NoPriority)?;
     let read = |name: &str| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
-    if pauses(&read("osrelease"), &read("sched_rt_runtime_us")) { Err(Unsteady::Pauses) } else { Ok(()) }
+    if is_throttled(&read("osrelease"), &read("sched_rt_runtime_us")) {
+        Err(Unsteady::Pauses)
+    } else {
+        Ok(())
+    }
 }
 
-/// Whether a kernel of a release has a thread with our priority pause that never sleeps: each second, for what is missing in it of the
-/// time that such threads may run for. Later ones do that only where others want to run.
-fn pauses(release: &str, most_micros: &str) -> bool {
+/// Returns true if the kernel throttles a real-time thread that never sleeps, once per second for the time above its
+/// budget. Later kernels do so only if other threads want to run.
+fn is_throttled(release: &str, max_runtime_micros: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    // Where the kernel has no such setting, it has no such bound.
-    version < (6, 12) && most_micros.trim().parse::<i64>().is_ok_and(|most| most != -1)
+    // A kernel without the setting does not throttle.
+    version < (6, 12) && max_runtime_micros.trim().parse::<i64>().is_ok_and(|runtime| runtime != -1)
 }
 
-fn raise_priority() -> io::Result<()> {
-    // Without the priority, sleep is at least no longer than it was asked for.
+fn set_realtime_priority() -> io::Result<()> {
+    // Even without the priority, sleeps are no longer than requested.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let priority = libc::sched_param { sched_priority: 5 };
-    // SAFETY: the parameter lives for the call, which concerns the calling thread only.
+    // SAFETY: the parameter outlives the call, which affects only the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_end_earlier_by_what_they_were_late() {
+    fn sleep_is_shortened_by_measured_lateness() {
         let mut lateness = Lateness::new();
         for _ in 0..200 {
             lateness.learn(micros(1000), micros(1080));
@@ -120,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_pause_are_known() {
-        for (release, most, does) in [
+    fn is_throttled_depends_on_release_and_setting() {
+        for (release, runtime, does) in [
             ("6.1.0-28-amd64\n", "950000\n", true),
             ("6.11.9", "950000\n", true),
             ("5.15.0", "1000000\n", true),
@@ -131,12 +135,12 @@ mod tests {
             ("7.0.0", "950000\n", false),
             ("6.1.0", "", false),
         ] {
-            assert_eq!(pauses(release, most), does, "{release} {most}");
+            assert_eq!(is_throttled(release, runtime), does, "{release} {runtime}");
         }
     }
 
     #[test]
-    fn an_accident_is_not_learned_from_for_long() {
+    fn lateness_outliers_are_capped() {
         let mut lateness = Lateness::new();
         lateness.learn(micros(0), Duration::from_secs(1));
         assert!(lateness.sleep(micros(0), micros(1000)) > micros(930));

@@ -5,7 +5,7 @@ const MOUNTS: &str = "22 27 0:21 / /proc rw,relatime - proc proc rw\n\
     41 31 0:38 /docker/7 /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
 #[test]
-fn mounted_hierarchies_are_found() {
+fn mounts_parses_both_versions() {
     let found = mounts(MOUNTS);
     assert_eq!(found.len(), 2);
     assert_eq!(
@@ -17,7 +17,7 @@ fn mounted_hierarchies_are_found() {
 }
 
 #[test]
-fn the_own_group_is_found() {
+fn own_path_selects_the_controllers_line() {
     let text = "4:memory:/a/b\n2:cpu,cpuacct:/\n0::/user.slice/x:y\n";
     assert_eq!(own_path(text, Some("memory")), Some("/a/b".into()));
     assert_eq!(own_path(text, Some("cpuacct")), Some("/".into()));
@@ -25,7 +25,7 @@ fn the_own_group_is_found() {
     assert_eq!(own_path(text, None), Some("/user.slice/x:y".into()));
 }
 
-/// Groups of version 2 as files; removed when it is dropped.
+/// A fake version 2 hierarchy of plain files, removed on drop.
 struct Groups(PathBuf);
 
 impl Groups {
@@ -37,7 +37,7 @@ impl Groups {
         groups
     }
 
-    /// A group with processes in it and controllers to give on.
+    /// Adds a group with the given processes and available controllers.
     fn add(&self, name: &str, processes: &str, controllers: &str) {
         fs::create_dir(self.0.join(name)).unwrap();
         self.fill(name, processes, controllers);
@@ -57,7 +57,7 @@ impl Groups {
         fs::read_to_string(self.0.join(name).join("cgroup.subtree_control")).unwrap()
     }
 
-    /// What a process in a group finds.
+    /// The hierarchy as seen by a process in a group.
     fn seen_from(&self, own: &str) -> Hierarchy {
         let (mounted, own) = (self.0.clone(), self.0.join(own));
         Hierarchy { version: Version::Two, mounted, own, _mount: None }
@@ -70,67 +70,67 @@ impl Drop for Groups {
     }
 }
 
-const PROCESSOR: &[Controller] = &[Controller::Processor];
+const CPU: &[Controller] = &[Controller::Processor];
 
 #[test]
-fn a_group_with_processes_is_not_divided_but_one_above_it() {
+fn divisible_skips_groups_with_processes() {
     let groups = Groups::new("above");
     groups.add("slice", "", "cpu\n");
     groups.add("slice/session", "7\n", "cpu\n");
-    let found = groups.seen_from("slice/session").divisible(PROCESSOR).unwrap();
+    let found = groups.seen_from("slice/session").divisible(CPU).unwrap();
     assert_eq!(found, groups.0.join("slice"));
     assert_eq!((groups.given("slice/session"), groups.given("slice")), (String::new(), "+cpu".to_owned()));
-    // The machine's root may have processes.
+    // The machine's root group may contain processes.
     groups.add("session", "7\n", "cpu\n");
-    assert_eq!(groups.seen_from("session").divisible(PROCESSOR).unwrap(), groups.0);
+    assert_eq!(groups.seen_from("session").divisible(CPU).unwrap(), groups.0);
 }
 
 #[test]
-fn where_all_have_processes_it_is_refused_and_nothing_is_changed() {
+fn divisible_fails_unchanged_if_all_have_processes() {
     let groups = Groups::new("refused");
-    // A container's root is not the machine's.
+    // Unlike the machine's, a container's root has this file.
     fs::write(groups.0.join("cgroup.events"), "").unwrap();
     groups.add("session", "7\n", "cpu\n");
-    let refused = groups.seen_from("session").divisible(PROCESSOR).unwrap_err().to_string();
-    assert!(refused.contains("there are processes in it"), "{refused}");
+    let error = groups.seen_from("session").divisible(CPU).unwrap_err().to_string();
+    assert!(error.contains("the group contains processes"), "{error}");
     assert_eq!((groups.given("session"), groups.given("")), (String::new(), String::new()));
 }
 
 #[test]
-fn a_group_gives_on_all_that_is_needed_or_nothing() {
+fn enable_rolls_back_on_failure() {
     let groups = Groups::new("all");
     let hierarchy = groups.seen_from("");
     let (path, mut enabled) = (groups.0.join("cgroup.subtree_control"), Vec::new());
     hierarchy.enable_one(&groups.0, "cpu", &mut enabled).unwrap();
     assert_eq!(enabled, [(path.clone(), "cpu")]);
-    // What was given on before stays.
+    // An already enabled controller stays.
     fs::write(&path, "cpu memory\n").unwrap();
     hierarchy.enable(&groups.0, &[Controller::Processor, Controller::Memory]).unwrap();
     assert_eq!(groups.given(""), "cpu memory\n");
-    // The group above gives it, this one cannot.
+    // The parent accepts the change, this group does not.
     groups.add("tradewind-lab-disk-1-0", "", "memory\n");
     fs::write(&path, "").unwrap();
     let within = groups.0.join("tradewind-lab-disk-1-0");
     fs::remove_file(within.join("cgroup.subtree_control")).unwrap();
     fs::create_dir(within.join("cgroup.subtree_control")).unwrap();
-    hierarchy.enable(&within, PROCESSOR).unwrap_err();
+    hierarchy.enable(&within, CPU).unwrap_err();
     assert_eq!(groups.given(""), "-cpu");
 }
 
 #[test]
-fn a_group_that_was_made_here_is_not_left() {
+fn divisible_stays_within_a_created_group() {
     let groups = Groups::new("within");
     groups.add("tradewind-lab-disk-1-0", "", "memory\n");
     groups.add("tradewind-lab-disk-1-0/command", "7\n", "");
     let hierarchy = groups.seen_from("tradewind-lab-disk-1-0/command");
-    let found = hierarchy.divisible(PROCESSOR).unwrap();
+    let found = hierarchy.divisible(CPU).unwrap();
     assert_eq!(found, groups.0.join("tradewind-lab-disk-1-0"));
-    // It was not needed there until now.
+    // It was not required there before.
     assert_eq!((groups.given(""), groups.given("tradewind-lab-disk-1-0")), ("+cpu".into(), "+cpu".into()));
 }
 
 #[test]
-fn a_file_is_read_of_the_nearest_group_that_has_it() {
+fn nearest_reads_the_closest_ancestors_file() {
     let groups = Groups::new("nearest");
     groups.add("slice", "", "");
     fs::write(groups.0.join("cpuset.cpus.effective"), "0-3\n").unwrap();
@@ -142,7 +142,7 @@ fn a_file_is_read_of_the_nearest_group_that_has_it() {
 }
 
 #[test]
-fn a_group_that_is_not_seen_is_the_root() {
+fn hierarchy_falls_back_to_root_for_invisible_group() {
     let here = std::env::temp_dir();
     let mounted =
         Mounted { version: Version::One, root: "/c".into(), point: here.clone(), options: Vec::new() };

@@ -7,13 +7,13 @@ fn delayed(delay: Duration) -> LinkOptions {
     LinkOptions { delay, ..LinkOptions::default() }
 }
 
-/// Seconds from when each of many packets was offered until it arrived, `apart` from the one before.
+/// Delays in seconds of packets offered every `apart`.
 fn delays(options: LinkOptions, seed: u64, packets: u32, apart: Duration) -> Vec<f64> {
     let mut link = Link::new(options, seed);
     (0..packets).filter_map(|n| Some((link.offer(apart * n, 100)? - apart * n).as_secs_f64())).collect()
 }
 
-fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+fn mean_and_std_dev(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
@@ -21,7 +21,7 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 }
 
 #[test]
-fn a_line_without_a_rate_only_delays() {
+fn link_without_rate_only_delays() {
     let mut link = Link::new(delayed(25 * MILLI), 0);
     assert_eq!(link.offer(3 * MILLI, 1500), Some(28 * MILLI));
     assert_eq!(link.offer(3 * MILLI, 1500), Some(28 * MILLI));
@@ -29,7 +29,7 @@ fn a_line_without_a_rate_only_delays() {
 }
 
 #[test]
-fn packets_wait_for_the_line_and_are_dropped_where_too_many_do() {
+fn full_queue_drops_packets() {
     // A byte takes 10 microseconds.
     let mut link = Link::new(LinkOptions { rate: Some(800_000), queue_bytes: 250, ..delayed(MILLI) }, 0);
     assert_eq!(link.offer(Duration::ZERO, 100), Some(2 * MILLI));
@@ -41,7 +41,7 @@ fn packets_wait_for_the_line_and_are_dropped_where_too_many_do() {
 }
 
 #[test]
-fn a_lost_packet_took_its_time_on_the_line() {
+fn lost_packet_uses_transmission_time() {
     let lossy = LinkOptions { loss: 0.5, rate: Some(800_000), ..delayed(MILLI) };
     let mut link = Link::new(lossy, 1);
     for n in 1..=100_u32 {
@@ -53,7 +53,7 @@ fn a_lost_packet_took_its_time_on_the_line() {
 }
 
 #[test]
-fn a_million_packets_lose_their_share() {
+fn loss_rate_matches_the_option() {
     for (seed, loss) in [(1, 0.001), (2, 0.01), (3, 0.2)] {
         let arrived = delays(LinkOptions { loss, ..delayed(MILLI) }, seed, 1_000_000, MILLI).len();
         let share = 1.0 - arrived as f64 / 1e6;
@@ -63,42 +63,43 @@ fn a_million_packets_lose_their_share() {
 }
 
 #[test]
-fn jitter_has_the_deviation_of_its_kind() {
+fn jitter_std_dev_matches_its_distribution() {
     let third = 1.0 / 3.0_f64.sqrt();
-    for (kind, deviation) in [(JitterKind::Normal, 1.0), (JitterKind::Uniform, third)] {
+    for (kind, std_dev) in [(JitterKind::Normal, 1.0), (JitterKind::Uniform, third)] {
         let options =
             LinkOptions { jitter: 5 * MILLI, jitter_kind: kind, reorder: true, ..delayed(50 * MILLI) };
         let found = delays(options, 5, 200_000, MILLI);
-        let (mean, found) = mean_and_deviation(&found);
+        let (mean, found) = mean_and_std_dev(&found);
         assert!((mean / 0.05 - 1.0).abs() < 0.001, "{kind:?}: mean {mean}");
-        assert!((found / (0.005 * deviation) - 1.0).abs() < 0.01, "{kind:?}: deviation {found}");
+        assert!((found / (0.005 * std_dev) - 1.0).abs() < 0.01, "{kind:?}: std_dev {found}");
     }
 }
 
 #[test]
-fn two_thirds_of_normal_jitter_are_within_one_deviation() {
+fn normal_jitter_has_normal_quantiles() {
     let options = LinkOptions { jitter: 5 * MILLI, reorder: true, ..delayed(50 * MILLI) };
     let found = delays(options, 6, 100_000, MILLI);
-    for (deviations, share) in [(1.0, 0.6827), (2.0, 0.9545), (3.0, 0.9973)] {
-        let within = found.iter().filter(|delay| (*delay - 0.05).abs() <= 0.005 * deviations).count();
-        assert!((within as f64 / 1e5 - share).abs() < 0.005, "{within} within {deviations}");
+    for (std_devs, share) in [(1.0, 0.6827), (2.0, 0.9545), (3.0, 0.9973)] {
+        let within = found.iter().filter(|delay| (*delay - 0.05).abs() <= 0.005 * std_devs).count();
+        assert!((within as f64 / 1e5 - share).abs() < 0.005, "{within} within {std_devs}");
     }
 }
 
-/// What the documentation says of order that is kept: far apart the jitter is as told, close together it becomes delay.
+/// As the documentation states: order turns the jitter of close packets into delay; that of distant ones is
+/// unchanged.
 #[test]
-fn order_makes_jitter_of_close_packets_delay() {
+fn ordering_turns_jitter_of_close_packets_into_delay() {
     let options = LinkOptions { jitter: 5 * MILLI, ..delayed(50 * MILLI) };
-    let (mean, deviation) = mean_and_deviation(&delays(options, 7, 50_000, 100 * MILLI));
-    assert!((mean - 0.05).abs() < 0.0001 && (deviation / 0.005 - 1.0).abs() < 0.02, "{mean} {deviation}");
-    let (mean, deviation) = mean_and_deviation(&delays(options, 7, 50_000, 5 * MILLI));
-    assert!((0.0505..0.0515).contains(&mean) && (0.0039..0.0046).contains(&deviation), "{mean} {deviation}");
-    let (mean, deviation) = mean_and_deviation(&delays(options, 7, 200_000, MILLI / 10));
-    assert!((0.0585..0.0605).contains(&mean) && (0.0018..0.0030).contains(&deviation), "{mean} {deviation}");
+    let (mean, std_dev) = mean_and_std_dev(&delays(options, 7, 50_000, 100 * MILLI));
+    assert!((mean - 0.05).abs() < 0.0001 && (std_dev / 0.005 - 1.0).abs() < 0.02, "{mean} {std_dev}");
+    let (mean, std_dev) = mean_and_std_dev(&delays(options, 7, 50_000, 5 * MILLI));
+    assert!((0.0505..0.0515).contains(&mean) && (0.0039..0.0046).contains(&std_dev), "{mean} {std_dev}");
+    let (mean, std_dev) = mean_and_std_dev(&delays(options, 7, 200_000, MILLI / 10));
+    assert!((0.0585..0.0605).contains(&mean) && (0.0018..0.0030).contains(&std_dev), "{mean} {std_dev}");
 }
 
 #[test]
-fn the_same_seed_brings_the_same_again() {
+fn same_seed_repeats_losses_and_delays() {
     let options = LinkOptions { jitter: 5 * MILLI, loss: 0.1, ..delayed(50 * MILLI) };
     let run = |seed| delays(options, seed, 1000, MILLI);
     assert_eq!(run(1), run(1));
@@ -107,7 +108,7 @@ fn the_same_seed_brings_the_same_again() {
 
 proptest! {
     #[test]
-    fn whatever_a_line_does_it_keeps_its_bounds(
+    fn link_respects_delay_rate_and_queue_bounds(
         offers in proptest::collection::vec((0_u64..2_000_000, 20_usize..1500), 2..200),
         rate in proptest::option::of(1_000_000_u64..1_000_000_000),
         (jitter, uniform, reorder) in (0_u32..5, any::<bool>(), any::<bool>()),
@@ -120,9 +121,9 @@ proptest! {
         let mut link = Link::new(options, seed);
         let (mut now, mut last, mut offered) = (Duration::ZERO, Duration::ZERO, 0_u64);
         let mut arrived = Counts::default();
-        // The most that may stand between offer and arrival: a full queue, and all that the line does.
+        // Maximum delay: a full queue, the delay and the jitter.
         let queue = rate.map_or(0.0, |rate| 20_000.0 * 8.0 / rate as f64);
-        let most = (5 + if uniform { 0 } else { 45 }) as f64 * 1e-3 + jitter.as_secs_f64() + queue + 1e-6;
+        let max_delay = (5 + if uniform { 0 } else { 45 }) as f64 * 1e-3 + jitter.as_secs_f64() + queue + 1e-6;
         for (pause, size) in &offers {
             now += Duration::from_nanos(*pause);
             offered += 1;
@@ -132,7 +133,7 @@ proptest! {
                 prop_assert!(due + jitter >= now + 5 * MILLI);
             }
             if reorder || jitter.is_zero() {
-                prop_assert!((due - now).as_secs_f64() <= most, "{:?} of {most}", due - now);
+                prop_assert!((due - now).as_secs_f64() <= max_delay, "{:?} of {max_delay}", due - now);
             }
             if !reorder || jitter.is_zero() {
                 prop_assert!(due >= last, "order is kept");

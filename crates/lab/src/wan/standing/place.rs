@@ -1,4 +1,5 @@
-//! Where a standing link is known: a directory with its socket and what it is about, and its network namespace's name.
+//! The persistent state of a named link: a directory with its socket and metadata, and the name of its network
+//! namespace.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -19,26 +20,26 @@ use serde_json::{Value, json};
 use super::super::namespace::OWN as OWN_NAMESPACE;
 use super::super::netem;
 
-/// Below it each link has a directory.
+/// Parent of the links' directories.
 const LINKS: &str = "/run/tradewind-lab/wan";
-/// Whoever makes or removes a link holds it.
+/// Held while a link is created or removed.
 const LOCK: &str = "/run/tradewind-lab/lock";
-/// Where `ip netns` looks for namespaces.
+/// The directory of `ip netns`.
 const NAMESPACES: &str = "/run/netns";
 
-/// The name of a standing link, which is that of its network namespace too.
+/// The name of a link and of its network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(String);
 
 impl Name {
-    /// Reads one: up to 64 letters, digits, `-`, `_` and `.`, the first of which is a letter or a digit.
+    /// Parses a name: up to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit.
     pub fn parse(text: &str) -> Result<Self, String> {
         let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let begins_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if begins_well && text.chars().all(is_inner) && text.len() <= 64 {
+        let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if starts_well && text.chars().all(is_inner) && text.len() <= 64 {
             Ok(Self(text.to_owned()))
         } else {
-            Err("a name has up to 64 letters, digits, '-', '_' and '.', and begins with a letter or a digit"
+            Err("a name has up to 64 letters, digits, '-', '_' and '.', and starts with a letter or digit"
                 .to_owned())
         }
     }
@@ -50,7 +51,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The names of all links that are up, or left something behind.
+/// The names of all links that are up or stale.
 pub fn names() -> io::Result<Vec<Name>> {
     let entries = match fs::read_dir(LINKS) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -64,7 +65,7 @@ pub fn names() -> io::Result<Vec<Name>> {
     Ok(names)
 }
 
-/// Lets nobody else make or remove links while what it answers is kept.
+/// Locks out the creation and removal of links by others until the returned file is closed.
 pub(super) fn lock() -> io::Result<File> {
     fs::create_dir_all(LINKS)?;
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(LOCK)?;
@@ -72,32 +73,32 @@ pub(super) fn lock() -> io::Result<File> {
     Ok(lock)
 }
 
-/// The place of one link. The one that was made is removed when it is dropped.
+/// The directory of one link. If created by this value, it is removed on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     name: Name,
     directory: PathBuf,
-    is_ours: bool,
+    is_created_here: bool,
 }
 
 impl Place {
-    /// Where the link of a name is, if there is one.
+    /// The directory for a name, which may not exist.
     pub fn of(name: &Name) -> Self {
-        Self { name: name.clone(), directory: Path::new(LINKS).join(&name.0), is_ours: false }
+        Self { name: name.clone(), directory: Path::new(LINKS).join(&name.0), is_created_here: false }
     }
 
-    /// Makes the place of a link that is not there.
+    /// Creates the directory of a new link.
     pub fn make(name: &Name) -> io::Result<Self> {
         let mut place = Self::of(name);
         if place.namespace_path().exists() {
             let why = format!(
-                "there is a network namespace of that name already ({})",
+                "a network namespace of that name already exists ({})",
                 place.namespace_path().display()
             );
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         fs::create_dir(&place.directory)?;
-        place.is_ours = true;
+        place.is_created_here = true;
         Ok(place)
     }
 
@@ -117,7 +118,7 @@ impl Place {
         Path::new(NAMESPACES).join(&self.name.0)
     }
 
-    /// Gives the calling thread's network namespace the link's name, and notes what others have to know.
+    /// Names the calling thread's network namespace after the link, and writes the metadata.
     pub fn take_namespace(&mut self, far: Ipv4Addr) -> io::Result<()> {
         let namespace = identity(Path::new(OWN_NAMESPACE))?;
         let number = process::id();
@@ -127,7 +128,7 @@ impl Place {
             "namespace": [namespace.0, namespace.1],
             "far": far.to_string(),
         });
-        // Before there is a name: what is left behind at any moment can be told from what is somebody else's.
+        // Written before the name exists, so that remains can always be told from others' namespaces.
         fs::write(self.directory.join("about"), about.to_string())?;
         share_namespaces()?;
         let path = self.namespace_path();
@@ -142,10 +143,10 @@ impl Place {
     pub fn far(&self) -> io::Result<Ipv4Addr> {
         let about = self.about()?;
         let far = about["far"].as_str().and_then(|far| far.parse().ok());
-        far.ok_or_else(|| io::Error::other("what is noted of it cannot be read"))
+        far.ok_or_else(|| io::Error::other("its metadata cannot be parsed"))
     }
 
-    /// The link's namespace; not one that somebody else gave its name.
+    /// The link's namespace; an error if its name now refers to another one.
     pub fn namespace(&self) -> io::Result<File> {
         let file = File::open(self.namespace_path())?;
         let metadata = file.metadata()?;
@@ -160,18 +161,18 @@ impl Place {
         self.about().is_ok_and(|about| about["namespace"] == json!([found.0, found.1]))
     }
 
-    /// Kills who carries the packets, if that is still the process that noted itself.
+    /// Kills the process that forwards the packets, if it is still the recorded one.
     pub fn kill_relay(&self) -> io::Result<()> {
         let about = self.about()?;
         let number =
             about["process"].as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_default();
         let Some(pid) = Pid::from_raw(number.cast_signed()) else {
-            return Err(io::Error::other("what is noted of it cannot be read"));
+            return Err(io::Error::other("its metadata cannot be parsed"));
         };
         let relay = pidfd_open(pid, PidfdFlags::empty())?;
-        // From now on the descriptor means one process; whether it is the right one its start tells.
+        // The pidfd now refers to one process; its start time shows whether it is the right one.
         if started(number)? != about["started"] {
-            return Err(io::Error::other("its relay has ended, and another process has its number"));
+            return Err(io::Error::other("its relay has exited, and its PID was reused"));
         }
         pidfd_send_signal(&relay, Signal::KILL)?;
         let until = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -179,15 +180,15 @@ impl Place {
         Ok(())
     }
 
-    /// Removes the namespace's name and the directory. Processes that are in the namespace keep it, cut off.
+    /// Removes the namespace's name and the directory. Processes in the namespace keep it, without connectivity.
     pub fn remove(&self) -> io::Result<()> {
         let path = self.namespace_path();
         if let Ok(namespace) = self.namespace() {
-            // The kernel carries packets on where somebody is still in the namespace.
+            // A kernel link keeps forwarding while a process is in the namespace.
             netem::take_down(&namespace)?;
             unmount(&path, UnmountFlags::DETACH)?;
         }
-        // Without a namespace on it, it is an empty file that was made for one.
+        // Without a mounted namespace, the name is an empty file created for it.
         if self.about().is_ok()
             && fs::metadata(&path)
                 .is_ok_and(|file| file.is_file() && file.len() == 0 && !is_namespace_file(&path))
@@ -200,40 +201,40 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.is_ours {
-            // What cannot be removed is found as stale.
+        if self.is_created_here {
+            // A directory that cannot be removed is found as stale.
             let _ = self.remove();
         }
     }
 }
 
-/// What tells a namespace from all others.
+/// The identity of a namespace.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Whether a namespace is mounted at a path: then it is of the file system that all namespaces are of.
+/// Returns true if a namespace is mounted at a path, that is, if it is on the namespace file system.
 fn is_namespace_file(path: &Path) -> bool {
     let device = |path: &Path| identity(path).map(|(device, _)| device).ok();
     device(path) == device(Path::new(OWN_NAMESPACE))
 }
 
-/// When a process was started, in ticks since the machine was: with its number it is a process of this machine's uptime.
+/// The start time of a process, in ticks since boot: with the PID, it identifies a process during one boot.
 fn started(number: u32) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{number}/stat"))?;
-    // The name, in parentheses, may hold anything.
+    // The process name, in parentheses, may contain any character.
     let fields = text.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
     let started = fields.and_then(|mut fields| fields.nth(19)?.parse().ok());
-    started.ok_or_else(|| io::Error::other("the kernel does not say when a process was started"))
+    started.ok_or_else(|| io::Error::other("/proc/PID/stat has no start time"))
 }
 
-/// Has what is mounted where namespaces have their names be seen from other mount namespaces, as `ip netns` does.
+/// Makes mounts of namespace names visible in other mount namespaces, like `ip netns`.
 fn share_namespaces() -> io::Result<()> {
     fs::create_dir_all(NAMESPACES)?;
     let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     if mount_change(NAMESPACES, flags).is_err() {
-        // It is no mount point yet.
+        // It is not a mount point yet.
         mount_bind_recursive(NAMESPACES, NAMESPACES)?;
         mount_change(NAMESPACES, flags)?;
     }
@@ -245,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_lead_elsewhere() {
+    fn name_parse_rejects_path_components() {
         for good in ["sydney", "a", "50ms-0.1", "A_b"] {
             assert_eq!(Name::parse(good).unwrap().to_string(), good);
         }
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_was_started_once() {
+    fn started_is_stable_per_process() {
         let own = started(process::id()).unwrap();
         assert_eq!(started(process::id()).unwrap(), own);
         assert!(started(1).unwrap() < own);
